@@ -55,7 +55,7 @@ def take_scaling(site: Session, order: SiteRequest) -> Answer:
     """Keep the scaling on which the sites have agreed."""
     agreed = split(order.arrays, SCALING)
     if order.raw.scaled and agreed:  # else keys alone came: sums are told in a tally
-        keep_scaling(site.folder_of(order.config), agreed, order.raw.told.shape[1:])
+        keep_scaling(site.folder_of(order.config), agreed, order.raw.summed_values.shape[1:])
     return {"config": {}}, {}
 
 

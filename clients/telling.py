@@ -285,7 +285,7 @@ class Telling:
         if sums is None:
             return None
         memory = ToldSums(self.home / TOLD_SUMS)
-        sums, again = memory.answer(sums, raw.told, raw.told_names, raw.floor)
+        sums, again = memory.answer(sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)

@@ -1,7 +1,7 @@
 """Federated learning from small data: the mathematics, models, data and training. No network in here.
 
-``fedsmall.strategies``, ``fedsmall.clients`` and ``fedsmall.sim`` know a network. In a wheel these lie within this
-folder; in a checkout and in Flower's bundle they lie beside it, and are found there under the same names.
+``fedsmall.strategies``, ``fedsmall.clients`` and ``fedsmall.sim`` lie within this folder in a wheel, beside it in a
+checkout and in Flower's bundle.
 """
 
 from importlib import import_module
@@ -18,10 +18,7 @@ if not (HOME / "sim").is_dir():
 
 
 def _version(beside: Path) -> str:
-    """The version that pyproject.toml states, which Flower must find there: read beside the package, else as installed.
-
-    A checkout and Flower's bundle hold the file and may not be installed, or long ago; a wheel has it as metadata.
-    """
+    """The version in pyproject.toml beside the package (a checkout, Flower's bundle), else as installed."""
     import tomllib
     from importlib.metadata import version
 
@@ -33,7 +30,7 @@ def _version(beside: Path) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """What is asked for by its name is made or imported then: a command starts without torch, and without a version."""
+    """Import or make what is asked for by name only then: a command starts without torch."""
     if name == "__version__":
         globals()[name] = _version(BESIDE)
         return globals()[name]

@@ -1,8 +1,7 @@
-"""An append-only log in which every line holds the digest of the line before: what was changed later shows.
+"""An append-only log in which every line holds the digest of the line before: later changes show.
 
 One JSON object a line: ``n``, ``time`` (UTC), ``event``, the event's own fields, ``before`` (the digest of the line
-before) and ``digest`` (SHA-256 of all the rest). A chain cannot show that its end was cut off; the other end's log can,
-for every model that left a site is in the coordinator's log with the same digest.
+before) and ``digest`` (SHA-256 of the rest). That its end was cut off shows only in the other party's log.
 """
 
 import fcntl
@@ -32,9 +31,9 @@ class LogCheck(NamedTuple):
 
 
 class AuditLog:
-    """A log at ``path``; made, readable by its owner alone, at the first entry. Safe for several processes at once.
+    """A log at ``path``, created at the first entry, readable by its owner alone; safe for several processes.
 
-    The fields ``always`` are in every line that is written here.
+    Every line has the fields ``always``.
     """
 
     def __init__(self, path: Path, **always: Any) -> None:
@@ -42,10 +41,9 @@ class AuditLog:
         self._always = always
 
     def write(self, event: str, **fields: Any) -> dict[str, Any]:
-        """Append one line and flush it to the disk; returns it.
+        """Append one line, flush it to the disk and return it; a half-written line is cut off first.
 
-        A line that a crash left half-written is cut off first, and the new line says so. Raises ValueError for a field
-        of one of the log's own names, DiskFullError where there is no room.
+        Raises ValueError for a field of one of the log's own names, DiskFullError where there is no room.
         """
         return self.write_each(event, [fields])[0]
 
@@ -72,9 +70,9 @@ class AuditLog:
         return [json.loads(line) for line in lines]
 
     def last(self) -> tuple[int, str]:
-        """Number and digest of the last whole line, from the file's end alone; 0 and :data:`FIRST` where there is none.
+        """Number and digest of the last whole line, read from the file's end; 0 and :data:`FIRST` where there is none.
 
-        Raises ValueError for a line that is none of this log's.
+        Raises ValueError for a line of another log.
         """
         if not self.path.exists():
             return 0, FIRST
@@ -152,7 +150,6 @@ def _fault(raw: bytes, head: str, number: int) -> str | None:
 
 
 def _tail(file: BinaryIO) -> bytes:
-    """The end of a file, with at least one whole line in it where there is one."""
     size, step = file.seek(0, os.SEEK_END), TAIL_BYTES
     while True:
         start = max(size - step, 0)
@@ -164,7 +161,6 @@ def _tail(file: BinaryIO) -> bytes:
 
 
 def _last_line(content: bytes) -> tuple[bytes | None, int]:
-    """The last whole line, and how many bytes of a half-written one follow it."""
     end = content.rfind(b"\n") + 1
     start = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
     return (content[start:end] or None), len(content) - end

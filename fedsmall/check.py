@@ -62,10 +62,10 @@ class Check:
 
 
 def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOOR) -> Check:
-    """Look at the data of ``site`` at ``path`` as ``plan`` would use them (see :func:`fedsmall.tasks.load_site`).
+    """Check the data of ``site`` at ``path`` as ``plan`` would use them (:func:`fedsmall.tasks.load_site`).
 
-    Counts from 1 to ``floor`` - 1 are not written out, so that the report itself may be shown around. Data that cannot
-    be used are a finding, not an error.
+    Counts from 1 to ``floor`` - 1 are not written out, so the report may be shown. Unusable data are a finding, not an
+    error.
     """
     try:
         plan, told = _with_classes(plan, path)
@@ -93,7 +93,6 @@ def few(count: int, floor: int = COUNT_FLOOR) -> str:
 
 
 def _with_classes(plan: Plan, path: Path | None) -> tuple[Plan, list[Finding]]:
-    """The plan with the classes of this file where it names none, and the line that says so."""
     source = read_task(plan.task)
     if (
         source.kind not in OWN_FILES
@@ -136,7 +135,6 @@ def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:
 
 
 def _features(task: Task, x: np.ndarray, floor: int) -> list[Finding]:
-    """What is missing, constant, or looks like an identifier; images have none of these."""
     if x.dtype == np.uint8 or x.ndim != 2:
         blank = int((x.reshape(len(x), -1).min(axis=1) == x.reshape(len(x), -1).max(axis=1)).sum())
         return [Finding("note", f"{few(blank, floor)} images are of one colour only")] if blank else []

@@ -1,8 +1,8 @@
-"""What the two ends of a run tell each other of their logs, so that neither can be cut off or written anew unseen.
+"""Signed log heads: what coordinator and site tell each other of their logs, so that neither can be rewritten unseen.
 
-An order names the line of the coordinator's log that tells of it, and the last statement that the site has signed, in
-whichever run. An answer is a new statement: which line of the site's log tells of it, and that line's digest, signed
-with the site's key. As every line holds the digest of the line before it, a statement speaks for all of a log up to it.
+An order names the coordinator's log line for it, and the site's last signed statement. A reply is a new statement: the
+site's log line for it and that line's digest, signed with the site's key. As lines are chained, a statement speaks for
+the whole log up to it.
 """
 
 import base64
@@ -68,10 +68,7 @@ class Statement(Frozen):
 
 
 class OrderEnds(Frozen):
-    """What an order says: the line of the coordinator's log that tells of it, and what the site has signed last.
-
-    ``id`` is the run's, which the order holds beside this.
-    """
+    """What an order of run ``id`` says: the coordinator's log line for it, and what the site has signed last."""
 
     id: str = ""
     line: Annotated[int, Field(ge=1)]

@@ -1,4 +1,4 @@
-"""What stands beside the core and is found by its name: entry points, of ours (``extensions/``) and of anybody's.
+"""Entry points: what stands beside the core and is found by its name, ours (``extensions/``) and anybody's.
 
 Groups, and what an entry of each is:
 
@@ -7,18 +7,16 @@ Groups, and what an entry of each is:
   ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, seat)``,
   ``combiner_for(plan)``, and ``note_of(method)``, what a reader should know or "".
 - ``fedsmall.models``: a function of a task, and of options by keyword, that builds a module: the model of that name.
-- ``fedsmall.watchers``: a function of a run's folder, or None, that gives a function of a run and of its record of a
-  plan, which is called as each plan ends: what the ``track`` of a scenario names.
-- ``fedsmall.pages``: a module whose ``part(run, name)`` is a part of a run's page, as Markup; ``name`` is its
-  section's.
+- ``fedsmall.watchers``: a function of a run's folder (or None) that gives a function of a run and its record of a plan,
+  called as each plan ends: what the ``track`` of a scenario names.
+- ``fedsmall.pages``: a module whose ``part(run, name)`` is the section ``name`` of a run's page, as Markup.
 - ``fedsmall.audits``: a function of a run's folder, a site's name and the path of its data that gives lines: what the
-  site finds out about its patients, by itself.
-- ``fedsmall.scenarios``: a module, what is run where a scenario's task has a key of that name, in place of models that
-  travel: ``METHODS`` by name, and their ``HEADING``; ``run(path, out, settings)`` in one process; over real sites,
-  where NAME.json is the ``Sheet`` in a run's folder, ``load(path, settings)``, ``prepare(folder, run, scenario,
-  **patience)``, ``conduct(sheet, folder, grid)``, which gives the outcome and what the log says at the end,
-  ``write_run(folder, outcome)``, ``outcome_lines(home, outcome)``; for a hospital's own page ``site_part(folder,
-  site)`` or None, and ``LEAVES``, in words what leaves a site.
+  site finds out about its own patients.
+- ``fedsmall.scenarios``: a module, what is run where a scenario's task has a key of that name: ``METHODS`` by name, and
+  their ``HEADING``; ``run(path, out, settings)`` in one process; over real sites, where NAME.json is the ``Sheet`` in a
+  run's folder, ``load(path, settings)``, ``prepare(folder, run, scenario, **patience)``, ``conduct(sheet, folder,
+  grid)``, which gives the outcome and a last log line, ``write_run(folder, outcome)``, ``outcome_lines(home,
+  outcome)``; for a hospital's own page ``site_part(folder, site)`` or None, and ``LEAVES``, what leaves a site.
 - ``fedsmall.handlers``: a class that answers what a site is asked of that kind: made of the site's name, its data, its
   letters and its consent, with ``answer(policy, config, arrays)``.
 """

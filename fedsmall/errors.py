@@ -17,7 +17,7 @@ class PlanError(ValueError):
 class DataError(ValueError):
     """Data that cannot be used as they are.
 
-    ``file`` is the name of the file, never its path, for who sits before it; ``words`` are without it and may leave.
+    ``file`` is the file's name, never its path, shown at the site; ``words`` are without it and may leave.
     """
 
     def __init__(self, words: str, file: str = "") -> None:

@@ -1,8 +1,7 @@
-"""Exact sums of float64: the same in whatever order the summands come, and whether or not anyone sees them.
+"""Exact sums of float64: the same in whatever order the summands come, seen or masked.
 
-:func:`exact_sum` adds what it sees. Where nobody may see single summands each is written as a whole multiple of 2**-192
-in 512 bits (two's complement, in eight words of 64), which are added modulo 2**512: whatever is added to hide a summand
-goes again without a trace, no carry tells of it, and the sum rounds to the same float64.
+:func:`exact_sum` adds what it sees. For masked sums each number is a whole multiple of 2**-192 in 512 bits (two's
+complement, eight words of 64), added modulo 2**512: masks cancel exactly, and the sum rounds to the same float64.
 """
 
 import math
@@ -36,9 +35,9 @@ def _rounded_once(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def in_parts(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum of arrays of one shape (n,), exactly: as summands (parts, n), of which the first is the rounded sum.
+    """The exact sum of arrays of one shape (n,), as summands (parts, n), the first of which is the rounded sum.
 
-    Sums of such sums are what :func:`exact_sum` makes of all arrays at once, however they were put together.
+    :func:`exact_sum` of such parts equals that of all arrays at once.
     """
     rest, made = list(arrays), [exact_sum(arrays)]
     while np.isfinite(made[-1]).all() and made[-1].any():

@@ -1,7 +1,6 @@
 """What goes together in a plan, as a table: what each feature needs, and what it takes away from the others.
 
-A plan is refused where one of its features needs what another takes away, and nothing else asks whether two features go
-together. What is refused for a number ("give at most 5 groups"), or for a task, is checked beside what it is about.
+A plan is refused where one feature needs what another takes away. Limits on numbers and tasks are checked elsewhere.
 """
 
 import re
@@ -90,7 +89,6 @@ def _has_moments(plan: Plan, state: str) -> bool:
 
 
 def _has_noise(plan: Plan) -> bool:
-    """Whether models are noised as they leave a site."""
     privacy = plan.method.privacy
     return plan.method.family == "federated" and privacy is not None and privacy.at_contacts
 

@@ -15,11 +15,10 @@ from fedsmall.data.standardise import Sums
 class Samples:
     """The samples of one site, ready for the model.
 
-    ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values.
-    ``y`` has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression.
-    ``pooled`` says how many samples each site gave, where they are those of several sites. ``patients`` (samples,) says
-    whose each is, where a patient may have several. ``groups`` names each sample's subgroups, (samples,), by column
-    (:mod:`fedsmall.data.subgroups`).
+    ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values. ``y``
+    has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression. ``pooled`` is
+    each site's number of samples, where several are pooled. ``patients`` (samples,) says whose each is, where a patient
+    may have several. ``groups`` names each sample's subgroups, (samples,), by column (:mod:`fedsmall.data.subgroups`).
     """
 
     x: np.ndarray
@@ -37,12 +36,11 @@ class Samples:
 class Task:
     """What is learnt: the shapes, the loss by name and the metrics by name.
 
-    ``loss`` is one of "cross_entropy" (outputs = classes), "logistic" (one output, two classes), "hinge" (one output,
-    two classes), "ordinal" (an output less than classes, which have an order), or for numbers "mse", "l1" and "huber".
-    ``input_shape`` is the shape of one sample, (channels, height, width) for images. ``unit`` are the number that is 0
-    in training and the difference that is 1, where the targets are scaled and the sites have agreed; ``target`` is its
-    name. ``cuts`` are the ends of the intervals of a time until an event (the loss is "hazard"). ``labels`` are the
-    names of several labels, each 1 or 0 (the loss is "binary_cross_entropy").
+    ``loss`` is one of "cross_entropy" (outputs = classes), "logistic" and "hinge" (one output, two classes), "ordinal"
+    (classes - 1 outputs, ordered classes), or for numbers "mse", "l1" and "huber". ``input_shape`` is the shape of one
+    sample, (channels, height, width) for images. ``unit`` is (offset, scale) of targets that the sites have agreed to
+    scale; ``target`` is its name. ``cuts`` are the ends of the intervals of a time until an event (loss "hazard").
+    ``labels`` are the names of several labels, each 1 or 0 (loss "binary_cross_entropy").
     """
 
     name: str
@@ -90,13 +88,11 @@ def task_at(task: Task, y: np.ndarray) -> Task:
 class Federation:
     """All the sites of a simulation, in the order of their names.
 
-    ``held_out`` holds each site's own test samples where the task has such (a natural partition), else ``None``;
-    ``test`` is the common test set: for a natural partition the sites' held-out samples together, and no sample where
-    the sites' targets differ in length.
-    ``kept_back`` is what each site keeps back of its training samples to tell when to stop, where a plan asks for it.
-    ``class_sums`` are what the sites tell of their classes (:mod:`fedsmall.data.raw_site`).
-    ``extra`` holds further test sets by name (for example the unused official training images). ``preparation`` is what
-    rows went through to become these samples, where that is known.
+    ``held_out`` holds each site's own test samples (a natural partition), else ``None``; ``test`` is the common test
+    set: for a natural partition the held-out samples together, none where the sites' targets differ in length.
+    ``kept_back`` is each site's validation set for early stopping. ``class_sums`` are the sites' class sums
+    (:mod:`fedsmall.data.raw_site`). ``extra`` holds further test sets by name. ``preparation`` is what rows went
+    through, where known.
     """
 
     task: Task

@@ -1,6 +1,6 @@
-"""The one way in which fedsmall writes a file or reads one of TOML, and the one line that another's words become.
+"""Write a file, read one of TOML, and make one plain line of another's words.
 
-A path has one writer at a time: what a killed writer left beside it is taken over by the next.
+A path has one writer at a time: what a killed writer left beside it is overwritten by the next.
 """
 
 import codecs
@@ -32,9 +32,9 @@ class DiskFullError(OSError):
 def write(path: Path, content: bytes, *, flush: bool = False, mode: int | None = None) -> None:
     """Write a file whole or not at all: beside its place first, then moved there.
 
-    With ``flush`` it is on the disk before the old content goes, though the machine lose its power. A file that is
-    there keeps its mode; a new one gets ``mode``, or what the system gives new files. Raises DiskFullError where there
-    is no room; what was there is there still.
+    With ``flush`` it is on the disk before the old content goes, so a power cut loses neither. An existing file keeps
+    its mode; a new one gets ``mode``, or the system's default. Raises DiskFullError where there is no room; the old
+    content stays.
     """
     beside = path.with_name(path.name + BESIDE)
     try:
@@ -77,10 +77,10 @@ def check_is_regular(path: Path) -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a TOML file, which may begin with the mark that editors on Windows put there.
+    """The table in a TOML file, which may begin with a byte order mark.
 
-    Raises OSError where it cannot be read, DataError where it is no regular file, and ValueError where it is not TOML:
-    the reason, and what to do about it.
+    Raises OSError where it cannot be read, DataError where it is no regular file, and ValueError, with the remedy,
+    where it is not TOML.
     """
     check_is_regular(path)
     raw = path.read_bytes()
@@ -98,7 +98,6 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _remedy(text: str, reason: str) -> str:
-    """What to do about a line that is not TOML, where that can be seen: typographic quotes, or a path of Windows."""
     place = re.search(r"at line (\d+)", reason)
     lines = text.split("\n")
     line = lines[int(place[1]) - 1] if place and int(place[1]) <= len(lines) else ""
@@ -115,8 +114,5 @@ def one_line(text: object, most: int | None = None) -> str:
 
 
 def plain(text: str) -> str:
-    """A text that does nothing to a terminal: what cannot be seen is replaced by a question mark in a black diamond.
-
-    That is control and escape characters, line ends too, and those of no width or that turn the direction of writing.
-    """
+    """A text that does nothing to a terminal: control, escape, zero-width and direction characters become U+FFFD."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

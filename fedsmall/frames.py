@@ -1,4 +1,4 @@
-"""A frame: JSON for words, safetensors for arrays, nothing pickled; what a socket and a Flower message carry alike.
+"""A frame: JSON for words, safetensors for arrays, nothing pickled; for sockets and Flower messages alike.
 
 A frame is two lengths (unsigned, 8 bytes, big end first), a JSON object and a safetensors block. Lengths are checked
 before anything is read, and safetensors' header against the block, so that a broken frame costs no memory.
@@ -103,8 +103,8 @@ def cuts_of(content: bytes) -> list[bytes]:
 def pieces_with(header: Mapping[str, Any], cuts: Sequence[bytes]) -> list[dict[str, Any]]:
     """A frame of words and of a block that is cut already, in pieces.
 
-    Where the block is large the words are a piece of their own, so that frames which differ in their words alone have
-    all other pieces in common, and a server stores them once.
+    Beside a large block the words are a piece of their own: frames that differ in words alone share the rest, which a
+    server stores once.
     """
     size = sum(map(len, cuts))
     start = with_block(header, b"")[LENGTHS.size :]

@@ -1,7 +1,6 @@
 """The methods by name: each is a row of parts, and any part may be set anew in a scenario.
 
-FedAvg, daisy-chaining and FedDC are one algorithm with three schedules; a method that nobody has named is a row that
-nobody has written yet.
+FedAvg, daisy-chaining and FedDC are one algorithm with three schedules.
 """
 
 from collections.abc import Mapping
@@ -183,10 +182,9 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def method(name: str, **settings: Any) -> Method:
-    """The named method with some parts set anew.
+    """The named method with some parts set anew; a table for ``tree`` or ``boosting`` is laid over the row's own.
 
-    A table given for ``tree`` or ``boosting`` is laid over the row's own. Raises PlanError for an unknown name or
-    setting.
+    Raises PlanError for an unknown name or setting.
     """
     if name in INSTEAD:
         raise PlanError(f"{withdrawn(name)}.")

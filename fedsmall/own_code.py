@@ -26,7 +26,7 @@ def own_code(what: str) -> Iterator[None]:
 def look_in(*folders: Path) -> None:
     """Find a user's modules in these folders, before any that are installed.
 
-    A folder with a ``fedsmall`` of its own comes after ours: every process that a command starts would else take it.
+    A folder with a ``fedsmall`` of its own comes after ours, else a command's child processes would take it.
     """
     ours = [folder for folder in folders if (folder / "fedsmall").is_dir() or (folder / "fedsmall.py").is_file()]
     sys.path[:0] = [str(folder) for folder in folders if folder not in ours]

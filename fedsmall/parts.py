@@ -21,7 +21,6 @@ AUGMENTATIONS: dict[str, tuple[float, float]] = {
 
 
 def _augmentations(given: Any) -> Any:
-    """What is to be done to training images, each with its number, in the order of the table."""
     if given is None:
         return None
     named = {name: AUGMENTATIONS.get(name, (0, 0))[0] for name in given} if isinstance(given, list | tuple) else given
@@ -56,14 +55,13 @@ class Frozen(BaseModel):
 class Recipe(Frozen):
     """How one round of local training goes at a site.
 
-    A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one of the two; one
-    step if neither is given). ``batch`` is the number of samples in a step, ``None`` the whole site. With epochs,
-    every epoch draws a fresh order and cuts it into consecutive batches, the last of which may be smaller. With steps,
-    a round takes the first ``local_steps`` batches of such epochs. Where a batch holds the whole site nothing is drawn
-    and the samples keep their order.
+    A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one step if neither
+    is given). ``batch`` is the number of samples in a step, ``None`` the whole site. Every epoch draws a fresh order
+    and cuts it into consecutive batches, the last of which may be smaller; with steps, a round takes the first
+    ``local_steps`` batches of such epochs. A batch of the whole site keeps the order of the samples and draws nothing.
 
-    ``class_weights`` says how much a sample of each class counts in the loss, a number for each, or "balanced" for
-    1 / (classes * the share of the class over all sites), which the sites agree on.
+    ``class_weights`` says how much a sample of each class counts in the loss, a number for each, or "balanced" for 1 /
+    (classes * the share of the class over all sites).
 
     ``augment`` changes images at random each time they are trained on: names of :data:`AUGMENTATIONS`, or a table of
     names and numbers (:mod:`fedsmall.training.augmentation`).
@@ -130,10 +128,10 @@ class Tree(Frozen):
 
 
 class Validation(Frozen):
-    """Routes as cross-validation (:mod:`fedsmall.travel.journey`): so many ``routes``, each of which leaves out a fold.
+    """Routes as cross-validation (:mod:`fedsmall.travel.journey`): each of ``routes`` leaves out a fold.
 
-    Sites of fewer than ``floor`` samples tell nothing of them; a real site's own policy may ask for more. A fold is one
-    of sites, or ``by_samples`` one of every site's samples: so it is wherever there are fewer sites than routes.
+    Sites of fewer than ``floor`` samples report no metrics; a site's policy may ask for more. A fold is one of sites,
+    or ``by_samples`` one of every site's samples, as it must be with fewer sites than routes.
     """
 
     routes: Annotated[int, Field(ge=2)]
@@ -151,10 +149,9 @@ class Validation(Frozen):
 class EarlyStop(Frozen):
     """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.stopping`).
 
-    It ends after ``patience`` evaluations without a lower loss on training samples that no model was trained on, and
-    what comes out is what there was at the lowest. Those samples are the share ``hold_out`` of each site's own, which
-    the site keeps back; where models travel by routes (``validate``), they are those of the hospitals that a model
-    never saw, and nobody keeps anything back.
+    It ends after ``patience`` evaluations without a lower validation loss, and keeps the model of the lowest. The
+    validation set is the share ``hold_out`` of each site's training samples; where models travel by routes
+    (``validate``), it is all samples of the hospitals that a model never saw.
     """
 
     patience: Positive
@@ -162,7 +159,6 @@ class EarlyStop(Frozen):
 
 
 def _a_test(value: Any) -> Any:
-    """``value`` if it says how much is held out: a count, a share, or the source's own test set."""
     whole = type(value) is int and value >= 1
     share = type(value) is float and 0 < value < 1
     if value is None or value == "official" or whole or share:
@@ -171,7 +167,6 @@ def _a_test(value: Any) -> Any:
 
 
 def _a_threshold(value: Any) -> Any:
-    """``value`` if it says from which probability of the positive class on a sample is called positive."""
     share = isinstance(value, float) and 0 < value < 1
     if value is None or value == "youden" or share:
         return value
@@ -188,21 +183,20 @@ Test = Annotated[int | float | str | None, BeforeValidator(_a_test)]
 class Privacy(Frozen):
     """What is done so that nobody can tell, from what leaves a site, who was in its data.
 
-    ``level`` says whose presence is hidden. "site" hides a site: what it has learnt since a model came is clipped to
-    norm ``clip`` and noised with standard deviation ``noise * clip`` as it leaves (Geyer et al. 2017); ``budget`` is
-    the most epsilon of the run.
+    ``level`` "site" hides a site: its update is clipped to norm ``clip`` and noised with standard deviation ``noise *
+    clip`` as it leaves (Geyer et al. 2017); ``budget`` is the most epsilon of the run.
 
-    "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (the recipe's batch
-    where it is not given), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1).
-    ``noise`` is the multiplier for all sites; or ``epsilon`` is what the whole run may cost a patient, and every site
-    finds its own multiplier from its own number of samples (:mod:`fedsmall.privacy.patient_level`).
+    "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (default: the
+    recipe's batch), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1). ``noise``
+    is the multiplier for all sites; or ``epsilon`` is what the whole run may cost a patient, and every site finds its
+    own multiplier (:mod:`fedsmall.privacy.patient_level`).
 
     Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
-    (:mod:`fedsmall.privacy.site_level`): it claims no epsilon. ``blur = 0`` says that models leave as they are.
+    (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are.
 
-    Beside any of these, or alone, two things keep single models from the server: ``sealed`` models are handed on in
-    letters that the next site alone can open; and of the models that are averaged in ``secure`` sums the server sees
-    nothing but the sum (:mod:`fedsmall.aggregation.sums`). Neither adds noise.
+    Beside any of these, or alone, two things keep single models from the server: ``sealed`` models go in letters that
+    only the next site can open; of ``secure`` sums the server sees nothing but the sum
+    (:mod:`fedsmall.aggregation.sums`).
     """
 
     level: Literal["site", "patient"] = "site"
@@ -253,7 +247,7 @@ class Privacy(Frozen):
     def hidden(self) -> bool:
         """Whether single models are kept from the server, at hops or at averages.
 
-        It cannot then put a model that did not come into an average: what counts there came to that very contact.
+        Only replies to the very contact of an average then count in it.
         """
         return self.sealed or self.secure
 
@@ -266,10 +260,9 @@ class Privacy(Frozen):
 class Boosting(Frozen):
     """Gradient-boosted trees in place of a network; names and defaults are xgboost's.
 
-    ``trees`` is how many times the run boosts at most, ``None`` as often as its rounds allow; ``depth`` (max_depth) the
-    levels of splits, ``l2`` (reg_lambda), ``least_gain`` (min_split_loss) and ``least_weight`` (min_child_weight) what
-    a split must bring and leave. ``bins`` (max_bin) are those of a column. With ``histogram`` sites count for one
-    common tree, else each grows its own with xgboost. Source: Chen & Guestrin 2016.
+    ``trees`` is the most boosting rounds, ``None`` as many as the run's rounds allow; ``depth`` is max_depth, ``l2``
+    reg_lambda, ``least_gain`` min_split_loss, ``least_weight`` min_child_weight, ``bins`` max_bin. With ``histogram``
+    sites count for one common tree, else each grows its own with xgboost. Source: Chen & Guestrin 2016.
     """
 
     histogram: bool = False
@@ -323,10 +316,9 @@ class Topology(Frozen):
     """Sites that send each other what others send a server (:mod:`fedsmall.algorithm.gossip`).
 
     ``by`` "gossip" every site sends to a site drawn anew each time, by "ring" to the next in the order of names. An
-    average takes so many ``exchanges``, in each of which a site sends one new message, and again those that nobody has
-    acknowledged; after a hop there are as many as ``tries``, then the sites go on training with what has come. ``loss``
-    is the share of messages that never come, acknowledgements too; ``delay`` is by how many exchanges one may come
-    later, at most: with as many as ``tries``, by a contact.
+    average takes so many ``exchanges``, in each of which a site sends one new message, and again those not
+    acknowledged; a hop takes at most ``tries``. ``loss`` is the share of messages that never come, acknowledgements
+    too; ``delay`` is by how many exchanges one may come later, at most.
     """
 
     by: Literal["gossip", "ring"]
@@ -339,9 +331,9 @@ class Topology(Frozen):
 class Regions(Frozen):
     """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.journey`).
 
-    They are dealt to regions, unless ``sites`` says by name which are in which. The regions' common models are averaged
+    They are dealt to regions, unless ``sites`` says by name which are in which. The regions' global models are averaged
     every ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on
-    crosses over, maybe into another region, with probability ``across``.
+    changes its region with probability ``across``.
     """
 
     number: Positive

@@ -1,7 +1,7 @@
 """A plan: everything that decides the numbers of one run, as frozen records that are validated when built.
 
-A scenario (a TOML file, :mod:`fedsmall.sim.runs.scenario`) is several plans: one for each of its methods and seeds. A
-plan travels as JSON inside every order, so a site needs nothing else to know what it is asked to do.
+A scenario (a TOML file, :mod:`fedsmall.sim.runs.scenario`) is a plan for each of its methods and seeds. A plan travels
+as JSON inside every order.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -37,23 +37,22 @@ class Method(Frozen):
     """One method, as the parts it is made of; :data:`fedsmall.methods.METHODS` holds the named ones.
 
     ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
-    end, for the aggregation). ``rule`` is what is added to the local gradient, ``server`` how the common model moves.
-    ``gate`` is how many times the median of a contact's updates one of them may be (:mod:`fedsmall.algorithm.gate`), or
-    false. ``wire`` is the form in which travellers go (:mod:`fedsmall.codec`).
+    end, for the aggregation). ``rule`` is the client regularizer, ``server`` the server optimizer. ``gate`` is how many
+    times the median of a contact's updates one of them may be (:mod:`fedsmall.algorithm.gate`), or false. ``wire`` is
+    the compression (:mod:`fedsmall.codec`).
 
-    ``models`` is how many models travel, one a site unless it is given: fewer sit at sites drawn for each contact, or
-    go round all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by
-    itself and never merged; "each" makes every model a group of its own. What is judged, kept and used is the groups'
-    models together, or of each its moving average with the factor ``ema``, or its last ``snapshots``; they answer with
-    the mean of their probabilities, or of their logits, as ``together`` says.
+    ``models`` is how many models travel, by default one a site: fewer sit at sites drawn for each contact, or go round
+    all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by itself;
+    "each" makes every model a group. What is evaluated, kept and used is the groups' models together, or of each its
+    moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean of their probabilities,
+    or of their logits, as ``together`` says.
 
-    Where they ``keep_last``, so many of the last models that have trained at a site stay there, as they left it, and
-    answer together for that site. In ``distil`` rounds after the run the sites make one model of several
-    (:mod:`fedsmall.training.distillation`). ``validation`` (``validate`` in a scenario, which pydantic has another use
-    for) makes the models routes of a cross-validation, at least a group for each. ``topology`` and ``regions`` say who
-    averages, if it is not one server (:class:`~fedsmall.parts.Topology`, :class:`~fedsmall.parts.Regions`).
-    ``divergence`` is how far a model may be from the last common one, squared, while an average that is due leaves it
-    out (:mod:`fedsmall.algorithm.dynamic`).
+    With ``keep_last``, so many of the last models that trained at a site stay there as that site's ensemble. In
+    ``distil`` rounds after the run the sites make one model of several (:mod:`fedsmall.training.distillation`).
+    ``validation`` (``validate`` in a scenario, which pydantic has another use for) makes the models routes of a
+    cross-validation, at least a group for each. ``topology`` and ``regions`` say who averages, if it is not one server.
+    ``divergence`` is the squared distance from the last global model below which an average is left out
+    (:mod:`fedsmall.algorithm.dynamic`).
     """
 
     name: str
@@ -194,18 +193,17 @@ class Method(Frozen):
 class Plan(Frozen):
     """One run: task, sites, recipe, one method, one seed.
 
-    ``task`` and ``partition`` are the scenario's own values (a name or a table); ``fedsmall.tasks`` and
-    ``fedsmall.data.partition`` read them. ``initial_models`` is "common" or "independent" (every site its own).
-    ``test`` is how many samples are held out for all models to be judged on, what share of them, or "official" for the
-    source's own test set; ``None`` is that test set where there is one, else a quarter.
+    ``task`` and ``partition`` are the scenario's own values (a name or a table), which ``fedsmall.tasks`` and
+    ``fedsmall.data.partition`` read. ``initial_models`` is "common" or "independent" (every site its own). ``test`` is
+    how many samples are held out, what share of them, or "official" for the source's own test set; ``None`` is that
+    test set where there is one, else a quarter.
 
-    ``metric`` is what methods are judged by beside what every task is judged by. ``threshold`` is from which
-    probability on a sample is called positive: a number, or how it is chosen on the training samples, "youden" (the
-    largest sensitivity + specificity) or {"sensitivity": 0.9} (the highest that reaches it); ``None`` is 0.5.
+    ``metric`` is a metric beside those of every task. ``threshold`` is the probability from which a sample is called
+    positive: a number (``None`` is 0.5), or how it is chosen on the training samples, "youden" (the largest sensitivity
+    + specificity) or {"sensitivity": 0.9} (the highest that reaches it).
 
-    ``stop`` is when the run ends before its last round, and which model it keeps. From ``route_seed`` it is drawn who
-    is where: routes of models, the sites that take part in a contact, the folds of routes. ``None`` is ``seed``, from
-    which everything else is drawn.
+    ``stop`` is early stopping. ``route_seed`` draws the routes of models, the sites that take part in a contact and the
+    folds of routes; ``None`` is ``seed``, which draws everything else.
     """
 
     name: str

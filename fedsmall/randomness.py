@@ -1,7 +1,7 @@
 """Named streams of random numbers: one seed, and a generator of its own for every purpose.
 
-Nothing in fedsmall seeds globally. A draw belongs to the words that name its stream, so that any round, at any site,
-can be replayed alone, and a change in one place shifts no numbers elsewhere.
+A draw belongs to the words that name its stream, so that any round, at any site, can be replayed alone, and a change in
+one place shifts no numbers elsewhere.
 """
 
 from hashlib import blake2b
@@ -16,9 +16,8 @@ def rng_for(seed: int, purpose: str, *words: str | int) -> np.random.Generator:
     """The generator of the stream that ``seed``, ``purpose`` and ``words`` name, at its start.
 
     Equal names give equal streams in every process, on every platform and Python version; unequal names (``1`` differs
-    from ``"1"``, and ``"a", "b"`` from ``"ab"``) give unrelated ones. Costs a few microseconds: ask anew rather than
-    keep a generator. The 256 bits of the name's hash are the start of a PCG64; numpy's own SeedSequence, made to spread
-    the bits of poor seeds, would cost ten times as much and add nothing to a hash.
+    from ``"1"``, and ``"a", "b"`` from ``"ab"``) give unrelated ones. Costs a few microseconds. The 256 bits of the
+    name's hash are the start of a PCG64; numpy's SeedSequence would cost ten times as much and add nothing to a hash.
 
     Raises ValueError (or TypeError) when a word is neither text nor a whole number.
 

@@ -25,12 +25,11 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Sheet(Frozen):
-    """Of one run over real sites, whatever is run: who takes part, and how long anybody waits.
+    """One run over real sites: who takes part, and how long anybody waits.
 
-    ``sites`` are the names of all sites that must be there at the start. ``round_deadline_s`` is how long a contact
-    waits for a site before it counts as silent, ``quorum`` how many sites must answer: with fewer the run stops, and
-    can be resumed. ``quorum`` None means more than half. ``id`` tells the run from another that had its name before;
-    ``about`` is the scenario's own sentence.
+    ``sites`` must all be there at the start. ``round_deadline_s`` is how long a contact waits for a site, ``quorum``
+    how many sites must answer (None: more than half): with fewer the run stops, and can be resumed. ``id`` tells runs
+    of one name apart; ``about`` is the scenario's own sentence.
     """
 
     run: str
@@ -61,11 +60,10 @@ class Sheet(Frozen):
 
 
 class RunSheet(Sheet):
-    """A run of models that travel: their plan. ``roll`` holds the identities of the consortium's sites, by name, where
-    letters go between them.
+    """A run of models that travel: their plan.
 
-    Where the plan has several servers, ``region`` is the one that is run here; without one it is what goes on above
-    them, and the ``sites`` are the regions.
+    ``roll`` holds the sites' identities by name, where letters go between them. ``region`` is the one that is run here,
+    of several servers; without it the ``sites`` are the regions, and this is the server above them.
     """
 
     plan: Plan

@@ -1,8 +1,8 @@
 """When a run ends early, and which of its models it keeps: by the loss on training samples that the model never saw.
 
-Those samples are what every site keeps back of its own, or, where models travel by routes, all samples of the sites
-that a model never trained at. Test samples have no say in either. The lowest of several losses flatters a little; it
-decides which model is kept, and what that is worth is then asked of the test samples.
+These are each site's validation set, or, where models travel by routes, all samples of the sites that a model never
+trained at. The lowest of several losses flatters a little; it decides which model is kept, and the test samples what
+that is worth.
 
 Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a model kept from the best evaluation.
 """
@@ -50,7 +50,7 @@ def loss_of(told: Mapping[str, Arrays]) -> dict[str, float]:
 
 
 def looks(plan: Plan) -> frozenset[int]:
-    """The rounds after which a plan with ``stop`` is judged: the same on every engine, and none without it.
+    """The rounds after which a plan with ``stop`` is evaluated, on every engine; none without it.
 
     These are the averages, each the first at or after a round in which an evaluation is asked for, and the end; where
     nothing is ever averaged, the evaluations.

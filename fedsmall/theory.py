@@ -1,8 +1,8 @@
 """The papers' bounds, and simulations beside them: how long a daisy chain must be before models are aggregated.
 
-A model must visit enough sites to have seen enough samples before models are aggregated. Where models are handed on at
-random, every stay of one model is at a uniformly random site, and visiting sites is collecting coupons: of m sites, the
-first k different ones take m * (H_m - H_(m - k)) stays on average, where H_i is the i-th harmonic number.
+Where models are handed on at random, every stay is at a uniformly random site, and visiting sites is collecting
+coupons: of m sites, the first k different ones take m * (H_m - H_(m - k)) stays on average, where H_i is the i-th
+harmonic number.
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ def expected_draws(sites: int, visits: int) -> float:
 def sites_seen(sites: int, contacts: int, travellers: int = 1) -> float:
     """The different sites that a model has been at after so many contacts, on average: m * (1 - (1 - 1/m)**T).
 
-    At every contact the ``travellers`` go to different sites, drawn uniformly anew; how many others travel decides
-    nothing for one of them. A first stay at home counts as a contact.
+    At every contact the ``travellers`` go to different sites, drawn uniformly anew; their number does not matter to one
+    of them. A first stay at home counts as a contact.
 
     Raises PlanError unless every model can have a site of its own.
     """
@@ -43,10 +43,7 @@ def sites_seen(sites: int, contacts: int, travellers: int = 1) -> float:
 
 
 def sites_seen_of_fraction(sites: int, contacts: int, fraction: float) -> float:
-    """The same where a fraction of the sites, drawn anew at every contact, takes part and each holds one model.
-
-    As many travel as sites are drawn, at least one, so none waits: it is :func:`sites_seen` of that many models.
-    """
+    """:func:`sites_seen` where a ``fraction`` of the sites, drawn anew at every contact, takes part, a model each."""
     if not 0 < fraction <= 1:
         raise PlanError(f"fraction is a number above 0 and at most 1; got {fraction}")
     return sites_seen(sites, contacts, max(1, round(fraction * sites)))
@@ -55,9 +52,8 @@ def sites_seen_of_fraction(sites: int, contacts: int, fraction: float) -> float:
 def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
     """The different sites whose data a group's model has seen after so many contacts: m * (1 - (1 - M/(G m))**T).
 
-    At every contact M ``models`` (one a site if not given) sit at different sites, drawn uniformly anew, M / G of each
-    group; where that is no whole number, the larger parts go to random groups. It counts what the members of a group
-    have seen together, so it holds of their next average, however often they average.
+    At every contact M ``models`` (default: one a site) sit at different sites, drawn uniformly anew, M / G of each
+    group; where that is no whole number, the larger parts go to random groups. Holds at the group's next average.
 
     Raises PlanError unless every model can have a site, and every group a model.
     """
@@ -104,8 +100,8 @@ def simulate_visits(
 ) -> Visits:
     """Daisy chains without aggregation, walked until every model has visited ``visits`` different sites.
 
-    A model starts at its own site, the first that it visits, and every ``permute_every`` rounds a uniformly random
-    permutation hands all models on; a visit counts when its rounds are done. Costs about runs * permutations * sites.
+    A model starts at its own site, its first visit, and every ``permute_every`` rounds a uniformly random permutation
+    hands all models on; a visit counts when its rounds are done. Costs about runs * permutations * sites.
     """
     expected_draws(sites, visits)  # the same limits
     return Visits(permute_every * np.stack([_stays(sites, visits, rng) for _ in range(runs)]))
@@ -116,15 +112,13 @@ def rounds_to_visit(
 ) -> float:
     """The bound on the rounds in which a model visits ``visits`` sites: d * m / rho^(1/m) * (H_m - H_(m - k)).
 
-    ``failure`` is rho. Mind what it bounds. By Markov's inequality a given model has not got so far with a chance of at
-    most rho^(1/m), which is close to one; rho bounds only the chance that all m of them have not, none being through.
-    So it promises next to nothing of a given model, and nothing of all: :func:`simulate_visits` says how many rounds
-    either takes. The proof multiplies m chances as if models walked apart, but they share their permutations: two
-    models at two sites always fall short together. The bound is so slack that rho holds all the same for up to three
-    sites, reckoned exactly, and in every simulation of more.
+    ``failure`` is rho. By Markov's inequality a given model falls short with a chance of at most rho^(1/m), close to
+    one; rho bounds only the chance that all m models fall short. For a given model, or for every model, see
+    :func:`simulate_visits`. The proof multiplies m chances as if models walked independently, but they share their
+    permutations: two models at two sites always fall short together. The bound is so slack that rho still holds for up
+    to three sites (exactly) and in every simulation of more.
 
-    Of ``models`` of them, a group's, the same holds with rho^(1/models): the fewer they are, the longer it takes until
-    they hardly ever fall short all together. Source: Kamp et al. 2023, Lemma 5.
+    For ``models`` of a group the same holds with rho^(1/models). Source: Kamp et al. 2023, Lemma 5.
     """
     _check_chance("failure", failure)
     slack: float = failure ** (1 / (models or sites))
@@ -134,8 +128,8 @@ def rounds_to_visit(
 def samples_for(error: float, failure: float) -> float:
     """Samples for an error of at most ``error`` with a chance of 1 - ``failure``: n0 = ln(1 / failure) / error.
 
-    The count of a learner whose hypothesis fits all it has seen, for one hypothesis; of a richer class it is a lower
-    bound. It is what the worked example of Kamp et al. 2023 takes.
+    For one hypothesis that fits all it has seen; a lower bound for a richer class. As in the worked example of Kamp et
+    al. 2023.
     """
     _check_chance("error", error)
     _check_chance("failure", failure)
@@ -147,9 +141,8 @@ def rounds_between_aggregations(
 ) -> float:
     """The bound on the aggregation period b: d * m / delta^(1/(2 m)) * (H_m - H_(m - K)).
 
-    ``failure`` is delta, of which the visits get the square root: it is :func:`rounds_to_visit` at sqrt(delta). The
-    sites to visit, K = ceil(n0(epsilon, sqrt(delta)) / n), come from :func:`sites_to_visit`.
-    Source: Kamp et al. 2023, Proposition 4.
+    ``failure`` is delta: it is :func:`rounds_to_visit` at sqrt(delta). The sites to visit, K = ceil(n0(epsilon,
+    sqrt(delta)) / n), come from :func:`sites_to_visit`. Source: Kamp et al. 2023, Proposition 4.
     """
     _check_chance("failure", failure)
     return rounds_to_visit(sites, visits, permute_every, sqrt(failure), models)
@@ -167,8 +160,7 @@ def period_for(
 ) -> float | None:
     """Proposition 4's bound on b as a function of the federation; None where all its sites hold too few samples.
 
-    The sweeps of the paper's Appendix A.5.1 are made of it. The authors' notebook draws a number there, with H of a
-    negative index as zero.
+    For the sweeps of Appendix A.5.1. The authors' notebook draws a number there, with H of a negative index as zero.
     """
     visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
     return rounds_between_aggregations(sites, visits, permute_every, failure) if visits <= sites else None
@@ -178,10 +170,10 @@ def period_for(
 class Advice:
     """What theory and simulation say about one federation; every number is in rounds unless its name says otherwise.
 
-    ``bound`` is Proposition 4 as printed, with ``sites_to_visit`` from n0(epsilon, sqrt(delta)); ``notebook_bound`` is
-    the value of the authors' notebook, which takes n0(epsilon, delta), and is None where that asks for more sites than
-    there are. ``one_model`` and ``all_models`` are the simulated rounds in which a given model and every model has
-    visited ``sites_to_visit`` sites but for a chance of sqrt(delta); the two chances are those at the bound.
+    ``bound`` is Proposition 4 as printed, with ``sites_to_visit`` from n0(epsilon, sqrt(delta)); ``notebook_bound``
+    takes n0(epsilon, delta), as the authors' notebook does, and is None where that asks for more sites than there are.
+    ``one_model`` and ``all_models`` are the simulated rounds in which a given model and every model has visited
+    ``sites_to_visit`` sites but for a chance of sqrt(delta); the two chances are those at the bound.
     """
 
     sites: int
@@ -218,8 +210,8 @@ def advise(
 ) -> Advice:
     """How many rounds to leave between two aggregations, for a federation of so many sites and samples.
 
-    ``error`` and ``failure`` are epsilon and delta of Proposition 4, and ``runs`` the chains that are walked: at least
-    a hundred, and enough for ten to fall short with a chance of sqrt(delta).
+    ``error`` and ``failure`` are epsilon and delta of Proposition 4, and ``runs`` the chains that are simulated, at
+    least a hundred, and enough for ten to fall short with a chance of sqrt(delta).
 
     Raises PlanError where all sites together hold too few samples.
     """
@@ -258,8 +250,8 @@ def advise(
 def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> float:
     """The chance that an iterated Radon point of models that fail with ``failure`` fails: (r * delta)**(2**h), or 1.
 
-    It says something only for delta < 1/r, and it holds for h = 1. From h = 2 on it can be exceeded: with r = 10, h = 2
-    and delta = .05 it says .06, and models that fail far out in one direction make 21% of the points fail. See
+    Informative for delta < 1/r only, and true for h = 1. From h = 2 on it can be exceeded: with r = 10, h = 2 and delta
+    = .05 it says .06, and models that fail far out in one direction make 21% of the points fail. See
     :func:`radon_failure`. Source: Kamp et al. 2023, Eq. 1.
     """
     _check_chance("failure", failure)
@@ -268,10 +260,10 @@ def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> 
 
 
 def radon_failure(radon_number: int, height: int, failure: float) -> float:
-    """The same chance at most, for every convex loss: P(at least two of r fail), applied ``height`` times.
+    """An upper bound on that chance for every convex loss: P(at least two of r fail), applied ``height`` times.
 
     Models that do not fail are a convex set. Where at most one of r fails, the part without it lies in that set, and
-    the Radon point with it. It is reached by models that fail far out in one direction, so no smaller number holds.
+    the Radon point with it. Tight: models that fail far out in one direction reach it.
     """
     _check_chance("failure", failure)
     for _ in range(height):
@@ -283,8 +275,8 @@ def radon_failure(radon_number: int, height: int, failure: float) -> float:
 class RadonAdvice:
     """What theory says of Radon points as the aggregate; ``failure`` is delta, the chance that one site's model fails.
 
-    ``samples_alone`` are what each site has to hold without daisy-chaining: with fewer, aggregation by Radon points
-    alone improves no guarantee (Corollary 3).
+    ``samples_alone`` are what each site has to hold without daisy-chaining for aggregation by Radon points to improve
+    the guarantee (Corollary 3).
     """
 
     radon_number: int
@@ -340,10 +332,10 @@ class GroupAdvice:
     ``members`` are the models of a group, at least so many. ``traveller_sees`` and ``group_sees`` are the different
     sites that a model, and a group's models together, have been at after ``contacts``, on average. ``bound`` is
     Proposition 4's in rounds, of a group's models; ``all_members`` are the simulated rounds in which all of them have
-    been at ``visits`` sites, but for a chance of sqrt(delta), and ``short_together`` is the simulated chance that they
-    all fall short at the bound. ``noise`` is what independent errors of the models leave in a group's average, over
-    what they leave in an average of a model a site. ``radon`` is what Radon points of a group's models promise, and
-    ``radon_refused`` why they promise nothing.
+    been at ``visits`` sites but for a chance of sqrt(delta), and ``short_together`` is the simulated chance that they
+    all fall short at the bound. ``noise`` is the error of a group's average over that of an average of a model a site,
+    for independent errors. ``radon`` is what Radon points of a group's models promise, and ``radon_refused`` why they
+    promise nothing.
     """
 
     groups: int
@@ -376,9 +368,8 @@ def advise_groups(
 ) -> GroupAdvice:
     """What becomes of Lemma 5 and Proposition 4 (Kamp et al. 2023) in ``groups`` of ``models``; one a site by default.
 
-    A model's way does not depend on who else travels, so a given model needs as many rounds as without groups. What
-    changes is what is said of models together. Raises PlanError where a group would have no model, or all sites
-    together too few samples.
+    A given model needs as many rounds as without groups; what is said of models together changes. Raises PlanError
+    where a group would have no model, or all sites together too few samples.
     """
     travelling = sites if models is None else models
     group_sees = sites_seen_in_groups(sites, contacts, groups, travelling)

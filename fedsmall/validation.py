@@ -60,8 +60,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
 def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
     """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart``: several servers may.
 
-    Models may be handed on as they are where somebody wrote down that they may: a seal keeps them from the server, not
-    from the site that opens it.
+    A seal keeps models from the server, not from the site that opens it.
     """
     method, privacy = plan.method, plan.method.privacy
     if method.permutes and (privacy is None or (privacy.blur is None and privacy.clip is None)):
@@ -119,7 +118,6 @@ def parameter_count(plan: Plan, task: Task) -> int:
 
 
 def _check_task(plan: Plan, task: Task) -> None:
-    """Raise PlanError for what has a meaning for classes alone, or for classes that have no order."""
     weights, tree = plan.recipe.class_weights, plan.method.tree
     if weights is not None and task.kind != "classes":
         raise PlanError(f"class_weights are for classes, and this task predicts {task.kind}. Leave them out.")
@@ -139,7 +137,6 @@ def _buffers(plan: Plan, task: Task) -> list[str]:
 
 
 def _check_parts(plan: Plan) -> None:
-    """Raise PlanError where a part of the method lacks its other half, or options have nobody to read them."""
     method = plan.method
     for part in ("scaffold", "feddyn"):
         if (method.rule == part) != (method.server == part):
@@ -154,7 +151,6 @@ def _check_parts(plan: Plan) -> None:
 
 
 def _check_groups(plan: Plan, sites: int) -> None:
-    """Raise PlanError where groups of models, or a number of them, have no meaning."""
     method = plan.method
     if method.models is not None and method.models > sites:
         raise PlanError(
@@ -175,7 +171,6 @@ def _check_groups(plan: Plan, sites: int) -> None:
 
 
 def _check_turns_of_routes(plan: Plan, sites: int) -> None:
-    """Raise PlanError where not every route gets its turn: folds are of samples, and all sites train one route's."""
     assert plan.method.validation is not None
     why = f"Of {sites} sites {plan.method.validation.routes} routes take turns, one after every average"
     if plan.method.groups == "each":

@@ -1,7 +1,4 @@
-"""What moves between a site and the server, as plain arrays by name; Flower records are made elsewhere.
-
-The words of the wire, which ``strategies`` and ``clients`` share, are here and nowhere else.
-"""
+"""What moves between a site and the server, as plain arrays by name, and the words of the wire."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -134,10 +134,10 @@ class Result:
         mean, unless one is named; ``site`` asks for that site's own model, and ``visitors`` for the last ones that were
         trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
-        from fedsmall.package.predictor import together
+        from fedsmall.package.predictor import predictor_of
         from fedsmall.sim.runs.chosen import chosen, whose_is
 
-        return together(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
+        return predictor_of(chosen(self.run, method, seed, whose_is(site, visitors, distilled)))
 
     def predict(
         self, rows: Any, method: str | None = None, seed: int | None = None, *, sheet: str | None = None

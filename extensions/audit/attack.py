@@ -41,9 +41,9 @@ def play(plan: Plan, world: World, runs: int, colluders: int, progress: Progress
     members = np.stack([world.coins(run) for run in range(runs)])
     parts: list[Sightings] = []
     batches = batches_of(members, len(route.legs[0][1]), parameter_count(plan, world.task))
-    for number, some in enumerate(batches):
-        notes = Notes(plan, world, some, route, 0 if parts else READ_RUNS)
-        for place, step in enumerate(side_by_side(plan, world, some)):
+    for number, batch in enumerate(batches):
+        notes = Notes(plan, world, batch, route, 0 if parts else READ_RUNS)
+        for place, step in enumerate(side_by_side(plan, world, batch)):
             notes.take(place, step)
             progress((number + (place + 1) / len(route.legs)) / len(batches))
         parts.append(notes.result())
@@ -60,20 +60,22 @@ def findings(case: Case, members: np.ndarray | None = None, views: Sequence[str]
 
 def _finding(case: Case, view: str, hand: InHand, members: np.ndarray) -> Finding:
     plan, inside = case.world.plan, members[:, hand.candidates]
-    found = scores(hand.features, inside)
-    told = leak(found, inside, rng_for(plan.seed, "audit", "resample", view), hand.candidates)
+    sureness = scores(hand.features, inside)
+    leakage = leak(sureness, inside, rng_for(plan.seed, "audit", "resample", view), hand.candidates)
     privacy = plan.method.privacy
     delta = privacy.delta if privacy is not None and privacy.noise else 0.0
-    bounds = _bounds(found, inside, hand.candidates, delta)
-    read, there = hand.read if hand.read is not None and case.seen.readable else (None, None)
-    return Finding(plan.method.label, view, told.auc, told.found, float(np.median(bounds)), max(bounds), read, there)
+    bounds = _bounds(sureness, inside, hand.candidates, delta)
+    read, present = hand.read if hand.read is not None and case.seen.readable else (None, None)
+    return Finding(
+        plan.method.label, view, leakage.auc, leakage.found, float(np.median(bounds)), max(bounds), read, present
+    )
 
 
-def _bounds(found: np.ndarray, inside: np.ndarray, candidates: np.ndarray, delta: float) -> list[float]:
+def _bounds(sureness: np.ndarray, inside: np.ndarray, candidates: np.ndarray, delta: float) -> list[float]:
     """The one-run bound of every federation; where several observers look, of the first alone, who guesses once."""
     first_repeat = int(np.argmax(np.diff(candidates, prepend=candidates[0]) < 0)) or len(candidates)
     once = np.arange(len(candidates)) < first_repeat
-    return [lower_bound(row[once], bits[once], delta=delta) for row, bits in zip(found, inside, strict=True)]
+    return [lower_bound(row[once], bits[once], delta=delta) for row, bits in zip(sureness, inside, strict=True)]
 
 
 POOLED = "it pools all patients in one place: there is nothing that a party would see"
@@ -113,7 +115,7 @@ def audit_scenario(
     """Attack the methods of ``plans``; those that give nobody anything to see are left out, and it is said why."""
     keep_freed_memory()
     world, started = world_of(plans[0], data_root), time.monotonic()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     left_out: dict[str, str] = {}
     with watcher:
         before = 0
@@ -125,7 +127,7 @@ def audit_scenario(
             if why := why_left_out(plan):
                 left_out[plan.method.label] = why
             else:
-                found += audit(plan, world.under(plan), runs, colluders, progress)
+                findings += audit(plan, world.under(plan), runs, colluders, progress)
             before += plan.rounds
             watcher.end(plan)
     about = {
@@ -139,4 +141,4 @@ def audit_scenario(
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),
     }
-    return Audit(scenario.name, about, found, left_out)
+    return Audit(scenario.name, about, findings, left_out)

@@ -59,7 +59,6 @@ def audit(
 
 
 def _into_report(run: Path) -> Path:
-    """Make the report of a run anew, which shows the audit that now lies in its folder."""
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read_all
 

@@ -1,11 +1,9 @@
 """The federations of an audit: the world of its records, and many runs of one plan in it at once.
 
-In the world each candidate is in a run's training data by a coin of its own. Coins are independent, so that the one-run
-bound (Steinke et al. 2023) holds. Routes, initial model and the candidates' records are known to every attacker; who
-was in is not. All federations' models are one stack, and train in one batched computation; contacts are walked one by
-one, for the attacker looks at each. A test holds this walk to :func:`fedsmall.algorithm.daisy_chain.daisy_chain`,
-federation by federation. What it leaves out is the gate's look at single updates, which sets aside what no honest run
-holds.
+Each candidate is in a run's training data by a coin of its own, so that the one-run bound (Steinke et al. 2023) holds.
+Routes, initial model and the candidates' records are known to every attacker. All federations' models are one stack and
+train in one batched computation, contact by contact, for the attacker looks at each. Tests hold it to
+:func:`fedsmall.algorithm.daisy_chain.daisy_chain`; the norm check of single updates is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,8 +39,7 @@ MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory
 class World:
     """The sites' records: ``fixed`` ones are in every run, ``candidates`` in half of them.
 
-    ``expected`` is how many samples a site has on average in the scenario, ``mean`` in the world: alike where the
-    source has records to spare.
+    ``expected`` is how many samples a site has on average in the scenario, ``mean`` in the world.
     """
 
     plan: Plan
@@ -55,7 +52,7 @@ class World:
     @property
     def sizes(self) -> np.ndarray:
         """How many candidates each site has, (sites,)."""
-        return np.array([len(some) for some in self.candidates])
+        return np.array([len(records) for records in self.candidates])
 
     @property
     def site_of(self) -> np.ndarray:
@@ -65,7 +62,7 @@ class World:
     @property
     def mean(self) -> float:
         """Samples a site trains on, on average."""
-        return float(np.mean([len(some) for some in self.fixed])) + float(self.sizes.mean()) / 2
+        return float(np.mean([len(records) for records in self.fixed])) + float(self.sizes.mean()) / 2
 
     def under(self, plan: Plan) -> "World":
         """The same world for another method over the same data. PlanError where these sites cannot run it."""
@@ -83,36 +80,35 @@ class World:
     def samples(self, members: np.ndarray) -> list[Samples]:
         """The training samples of every site where ``members`` (candidates,) are in."""
         cuts = np.split(members, np.cumsum(self.sizes)[:-1])
-        drawn = (_rows(some, taken) for some, taken in zip(self.candidates, cuts, strict=True))
-        return [_joined(fixed, some) for fixed, some in zip(self.fixed, drawn, strict=True)]
+        drawn = (_rows(records, taken) for records, taken in zip(self.candidates, cuts, strict=True))
+        return [_join_samples(fixed, records) for fixed, records in zip(self.fixed, drawn, strict=True)]
 
 
 def world_of(plan: Plan, data_root: Path | None = None) -> World:
     """The world of a plan's data. PlanError where they cannot be dealt so, or its sites have models of their own."""
     if has_own_models(plan):
         raise PlanError("the audit attacks models that all sites share; these sites have models of their own")
-    federation, expected = _dealt(plan, data_root)
+    federation, expected = _deal_with_spares(plan, data_root)
     check_run(plan, federation)
     fixed, candidates = [], []
     for place, site in enumerate(federation.names):
-        own, held = federation.train[place], federation.held_out[place] if federation.held_out else None
-        everything = own if held is None or not len(held) else _joined(own, held)
-        trained = len(own) if expected is None else expected
+        samples, held = federation.train[place], federation.held_out[place] if federation.held_out else None
+        everything = samples if held is None or not len(held) else _join_samples(samples, held)
+        trained = len(samples) if expected is None else expected
         order = rng_for(plan.seed, "audit", "deal", site).permutation(len(everything))
         stay, toss = split(len(everything), trained)
         fixed.append(_rows(everything, order[:stay]))
         candidates.append(_rows(everything, order[stay : stay + toss]))
     if not sum(map(len, candidates)):
         raise PlanError("every site has one sample only and the source none to spare: nobody can be left out")
-    mean = float(np.mean([len(own) for own in federation.train])) if expected is None else float(expected)
+    mean = float(np.mean([len(samples) for samples in federation.train])) if expected is None else float(expected)
     return World(plan, federation.task, federation.names, tuple(fixed), tuple(candidates), mean)
 
 
 def split(available: int, trained: int) -> tuple[int, int]:
     """How many of a site's samples are fixed, and how many candidates, so that it trains on ``trained`` on average.
 
-    At least one is fixed, for a site cannot train on nothing. Where there are none to spare, half are candidates, and
-    the site trains on fewer than it would.
+    At least one is fixed. Where there are none to spare, half are candidates, and the site trains on fewer.
     """
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
     if spare <= 0:
@@ -122,7 +118,7 @@ def split(available: int, trained: int) -> tuple[int, int]:
     return stay, min(2 * spare, available - stay)
 
 
-def _dealt(plan: Plan, data_root: Path | None) -> tuple[Federation, int | None]:
+def _deal_with_spares(plan: Plan, data_root: Path | None) -> tuple[Federation, int | None]:
     """Sites with samples to spare where the source has them, and how many each is to train on (None: as it has)."""
     wanted = plan.samples_per_site
     if wanted is not None:
@@ -133,7 +129,7 @@ def _dealt(plan: Plan, data_root: Path | None) -> tuple[Federation, int | None]:
     return build_federation(plan, data_root), wanted
 
 
-def _joined(first: Samples, second: Samples) -> Samples:
+def _join_samples(first: Samples, second: Samples) -> Samples:
     return Samples(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))
 
 
@@ -145,7 +141,7 @@ class Step(NamedTuple):
     """A contact of all federations: row r * travellers + k is traveller k of federation r, at site ``at[k]``.
 
     ``received`` are the models that came to the sites and ``sent`` those that left them; ``commons`` the common models
-    that an aggregation made of them, {name: (federations, ...)}, and empty where there was none.
+    that an aggregation made of them, {name: (federations, ...)}, else empty.
     """
 
     contact: Contact
@@ -161,7 +157,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     The models of a step are those in training, and change at the next one.
     """
     runs, sites = len(members), len(world.names)
-    samples = [each for row in members for each in world.samples(row)]
+    samples = [site_samples for row in members for site_samples in world.samples(row)]
     names = [f"{run:05d}/{site}" for run in range(runs) for site in world.names]
     trainer = cohort_for(_for_so_many(plan, runs), world.task, names, samples, device=device)
     combiners = [combiner_for(plan) for _ in range(runs)]
@@ -172,7 +168,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     for contact, at in journey(plan, sites):
         places = (np.arange(runs)[:, None] * sites + at).ravel()
         if stack is None:
-            stack = _departing(plan, world, trainer, at, runs)
+            stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
         leg = Leg(
             places, contact.t, contact.rounds, before is None or before.travels, contact.action is Action.AGGREGATE
@@ -196,7 +192,6 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
 
 
 def _for_so_many(plan: Plan, runs: int) -> Plan:
-    """The plan with a tree for every site of every federation, where sites have trees of their own."""
     tree = plan.method.tree
     if tree is None:
         return plan
@@ -205,15 +200,17 @@ def _for_so_many(plan: Plan, runs: int) -> Plan:
     return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": trees})})
 
 
-def _departing(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
-    own = plan.initial_models == "independent"
-    starts = [initial_model(plan, world.task, world.names[site] if own else None) for site in (at if own else at[:1])]
+def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
+    is_independent = plan.initial_models == "independent"
+    starts = [
+        initial_model(plan, world.task, world.names[site] if is_independent else None)
+        for site in (at if is_independent else at[:1])
+    ]
     stack = trainer.stack([Traveller(model) for model in starts])
-    return stack.rows(np.tile(np.arange(len(at)) if own else np.zeros(len(at), dtype=np.int64), runs))
+    return stack.rows(np.tile(np.arange(len(at)) if is_independent else np.zeros(len(at), dtype=np.int64), runs))
 
 
 def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
-    """What the local rule needs from each federation's server, a row for each model."""
     rules = [combiner.order_rule() for combiner in combiners]
     return {name: np.repeat(np.stack([rule[name] for rule in rules]), travellers, axis=0) for name in rules[0]}
 
@@ -226,8 +223,8 @@ def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
     folded = method.tree is not None and method.tree.fold_at == "server"
     if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:
         return None
-    own = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
-    return sound_means(own, commons)
+    models = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
+    return sound_means(models, commons)
 
 
 def _aggregated(

@@ -1,6 +1,4 @@
-"""What an audit found: its record (a folder with ``audit.json`` and the scenario that was attacked), in sentences, on a
-terminal, and as a page.
-"""
+"""What an audit found: its record (``audit.json`` and the scenario), in sentences, on a terminal, and as a page."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +27,7 @@ class Finding:
     """What one party can tell under one method.
 
     ``bound`` is the median over federations of the one-run lower bound on epsilon, ``highest`` the largest. ``read``
-    records of ``readable`` could be read whole; None where this party cannot try, or the model has no layer to read.
+    records of ``readable`` could be read whole; None where there is nothing to read.
     """
 
     method: str
@@ -61,10 +59,10 @@ class Audit:
 
     def of(self, method: str) -> list[Finding]:
         """What was found under one method. PlanError where it was not attacked."""
-        found = [finding for finding in self.findings if finding.method == method]
-        if not found:
+        findings = [finding for finding in self.findings if finding.method == method]
+        if not findings:
             raise PlanError(f"the audit did not attack {method!r}; it did: {', '.join(self.methods) or 'none'}")
-        return found
+        return findings
 
 
 def save(audit: Audit, scenario: Scenario, folder: Path) -> None:
@@ -116,12 +114,12 @@ def _sentence(finding: Finding, colluders: int) -> str:
     whose = WHOSE.get(finding.view, "the patients")
     chance = finding.auc.low <= 0.5
     share = percent(finding.found[0].value)
-    told = f"can tell for {share} of {whose}, at 1% false alarms, that they were in the data"
+    claim = f"can tell for {share} of {whose}, at 1% false alarms, that they were in the data"
     if chance:
-        told = "was not seen to tell better than by chance who was in the data"
+        claim = "was not seen to tell better than by chance who was in the data"
     if chance and finding.view == "colluders":
-        told = told.replace("was", "were", 1)
-    return f"{who} {told} (AUC {interval(finding.auc)}){_records_read(finding, chance)}."
+        claim = claim.replace("was", "were", 1)
+    return f"{who} {claim} (AUC {interval(finding.auc)}){_records_read(finding, chance)}."
 
 
 def _records_read(finding: Finding, chance: bool) -> str:
@@ -149,7 +147,7 @@ HEADS = ("who sees what", "AUC", "found at 1%", "found at .1%", "epsilon at leas
 def row(finding: Finding) -> tuple[str, ...]:
     """A finding as the cells of :data:`HEADS`."""
     read = "-" if finding.read is None else f"{finding.read} of {finding.readable}"
-    shares = (percent(each.value) for each in finding.found)
+    shares = (percent(share.value) for share in finding.found)
     return LABELS[finding.view], interval(finding.auc), *shares, f"{finding.bound:.2f}", read
 
 
@@ -166,17 +164,17 @@ def print_audit(console: Console, audit: Audit) -> None:
     """A table for each method with its sentences, and what was left out."""
     console.print(f"[bold]{audit.name}[/bold]: {facts(audit)}")
     for method in audit.methods:
-        found = audit.of(method)
+        findings = audit.of(method)
         table = Table(
             title=method, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False
         )
         for place, head in enumerate(HEADS):
             table.add_column(head, justify="right" if place else "left", no_wrap=place > 0)
-        for finding in found:
+        for finding in findings:
             table.add_row(*row(finding))
         console.print()
         console.print(table)
-        for line in sentences(found, audit.about["colluders"]):
+        for line in sentences(findings, audit.about["colluders"]):
             console.print(line, markup=False)
     for method, why in audit.left_out.items():
         console.print(f"\nNot attacked: {method}: {why}", markup=False)

@@ -1,21 +1,18 @@
 """Membership inference: from what an attacker sees of a patient in many runs, whether the patient was in the data.
 
-The attacker knows the recipe and can play runs of his own (shadow runs) in which he knows who was in. What he sees of a
-patient in a run is a row of numbers. Over the runs with the patient and those without, the rows are two clouds; the
-score of a new row is the logarithm of how much better the first cloud explains it (the likelihood ratio, LiRA). A
-patient's two clouds have one spread, his own as far as it is known, and the correlations are those of all patients, so
-that a handful of runs is enough: a linear discriminant.
+The attacker knows the recipe and plays shadow runs in which he knows who was in. What he sees of a patient in a run is
+a row of numbers; the score of a new row is its log likelihood ratio (LiRA) between the rows with the patient and those
+without. Both clouds have the patient's spread, as far as it is known, and the correlations of all patients, so that a
+handful of runs is enough: a linear discriminant. Half of the runs teach the scores of the other half, and the other way
+round.
 
-Half of the runs teach the scores of the other half, and the other way round: no score has seen its own run's coins.
+The lower bound on epsilon is from one run in which every candidate was in by the toss of a coin. Under (epsilon,
+delta)-differential privacy no guesser is right more often than a coin of bias e^epsilon / (e^epsilon + 1), but for
+delta; more right guesses refute the epsilon. The bound never proves a claim: a weak attacker finds nothing.
 
-From one run in which every candidate was in by the toss of a coin comes a lower bound on epsilon: an attacker guesses,
-for some of the candidates, whether they were in. Under (epsilon, delta)-differential privacy no guesser is right more
-often than a coin of bias e^epsilon / (e^epsilon + 1), but for delta; more right guesses than that refute the epsilon.
-The bound can refute a claim and never prove one: a weak attacker finds nothing.
-
-Sources: Carlini et al. 2022, "Membership inference attacks from first principles" (LiRA);
-the combination of many views by a linear discriminant is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with
-one (1) training run", Theorem 5.2 and Appendix D.
+Sources: Carlini et al. 2022, "Membership inference attacks from first principles" (LiRA); the combination of many views
+by a linear discriminant is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", Theorem
+5.2 and Appendix D.
 """
 
 from dataclasses import dataclass
@@ -83,41 +80,41 @@ def scores(seen: np.ndarray, members: np.ndarray) -> np.ndarray:
     runs = len(members)
     if runs < LEAST_RUNS:
         raise ValueError(f"membership takes at least {LEAST_RUNS} runs to teach and to try the attack; got {runs}")
-    there = np.isfinite(seen).any(axis=0)  # (units, features)
+    is_seen = np.isfinite(seen).any(axis=0)  # (units, features)
     rows = np.where(np.isfinite(seen), seen, 0.0)
     out = np.zeros(members.shape)
     halves = np.arange(runs) < runs // 2, np.arange(runs) >= runs // 2
     for teach, tried in (halves, halves[::-1]):
-        clouds = _clouds(rows[teach], members[teach], there)
-        weights = _weights(clouds, there)
+        clouds = _clouds(rows[teach], members[teach], is_seen)
+        weights = _weights(clouds, is_seen)
         out[tried] = np.einsum("ruf,uf->ru", (rows[tried] - clouds.middle) / clouds.scale, weights)
     return out
 
 
-def _clouds(rows: np.ndarray, members: np.ndarray, there: np.ndarray) -> _Clouds:
+def _clouds(rows: np.ndarray, members: np.ndarray, is_seen: np.ndarray) -> _Clouds:
     inside = members[..., None].astype(np.float64)  # (runs, units, 1)
     with_it, without = inside.sum(0), (1 - inside).sum(0)  # (units, 1)
     mean_in = (rows * inside).sum(0) / np.maximum(with_it, 1)
     mean_out = (rows * (1 - inside)).sum(0) / np.maximum(without, 1)
-    rest = (rows - np.where(inside > 0, mean_in, mean_out)) * there
-    own = np.square(rest).sum(0)  # (units, features)
-    pooled = own.sum(0) / np.maximum(there.sum(0) * max(len(rows) - 2, 1), 1)
-    variance = (PRIOR * pooled + own) / (PRIOR + max(len(rows) - 2, 0))
+    rest = (rows - np.where(inside > 0, mean_in, mean_out)) * is_seen
+    squares = np.square(rest).sum(0)  # (units, features)
+    pooled = squares.sum(0) / np.maximum(is_seen.sum(0) * max(len(rows) - 2, 1), 1)
+    variance = (PRIOR * pooled + squares) / (PRIOR + max(len(rows) - 2, 0))
     scale = np.sqrt(np.maximum(variance, 1e-12))
-    both = (with_it > 0) & (without > 0) & there
+    both = (with_it > 0) & (without > 0) & is_seen
     noise = 1 / np.maximum(with_it, 1) + 1 / np.maximum(without, 1) + 0 * scale
-    shift = _shrunk(np.where(both, (mean_in - mean_out) / scale, 0.0), noise, both)
+    shift = _shrink(np.where(both, (mean_in - mean_out) / scale, 0.0), noise, both)
     middle = np.where(both, (mean_in + mean_out) / 2, rows.mean(0))
-    return _Clouds(middle, scale, np.where(there, shift, 0.0), _correlation(rest / scale, there))
+    return _Clouds(middle, scale, np.where(is_seen, shift, 0.0), _correlation(rest / scale, is_seen))
 
 
-def _correlation(rest: np.ndarray, there: np.ndarray) -> np.ndarray:
+def _correlation(rest: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
     flat = rest.reshape(-1, rest.shape[-1])
-    pairs = there.T.astype(np.float64) @ there * max(len(rest) - 2, 1)
+    pairs = is_seen.T.astype(np.float64) @ is_seen * max(len(rest) - 2, 1)
     return np.asarray(flat.T @ flat / np.maximum(pairs, 1.0))
 
 
-def _shrunk(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _shrink(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Each unit's shift drawn towards that of all units, the more the less is known of it (empirical Bayes).
 
     No further than two deviations of what was measured, so that one patient who is like no other stays himself.
@@ -131,32 +128,32 @@ def _shrunk(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarr
     return np.asarray(np.where(known, np.clip(drawn, shift - reach, shift + reach), mean))
 
 
-def _weights(clouds: _Clouds, there: np.ndarray) -> np.ndarray:
+def _weights(clouds: _Clouds, is_seen: np.ndarray) -> np.ndarray:
     """The discriminant of every unit over the features that are seen of it, (units, features)."""
-    weights = np.zeros(there.shape)
-    patterns, which = np.unique(there, axis=0, return_inverse=True)
+    weights = np.zeros(is_seen.shape)
+    patterns, which = np.unique(is_seen, axis=0, return_inverse=True)
     for number, pattern in enumerate(patterns):
-        units, own = np.flatnonzero(which.ravel() == number), np.flatnonzero(pattern)
-        if not len(own):
+        units, features = np.flatnonzero(which.ravel() == number), np.flatnonzero(pattern)
+        if not len(features):
             continue
-        shared = clouds.correlation[np.ix_(own, own)]
+        shared = clouds.correlation[np.ix_(features, features)]
         shared = shared + np.diag(RIDGE * np.diag(shared) + 1e-12)
-        weights[np.ix_(units, own)] = np.linalg.solve(shared, clouds.shift[np.ix_(units, own)].T).T
+        weights[np.ix_(units, features)] = np.linalg.solve(shared, clouds.shift[np.ix_(units, features)].T).T
     return weights
 
 
 def leak(
-    found: np.ndarray, members: np.ndarray, rng: np.random.Generator, candidates: np.ndarray | None = None
+    scores: np.ndarray, members: np.ndarray, rng: np.random.Generator, candidates: np.ndarray | None = None
 ) -> Leak:
     """AUC and shares of members found, with intervals by resampling runs and candidates (200 draws of both).
 
-    ``found`` and ``members`` are (runs, units); ``candidates`` (units,) numbers the candidate of each unit, where
-    several units are one candidate as different parties see it: they are drawn together.
+    ``scores`` and ``members`` are (runs, units); ``candidates`` (units,) numbers the candidate of each unit: units of
+    one candidate, as different parties see it, are drawn together.
     """
     runs, units = members.shape
     of_unit = np.arange(units) if candidates is None else np.unique(candidates, return_inverse=True)[1].ravel()
-    order = np.argsort(-found.ravel(), kind="stable")
-    ties = np.diff(found.ravel()[order], append=np.nan) != 0  # the last of each group of equal scores
+    order = np.argsort(-scores.ravel(), kind="stable")
+    ties = np.diff(scores.ravel()[order], append=np.nan) != 0  # the last of each group of equal scores
     inside = members.ravel()[order]
     row, unit = np.divmod(order, units)
     values = [_rates(np.ones(len(order)), inside, ties)]
@@ -166,7 +163,7 @@ def leak(
         by_unit = np.bincount(drawn, minlength=of_unit.max() + 1)[of_unit]
         values.append(_rates((by_run[row] * by_unit[unit]).astype(np.float64), inside, ties))
     low, high = np.nanquantile(np.array(values[1:]), (0.025, 0.975), axis=0)
-    estimates = [Estimate(*map(float, each)) for each in zip(values[0], low, high, strict=True)]
+    estimates = [Estimate(*map(float, ends)) for ends in zip(values[0], low, high, strict=True)]
     return Leak(estimates[0], tuple(estimates[1:]))
 
 
@@ -177,19 +174,18 @@ def area(inside: np.ndarray, outside: np.ndarray) -> Estimate:
     effect size measure based on the Mann-Whitney statistic", method 5.
     """
     pairs = np.sign(np.subtract.outer(inside, outside))
-    found, weight = float((pairs.mean() + 1) / 2), (len(inside) + len(outside)) / 2 - 1
+    auc, weight = float((pairs.mean() + 1) / 2), (len(inside) + len(outside)) / 2 - 1
 
     def outside_of(value: float) -> float:
         spread = 1 + weight * (1 - value) / (2 - value) + weight * value / (1 + value)
-        return (found - value) ** 2 - Z95**2 * value * (1 - value) * spread / (len(inside) * len(outside))
+        return (auc - value) ** 2 - Z95**2 * value * (1 - value) * spread / (len(inside) * len(outside))
 
-    low = brentq(outside_of, 0.0, found) if found > 0 and outside_of(0.0) * outside_of(found) < 0 else 0.0
-    high = brentq(outside_of, found, 1.0) if found < 1 and outside_of(found) * outside_of(1.0) < 0 else 1.0
-    return Estimate(found, float(low), float(high))
+    low = brentq(outside_of, 0.0, auc) if auc > 0 and outside_of(0.0) * outside_of(auc) < 0 else 0.0
+    high = brentq(outside_of, auc, 1.0) if auc < 1 and outside_of(auc) * outside_of(1.0) < 0 else 1.0
+    return Estimate(auc, float(low), float(high))
 
 
 def _rates(weight: np.ndarray, inside: np.ndarray, ties: np.ndarray) -> list[float]:
-    """AUC and the share found at :data:`RATES`, of weighted pairs in falling order of their scores."""
     hits, alarms = np.cumsum(weight * inside), np.cumsum(weight * ~inside)
     if not hits[-1] or not alarms[-1]:
         return [np.nan] * (1 + len(RATES))
@@ -207,9 +203,8 @@ HIGHEST = 32.0  # an epsilon beyond all that is looked for
 def lower_bound(scores: np.ndarray, members: np.ndarray, guesses: int = GUESSES, delta: float = 0.0) -> float:
     """The epsilon that the guesses of one run refute at the 5% level; 0 where they refute none.
 
-    ``scores`` (candidates,) are above zero for "was in"; the ``guesses`` candidates with the largest magnitude are
-    guessed, the others left. They may depend on all that the attacker sees of the run, and not on ``members``
-    (candidates,) of bool, its coins.
+    ``scores`` (candidates,) are above zero for "was in"; the ``guesses`` of largest magnitude are guessed. They may
+    depend on all that the attacker sees, and not on ``members`` (candidates,) of bool, its coins.
     """
     taken = min(guesses, len(scores))
     sure = np.argsort(-np.abs(scores), kind="stable")[:taken]

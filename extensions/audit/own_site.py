@@ -35,11 +35,11 @@ class SiteAudit(NamedTuple):
 
     def lines(self) -> list[str]:
         """What it means, in plain words."""
-        told = (
+        sentence = (
             f"{self.site}: {self.trained} patients that the model was trained on, {self.held_out} held out; "
             f"AUC {interval(self.auc)}"
         )
-        return [told, self._verdict()]
+        return [sentence, self._verdict()]
 
     def _verdict(self) -> str:
         if self.auc.width > UNDECIDED:
@@ -97,8 +97,8 @@ def _read_sheet(folder: Path) -> tuple[Plan, tuple[str, ...]]:
 
 def _scaling(folder: Path) -> Scaling:
     try:
-        told = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
-        return Scaling(**{name: np.array(told[name], dtype=np.float64) for name in ("mean", "scale")})
+        scaling = json.loads((folder / "scaling.json").read_text(encoding="utf-8"))
+        return Scaling(**{name: np.array(scaling[name], dtype=np.float64) for name in ("mean", "scale")})
     except (OSError, ValueError, KeyError):
         raise PlanError(f"{folder} holds no scaling.json that can be read; ask the coordinator for the run's") from None
 

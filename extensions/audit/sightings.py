@@ -1,7 +1,6 @@
-"""What there is to be seen of each candidate in many federations: raw numbers, before anybody's view of them.
+"""What is seen of each candidate in many federations: raw numbers, of which each party's view picks its own.
 
-An attacker judges the models that he holds on a candidate's record. Who holds which model follows from the routes,
-which are public: everything is written down once, and a view picks from it.
+An attacker judges the models that he holds on a candidate's record; who holds which follows from public routes.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,8 +47,8 @@ class Confidence:
 
         For classes, the logit of the right one against all others together; for numbers, minus the mean error.
         """
-        each = Rows(models).bytes_per_row + 4 * records.shape[1] * self._x[:1].numel()
-        size, index = max(1, CACHE_BYTES // each), torch.from_numpy(records).to(self._device)
+        model_bytes = Rows(models).bytes_per_row + 4 * records.shape[1] * self._x[:1].numel()
+        size, index = max(1, CACHE_BYTES // model_bytes), torch.from_numpy(records).to(self._device)
         with torch.no_grad():
             parts = [self._part(models, index, slice(k, k + size)) for k in range(0, len(records), size)]
         return np.asarray(torch.cat(parts).numpy())
@@ -100,8 +99,8 @@ SERVER = -1
 class Visit(NamedTuple):
     """A model that was sent at contact number ``place``, ``age`` - 1 contacts after ``site`` had sent it.
 
-    ``to`` is the site to which it went, or :data:`SERVER` for an average. ``sender`` is who had sent it to ``site``
-    and so knows from what it set out there, or :data:`SERVER` where it set out from the common model, known to all.
+    ``to`` is the site to which it went, or :data:`SERVER` for an average. ``sender`` is who had sent it to ``site`` and
+    so knows its state before, or :data:`SERVER` for the common model, known to all.
     """
 
     place: int
@@ -123,7 +122,7 @@ class Sightings:
 
     ``read`` (federations read, s, sites, patients): whose record stands in the update that his site sent;
     ``read_average`` (federations read, sites, patients): in the change of a common model; ``present`` alike: who was
-    there to be read. ``readable``: whether the model has a layer that sees whole records; else nothing was tried.
+    there to be read. ``readable``: whether the model has a layer that sees whole records.
     """
 
     members: np.ndarray
@@ -165,7 +164,7 @@ class Route:
     def visits(self, place: int) -> list[tuple[int, Visit]]:
         """What of contact number ``place`` is looked at: a traveller, and one of the sites that it has visited."""
         contact, at = self.legs[place]
-        found = []
+        visits = []
         for traveller in range(len(at)):
             if contact.action is Action.AGGREGATE:
                 to, seen = SERVER, self.hops and place in self._looked
@@ -174,8 +173,8 @@ class Route:
                 seen = to in self._observers
             else:
                 continue
-            found += [(traveller, visit) for visit in self._way(place, traveller, to)] if seen else []
-        return found
+            visits += [(traveller, visit) for visit in self._way(place, traveller, to)] if seen else []
+        return visits
 
     def _way(self, place: int, traveller: int, to: int) -> Iterator[Visit]:
         for age in range(1, OLDEST + 1):
@@ -195,8 +194,8 @@ class Notes:
         self._sure = Confidence(
             plan,
             world.task,
-            np.concatenate([some.x for some in world.candidates]),
-            np.concatenate([some.y for some in world.candidates]),
+            np.concatenate([records.x for records in world.candidates]),
+            np.concatenate([records.y for records in world.candidates]),
         )
         first, most = np.cumsum(world.sizes) - world.sizes, max(1, world.sizes.max())
         filled = np.minimum(np.arange(most), np.maximum(world.sizes - 1, 0)[:, None]) + first[:, None]
@@ -215,14 +214,16 @@ class Notes:
         """Write down the contact number ``place``."""
         at = step.at
         if place == 0:
-            self._put(self.before, 0, at, self._judged(step.received, self._own[at]))
-        own, after = self._own[at], self.route.next_sites(place)
-        judged = self._judged(step.sent, own if after is None else np.concatenate([own, self._own[after]], axis=1))
-        self._put(self.after, place, at, judged[..., : own.shape[1]])
+            self._put(self.before, 0, at, self._sureness_of(step.received, self._own[at]))
+        records, after = self._own[at], self.route.next_sites(place)
+        judged = self._sureness_of(
+            step.sent, records if after is None else np.concatenate([records, self._own[after]], axis=1)
+        )
+        self._put(self.after, place, at, judged[..., : records.shape[1]])
         if after is not None:
-            self._put(self.before, place + 1, after, judged[..., own.shape[1] :])
+            self._put(self.before, place + 1, after, judged[..., records.shape[1] :])
         size = _distance(step.sent, step.received).reshape(-1, len(at), 1)
-        self._put(self.moved, place, at, np.repeat(size, own.shape[1], axis=2))
+        self._put(self.moved, place, at, np.repeat(size, records.shape[1], axis=2))
         self._take_visits(place, step)
         self._reading.take(step)
         if step.commons:
@@ -251,7 +252,7 @@ class Notes:
             readable=self._reading.possible,
         )
 
-    def _judged(self, models: Tensors, records: np.ndarray) -> np.ndarray:
+    def _sureness_of(self, models: Tensors, records: np.ndarray) -> np.ndarray:
         """What all federations' models say of ``records`` (travellers, few): (federations, travellers, few)."""
         runs = len(self.members)
         return self._sure(models, np.tile(records, (runs, 1))).reshape(runs, *records.shape)
@@ -275,7 +276,9 @@ class Notes:
             if older:
                 sites = np.array([visit.site for visit in older])
                 models = {name: tensor[traveller :: len(step.at)] for name, tensor in step.sent.items()}
-                seen = self._judged(models, self._own[sites].reshape(1, -1)).reshape(len(self.members), len(sites), -1)
+                seen = self._sureness_of(models, self._own[sites].reshape(1, -1)).reshape(
+                    len(self.members), len(sites), -1
+                )
                 self.sure += [seen[:, k, self._real[site]] for k, site in enumerate(sites)]
             self.visits += visits
 
@@ -284,7 +287,7 @@ class Reader:
     """Reads records in some federations, as :mod:`fedsmall.privacy.reading` does; ``members`` are those in them."""
 
     def __init__(self, world: World, members: np.ndarray, model: Arrays) -> None:
-        always, drawn = (as_trained(world.plan, world.task, each) for each in (world.fixed, world.candidates))
+        always, drawn = (as_trained(world.plan, world.task, samples) for samples in (world.fixed, world.candidates))
         everyone = [np.concatenate([f.x, c.x]) for f, c in zip(always, drawn, strict=True)]
         self._records = padded(everyone)  # (sites, patients, features)
         self.possible = bool(layers_read(model, self._records.shape[2]))
@@ -300,12 +303,12 @@ class Reader:
     def take(self, step: Step) -> None:
         """Read what the sites' updates of one contact show."""
         runs, travellers = len(self.present), len(step.at)
-        found = np.zeros_like(self.present)
+        shown = np.zeros_like(self.present)
         if runs and self.possible:
-            found[:, step.at] = self._shown(step).reshape(runs, travellers, -1)
-        self.read.append(found)
+            shown[:, step.at] = self._read_patients(step).reshape(runs, travellers, -1)
+        self.read.append(shown)
 
-    def _shown(self, step: Step) -> np.ndarray:
+    def _read_patients(self, step: Step) -> np.ndarray:
         rows = slice(0, len(self.present) * len(step.at))
         patients = np.where(self.present[..., None], self._records, np.nan)[:, step.at]
         return read_from_stack(
@@ -329,7 +332,7 @@ def join_sightings(parts: list[Sightings]) -> Sightings:
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("members", "before", "after", "moved", "common", "stepped")
     }
-    sure = tuple(np.concatenate(each) for each in zip(*(part.sure for part in parts), strict=True))
+    sure = tuple(np.concatenate(records) for records in zip(*(part.sure for part in parts), strict=True))
     return replace(first, **arrays, sure=sure)
 
 

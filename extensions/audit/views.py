@@ -1,7 +1,7 @@
 """The parties of a federation, and what each of them has in hand of a candidate: features for the membership attack.
 
-Every feature is brought to mean 0 and spread 1 over the federations, candidate by candidate, which needs no knowledge
-of who was in. Those of one kind are summed, so that a few numbers stand for a run of hundreds of contacts.
+Every feature has mean 0 and spread 1 over the federations, candidate by candidate, without knowing who was in. Those of
+one kind are summed, so that a few numbers stand for a run of hundreds of contacts.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Case:
         times = _times(pushed.shape[1], TIMES)
         last = _standard(seen.common[:, -1:])
         return np.concatenate(
-            [_binned(_standard(seen.common[:, 1:]), times), _binned(_standard(pushed), times), last], 1
+            [_sum_by_time(_standard(seen.common[:, 1:]), times), _sum_by_time(_standard(pushed), times), last], 1
         )
 
     @cached_property
@@ -58,8 +58,9 @@ class Case:
 
 
 class InHand(NamedTuple):
-    """What a party has: ``features`` (federations, units, features), the candidate of each unit, (units,), and of the
-    records that were there to be read how many were; None where this party cannot try.
+    """What a party has: ``features`` (federations, units, features) and the candidate of each unit, (units,).
+
+    ``read``: how many of the records that were there to be read were; None where this party cannot try.
     """
 
     features: np.ndarray
@@ -120,7 +121,7 @@ def server(case: Case) -> InHand | None:
     if not case.route.averaged.any():
         return None
     times = _times(case.seen.after.shape[1], SERVER_TIMES)
-    features = [_binned(case.pushed, times), _binned(_standard(case.seen.after), times), case.common]
+    features = [_sum_by_time(case.pushed, times), _sum_by_time(_standard(case.seen.after), times), case.common]
     read = _count_read(np.any(case.seen.read, axis=1), case.seen.present)
     return _of_everyone(case, np.concatenate(features, 1), read)
 
@@ -157,11 +158,11 @@ def _received(case: Case, groups: Sequence[tuple[int, ...]]) -> InHand:
     features, candidates, read, present = [], [], 0, 0
     for group in groups:
         others = np.flatnonzero(~np.isin(case.world.site_of, group))
-        mine = np.concatenate([common, _by_age(case, group), _known_starts(case, group)], 1)
-        features.append(mine[:, :, others])
+        own_features = np.concatenate([common, _by_age(case, group), _known_starts(case, group)], 1)
+        features.append(own_features[:, :, others])
         candidates.append(others)
-        shown, there = _read_by(case, group)
-        read, present = read + shown, present + there
+        shown, counted = _read_by(case, group)
+        read, present = read + shown, present + counted
     return InHand(np.moveaxis(np.concatenate(features, 2), 1, 2), np.concatenate(candidates), (read, present))
 
 
@@ -175,7 +176,6 @@ def _read_by(case: Case, group: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _knows(visit: Visit, group: tuple[int, ...]) -> bool:
-    """Whether sites of the group receive what the visited site has made of a model that they know."""
     return visit.age == 1 and (visit.sender == SERVER or visit.sender in group)
 
 
@@ -184,9 +184,8 @@ def _count_read(shown: np.ndarray, present: np.ndarray) -> tuple[int, int]:
 
 
 def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
-    """What models that came to the group say of the sites that they had visited, by how long ago."""
     coming = [(visit, sure) for visit, sure in case.visits if visit.to in group]
-    return _summed(
+    return _sum_by_kind(
         case, [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming], len(AGES)
     )
 
@@ -194,28 +193,28 @@ def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
 def _known_starts(case: Case, group: tuple[int, ...]) -> np.ndarray:
     pushed, site_of = case.pushed, case.world.site_of
     coming = [visit for visit, _ in case.visits if visit.to in group and _knows(visit, group)]
-    return _summed(case, [(0, v.site, pushed[:, v.place, site_of == v.site]) for v in coming], 1)
+    return _sum_by_kind(case, [(0, v.site, pushed[:, v.place, site_of == v.site]) for v in coming], 1)
 
 
-def _summed(case: Case, chosen: Sequence[tuple[int, int, np.ndarray]], kinds: int) -> np.ndarray:
+def _sum_by_kind(case: Case, chosen: Sequence[tuple[int, int, np.ndarray]], kinds: int) -> np.ndarray:
     """Sums of standardised numbers by kind, over the root of their count; NaN where there are none."""
     site_of = case.world.site_of
     total = np.zeros((len(case.seen.members), kinds, len(site_of)))
     count = np.zeros((kinds, len(site_of)))
     for kind, site, sure in chosen:
-        own = site_of == site
-        total[:, kind, own] += sure
-        count[kind, own] += 1
+        at_site = site_of == site
+        total[:, kind, at_site] += sure
+        count[kind, at_site] += 1
     return np.where(count > 0, total / np.sqrt(np.maximum(count, 1)), np.nan)
 
 
-def _binned(seen: np.ndarray, times: np.ndarray) -> np.ndarray:
+def _sum_by_time(seen: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Standardised numbers (federations, moments, candidates) summed by part of the run."""
     parts = []
     for part in range(int(times.max()) + 1):
-        some = seen[:, times == part]
-        there = np.isfinite(some).all(axis=0).sum(axis=0)
-        parts.append(np.where(there > 0, np.nansum(some, 1) / np.sqrt(np.maximum(there, 1)), np.nan))
+        binned = seen[:, times == part]
+        counts = np.isfinite(binned).all(axis=0).sum(axis=0)
+        parts.append(np.where(counts > 0, np.nansum(binned, 1) / np.sqrt(np.maximum(counts, 1)), np.nan))
     return np.stack(parts, 1)
 
 

@@ -1,9 +1,9 @@
 """A forest as three arrays, so that trees travel, are checked, kept and exported as any other model is.
 
-Trees lie in slots, (trees, nodes); the nodes of a tree are those of a full binary tree, the root first, the children of
-node k at 2 k + 1 and 2 k + 2. ``feature`` is the column that a node asks about, -1 in a leaf, ``cut`` what is below it
-goes left, ``weight`` what a leaf adds to the margin. An empty slot is a leaf that adds nothing. The numbers are all
-floats; columns and xgboost's cuts and weights are whole in float32.
+Trees are (trees, nodes); the nodes of a tree are those of a full binary tree, the root first, the children of node k at
+2 k + 1 and 2 k + 2. ``feature`` is the column that a node asks about, -1 in a leaf, ``cut`` what is below it goes left,
+``weight`` what a leaf adds to the margin. An empty slot is a leaf that adds nothing. All are floats; columns and
+xgboost's cuts and weights are exact in float32.
 """
 
 import numpy as np

@@ -1,9 +1,8 @@
 """Boosting from histograms that others have summed: what a site counts, and what a server makes of the sums.
 
-The same algorithm as xgboost's ``hist`` (Chen & Guestrin 2016, equations 6 and 7, depth by depth), in code of our own:
-xgboost has no public call for trees from sums. Gradients are whole numbers, so sums are the same bits in any order, and
-over sites what they are on pooled data. In the first round sites count their values in a fine grid, from which all have
-the same bins; then every round is a level of a tree.
+xgboost's ``hist`` (Chen & Guestrin 2016, equations 6 and 7, depth by depth) in our own code: xgboost has no public call
+for trees from sums. Gradients are whole numbers, so sums are the same bits in any order, and as on pooled data. In the
+first round sites count values in a fine grid, from which all have the same bins; then every round is a level.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,4 @@
-"""Sites that grow trees, by xgboost or by counting for a common one, and a server that joins them.
-
-:mod:`fedsmall.entry_points` has what is asked of this module.
-"""
+"""Sites that grow trees, by xgboost or by counting for a common one, and a server that joins them."""
 
 import json
 from collections.abc import Sequence
@@ -157,34 +154,35 @@ class Boosters(OneModelTrainer):
         return margins((feature, cut, weight), held, margins_of(self.task), depth)
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:
-        own = self._samples[site]
-        outputs = as_outputs(self._margin(stack, row, own.x), self.task.outputs).numpy()
-        return float(evaluate(outputs, own.y, self.task)["loss"])
+        samples = self._samples[site]
+        outputs = as_outputs(self._margin(stack, row, samples.x), self.task.outputs).numpy()
+        return float(evaluate(outputs, samples.y, self.task)["loss"])
 
     def _grow(self, stack: Stack, row: int, site: int, t: int) -> None:
-        own = self._samples[site]
+        samples = self._samples[site]
         if boosting_of(self.plan).histogram and self.plan.method.family == "federated":
             model: Arrays = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
-            weight = np.ones(len(own)) if (weights := self._weights(own)) is None else weights
-            counts = histograms.count(self.plan, self.task, model, own.x, own.y, weight, t)
+            weight = np.ones(len(samples)) if (weights := self._weights(samples)) is None else weights
+            counts = histograms.count(self.plan, self.task, model, samples.x, samples.y, weight, t)
             stack.buffers[SUMS][row] = torch.from_numpy(counts)
         elif t <= tree_rounds(self.plan):
             self._add(stack, row, site, t)
 
     def _add(self, stack: Stack, row: int, site: int, t: int) -> None:
-        """One round of xgboost, written into the slots of this round, and of this site where all add at once."""
-        own, settings = self._samples[site], boosting_of(self.plan)
-        margin = self._margin(stack, row, own.x).numpy()
-        made = grow_trees(own.x, own.y, margin, self.task, settings, learning_rate(self.plan), self._weights(own))
+        samples, settings = self._samples[site], boosting_of(self.plan)
+        margin = self._margin(stack, row, samples.x).numpy()
+        made = grow_trees(
+            samples.x, samples.y, margin, self.task, settings, learning_rate(self.plan), self._weights(samples)
+        )
         turn = (t - 1) * self._seat.sites + self._seat.places[site] if is_joined(self.plan.method) else t - 1
         slots = slice(turn * margin.shape[1], (turn + 1) * margin.shape[1])
         for name, array in zip(SLOTS, made, strict=True):
             stack.parameters[name][row, slots] = torch.from_numpy(array).to(stack.parameters[name].dtype)
 
-    def _weights(self, own: Samples) -> np.ndarray | None:
+    def _weights(self, samples: Samples) -> np.ndarray | None:
         """How much each sample counts, by its class; None where all count alike."""
         of_classes = self.plan.recipe.class_weights
-        return np.asarray(of_classes)[own.y] if isinstance(of_classes, tuple) else None
+        return np.asarray(of_classes)[samples.y] if isinstance(of_classes, tuple) else None
 
 
 class Trees(NamedTuple):

@@ -1,7 +1,7 @@
 """The party that has the labels: encrypts gradients, reads sums, chooses splits, and keeps trees and leaves.
 
-What it is told: sums left of candidates whose columns it does not know, and which rows go left at those it chose.
-Source: Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
+It learns sums left of candidates whose columns it does not know, and which rows go left at those it chose. Source:
+Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ Choice = tuple[str, int, int]  # the party, and the place among its candidates; 
 
 @dataclass
 class Ground:
-    """What all trees of a forest are grown with: the active party's ``bins``, its key, and who else there is.
+    """What all trees of a forest are grown with: the active party's ``bins``, its key, and the other parties.
 
-    ``names`` are all parties', the active one's first; ``sums_read`` counts what it has decrypted of others' columns.
+    ``names`` are all parties', the active one's first; ``sums_read`` counts decrypted sums of others' columns.
     """
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ class Ground:
 class ActiveParty(Party):
     """The party with labels: ``target`` (rows,) of its table, class numbers, or numbers where ``classes`` is 0.
 
-    Where it ``grows`` none, it has the trees of a forest that was grown before; what they say is :attr:`predicted`.
+    Where it ``grows`` none, it predicts with the trees of an earlier forest (:attr:`predicted`).
     """
 
     target: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -92,7 +92,6 @@ class ActiveParty(Party):
         return {**super().handlers(), **first, "go on": self._go_on}
 
     def _grow(self, message: Message) -> Message:
-        """Begin a forest over common patients, and say what is to be asked of others first."""
         self._check_first(message)
         self._opening, self._scores = message, None
         return self._begin(message)
@@ -119,7 +118,6 @@ class ActiveParty(Party):
         return self._step(message, None)
 
     def _go_on(self, message: Message) -> Message:
-        """Take others' replies, and say what is to be asked next."""
         if self._talk is None:
             raise ReplyError("no forest is being grown here")
         replies = [self.open(party, message.arrays[f"m{k}"]) for k, party in enumerate(self._addressees)]
@@ -161,7 +159,6 @@ class ActiveParty(Party):
         self._begin(self._opening)
 
     def _fit_and_judge(self, passives: Sequence[str], settings: Boosting, test: float) -> Talk[dict[str, float]]:
-        """Grow a forest, and judge it on the common patients that are held out."""
         train, held_out = self.hold_out(settings.seed, test)
         yield from self.fit(passives, settings, train)
         scores = yield from self.scores(held_out)
@@ -215,7 +212,7 @@ class ActiveParty(Party):
         return scores
 
     def scores(self, rows: np.ndarray) -> Talk[np.ndarray]:
-        """What the forest says of ``rows`` of those matched, (rows, outputs); parties say where their splits send them.
+        """What the forest says of ``rows`` of those matched, (rows, outputs).
 
         Level by level: a party is asked of a split for the rows alone that come to it.
         """
@@ -232,7 +229,6 @@ class ActiveParty(Party):
         return total
 
     def _waiting(self, at: np.ndarray) -> dict[str, list[tuple[int, int]]]:
-        """By party, the trees and nodes at which rows wait for its word."""
         waiting: dict[str, list[tuple[int, int]]] = {}
         for k, tree in enumerate(self.trees):
             for place in np.unique(at[k]).tolist():
@@ -241,7 +237,6 @@ class ActiveParty(Party):
         return waiting
 
     def _descend(self, waiting: dict[str, list[tuple[int, int]]], at: np.ndarray, rows: np.ndarray) -> Talk[None]:
-        """Move all rows that wait at a split one level down."""
         places = {key: np.flatnonzero(at[key[0]] == key[1]) for keys in waiting.values() for key in keys}
         messages = []
         for party in (name for name in waiting if name != self.name):
@@ -342,7 +337,7 @@ class Growing:
         return boosting.sum_bits(len(self.rows), bound * self.most)
 
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
-        """The best split of each node, where one gains enough; the first party in order where several are equal."""
+        """The best split of each node, where it gains enough; of equals the first party in order."""
         active, competitors = self.ground.names[0], self._competing(level)
         passives = [party for party in competitors if party != active]
         words = {"tree": self.tree, "nodes": [[node, self.parents[node]] for node in open_nodes]}
@@ -361,7 +356,6 @@ class Growing:
         return choices
 
     def _decrypt(self, reply: Message, nodes: int) -> list[Sums]:
-        """A party's sums, by node."""
         counts = [int(count) for count in reply.words["counts"]]
         total, key = sum(counts), self.ground.key
         with self.ground.clock.at("decrypting"):
@@ -378,7 +372,6 @@ class Growing:
         return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, ends)]
 
     def _candidates(self, node: int) -> tuple[list[tuple[int, int]], Sums]:
-        """The candidates of the active party's columns at a node, and the sums on their left."""
         rows = np.flatnonzero((self.at == node) & self.drawn)
         listed: list[tuple[int, int]] = []
         below = [np.zeros((2, 0, self.sums.shape[2]), np.int64)]
@@ -394,7 +387,6 @@ class Growing:
         return listed, Sums(g, h)
 
     def _split(self, choices: dict[int, Choice]) -> Talk[list[int]]:
-        """Have the chosen splits written down by their owners; returns the nodes below."""
         active, by_party = self.ground.names[0], dict[str, list[list[int]]]()
         for node, (party, place, _) in choices.items():
             if party != active:
@@ -424,7 +416,6 @@ class Growing:
         return left, right
 
     def _close(self, node: int) -> None:
-        """Make a node a leaf."""
         inside = self.at == node
         self.nodes[node] = Node(weights=boosting.leaf_weights(self._total(node), self.settings))
         self.leaf[inside], self.at[inside] = node, -1

@@ -1,7 +1,4 @@
-"""The mathematics of boosted trees, on plain numbers: bins, losses, exact sums, what a split is worth, and trees.
-
-The same lines serve joined columns and sums that came encrypted.
-"""
+"""The mathematics of boosted trees, on plain numbers: bins, losses, exact sums, what a split is worth, and trees."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -66,8 +63,8 @@ def with_splits(trees: Sequence[Tree], records: Mapping[str, Sequence[Split]]) -
 def cut_points(values: np.ndarray, bins: int) -> np.ndarray:
     """The cuts of one column, at most ``bins`` - 1 of them, in ascending order, at about equal shares.
 
-    ``values`` has shape (samples,); NaN is a missing value. Cut j is the largest value of bin j that training could
-    meet: bin j holds cut j - 1 < value <= cut j. A column of one value has no cut.
+    ``values`` has shape (samples,); NaN is missing. Bin j holds cut j - 1 < value <= cut j; a constant column has no
+    cut.
     """
     distinct, counts = np.unique(fill_missing(values), return_counts=True)
     below = np.cumsum(counts)
@@ -240,7 +237,7 @@ def leaf_weights(sums: Sums, settings: Boosting) -> tuple[float, ...]:
 def candidate_bins(counts: np.ndarray, least: int) -> np.ndarray:
     """The bins of one column after which a node can be split, by the rows in each bin (bins,).
 
-    Only bins that hold a row: a cut in an empty stretch would say the same of these rows as the one below it.
+    Only bins that hold a row: the cut of an empty bin splits as the one below it.
     """
     below = np.cumsum(counts)
     return np.flatnonzero((counts > 0) & (below >= least) & (below[-1] - below >= least))

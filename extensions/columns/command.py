@@ -138,7 +138,6 @@ def predict(
 
 
 def _ask_sites(home: Path, name: str | None) -> None:
-    """Have the sites of a finished run ask its forest about their new patients."""
     folder = home.parents[1]
     consortium_server.check_up(folder)
     run = prepare_prediction(home, name).name

@@ -1,8 +1,7 @@
-"""A run over split columns as who carries its messages leads it: match, let the active party ask, have all keep.
+"""The protocol of a run over split columns, as who carries its messages leads it: match, train, have all keep.
 
-What parties say to each other is passed on unread: the active party names to whom, and the rest may be in letters.
-Between two exchanges a run stands at a stage, which holds all that the next exchange is made of: its leader can be
-killed, and asks the same bytes again.
+Parties' words are passed on unread. Between two exchanges a run stands at a stage, which holds all that the next
+exchange is made of: a leader that is killed asks the same bytes again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ class Stage:
 class Phase:
     """One kind of exchange: what is asked at a stage, and the stage that the replies, in that order, lead to.
 
-    Both are functions of what they are given alone: asked again from a stage that was kept, it is the same bytes.
+    Both are pure functions: asked again from a stage that was kept, it is the same bytes.
     """
 
     asks: Callable[[Stage], list[Message]]
@@ -94,10 +93,9 @@ def matching_phases(parties: Sequence[str]) -> Phases:
     """What is asked in a matching, and what is made of the answers; it begins with ``BLIND`` and ends with ``MATCHED``.
 
     Each party's points go round to every other. Once all have multiplied, the coordinator, who has no identifiers and
-    no number, sees which points are equal and tells each party the places of its own that all have, in one order for
-    all. No party ever holds two lists under the same numbers, so there is nothing that it could compare: of the others
-    it learns the intersection, and how many rows each has. What goes from party to party may be in letters, which the
-    coordinator passes on; the last answers are points.
+    no number, tells each party the places of its points that all have, in one order for all. No party ever holds two
+    lists under the same numbers, so of the others it learns the intersection, and how many rows each has. Points
+    between parties may be in letters; the last answers are points.
     """
     ring = list(parties)
 
@@ -136,7 +134,6 @@ def matching_phases(parties: Sequence[str]) -> Phases:
 
 
 def _by_owner(owners: Sequence[str], replies: Sequence[Message]) -> Arrays:
-    """What came of every owner's points, by "owner/kind"."""
     pairs = zip(owners, replies, strict=True)
     return {f"{owner}/{kind}": array for owner, reply in pairs for kind, array in reply.arrays.items()}
 

@@ -1,10 +1,10 @@
 """Numbers under encryption: Paillier's scheme, what goes into a plaintext, and sums by column and bin.
 
-Who has the public key can add what it cannot read: a ciphertext is a number modulo n**2, and the product of two is the
-ciphertext of the sum. The owner of the key encrypts and decrypts by the Chinese remainder theorem, three times as fast.
-Arithmetic is GMP's (``gmpy2``), randomness the system's. Written from the paper, for the library of it that is kept is
-under the GPL. Source: Paillier 1999, scheme 1 with g = n + 1, and section 7 for decryption. Packing and fewer
-multiplications: Chen et al. 2021 (SecureBoost+), section 4.
+A ciphertext is a number modulo n**2; the product of two is the ciphertext of the sum, so who has the public key can add
+what it cannot read. Decryption is by the Chinese remainder theorem, three times as fast. Arithmetic is GMP's
+(``gmpy2``), randomness the system's; own code, for the maintained library is under the GPL. Source: Paillier 1999,
+scheme 1 with g = n + 1, and section 7 for decryption. Packing and fewer multiplications: Chen et al. 2021
+(SecureBoost+), section 4.
 """
 
 import secrets
@@ -86,7 +86,7 @@ class PublicKey:
     def rerandomise(self, ciphertext: "mpz") -> "mpz":
         """Another ciphertext of the same number.
 
-        Who has the private key can read from a product of its own ciphertexts which of them went in; not from this.
+        The owner of the private key could read from a product of its own ciphertexts which went in; not from this.
         """
         return ciphertext * self.gmpy.powmod(random_below(self.n), self.n, self.square) % self.square
 
@@ -229,7 +229,7 @@ class Layout:
 class Adder:
     """Adds rows' ciphertexts by bin: ``ciphertexts[row]`` are a row's chunks, ``numbers`` (rows, columns) its bins.
 
-    All ways to a histogram give ciphertexts of the same sums; each is taken only where it saves multiplications.
+    Every shortcut gives ciphertexts of the same sums, and is taken only where it saves multiplications.
     """
 
     def __init__(self, key: PublicKey, ciphertexts: dict[int, list["mpz"]], numbers: np.ndarray, sparse: bool) -> None:
@@ -260,7 +260,6 @@ class Adder:
         return histogram
 
     def _rows_by_bin(self, rows: np.ndarray) -> list[dict[int, np.ndarray]]:
-        """By column, the rows of each bin, in the order of bins."""
         if not len(rows):
             return [{} for _ in self.numbers.T]
         groups = []

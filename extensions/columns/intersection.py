@@ -1,13 +1,13 @@
 """Private set intersection: parties find the patients that all of them have, and are told of no others.
 
-Every identifier becomes a point of Curve25519; each party multiplies all points, its own and the others', by a number
-that it alone knows (X25519). Multiplications commute, so that equal identifiers end as equal points, and points that
-lack one party's number say nothing to whom has not that number. Source: Meadows 1986; Huberman et al. 1999.
+Every identifier becomes a point of Curve25519; each party multiplies all points, its own and the others', by a secret
+number (X25519). Multiplications commute, so that equal identifiers end as equal points, and points that lack one
+party's number say nothing to whom has not that number. Source: Meadows 1986; Huberman et al. 1999.
 
-What makes X25519 fit: its private numbers are multiples of 8, so that a point of small order, whatever was sent, ends
-as zero and is refused; x-coordinates alone are used, so a point and its negative are one. Any number is the
-x-coordinate of a point on the curve or on its twist, and which of the two no multiplication changes: half of all
-hashes are therefore drawn again until they lie on the curve, or each identifier would give away one bit of itself.
+X25519's private numbers are multiples of 8, so that a point of small order ends as zero and is refused; x-coordinates
+alone are used, so a point and its negative are one. An x-coordinate is of the curve or of its twist, which no
+multiplication changes: hashes are drawn again until they lie on the curve, or each identifier would give away one bit
+of itself.
 """
 
 import secrets

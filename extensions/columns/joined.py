@@ -1,7 +1,7 @@
 """The same boosting on joined columns: what no one may do with real patients, and what SecureBoost must equal.
 
-Written as plainly as it can be, without a message or a ciphertext; only what a split is worth, and how numbers become
-whole, are the lines that the parties use. ``Central`` is this over all columns, ``Standalone`` over the active party's.
+Without messages or ciphertexts; only the gain of a split and fixed-point numbers are the parties' code. ``Central`` is
+this over all columns, ``Standalone`` over the active party's.
 """
 
 from collections.abc import Callable, Mapping

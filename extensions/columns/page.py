@@ -128,13 +128,11 @@ def knowledge_lines(parties: Sequence[Learnt]) -> list[str]:
 
 
 def _by_label(done: Sequence[Done]) -> dict[str, list[Done]]:
-    """The runs of each method, in the order of the scenario."""
     labels = dict.fromkeys(run.plan.label for run in done)
     return {label: [run for run in done if run.plan.label == label] for label in labels}
 
 
 def _table(done: Sequence[Done]) -> tuple[list[str], list[list[str]]]:
-    """Heads, and a row for each method: means over seeds, with 95% intervals where there are several."""
     metrics = [name for name in HEADS if any(name in run.metrics for run in done)]
     rows = []
     for label, runs in _by_label(done).items():
@@ -153,7 +151,6 @@ def _mean(values: Sequence[float], name: str) -> str:
 
 
 def _same_trees(done: Sequence[Done]) -> list[str]:
-    """Which methods made the very trees of Central, where it was run with the same settings and seed."""
     central = {run.plan.seed: run for run in done if run.plan.name == "Central"}
     lines = []
     for label, runs in _by_label(done).items():
@@ -169,12 +166,10 @@ def _same_trees(done: Sequence[Done]) -> list[str]:
 
 
 def _settings_of(run: Done) -> dict[str, Any]:
-    """Those that decide the trees."""
     return run.plan.settings.model_dump(exclude=set(SAVES_TIME))
 
 
 def _knowledge_by_method(world: World, done: Sequence[Done]) -> dict[str, list[Learnt]]:
-    """What each party learns, for the first run of every method in which parties send messages."""
     names = tuple(party.name for party in world.parties)
     return {
         label: knowledge_of(Facts(names, world.common, runs[0].splits, runs[0].plan.settings, runs[0].sums_read))
@@ -221,7 +216,6 @@ def _write(folder: Path, template: str, **words: Any) -> Path:
 
 
 def _work_of(done: Sequence[Done]) -> dict[str, dict[str, float]]:
-    """Mean seconds of every method by what they were spent on."""
     work = {}
     for label, runs in _by_label(done).items():
         if kinds := {kind for run in runs for kind in run.work}:

@@ -1,7 +1,7 @@
-"""The parties of split columns: what each does, and the one that holds columns and no labels.
+"""The parties of split columns: what both do, and the passive one, without labels.
 
-A party keeps its table, finds the patients that all have, and answers messages. One that is killed goes on from its
-last :meth:`Party.state` once it is asked again what it was asked since, with what it had drawn by chance (``draw``).
+A party that is killed goes on from its last :meth:`Party.state` once it is asked again what it was asked since, with
+what it had drawn by chance (``draw``).
 """
 
 import secrets
@@ -63,11 +63,10 @@ class Clock:
 
 @dataclass
 class Party:
-    """A party with a table: matches identifiers, and says of the rows that all have which go left at its own splits.
+    """A party with a table: matches identifiers, and says which of the common rows go left at its own splits.
 
-    Knows of the others what messages hold, and nothing else. ``records`` are its splits, which never leave. ``parties``
-    are the names of all where others carry messages, that of the active party first: then it takes what parties say to
-    each other from them alone, in ``letters`` where there are any.
+    ``records`` are its splits, which never leave. ``parties`` are the names of all where others carry messages, the
+    active one first: then it takes parties' words from them alone, in ``letters`` where there are any.
     """
 
     name: str
@@ -137,7 +136,6 @@ class Party:
         )
 
     def _address_points(self, message: Message, hop: int, points: np.ndarray) -> Arrays:
-        """Points for the next party of the ring."""
         ring = self._ring(message)
         after = ring[(ring.index(self.name) + 1) % len(ring)]
         if self.letters is None:
@@ -145,7 +143,6 @@ class Party:
         return {"letter": np.frombuffer(self.letters.write(POINTS, hop, after, points.tobytes()), np.uint8)}
 
     def _received_points(self, message: Message, hop: int) -> np.ndarray:
-        """The points that came from the party before in the ring."""
         if self.letters is None:
             return message.arrays["points"]
         ring = self._ring(message)
@@ -194,7 +191,7 @@ class Party:
     def state(self) -> Message | None:
         """All that this party needs to go on from here, for its own disk; None where that is not at hand.
 
-        Then it is asked again what it was asked since the last state: the answers differ by chance, and are of no use.
+        What was asked since is asked again: the answers differ by chance, and are of no use.
         """
         if self.matched is None:
             return None
@@ -248,14 +245,13 @@ class _OpenTree:
 class PassiveParty(Party):
     """A party without labels: it adds gradients that it cannot read, and keeps where its splits lie.
 
-    What it is told: ciphertexts of gradients, anew for each tree; which rows are together at which node; which of its
-    own candidates were chosen. What it tells: sums under encryption, in an order of its own for each node, and which
-    rows go left at a split that was chosen. A tree is begun once, and a node of it asked about once: each further
-    answer would tell more of the order in its columns. Source: Cheng et al. 2021, algorithms 1 and 2.
+    It learns ciphertexts of gradients, anew for each tree; which rows are together at which node; which of its
+    candidates were chosen. It tells sums under encryption, in a new order for each node, and which rows go left at a
+    chosen split. A tree is begun once, and a node asked about once, or the order in its columns would leak. Source:
+    Cheng et al. 2021, algorithms 1 and 2.
 
     ``secret`` decides the order of its candidates; it is drawn unless given. With ``agreed`` one forest is grown, with
-    these settings, of at most ``most_trees``; else any. Where it ``grows`` none, it has the splits of one that was
-    grown before.
+    these settings, of at most ``most_trees``; else any. Where it ``grows`` none, it has an earlier forest's splits.
     """
 
     secret: int = field(default_factory=lambda: secrets.randbits(128))
@@ -320,7 +316,6 @@ class PassiveParty(Party):
         return rng_for(self.secret, "candidates", tree, node).permutation(count)
 
     def _begin(self, message: Message) -> Message:
-        """A forest begins: bins are cut on the rows that it is grown on, and the key is known."""
         asked = Boosting.model_validate(message.words["settings"])
         if self.agreed is not None and asked != self.agreed.model_copy(update={"seed": asked.seed}):
             raise ReplyError("a forest was begun with other settings than those of the plan")
@@ -335,7 +330,6 @@ class PassiveParty(Party):
         return message.answer()
 
     def _gradients(self, message: Message) -> Message:
-        """A tree begins: the gradients of the rows that it is grown on, under encryption."""
         words, rows = message.words, check_rows(message.arrays["rows"], len(self._rows))
         last = -1 if self._tree is None else self._tree.number
         if self.agreed is not None and not last < int(words["tree"]) < self.most_trees:
@@ -352,7 +346,6 @@ class PassiveParty(Party):
         return message.answer()
 
     def _sums(self, message: Message) -> Message:
-        """The sums left of every candidate, for each node that is asked about, in an order of this party's own."""
         tree, nodes = self._open_tree(message), message.words["nodes"]
         self._check_asked(tree, [int(node) for node, _ in nodes])
         tree.nodes = message.arrays["at"].astype(np.int64)
@@ -374,7 +367,7 @@ class PassiveParty(Party):
         tree.asked |= set(nodes)
 
     def _add_level(self, tree: _OpenTree, nodes: Sequence[Sequence[int]]) -> None:
-        """Add up all nodes of a level; of two siblings the larger as a difference, where that is asked for."""
+        """Sums of all nodes of a level; of two siblings the larger as a difference, where that is asked for."""
         rows = {node: np.flatnonzero((tree.nodes == node) & tree.drawn) for node, _ in nodes}
         before, tree.histograms = tree.histograms, {}
         for node, parent in sorted(nodes, key=lambda pair: len(rows[pair[0]])):
@@ -386,7 +379,6 @@ class PassiveParty(Party):
             tree.histograms[node] = histogram
 
     def _candidates(self, tree: _OpenTree, node: int) -> tuple[list[tuple[int, int]], list[list["mpz"]]]:
-        """A node's candidates and the sums on their left, both in the order in which they are said."""
         rows = np.flatnonzero((tree.nodes == node) & tree.drawn)
         listed, below = [], []
         for column, bins in enumerate(tree.histograms[node]):
@@ -402,7 +394,7 @@ class PassiveParty(Party):
         return [listed[k] for k in order], [below[k] for k in order]
 
     def _write_sums(self, sums: list[list["mpz"]]) -> Arrays:
-        """Sums as ciphertexts that nobody can tell from any others, several in one where that is asked for."""
+        """Sums rerandomised, so that nobody can tell them from others; several in one where that is asked for."""
         written, splits = {}, self._layout.splits
         for k in range(self._layout.chunks):
             with self.clock.at("packing"):
@@ -414,7 +406,6 @@ class PassiveParty(Party):
         return written
 
     def _split(self, message: Message) -> Message:
-        """Write down candidates that were chosen, and say which rows of their nodes go left."""
         tree, numbers, sides = self._open_tree(message), [], []
         for node, place in message.words["splits"]:
             listed = tree.listed.get(node, [])
@@ -428,10 +419,9 @@ class PassiveParty(Party):
         return message.answer({"records": numbers}, {"left": np.array(sides)})
 
     def _sides(self, message: Message) -> Message:
-        """Which rows go left at which of the party's splits: a prediction's question."""
         records = message.words["records"]
         rows = [check_rows(message.arrays[f"rows{k}"], len(self.values)) for k in range(len(records))]
-        left = [self.sides([record], some)[0] for record, some in zip(records, rows, strict=True)]
+        left = [self.sides([record], record_rows)[0] for record, record_rows in zip(records, rows, strict=True)]
         return message.answer(arrays={f"left{k}": side for k, side in enumerate(left)})
 
     def _open_tree(self, message: Message) -> _OpenTree:

@@ -16,9 +16,8 @@ LEAST_BITS = 2048  # of a key that protects labels
 class Goss(BaseModel):
     """Gradient-based one-side sampling: ``top`` of the rows by gradient, and ``other`` of the rest at random.
 
-    Both are shares of all rows, rounded to rows. What was drawn at random is multiplied by how many it was drawn from
-    over how many were drawn, so that it stands for them all: (1 - top) / other where nothing is rounded. Source: Ke et
-    al. 2017 (LightGBM), Algorithm 2; SecureBoost+, section 4.
+    Both are shares of all rows. What was drawn at random is multiplied by (1 - top) / other, with both rounded to whole
+    rows, so that it stands for the rest. Source: Ke et al. 2017 (LightGBM), Algorithm 2; SecureBoost+, section 4.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

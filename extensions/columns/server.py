@@ -1,7 +1,7 @@
 """A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down.
 
 After every exchange the journal holds all that the next one is made of, so that a run which is started again asks the
-very same questions, under the same numbers, and sites give the answers that they have written down.
+same questions under the same numbers.
 """
 
 import itertools
@@ -131,9 +131,8 @@ class Traffic:
 def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str, Any], dict[str, int]]:
     """Wait for all sites, and lead the run from where its journal has it.
 
-    Returns what ``outcome.json`` is to hold, and what the log says at the end.
-    Raises PlanError, with every site's reason, where one refuses or is silent: no party of such a run can be done
-    without.
+    Returns what ``outcome.json`` is to hold, and what the log says at the end. Raises PlanError, with every site's
+    reason, where one refuses or is silent: such a run can do without none.
     """
     wait_for_sites(sheet, grid)
     journal, phases = FileJournal(folder / JOURNAL), _phases_of(sheet.columns)
@@ -147,10 +146,10 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
         words = {"phase": stage.phase, "words": stage.words, "traffic": vars(traffic)}
         journal.save(traffic.exchanges, stage.arrays, words)
         _note_progress(folder, stage, sheet, traffic)
-    told = {key: stage.words[key] for key in ("common", "rows", "worth", "splits")}
+    outcome = {key: stage.words[key] for key in ("common", "rows", "worth", "splits")}
     sent = {"messages": traffic.messages, "bytes": traffic.bytes, "seconds": traffic.seconds}
-    told |= {COLUMNS: json.loads(sheet.columns.model_dump_json()), **sent, "exchanges": traffic.exchanges}
-    return told, {"rounds": sheet.columns.settings.rounds}
+    outcome |= {COLUMNS: json.loads(sheet.columns.model_dump_json()), **sent, "exchanges": traffic.exchanges}
+    return outcome, {"rounds": sheet.columns.settings.rounds}
 
 
 def _phases_of(plan: ColumnPlan) -> Phases:
@@ -164,7 +163,6 @@ def _phases_of(plan: ColumnPlan) -> Phases:
 
 
 def _read_journal(sheet: ColumnSheet, journal: FileJournal) -> tuple[Stage, Traffic]:
-    """Where the run stands, and what was carried for it."""
     if (entry := journal.latest()) is None:
         return Stage(conducting.MEET if sheet.columns.sealed else conducting.BLIND), Traffic()
     _, arrays, meta = entry
@@ -181,7 +179,7 @@ class Mail:
         self.plan = sheet.columns.model_dump_json()
 
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
-        """All replies, in the order of the messages."""
+        """Every site's reply, in the order of the messages."""
         nodes = {node.name: node.node_id for node in self.grid.get_nodes()}
         if missing := sorted({message.to for message in messages} - set(nodes)):
             raise PlanError(
@@ -227,29 +225,34 @@ def _fault(site: str, reply: FlowerMessage | None) -> str:
 def _note_progress(folder: Path, stage: Stage, sheet: ColumnSheet, traffic: Traffic) -> None:
     rounds = 1 if sheet.columns.of is not None else sheet.columns.settings.rounds
     t = rounds if stage.phase == DONE else int(stage.words.get("round", 0))
-    now = {"t": t, "rounds": rounds, "seconds": traffic.seconds, "events": []}
-    put(folder / "progress.json", json.dumps(now).encode())
+    progress = {"t": t, "rounds": rounds, "seconds": traffic.seconds, "events": []}
+    put(folder / "progress.json", json.dumps(progress).encode())
 
 
-def write_run(folder: Path, told: Told) -> None:
-    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log; ``told`` came of it.
+def write_run(folder: Path, outcome: Told) -> None:
+    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log; ``outcome`` came of it.
 
     No party's part of the forest is here: each lies with its site.
     """
     sheet = read_sheet(folder)
     scenario = _scenario_of(sheet)
     plan = scenario.plans()[0]
-    row = {"method": plan.label, "name": plan.name, "seed": plan.seed, **told["worth"], "seconds": told["seconds"]}
-    row |= {key: told[key] for key in ("messages", "bytes", "splits")}
+    row = {
+        "method": plan.label,
+        "name": plan.name,
+        "seed": plan.seed,
+        **outcome["worth"],
+        "seconds": outcome["seconds"],
+    }
+    row |= {key: outcome[key] for key in ("messages", "bytes", "splits")}
     settings, log = as_toml(scenario), run_log(AuditLog(folder / "log.jsonl").entries())
     write(folder / "scenario.toml", settings)
-    write_json(folder / "summary.json", {"common": told["common"], "rows": [row]})
-    words = {"sheet": sheet, "method": plan.label, "told": told, "log": log, "learnt": _knowledge(told)}
+    write_json(folder / "summary.json", {"common": outcome["common"], "rows": [row]})
+    words = {"sheet": sheet, "method": plan.label, "told": outcome, "log": log, "learnt": _knowledge(outcome)}
     write_real_page(folder, settings=settings.decode(), **words)
 
 
 def _scenario_of(sheet: ColumnSheet) -> Columns:
-    """The run as a scenario: with the sites' tables beside it, a simulation grows the same forest."""
     plan = sheet.columns
     settings = plan.settings.model_dump(mode="json", exclude_defaults=True)
     name = "SecureBoostPlus" if all(settings.get(key) for key in SAVES_TIME) else "SecureBoost"
@@ -266,9 +269,9 @@ def _scenario_of(sheet: ColumnSheet) -> Columns:
     )
 
 
-def _knowledge(told: Told) -> list[Learnt]:
-    plan = ColumnPlan.model_validate(told[COLUMNS])
-    facts = Facts(plan.parties, told["common"], told["splits"], plan.settings, sealed=plan.sealed)
+def _knowledge(outcome: Told) -> list[Learnt]:
+    plan = ColumnPlan.model_validate(outcome[COLUMNS])
+    facts = Facts(plan.parties, outcome["common"], outcome["splits"], plan.settings, sealed=plan.sealed)
     return knowledge_of(facts, is_prediction=plan.of is not None)
 
 

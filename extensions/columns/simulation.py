@@ -1,8 +1,7 @@
 """A scenario over split columns: a TOML file whose task names each party's table, run in one process by messages.
 
-Each party keeps what it has of a run in a file of its own, and they predict together with no more than those files:
-the party with the labels has trees and leaves and knows of other parties' splits their numbers alone; a party without
-has its columns and cuts.
+Each party keeps its part of a run in a file of its own, and they predict together from no more: the active party has
+trees and leaves, a passive party its columns and cuts.
 """
 
 import re
@@ -88,9 +87,8 @@ class Task(Reading):
 class Columns(Frozen):
     """What is run: the task, how trees grow, methods, seeds. The fields are the keys of the file.
 
-    ``test`` is the share of the common patients that models are judged on. A method's table may set any key of
-    ``boosting`` anew. ``sealed`` is whether parties that are real sites write to each other in letters: where all have
-    an identity, unless it says otherwise.
+    ``test`` is the share of common patients for judging. A method's table may override keys of ``boosting``.
+    ``sealed``: whether real sites write to each other in letters; by default where all have an identity.
     """
 
     name: str
@@ -144,7 +142,7 @@ class PlanOfColumns(NamedTuple):
 def load_columns(path: Path, settings: Sequence[str] = ()) -> Columns:
     """The scenario in a file, with ``settings`` ("boosting.rounds=5") laid over it; tables lie beside the file.
 
-    Raises PlanError, one line, where something is missing or wrong.
+    Raises PlanError, one line, for what is missing or wrong.
     """
     table = read(path)
     for setting in settings:
@@ -170,7 +168,7 @@ def as_toml(scenario: Columns) -> bytes:
 
 @dataclass(frozen=True)
 class Done:
-    """One plan that was run: what its forest is worth on the patients that were held out, and what it took.
+    """One plan that was run: its forest's metrics on held-out patients, and its costs.
 
     Messages and bytes are counted by "sender to receiver", ``splits``, ``parts`` and ``records`` by party.
     """
@@ -251,7 +249,6 @@ def execute(world: World, tell: Callable[[Done], None] = lambda done: None) -> l
 
 
 def _run_apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarray) -> Done:
-    """By messages between parties."""
     active, post = world.active, world.post
     for party in world.parties:
         party.clock.seconds.clear()
@@ -285,7 +282,6 @@ def _run_apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.nd
 
 
 def _run_joined(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarray) -> Done:
-    """On joined columns, or on the active party's alone: what a simulation can do, and no real party."""
     active, parties = world.active, world.parties if plan.name == "Central" else world.parties[:1]
     start = time.perf_counter()
     columns = {party.name: party.values[train] for party in parties}

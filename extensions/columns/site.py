@@ -1,7 +1,6 @@
 """A site in a run over split columns: its party, kept between messages, whose every answer is written down.
 
-What is kept of a finished forest is a file in the run's folder; until then a notebook of what was asked, from which a
-station that was killed goes on.
+A finished forest is a file in the run's folder; until then a notebook, from which a killed station goes on.
 """
 
 import csv
@@ -46,9 +45,8 @@ DIGEST = 32
 class Notebook:
     """What a site was asked in one run, each question once, in the run's ``folder`` at the site.
 
-    A question has a number, and its answer is written down before it leaves. Asked again, the site says the same bytes;
-    asked otherwise under a number that is past, it refuses: who resumes a run again and again learns nothing twice. A
-    station that was killed takes up the last state of its party and asks it again what was asked since.
+    A numbered answer is written down before it leaves. Asked again, the site sends the same bytes; asked otherwise
+    under a past number, it refuses: who resumes a run again and again learns nothing twice.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +86,7 @@ class Notebook:
         return answer[DIGEST:]
 
     def note(self, number: int, question: bytes, answer: bytes, state: bytes | None) -> None:
-        """Write down a question and its answer, and what was before it as far as ``state`` makes that needless.
+        """Write down a question and its answer, without what ``state`` makes needless.
 
         The answer comes last: until it is there, nothing was asked.
         """
@@ -133,7 +131,9 @@ class Correspondence:
 
     def __init__(self, desk: Desk, plan: ColumnPlan) -> None:
         announced, roll = desk.read_announced()
-        keys = [[site, each.sealing, each.commitment] for site, each in sorted(announced.items())]
+        keys = [
+            [site, announcement.sealing, announcement.commitment] for site, announcement in sorted(announced.items())
+        ]
         self._post: Post = desk.post(plan, announced)
         self._thread = digest("columns", desk.run, roll, keys)
 
@@ -225,7 +225,6 @@ class ColumnDesk:
         return seat.party.answer(message)
 
     def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any]) -> Seat:
-        """The party of this run: as it sits here, or from its notebook."""
         run = f"{config.get(RUN, '')} {one_line(config.get(RUN_ID, ''), 64)}"
         if self._seat is None or (self._seat.run, self._seat.plan) != (run, plan):
             self._seat = None
@@ -239,7 +238,6 @@ class ColumnDesk:
         return self._seat
 
     def _table(self, plan: ColumnPlan, policy: Policy) -> Path:
-        """The file whose rows take part: the site's table, or its new patients."""
         path = self.data if plan.of is None else self.letters.identity.parent / str(policy.predict_from)
         if path is None or not path.is_file():
             raise PlanError(
@@ -250,7 +248,6 @@ class ColumnDesk:
         return path
 
     def _party(self, plan: ColumnPlan, policy: Policy, notebook: Notebook) -> Party:
-        """The party as it begins, with its table read anew."""
         path = self._table(plan, policy)
         shared: dict[str, Any] = {"parties": plan.parties, "draw": notebook.draw}
         if plan.of is not None:
@@ -292,7 +289,6 @@ def _without_small_counts(reply: Message, policy: Policy) -> Message:
 
 
 def _keep_result(seat: Seat, folder: Path) -> None:
-    """Keep what a run was for: the part of a forest or, at the active party, what one says of new patients."""
     if seat.plan.of is None:
         Shelf(folder).write(PART, json.dumps(seat.party.part()).encode())
     elif isinstance(seat.party, ActiveParty) and seat.party.predicted is not None:
@@ -305,7 +301,6 @@ def _keep_result(seat: Seat, folder: Path) -> None:
 
 
 def _go_on(seat: Seat) -> None:
-    """Take up the last state, and ask again what was asked since: the answers are in the notebook, or past."""
     state, asked = seat.notebook.since()
     questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
     if seat.desk is not None and (state is not None or questions):
@@ -319,7 +314,7 @@ def _go_on(seat: Seat) -> None:
 def _read_announcements(words: object) -> dict[str, Announcement]:
     try:
         assert isinstance(words, Mapping)
-        return {str(site): Announcement.model_validate(each) for site, each in words.items()}
+        return {str(site): Announcement.model_validate(announcement) for site, announcement in words.items()}
     except (ValidationError, AssertionError):
         raise LetterError("the keys of this run were not told in a form that this version knows") from None
 

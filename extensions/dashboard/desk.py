@@ -62,7 +62,7 @@ class FollowedLog:
 
     def between(self) -> dict[int, float]:
         """Seconds from each contact to the next, by the round of the earlier one."""
-        return {one: self.began[after] - self.began[one] for one, after in pairwise(sorted(self.began))}
+        return {t: self.began[after] - self.began[t] for t, after in pairwise(sorted(self.began))}
 
     def _take(self, line: bytes) -> None:
         try:
@@ -164,7 +164,7 @@ class Desk:
     def runs(self) -> list[RunView]:
         """All runs, the one whose log was written last first."""
         homes = [sheet.parent for sheet in (self.folder / "runs").glob("*/sheet.json")]
-        homes.sort(key=lambda home: (-_written(home / "log.jsonl"), home.name))
+        homes.sort(key=lambda home: (-_modified_at(home / "log.jsonl"), home.name))
         views, self.unread = [], []
         for home in homes:
             try:
@@ -180,7 +180,6 @@ class Desk:
         return log
 
     def _view(self, home: Path) -> RunView:
-        """A run, read again when one of its files has changed."""
         stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (home / name for name in WATCHED))
         if self._views.get(home.name, ((),))[0] != stamp:
             self._views[home.name] = (stamp, self._read_view(home))
@@ -198,14 +197,14 @@ class Desk:
             line=line,
             sheet=sheet,
             log=log,
-            check=None if state == "under way" else self._checked(log),
-            maps=tuple(_map(sheet.led, contact, told) for contact, told in cards),
+            check=None if state == "under way" else self._check_log(log),
+            maps=tuple(_map(sheet.led, contact, notes) for contact, notes in cards),
             evaluations=list(outcome.get("evaluations", [])),
             events=list(outcome.get("events", [])),
             budget=budget_of(sheet.led, cards[-1][0] if cards else 0),
         )
 
-    def _checked(self, log: FollowedLog) -> LogCheck | None:
+    def _check_log(self, log: FollowedLog) -> LogCheck | None:
         """Whether the chain of a log holds that nobody writes; looked at again when its size has changed."""
         if not log.path.exists():
             return None
@@ -218,7 +217,7 @@ class Desk:
 def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
     """A run's state in a word, and how far it is or why it ended.
 
-    It goes by the log: to try the lock of a run again and again would be in the way of the program that wants it.
+    By the log, for trying the run's lock would be in the way of the program that wants it.
     """
     at = _read_object(home / "progress.json")
     line = f"round {at['t']} of {at['rounds']}" if at else "nothing has been trained yet"
@@ -254,11 +253,11 @@ def _map(plan: Plan, contact: int, meta: dict[str, Any]) -> Map:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def _written(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0

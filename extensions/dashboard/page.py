@@ -1,6 +1,6 @@
-"""What the coordinator's page is made of: three drawings as SVG, the page, and figures in Prometheus' text format.
+"""The coordinator's page, as one file: three drawings as SVG, tables, and figures in Prometheus' text format.
 
-The page is one file, rendered on the server, in which every word that came from a site is escaped.
+Every word that came from a site is escaped.
 """
 
 import math
@@ -61,10 +61,10 @@ def seats(shown: Map) -> list[Seat]:
     """The sites in a circle, in the order of their names, the first on top."""
     names = [sitting.site for sitting in shown.sitting]
     colour = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
-    found = []
+    places = []
     for number, sitting in enumerate(shown.sitting):
         across, down, anchor = place_on_circle(number, len(names))
-        found.append(
+        places.append(
             Seat(
                 site=sitting.site if len(names) <= MOST_LABELS else "",
                 x=WIDE / 2 + RADIUS * across,
@@ -76,13 +76,13 @@ def seats(shown: Map) -> list[Seat]:
                 common=sitting.common,
             )
         )
-    return found
+    return places
 
 
 def arrows(shown: Map) -> list[Arrow]:
     """An arrow for every traveller that is not where it was trained."""
     places = {sitting.site: seat for sitting, seat in zip(shown.sitting, seats(shown), strict=True)}
-    found = []
+    drawn = []
     for sitting in shown.sitting:
         if sitting.common or sitting.by not in places or sitting.by == sitting.site:
             continue
@@ -91,8 +91,8 @@ def arrows(shown: Map) -> list[Arrow]:
         back = min(13.0 / length, 0.4)  # it ends before the dots begin
         across, down = (end.x - start.x) * back, (end.y - start.y) * back
         words = f"the model that {sitting.by} trained last is at {sitting.site}"
-        found.append(Arrow(start.x + across, start.y + down, end.x - across, end.y - down, end.colour, words))
-    return found
+        drawn.append(Arrow(start.x + across, start.y + down, end.x - across, end.y - down, end.colour, words))
+    return drawn
 
 
 def chart(places: Sequence[float], values: Sequence[float], unit: str = "", low: float | None = None) -> Chart | None:
@@ -157,15 +157,17 @@ def time_chart(run: RunView) -> Chart | None:
 
 def metrics_of(run: RunView) -> list[str]:
     """The metrics of the common model that evaluations hold, the loss first."""
-    names = dict.fromkeys(name for each in run.evaluations for name in each.get("common") or {})
+    names = dict.fromkeys(name for evaluation in run.evaluations for name in evaluation.get("common") or {})
     return sorted(names, key=lambda name: (name != "loss", name))
 
 
 def metric_chart(run: RunView, metric: str) -> Chart | None:
     """What the common model was worth, evaluation by evaluation; what is not finite is left out."""
-    told = [(each["t"], (each.get("common") or {}).get(metric, math.nan)) for each in run.evaluations]
-    told = [(t, float(value)) for t, value in told if math.isfinite(value)]
-    return chart([t for t, _ in told], [value for _, value in told])
+    points = [
+        (evaluation["t"], (evaluation.get("common") or {}).get(metric, math.nan)) for evaluation in run.evaluations
+    ]
+    points = [(t, float(value)) for t, value in points if math.isfinite(value)]
+    return chart([t for t, _ in points], [value for _, value in points])
 
 
 def reason(text: object) -> str:
@@ -220,8 +222,8 @@ def _of_runs(desk: Desk) -> Iterator[str]:
     for counted, (name, words) in COUNTS.items():
         yield from _head(f"fedsmall_site_{name}_total", "counter", words)
         for run in shown:
-            for site, told in sorted(run.log.run.sites.items()):
-                yield _line(f"fedsmall_site_{name}_total", {"run": run.name, "site": site}, told[counted])
+            for site, counts in sorted(run.log.run.sites.items()):
+                yield _line(f"fedsmall_site_{name}_total", {"run": run.name, "site": site}, counts[counted])
 
 
 def _histogram(name: str, labels: Mapping[str, str], values: list[float]) -> Iterator[str]:

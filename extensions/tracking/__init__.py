@@ -1,7 +1,6 @@
-"""Runs in the tools that people follow experiments with: each plan's settings, its metrics by round, and its model.
+"""Runs in TensorBoard or MLflow: each plan's settings, its metrics by round, and its model.
 
-``track = "tensorboard"`` or ``"mlflow"`` in a scenario. Both are optional, and are imported where they are asked for.
-What goes there is what the run's folder holds, without the names of anybody's files.
+``track = "tensorboard"`` or ``"mlflow"`` in a scenario; both packages are optional. No file names go there.
 """
 
 import json
@@ -47,9 +46,9 @@ def _check_tool(tool: str, folder: Path | None, has_server: bool = False) -> Non
         )
 
 
-def settings_of(run: Run, one: PlanRun) -> dict[str, Any]:
+def settings_of(run: Run, plan_run: PlanRun) -> dict[str, Any]:
     """The settings of a plan by dotted names: words, numbers and truths; files of a task are not named."""
-    plan = one.plan.model_dump(mode="json", exclude_none=True)
+    plan = plan_run.plan.model_dump(mode="json", exclude_none=True)
     return _flat(_without_files(plan)) | {"engine": str(run.about.get("engine"))}
 
 
@@ -63,49 +62,49 @@ def metrics_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _to_tensorboard(folder: Path | None, run: Run, one: PlanRun) -> None:
-    """An event file for each plan, with its course as scalars, its settings and final metrics as hyperparameters."""
+def _to_tensorboard(folder: Path | None, run: Run, plan_run: PlanRun) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     assert folder is not None
-    with SummaryWriter(str(folder / "tensorboard" / stem(one))) as writer:
-        for evaluation in one.evaluations:
+    with SummaryWriter(str(folder / "tensorboard" / stem(plan_run))) as writer:
+        for evaluation in plan_run.evaluations:
             for name, value in metrics_of(evaluation).items():
                 writer.add_scalar(name, value, evaluation["t"])
         writer.add_text("scenario", f"```toml\n{_scenario(run)}```")
-        final = {f"final/{name}": value for name, value in metrics_of(one.row).items()}
-        writer.add_hparams(settings_of(run, one), final, run_name=".")
+        final = {f"final/{name}": value for name, value in metrics_of(plan_run.row).items()}
+        writer.add_hparams(settings_of(run, plan_run), final, run_name=".")
 
 
-def _to_mlflow(folder: Path | None, run: Run, one: PlanRun) -> None:
-    """A run of MLflow for each plan, in an experiment of the scenario's name: parameters, metrics, artifacts."""
+def _to_mlflow(folder: Path | None, run: Run, plan_run: PlanRun) -> None:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # what is run here is nobody else's business
     from mlflow.entities import Metric, Param
 
     client, experiment = _experiment(folder, run.scenario.name)
-    tags = {"method": one.label, "seed": str(one.plan.seed), "fold": str(one.plan.fold)}
-    number = client.create_run(experiment, run_name=stem(one), tags=tags).info.run_id
-    now = int(time.time() * 1000)
+    tags = {"method": plan_run.label, "seed": str(plan_run.plan.seed), "fold": str(plan_run.plan.fold)}
+    number = client.create_run(experiment, run_name=stem(plan_run), tags=tags).info.run_id
+    now_ms = int(time.time() * 1000)
     metrics = [
-        Metric(name, value, now, evaluation["t"])
-        for evaluation in one.evaluations
+        Metric(name, value, now_ms, evaluation["t"])
+        for evaluation in plan_run.evaluations
         for name, value in metrics_of(evaluation).items()
     ]
-    metrics += [Metric(f"final/{name}", value, now, one.row["rounds"]) for name, value in metrics_of(one.row).items()]
-    params = [Param(name, str(value)) for name, value in settings_of(run, one).items()]
+    metrics += [
+        Metric(f"final/{name}", value, now_ms, plan_run.row["rounds"])
+        for name, value in metrics_of(plan_run.row).items()
+    ]
+    params = [Param(name, str(value)) for name, value in settings_of(run, plan_run).items()]
     for start in range(0, len(metrics), 1000):  # the most that MLflow takes in one go
         client.log_batch(number, metrics=metrics[start : start + 1000])
     for start in range(0, len(params), 100):
         client.log_batch(number, params=params[start : start + 100])
     client.log_text(number, _scenario(run), "scenario.toml")
-    package = run.folder / PACKAGES / stem(one) if run.folder is not None else None
+    package = run.folder / PACKAGES / stem(plan_run) if run.folder is not None else None
     if package is not None and package.is_dir():
         client.log_artifacts(number, str(package), "model")
-    client.set_terminated(number, "KILLED" if one.row["stopped"] else "FINISHED")
+    client.set_terminated(number, "KILLED" if plan_run.row["stopped"] else "FINISHED")
 
 
 def _experiment(folder: Path | None, name: str) -> tuple[Any, str]:
-    """A client of MLflow, and the number of the experiment of that name there."""
     from mlflow.tracking import MlflowClient
 
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells that it makes its tables

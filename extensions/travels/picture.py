@@ -27,8 +27,7 @@ Point = tuple[float, float]
 class Beat(NamedTuple):
     """The times of one stop, in seconds: models ``train`` at their sites, ``leave``, and it is ``over``.
 
-    Those that become one are ``gathered`` and ``part`` again; of others the two are ``over``. What is skipped before
-    it begins at ``gap``.
+    Models that are averaged are ``gathered`` and ``part`` again. What is skipped before it begins at ``gap``.
     """
 
     gap: float
@@ -42,17 +41,17 @@ class Beat(NamedTuple):
 def beats(stops: Sequence[Stop]) -> list[Beat]:
     """The times of all stops; the picture is as long as the last is not over."""
     made: list[Beat] = []
-    now = FADE_S
+    start = FADE_S
     for stop in stops:
-        train = now + (GAP_S if stop.skipped else 0.0)
+        train = start + (GAP_S if stop.skipped else 0.0)
         leave = train + TRAIN_S
         gathered, part = leave, leave
         if stop.action is Action.AGGREGATE:
             gathered = leave + GATHER_S
             part = gathered + REST_S
         over = part + (GATHER_S if part > leave else HOP_S)
-        made.append(Beat(now, train, leave, gathered, part, over))
-        now = over
+        made.append(Beat(start, train, leave, gathered, part, over))
+        start = over
     return [*made[:-1], made[-1]._replace(over=made[-1].over + END_S)]
 
 
@@ -67,13 +66,13 @@ def way_keys(travels: Travels, seats: Sequence[Point], middles: Sequence[Point])
 
 def _way(stops: Sequence[Stop], times: Sequence[Beat], at: Sequence[Point], middle: Point) -> list[Key]:
     keys = [(0.0, moved_to(at[0]))]
-    for stop, beat, here in zip(stops, times, at, strict=True):
+    for stop, beat, seat in zip(stops, times, at, strict=True):
         if stop.skipped:  # it stays until nobody sees it any more, and is then somewhere else
-            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, moved_to(here))]
-        keys += [(beat.train, moved_to(here)), (beat.leave, moved_to(here))]
+            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, moved_to(seat))]
+        keys += [(beat.train, moved_to(seat)), (beat.leave, moved_to(seat))]
         if beat.part > beat.leave:
             keys += [(beat.gathered, moved_to(middle)), (beat.part, moved_to(middle))]
-            keys += [(beat.part + GATHER_S, moved_to(here))] if stop is stops[-1] else []
+            keys += [(beat.part + GATHER_S, moved_to(seat))] if stop is stops[-1] else []
     return [*keys, (times[-1].over, moved_to(at[-1]))]
 
 
@@ -165,25 +164,25 @@ STANDALONE = """:root{--ink:#1b2530;--soft:#5a6675;--paper:#fff;--rule:#d5dae1;f
 
 def part(run: Run, name: str) -> Markup:
     """The picture with its caption, for the section of that name; nothing where no model went anywhere."""
-    found = travels(run)
-    if found is None:
+    shown_travels = travels(run)
+    if shown_travels is None:
         return Markup()
-    shown, models = len(found.followed), len(found.groups)
-    some = f" ({shown} of {models} are shown, evenly by where they set out)" if shown < models else ""
+    shown, models = len(shown_travels.followed), len(shown_travels.groups)
+    note = f" ({shown} of {models} are shown, evenly by where they set out)" if shown < models else ""
     return CAPTIONED.format(
         name,
-        travel_picture(found, name),
-        found.plan.method.label,
-        found.plan.seed,
-        some,
-        "samples" if found.samples else "sites",
+        travel_picture(shown_travels, name),
+        shown_travels.plan.method.label,
+        shown_travels.plan.seed,
+        note,
+        "samples" if shown_travels.samples else "sites",
     )
 
 
 def file_of(run: Run) -> str | None:
     """The picture as a file of its own; None where no model went anywhere."""
-    found = travels(run)
-    return None if found is None else travel_file(found)
+    shown_travels = travels(run)
+    return None if shown_travels is None else travel_file(shown_travels)
 
 
 def travel_picture(travels: Travels, name: str) -> Markup:
@@ -203,35 +202,35 @@ def travel_file(travels: Travels) -> str:
 
 
 def _head(travels: Travels) -> Markup:
-    told = f"{travels.plan.method.label}: models that travel through {len(travels.names)} sites"
-    return Markup('role="img" aria-label="{}" viewBox="0 0 {} {}"').format(told, WIDE, HIGH)
+    title = f"{travels.plan.method.label}: models that travel through {len(travels.names)} sites"
+    return Markup('role="img" aria-label="{}" viewBox="0 0 {} {}"').format(title, WIDE, HIGH)
 
 
 def _inside(travels: Travels, name: str) -> Markup:
-    own = f"v{crc32(name.encode()):x}" if name else "v"
+    prefix = f"v{crc32(name.encode()):x}" if name else "v"
     radius = min(13.0, max(1.5, 0.8 * pi * RADIUS / len(travels.names)))
     parts = (
-        _style(travels, own),
+        _style(travels, prefix),
         _sites(travels, radius),
-        _models(travels, own, radius),
+        _models(travels, prefix, radius),
         _words(travels),
         _time(travels),
     )
-    return Markup('<g id="{}">{}</g>').format(own, Markup("").join(parts))
+    return Markup('<g id="{}">{}</g>').format(prefix, Markup("").join(parts))
 
 
 def seats(travels: Travels) -> list[Point]:
     """Where the sites are."""
     places = [place_on_circle(number, len(travels.names)) for number in range(len(travels.names))]
-    return [_at(MIDDLE, RADIUS, each.across, each.down) for each in places]
+    return [_at(MIDDLE, RADIUS, place.across, place.down) for place in places]
 
 
 def middles(travels: Travels) -> list[Point]:
     """Where each followed model becomes one with those of its group."""
     of = [int(travels.groups[model]) for model in travels.followed]
-    there = sorted(set(of))
-    places = [place_on_circle(there.index(group), len(there)) for group in of]
-    return [_at(MIDDLE, 0.0 if len(there) == 1 else 44.0, each.across, each.down) for each in places]
+    groups = sorted(set(of))
+    places = [place_on_circle(groups.index(group), len(groups)) for group in of]
+    return [_at(MIDDLE, 0.0 if len(groups) == 1 else 44.0, place.across, place.down) for place in places]
 
 
 def _at(centre: Point, radius: float, across: float, down: float) -> Point:
@@ -251,10 +250,9 @@ def colours(travels: Travels) -> list[str]:
     return [COLOURS[number % FEW] for number in numbers]
 
 
-def _style(travels: Travels, own: str) -> Markup:
-    """What moves, and that nothing does on paper and for those who do not want it."""
+def _style(travels: Travels, prefix: str) -> Markup:
     length = beats(travels.stops)[-1].over
-    at, named = f"#{own} ", partial(keyframes, length=length)
+    at, named = f"#{prefix} ", partial(keyframes, length=length)
     rules = [
         f"{at}.go{{animation:{length:g}s ease-in-out infinite}}",
         f"{at}.w,{at}.p{{animation-duration:{length:g}s}}",
@@ -265,14 +263,15 @@ def _style(travels: Travels, own: str) -> Markup:
     moving |= {"p": [(0.0, moved_to((0, 0))), (length, moved_to((BAR[1], 0)))]}
     moving |= {f"m{model}": way for model, way in enumerate(ways)}
     moving |= {f"r{model}": ring for model, ring in enumerate(ring_keys(travels))}
-    rules += [named(own + name, keys) + f"{at}.{name}{{animation-name:{own}{name}}}" for name, keys in moving.items()]
+    rules += [
+        named(prefix + name, keys) + f"{at}.{name}{{animation-name:{prefix}{name}}}" for name, keys in moving.items()
+    ]
     still = f"{at}*{{animation:none!important}}{at}.s{{display:inline}}{at}.p{{display:none}}"
     rules += [f"{at}.s{{display:none}}", f"@media (prefers-reduced-motion:reduce),print{{{still}}}"]
     return Markup("<style>{}</style>").format(Markup("\n".join(rules)))
 
 
 def _sites(travels: Travels, radius: float) -> Markup:
-    """The circle, a ring for every site or, of very many, for those where a followed model is, and the names of few."""
     count, shown = len(travels.names), list(range(len(travels.names)))
     parts = [Markup('<circle cx="{:g}" cy="{:g}" r="{:g}" fill="none" stroke="var(--rule)"/>').format(*MIDDLE, RADIUS)]
     if count > DRAWN:
@@ -296,8 +295,7 @@ def _name(name: str, number: int, count: int, radius: float) -> Markup:
     )
 
 
-def _models(travels: Travels, own: str, radius: float) -> Markup:
-    """The dots and their rings as they are at the moment that is shown where nothing may move."""
+def _models(travels: Travels, prefix: str, radius: float) -> Markup:
     at, every = still(travels), seats(travels)
     stop, parts = travels.stops[at], [_route(travels)]
     for number, (model, colour) in enumerate(zip(travels.followed, colours(travels), strict=True)):
@@ -305,13 +303,12 @@ def _models(travels: Travels, own: str, radius: float) -> Markup:
         dot = Markup('<g class="go m{0}" style="{1}"><circle r="{2:g}" fill="{3}"/>' + RING + "</g>")
         parts.append(dot.format(number, way, max(4.0, 0.55 * radius), colour, ring, max(7.0, radius)))
     if not travels.groups.max():
-        one = '<circle class="go c" cx="{:g}" cy="{:g}" r="{:g}" fill="var(--ink)" opacity="0"/>'
-        parts.append(Markup(one).format(*MIDDLE, max(7.0, radius) + 1.5))
+        circle = '<circle class="go c" cx="{:g}" cy="{:g}" r="{:g}" fill="var(--ink)" opacity="0"/>'
+        parts.append(Markup(circle).format(*MIDDLE, max(7.0, radius) + 1.5))
     return Markup('<g class="go a">{}</g>').format(Markup("").join(parts))
 
 
 def _route(travels: Travels) -> Markup:
-    """The way of the first model as a line, up to the moment that is shown where nothing may move."""
     every, stops = seats(travels), travels.stops[: still(travels) + 1]
     since = max(index for index, stop in enumerate(stops) if stop.skipped or index == 0)
     points = " ".join(f"{x:g},{y:g}" for x, y in (every[stop.at[travels.followed[0]]] for stop in stops[since:]))
@@ -321,47 +318,46 @@ def _route(travels: Travels) -> Markup:
 
 def lines(travels: Travels) -> list[tuple[float, str, str]]:
     """What is said and from when on, in seconds: what happens, and what the models have learnt from."""
-    found, last = [], 0
-    one = "each group becomes one" if travels.groups.max() else "become one"
+    captions, last = [], 0
+    union = "each group becomes one" if travels.groups.max() else "become one"
     for stop, beat in zip(travels.stops, beats(travels.stops), strict=True):
         if stop.skipped:
-            found.append((beat.gap, f"after round {last}, and before round {stop.t}:", "likewise, not shown"))
+            captions.append((beat.gap, f"after round {last}, and before round {stop.t}:", "likewise, not shown"))
         ends = stop.action is Action.AGGREGATE
-        done = f"round {stop.t}: all train, then {one if ends else 'go on'}"
-        found.append((beat.train, done, _learnt(travels, stop)))
+        done = f"round {stop.t}: all train, then {union if ends else 'go on'}"
+        captions.append((beat.train, done, _learnt(travels, stop)))
         last = stop.t
-    return found
+    return captions
 
 
 def _learnt(travels: Travels, stop: Stop) -> str:
-    told = f"a model has learnt from {stop.sites:.1f} of {len(travels.names)} sites"
-    return told + (f", {stop.samples:.0f} of {sum(travels.samples)} samples" if travels.samples else "")
+    sentence = f"a model has learnt from {stop.sites:.1f} of {len(travels.names)} sites"
+    return sentence + (f", {stop.samples:.0f} of {sum(travels.samples)} samples" if travels.samples else "")
 
 
 def _turns(travels: Travels) -> list[Key]:
-    told = lines(travels)
-    keys = [(time, moved_to((0, -LINE * index))) for index, (time, _, _) in enumerate(told)]
+    captions = lines(travels)
+    keys = [(time, moved_to((0, -LINE * index))) for index, (time, _, _) in enumerate(captions)]
     return [(0.0, keys[0][1]), *keys, (beats(travels.stops)[-1].over, keys[-1][1])]
 
 
 def _words(travels: Travels) -> Markup:
-    told = lines(travels)
+    captions = lines(travels)
     begun = beats(travels.stops)[still(travels)].train
-    shown = [time for time, _, _ in told].index(begun)
+    shown = [time for time, _, _ in captions].index(begun)
     pair = (
         '<text x="{0:g}" y="{1}" text-anchor="middle" font-size="12.5" fill="var(--ink)">{2}</text>'
         '<text x="{0:g}" y="{3}" text-anchor="middle" font-size="11.5" fill="var(--soft)">{4}</text>'
     )
     texts = [
         Markup(pair).format(WIDE / 2, LINE * index + 16, first, LINE * index + 34, second)
-        for index, (_, first, second) in enumerate(told)
+        for index, (_, first, second) in enumerate(captions)
     ]
     window = '<svg y="278" width="{}" height="{}" style="overflow:hidden"><g class="go w" style="{}">{}</g></svg>'
     return Markup(window).format(WIDE, LINE, moved_to((0, -LINE * shown)), Markup("").join(texts))
 
 
 def _time(travels: Travels) -> Markup:
-    """The line of time: a stroke for each contact, a long one for an average, and what goes along it."""
     start, length, height = BAR
     times = beats(travels.stops)
     parts = [Markup('<path d="M{:g} {:g}h{:g}" stroke="var(--rule)"/>').format(start, height, length)]

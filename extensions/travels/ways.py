@@ -22,8 +22,7 @@ BAD = (*MISSED, REPLACED)
 class Learnt:
     """``seen`` (models, sites) grows with every contact, as what counts in averages does in a run.
 
-    It decides as :class:`fedsmall.algorithm.travellers.Travellers`, but knows no numbers: that a model came to nothing
-    at a site it is told as an event.
+    As :class:`fedsmall.algorithm.travellers.Travellers`, from events in place of numbers.
     """
 
     def __init__(self, method: Method, models: int, sites: int) -> None:
@@ -70,10 +69,10 @@ Way = tuple[Contact, np.ndarray]  # a contact, and where each model trains for i
 class Stop(NamedTuple):
     """A contact: where each model trained for it, and what models have learnt from when it is over.
 
-    ``at`` (models,) are numbers of sites in the order of names. ``before``, ``trained`` and ``averaged`` (models,) are
-    the shares of all samples, or of all sites where samples were not counted, that each model has learnt from as it
-    comes, as it leaves, and after the average if there is one. ``sites`` and ``samples`` are means over the models as
-    they leave. ``skipped`` contacts before this one are not shown.
+    ``at`` (models,) are indices of sites in the order of names. ``before``, ``trained`` and ``averaged`` (models,) are
+    the shares of all samples (of all sites where samples were not counted) that each model has learnt from as it comes,
+    as it leaves, and after the average. ``sites`` and ``samples`` are means over models as they leave. ``skipped``
+    contacts before this one are not shown.
     """
 
     t: int
@@ -104,37 +103,36 @@ class Travels(NamedTuple):
 
 
 def travels(run: Run) -> Travels | None:
-    """The way of the models of the run's main method, or of another; None where no model went anywhere.
+    """The ways of the models of the run's main method, or of another; None where no model went anywhere.
 
-    The ways are those of the plan (:func:`fedsmall.travel.journey.journey`), by which engines and real sites go. An
-    update that a site did not give, or that was set aside, is an event of the run, and taught its model nothing.
+    They follow :func:`fedsmall.travel.journey.journey`; a missing or refused update taught its model nothing.
     """
-    done = [one for one in run.done if one.plan.method.moves]
-    main = run.scenario.reference or reference_of([one.plan.method for one in run.done])
-    for one in sorted(done, key=lambda one: one.label != main):
-        samples = samples_of(one)
+    done = [plan_run for plan_run in run.done if plan_run.plan.method.moves]
+    main = run.scenario.reference or reference_of([plan_run.plan.method for plan_run in run.done])
+    for plan_run in sorted(done, key=lambda plan_run: plan_run.label != main):
+        samples = samples_of(plan_run)
         names = tuple(samples) or tuple(site_names(run))
         count = len(names) or int(run.about.get("sites", 0))
         names = names or tuple(f"site {number + 1}" for number in range(count))
-        if (found := travels_of(one, names, tuple(samples.values()))) is not None:
-            return found
+        if (ways := travels_of(plan_run, names, tuple(samples.values()))) is not None:
+            return ways
     return None
 
 
-def samples_of(one: PlanRun) -> dict[str, int]:
+def samples_of(plan_run: PlanRun) -> dict[str, int]:
     """The training samples of every site by name, in the order of names; empty where some are not known."""
-    real = one.row.get("real", {}).get("sites", {})
-    found = one.row.get("samples") or {site: told["samples"] for site, told in real.items()}
-    return {site: found[site] for site in sorted(found)} if all(found.values()) else {}
+    real = plan_run.row.get("real", {}).get("sites", {})
+    samples = plan_run.row.get("samples") or {site: summary["samples"] for site, summary in real.items()}
+    return {site: samples[site] for site in sorted(samples)} if all(samples.values()) else {}
 
 
-def travels_of(one: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -> Travels | None:
+def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -> Travels | None:
     """The way of the models of one plan's run over the sites of these ``names``; None where none went anywhere.
 
     None too where there are more than :data:`MOST` sites. ``samples`` are those on which each site trains; empty where
     they are not known.
     """
-    plan, sites = among(one.plan, len(names)), len(names)
+    plan, sites = among(plan_run.plan, len(names)), len(names)
     apart = plan.method.regions is not None and plan.method.regions.are_apart(sites)
     if apart or not 2 <= sites <= MOST:
         return None
@@ -142,12 +140,12 @@ def travels_of(one: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -
         ways = list(journey(plan, sites, samples))
     except ValueError:  # it takes numbers of samples that an older folder does not hold
         return None
-    ways = [(contact, at) for contact, at in ways if contact.t <= one.row["rounds"]]
+    ways = [(contact, at) for contact, at in ways if contact.t <= plan_run.row["rounds"]]
     if all((at == after).all() for (_, at), (_, after) in pairwise(ways)):
         return None
     counted = () if plan.method.by_samples else samples  # else a model trains on a part of a site's samples
     shown = contacts_shown([contact.action for contact, _ in ways])
-    stops = _stops(one, plan, ways[: shown[-1] + 1], names, counted)
+    stops = _stops(plan_run, plan, ways[: shown[-1] + 1], names, counted)
     kept = [stops[index]._replace(skipped=index - before - 1) for before, index in pairwise([-1, *shown])]
     groups = groups_of(plan.method, len(ways[0][1]), plan.method.group_count(sites))
     return Travels(plan, names, counted, groups, tuple(kept))
@@ -156,7 +154,7 @@ def travels_of(one: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -
 def contacts_shown(actions: Sequence[Action]) -> list[int]:
     """The contacts that are shown, by number: the first ones up to a little beyond the first average.
 
-    Where that is late, those between the first and the last before it are left out.
+    Where that is late, those between are left out.
     """
     every = list(range(len(actions)))
     first = next((index for index, action in enumerate(actions) if action is Action.AGGREGATE), None)
@@ -166,13 +164,14 @@ def contacts_shown(actions: Sequence[Action]) -> list[int]:
     return [*every[: FEW - BEFORE - AFTER], *late]
 
 
-def _stops(one: PlanRun, plan: Plan, ways: Sequence[Way], names: Sequence[str], samples: Sequence[int]) -> list[Stop]:
-    """Every contact of the ``ways`` with what models have learnt from."""
+def _stops(
+    plan_run: PlanRun, plan: Plan, ways: Sequence[Way], names: Sequence[str], samples: Sequence[int]
+) -> list[Stop]:
     counts = np.array(samples or [1] * len(names))
     share, learnt, stops = counts / counts.sum(), Learnt(plan.method, len(ways[0][1]), len(names)), []
     for contact, at in ways:
-        told = [each for each in one.events if each["t"] == contact.t and each.get("kind") in BAD]
-        befell = {each["site"]: each["kind"] for each in told}
+        events = [event for event in plan_run.events if event["t"] == contact.t and event.get("kind") in BAD]
+        befell = {event["site"]: event["kind"] for event in events}
         before = learnt.seen @ share
         learnt.train(at, {names.index(site): kind for site, kind in befell.items() if site in names})
         left = learnt.seen.copy()  # (models, sites)

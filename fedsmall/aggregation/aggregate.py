@@ -1,7 +1,7 @@
 """Many models into one: functions on stacked arrays, and the table that names them.
 
-An aggregator takes models of shape (models, parameters) in float64 and returns (parameters,). The order of the rows is
-the order of the sites' names; nothing but the last bits of a mean depends on it.
+An aggregator takes models of shape (models, parameters) in float64 and returns (parameters,). Rows are in the order of
+the sites' names, on which only the last bits of a mean depend.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,12 +50,12 @@ def geometric_median(
 ) -> np.ndarray:
     """The point with the least (weighted) sum of Euclidean distances to the models, by Weiszfeld's iteration.
 
-    Half of the weight may be absurd. Where a model is that point it is found exactly; else a distance counts as at
-    least ``smoothing`` times the typical one, so that the iteration may pass through a model.
+    Half of the weight may be absurd. A model that is that point is found exactly; else a distance counts as at least
+    ``smoothing`` times the typical one, so that the iteration may pass through a model.
 
-    Source: Pillutla et al. 2022, Algorithm 2. We depart from it by a smoothing relative to the spread (so that units do
-    not matter), by a start at the coordinate median, and by iterating to convergence (``steps`` at most) where they
-    stop after three steps.
+    Source: Pillutla et al. 2022, Algorithm 2. Departures: smoothing relative to the spread (so that units do not
+    matter), a start at the coordinate median, and iterating to convergence (``steps`` at most), where they stop after
+    three steps.
     """
     shares, start = _shares(len(points), weights), median(points)
     offsets = points - start
@@ -78,11 +78,11 @@ def geometric_median(
 def krum(points: np.ndarray, byzantine: float | None = None, keep: float = 1) -> np.ndarray:
     """The model with the least sum of squared distances to its nearest others; the mean of the best ``keep`` of them.
 
-    ``byzantine`` is the number f of absurd models to bear, by default the most that can be borne; a model's nearest
-    are the models - f - 2 closest. Equal scores go to the first in order.
+    ``byzantine`` is the number f of absurd models to bear, by default the most possible; a model's nearest are the
+    models - f - 2 closest. Equal scores go to the first in order.
 
-    Raises ValueError unless there are 2 f + 3 models or more, and at least ``keep``.
-    Source: Blanchard et al. 2017, section 4; ``keep`` above 1 is their Multi-Krum.
+    Raises ValueError unless there are 2 f + 3 models or more, and at least ``keep``. Source: Blanchard et al. 2017,
+    section 4; ``keep`` above 1 is their Multi-Krum.
     """
     models = len(points)
     borne = max(0, (models - 3) // 2) if byzantine is None else int(byzantine)
@@ -152,8 +152,8 @@ def aggregate(
     """One model out of a stack {name: (models, ...)}: {name: (...)}, in the dtypes and the order of names given.
 
     Float parameters go through ``aggregator`` (a name of :data:`AGGREGATORS`) with its ``options``, as one vector where
-    it looks at models as a whole. Running statistics are averaged as numbers whatever the aggregator, and integer
-    buffers are carried from the first row with the largest value.
+    it looks at whole models. Running statistics are averaged, and integer buffers are carried from the first row with
+    the largest value.
 
     Raises PlanError for an unknown name or option, ValueError where the aggregator cannot work on so few models.
     """
@@ -174,7 +174,7 @@ def check_aggregator(
     parameters: int,
     options: Mapping[str, float] | None = None,
 ) -> None:
-    """Whether that many models of that many float parameters can be aggregated so; needs no data, for a planner.
+    """Check, without data, that so many models of that many float parameters can be aggregated so.
 
     Raises PlanError that names what does not fit: name, option, or too few models.
     """
@@ -201,7 +201,6 @@ def _find(aggregator: str, options: Mapping[str, float]) -> Aggregator:
 
 
 def _shares(models: int, weights: np.ndarray | None) -> np.ndarray:
-    """What each of the models counts, (models,), in all one."""
     if weights is None:
         return np.full(models, 1 / models)
     given = np.asarray(weights, dtype=np.float64)
@@ -229,7 +228,6 @@ def _median_among(rows: np.ndarray, shares: np.ndarray) -> int | None:
 
 
 def _one_by_one(combine: Callable[[np.ndarray], np.ndarray], stack: Arrays) -> Arrays:
-    """Every array by itself, in blocks of columns: a block in float64 stays in the cache, a large model would not."""
     results = {}
     for name, rows in stack.items():
         columns = rows.reshape(len(rows), -1)

@@ -1,7 +1,6 @@
-"""Combiners: many models into the next common one, as the last step of every method of ours.
+"""Combiners: many models into the next global one, as the last step of every method of ours.
 
-They know no network: the batched engine and the Flower strategies call the same ones. A combiner may remember something
-from one aggregation to the next, which a journal keeps (:meth:`Combiner.state`).
+A combiner may remember something between aggregations, which a journal keeps (:meth:`Combiner.state`).
 """
 
 from abc import ABC, abstractmethod
@@ -29,9 +28,8 @@ class Updates:
 
     ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
     optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent (may be empty);
-    ``sites_in_all`` counts the sites of the federation, of which these may be a part; it is a share of a site where one
-    row is the mean of several. Where nobody may see the models there is their ``total`` instead of a stack
-    (:mod:`fedsmall.aggregation.sums`).
+    ``sites_in_all`` counts the sites of the federation (a share of a site where a row is the mean of several). In
+    secure sums there is their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
     """
 
     sites: tuple[str, ...]
@@ -44,9 +42,9 @@ class Updates:
 
 
 class Combiner(ABC):
-    """Turns a stack of models into the common one; most remember nothing, and ask nothing of the local rule.
+    """Turns a stack of models into the global one; most have no state, and ask nothing of the local rule.
 
-    ``half_of`` names the method of which it is one half, where fedsmall's own clients do the other; empty for most.
+    ``half_of`` names the method whose other half fedsmall's own clients do; empty for most.
     """
 
     half_of = ""
@@ -75,8 +73,8 @@ class Combiner(ABC):
 class Aggregate(Combiner):
     """The aggregate itself: ``aggregator`` is a name of :data:`~fedsmall.aggregation.aggregate.AGGREGATORS`.
 
-    Accumulates in float64, keeps every dtype, carries integer buffers, and is blind to arrival order.
-    Source: McMahan et al. 2017; the aggregators' sources are in :mod:`fedsmall.aggregation.aggregate`.
+    Accumulates in float64, keeps every dtype, carries integer buffers, and is blind to arrival order. Source: McMahan
+    et al. 2017.
     """
 
     def __init__(self, aggregator: str = "mean", options: Mapping[str, float] | None = None, seed: int = 0) -> None:
@@ -89,7 +87,7 @@ class Aggregate(Combiner):
 
 
 class ServerStep(Combiner):
-    """Moves the common model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`.
+    """Moves the global model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`.
 
     ``server`` names the row and ``options`` its settings; ``aggregate`` makes one model of the sites' first. Raises
     PlanError for a row or a setting that does not exist.
@@ -140,8 +138,7 @@ class ServerStep(Combiner):
 class FoldTrees(Combiner):
     """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1).
 
-    For trees that are folded at the server; where the sites fold them, one model leaves a site and ``inner`` alone
-    gives the same common model to the bit.
+    A fold at the sites gives the same global model to the bit.
     """
 
     half_of = "RepTreeFL"
@@ -157,10 +154,9 @@ class FoldTrees(Combiner):
 
 
 class Summed(Combiner):
-    """Sees nothing of the models but their exact sum, and gives ``inner`` one model, their mean.
+    """Gives ``inner`` one model, the mean from the exact sum of all, whether it sees the models or their sum alone.
 
-    Of a stack it makes the sum itself, so that a simulation has the bits of a server that is told the sum alone. The
-    mean is made in float64 and rounded once, at the end, to the dtypes of the common model.
+    The mean is made in float64 and rounded once, at the end, to the dtypes of the global model.
     """
 
     def __init__(self, plan: Plan, inner: Combiner) -> None:

@@ -20,9 +20,9 @@ def radon_point(points: np.ndarray) -> np.ndarray:
     """A Radon point of every set of r = d + 2 points; it exists for any set, duplicates and collinear ones included.
 
     ``points`` has shape (..., d + 2, d), the result (..., d). The signs of a null vector of the lifted points (x, 1)
-    are the two parts. It is the last column of the orthogonal factor of a QR decomposition, which is orthogonal to
-    all columns whatever their rank; a singular value decomposition finds the same at three times the cost. Works in
-    float64 and returns the dtype given.
+    are the two parts. It is the last column of the orthogonal factor of a QR decomposition, orthogonal to all columns
+    whatever their rank, at a third of the cost of a singular value decomposition. Works in float64 and returns the
+    dtype given.
 
     Raises ValueError when the number of points is not d + 2.
     """
@@ -93,10 +93,10 @@ class Filling:
     def draw(self, rng: np.random.Generator) -> np.ndarray:
         """The model in every place, shape (places,); every r places in a row are a group, and hold r different models.
 
-        Passes over all models, each in a fresh random order, follow one another until the places are full: every model
-        comes floor(places / models) or one more times. Where a group straddles two passes, the models that are in it
-        already move back in the second (Clarkson et al. 1996 draw every group without such care; with r**h models
-        this is their algorithm on a random order).
+        Passes over all models, each in a fresh random order, fill the places: every model comes floor(places / models)
+        or one more times. Where a group straddles two passes, the models that are in it already move back in the second
+        (Clarkson et al. 1996 draw every group without such care; with r**h models this is their algorithm on a random
+        order).
         """
         passes = [rng.permutation(self.models)]
         for done in range(self.models, self.places, self.models):
@@ -105,7 +105,6 @@ class Filling:
         return np.concatenate(passes)[: self.places]
 
     def __str__(self) -> str:
-        """The filling as a sentence for the report."""
         often, left = divmod(self.places, self.models)
         words = {1: "once", 2: "twice"}
         exactly = words.get(often, f"{often} times")
@@ -118,7 +117,7 @@ class Filling:
 
 
 def check_radon(models: int, parameters: int) -> Filling:
-    """How that many models fill an iterated Radon point; needs no data, so that a planner can ask.
+    """How that many models fill an iterated Radon point; needs no data.
 
     Raises PlanError when there are fewer models than the Radon number, parameters + 2.
     """
@@ -149,7 +148,6 @@ def radon_aggregate(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _reorder(models: np.ndarray, before: np.ndarray, begun: int, missing: int) -> np.ndarray:
-    """``models`` with those that a group already begun may take, the first ``missing`` of them, in front."""
     taken = before[len(before) - begun :]
     front = models[~np.isin(models, taken)][:missing]
     return np.concatenate([front, models[~np.isin(models, front)]])

@@ -1,9 +1,8 @@
-"""How the common model moves at an aggregation: pure steps on named arrays, one row of a table each.
+"""How the global model moves at an aggregation: pure steps on named arrays, one row of a table each.
 
-A step takes the common model that the sites started from, what the server remembers (``{"word/parameter": array}``,
-empty at the start, all a journal needs to hold) and what the sites returned; it gives the next common model and the
-next memory. It moves float parameters only: running statistics are the aggregate's, as numbers, and integers are
-carried. Everything is computed in float64, and the model keeps its dtypes.
+A step takes the global model that the sites started from, the server's memory (``{"word/parameter": array}``, empty at
+the start) and what the sites returned; it gives the next global model and memory. It moves float parameters only:
+running statistics are the aggregate's, and integers are carried. Computed in float64; dtypes are kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +21,8 @@ class Returns:
     """What came back from ``k`` of the ``sites`` sites, in the order of their names.
 
     ``models`` is stacked, (k, ...); ``aggregate`` is what the aggregator made of them; ``weights`` (k,) sum to one and
-    ``steps`` (k,) are the optimizer steps that each model has seen since it was the common one. ``rule`` holds what the
-    local rule sent, {"word/parameter": (k, ...)}.
+    ``steps`` (k,) are the optimizer steps of each model since it was the global one. ``rule`` holds what the local rule
+    sent, {"word/parameter": (k, ...)}.
     """
 
     models: Arrays
@@ -152,9 +151,9 @@ def feddyn(common: Arrays, memory: Arrays, returns: Returns, options: Options) -
 
 @dataclass(frozen=True)
 class ServerRow:
-    """A server optimizer: its step, its settings with the values they have by default, and what goes into orders.
+    """A server optimizer: its step, its settings with their defaults, and what goes into orders.
 
-    ``half_of`` is the method of which it is one half; the other is at the sites, where fedsmall's own clients do it.
+    ``half_of`` is the method whose other half fedsmall's own clients do.
     """
 
     step: Step
@@ -217,7 +216,6 @@ def _deltas(common: Arrays, returns: Returns) -> list[tuple[str, np.ndarray, np.
 
 
 def _with(returns: Returns, moved: Arrays) -> Arrays:
-    """The aggregate with its parameters replaced, in its dtypes."""
     return {
         name: np.asarray(moved[name], dtype=array.dtype) if name in moved else array
         for name, array in returns.aggregate.items()

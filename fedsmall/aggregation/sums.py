@@ -1,13 +1,12 @@
 """Exact sums of models in 64-bit fixed point: what sites add up where nobody may see more than the sum.
 
 A site's summand is one vector of whole numbers, modulo 2**64: the rounded 2**32-fold of every float. Such sums do not
-depend on the order of the sites, and masks that are added to a summand go again without a trace. What the server makes
-of the sum is the mean to 2**-33, and to the same bits whether it has seen the models or their sum alone
-(:class:`fedsmall.aggregation.combiners.Summed`).
+depend on the order of the sites, and masks cancel exactly. The mean is right to 2**-33, with the same bits from the
+models or from their sum alone (:class:`fedsmall.aggregation.combiners.Summed`).
 
-The vector holds the arrays of the model in the order of their names, then SCAFFOLD's control deltas. Beside it the
-server is told, by each site, its samples and steps. Integer buffers are averaged too and rounded, where a combiner that
-sees the models would carry the largest.
+The vector holds the arrays of the model in the order of their names, then SCAFFOLD's control deltas. Each site's
+samples and steps are told beside it. Integer buffers are averaged and rounded, where a combiner that sees the models
+would carry the largest.
 """
 
 from collections.abc import Mapping
@@ -49,12 +48,11 @@ def summand(
 ) -> np.ndarray:
     """What one site adds to the sum: (:func:`length`,) uint64.
 
-    ``rule`` is what the local rule sends with the model; ``examples`` and ``steps`` are those that the site tells. A
-    plain mean takes the model, a weighted one so many times it (exactly), FedNova that much of it over its normaliser
-    a_i, from which the server has its step. ``among`` is the number of sites of the federation, for as many of which a
-    number must leave room.
+    ``rule`` is what the local rule sends with the model; ``examples`` and ``steps`` are the site's. A plain mean takes
+    the model, a weighted one so many times it (exactly), FedNova that much of it over its normaliser a_i. ``among`` is
+    the number of sites of the federation, for whose sum a number must leave room.
 
-    Raises ReplyError, one line, where the arrays are not those of ``common``, or a number is no finite one or too large
+    Raises ReplyError, one line, where the arrays are not those of ``common``, or a number is not finite or too large
     for the sum: with 256 equal sites from eight million on.
     """
     times = int(examples) if plan.method.weighted else 1
@@ -76,7 +74,7 @@ def mean_of(
     """What the sum of so many ``sites``' summands comes to.
 
     ``weights`` (sites,) are their samples where the mean is weighted, ``steps`` (sites,) their local steps. FedNova's
-    model is the next common one, x + sum(c_i (y_i - x)), already.
+    model is already the next global one, x + sum(c_i (y_i - x)).
 
     Raises ReplyError where ``total`` is no vector of this plan's, or nobody has a sample.
     """
@@ -141,7 +139,6 @@ def _fixed(name: str, array: np.ndarray, times: int, among: int | None) -> np.nd
 
 
 def _pieces(plan: Plan, common: Arrays, total: np.ndarray) -> Arrays:
-    """The arrays of a sum by name, in the layout of :func:`summand`."""
     named = [(name, common[name]) for name in sorted(common)]
     named += [(f"control/{name}", common[name]) for name in _controlled(plan, common)]
     ends = np.cumsum([array.size for _, array in named])
@@ -167,5 +164,4 @@ def _normaliser(plan: Plan, steps: float) -> float:
 
 
 def _normalisers(plan: Plan, steps: np.ndarray) -> np.ndarray:
-    """FedNova's a_i, with the momentum that the server optimizer is given."""
     return normalisers(steps, plan.method.server_options.get("momentum", plan.recipe.momentum))

@@ -1,8 +1,4 @@
-"""The common models of a federation: one, or one for each group of models that travel and are never merged.
-
-The batched engine and the Flower strategy both keep them here. Groups are averaged each by itself; the members of the
-result are judged and used together (:mod:`fedsmall.evaluation.outputs`).
-"""
+"""The global models of a federation: one, or one for each group of models that travel and are never merged."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,11 +20,10 @@ NEAR = 100.0  # times its size: no common model is refused that has not grown so
 
 
 class Commons:
-    """The groups' common models, and what is made of them.
+    """The groups' global models, and what is made of them.
 
-    ``models`` holds the last common model of each group; ``start`` are those that the run began with. ``turn`` is the
-    group to which all models belong where groups take turns. ``agreed`` says that there is something to be judged:
-    where groups are regions, that they have become one.
+    ``models`` holds the last of each group; ``start`` are those that the run began with. ``turn`` is the group to which
+    all models belong where groups take turns. ``agreed``: there is something to evaluate (regions have become one).
     """
 
     def __init__(self, combiner: Combiner, method: Method, start: Sequence[Arrays]) -> None:
@@ -55,10 +50,10 @@ class Commons:
         return self._combiners[0].order_rule()
 
     def aggregate(self, updates: Callable[[int], Updates], t: int, gate: float) -> tuple[set[int], list[Event]]:
-        """Make each group's common model of its ``updates``; those of which nothing counts keep theirs.
+        """Make each group's global model of its ``updates``; those of which nothing counts keep theirs.
 
-        Gives the groups whose aggregate was refused (:func:`~fedsmall.algorithm.gate.refusal`), which keep theirs too,
-        and events.
+        Returns the groups whose aggregate was refused (:func:`~fedsmall.algorithm.gate.refusal`), which keep theirs
+        too, and events.
         """
         refused, events = set(), []
         self.agreed = self._method.region_count == 1
@@ -82,10 +77,7 @@ class Commons:
         return plain and len(self.models) > 1 and not (self._method.weighted or self._method.by_samples)
 
     def unite(self, weights: np.ndarray) -> int:
-        """Make the regions' common models one, their mean with these ``weights``, (regions,); gives the bytes sent.
-
-        Every region's server sends its own to one above them, and is sent the one.
-        """
+        """Make the regions' global models their mean with ``weights``, (regions,); returns the bytes sent."""
         one = aggregate(self.stack(), "mean", weights, {}, np.random.default_rng(0))  # a mean draws nothing
         for group in range(len(self.models)):
             self._take(group, one)
@@ -171,9 +163,9 @@ class Commons:
 def combine_soundly(
     combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float
 ) -> tuple[Arrays, list[Event]]:
-    """The common model after an aggregation, and an event where that is the last one for want of a sound aggregate.
+    """The global model after an aggregation; the last one, with an event, where the aggregate is unsound.
 
-    Then the combiner, too, remembers what it did before.
+    The combiner then keeps its last state, too.
     """
     go_back = combiner.bookmark()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -187,8 +179,10 @@ def combine_soundly(
 
 
 def sound_means(models: Tensors, last: Tensors) -> Tensors | None:
-    """The means of groups' ``models``, {name: (models of a group, groups, ...)}, where their ``last`` common models are
-    given, {name: (groups, ...)}; None where a mean may be refused, or models have counters, which are carried.
+    """The means of groups' ``models``, {name: (models of a group, groups, ...)}, or None where a mean may be refused.
+
+    ``last`` are their last global models, {name: (groups, ...)}. None too where models have counters, which are
+    carried.
     """
     if not all(tensor.is_floating_point() for tensor in models.values()):
         return None
@@ -200,7 +194,6 @@ def sound_means(models: Tensors, last: Tensors) -> Tensors | None:
 
 
 def _between(last: Arrays, model: Arrays, ema: float) -> Arrays:
-    """The moving average one step on; integer buffers are those of the model."""
     return {
         name: np.asarray(ema * last[name] + (1 - ema) * array, dtype=array.dtype) if array.dtype.kind == "f" else array
         for name, array in model.items()

@@ -1,8 +1,8 @@
 """Federated daisy-chaining (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1), for every engine and real sites.
 
 Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.algorithm.travellers.Travellers`). A
-permutation changes ``at``, an aggregation the rows, as the topology has it. Sites train in this process, or behind a
-grid (:class:`fedsmall.strategies.grid_trainer.GridTrainer`): the algorithm does not know which.
+permutation changes ``at``, an aggregation the rows. Sites train in this process, or behind a grid
+(:class:`fedsmall.strategies.grid_trainer.GridTrainer`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +23,8 @@ def topology_for(
 ) -> Topology:
     """The sites of ``trainer`` as the plan's method lets them average; ``combiner`` in place of the method's own.
 
-    ``initial`` gives each site its own model, or all one under None. Where there is a line to other regions,
-    ``united``, the sites are those of one region.
+    ``initial`` gives each site its own model, or all one under None. With ``united``, a line to other regions, the
+    sites are those of one region.
     """
     if united is not None:
         within = plan.model_copy(update={"method": plan.method.model_copy(update={"regions": None})})
@@ -42,8 +42,8 @@ def daisy_chain(
 ) -> Iterator[Moment]:
     """Algorithm 1 over the sites of a topology: a moment for each stretch of contacts that can be walked in one go.
 
-    A stretch ends with an aggregation, and where somebody must see the models (``due``) or draw noise for them.
-    Departs from Algorithm 1 as printed as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
+    A stretch ends with an aggregation, and where the models must be seen (``due``) or noised. Departs from Algorithm 1
+    as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
     travellers = topology.travellers
     for stretch in stretches(contacts, lambda contact: travellers.careful or due(contact)):

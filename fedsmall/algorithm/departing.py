@@ -18,10 +18,10 @@ from fedsmall.wire import CARRIED, MODEL, Arrays
 
 
 class Door:
-    """Through which models come to the sites of a stack and leave them: noised first, then rounded, or cut.
+    """The egress of a stack: models that leave sites are noised first, then rounded or sparsified.
 
-    Where the largest changes alone leave, every site has what is left over, and bytes differ from model to model: they
-    are counted contact by contact, by what sites are ``known`` to have.
+    Under top-k every site has an error feedback residual, and bytes differ from model to model: they are counted
+    contact by contact, by what sites are ``known`` to have.
     """
 
     def __init__(self, plan: Plan, names: Sequence[str], known: Known) -> None:
@@ -44,7 +44,7 @@ class Door:
             self._bytes_down += size
 
     def leave(self, stack: Stack, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
-        """Make what leaves the sites ``at`` which models are after round ``t``, in place, what it is for others.
+        """Apply, in place, noise and compression to the models that leave the sites ``at`` after round ``t``.
 
         ``received`` gives the models as they came to the sites.
         """
@@ -84,10 +84,7 @@ def make_small(plan: Plan, stack: Stack, names: Sequence[str], t: int) -> None:
 
 
 def bytes_on_the_way(plan: Plan, stack: Stack) -> tuple[int, int]:
-    """The bytes of the arrays of a model as it travels, and of what goes beside it: those of one that is packed.
-
-    Of a model none where they differ from one to the other, and a :class:`Door` counts them.
-    """
+    """The bytes of a travelling model, and of what goes beside it; 0 where sizes differ (:class:`Door`)."""
     if not plan.method.is_compressed:
         return bytes_of_one(plan.recipe, stack)
     sizes = {part: pack_stack(plan, part, Rows(some).arrays([0]), [""], 0)[1] for part, some in _parts(plan, stack)}
@@ -124,8 +121,8 @@ def bytes_of_stretch(
     """The bytes of a stretch of contacts after the one ``before``, and which travellers carry moments afterwards.
 
     An ``order`` goes out before a contact if models have travelled since the last training, with the moments of the
-    travellers that ``carries`` says have any, (travellers,); a ``reply``, of a model and its moments, comes after it if
-    they will. ``good`` says whose last reply is used.
+    travellers that ``carries`` flags, (travellers,); a ``reply``, of a model and its moments, comes after it if they
+    will. ``good`` says whose last reply is used.
     """
     (model, moments), total = reply, 0
     for contact in stretch:
@@ -140,7 +137,7 @@ def bytes_of_stretch(
 
 
 def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
-    """Clip and noise, or blur, what leaves the named sites, in place, as each would do it, where the plan asks for it.
+    """Clip and noise, or blur, in place, what leaves the named sites, where the plan asks for it.
 
     ``received`` are the models as they came to the sites, a row each as in ``stack``.
     """

@@ -1,16 +1,16 @@
-"""Dynamic averaging: who takes part in an average that is due, decided by distances from the last common model.
+"""Dynamic averaging: who takes part in an average that is due, decided by distances from the last global model.
 
-Every site keeps to a condition of its own, ||f - r||^2 <= bound, in which r is the last model that all sites had. Where
-all keep to it the mean of all models is that near to r too, for a ball is convex, and nothing has to be sent. Who does
-not sends its model; further ones are asked for until the mean of those that came is within the bound, or all have come.
-Those that came become their mean, which leaves the mean of all models as it was; if all came, it is the next r.
+Every site checks a condition of its own, ||f - r||^2 <= bound, in which r is the last model that all sites had. Where
+all keep to it so does the mean of all models, for a ball is convex, and nothing is sent. Violators send their models;
+further ones are asked for until the mean of those that came is within the bound, or all have come. Those that came
+become their mean; if all came, it is the next r.
 
 Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz & Wrobel, Efficient Decentralized Deep Learning by Dynamic Model
 Averaging (ECML PKDD 2018), Algorithm 1; a mean may be weighted, as in its Algorithm 2. Further sites are asked one by
-one, in a random order, which is one of the ways that the paper leaves open. We depart from it in three things. The last
-average of a run takes all models, for a run ends with one. All are asked for where the violations since the last whole
-average come to the number of sites or beyond (in the paper: to just that number), and every whole average begins that
-count anew. A site without an answer that can be used is passed over; a whole average is then one of all the others.
+one, in a random order, one of the ways that the paper leaves open. Three departures: the last average of a run takes
+all models. All are asked for where the violations since the last whole average come to the number of sites or beyond
+(in the paper: to just that number), and every whole average resets that count. A site without a usable answer is passed
+over.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,10 +50,7 @@ Fetch = Callable[[Sequence[str]], Mapping[str, Weighed]]  # sites' models, witho
 
 
 def squared_distances(models: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> np.ndarray:
-    """How far models {name: (models, ...)} are from a reference, squared and in float64, (models,).
-
-    Weights alone count: running statistics are in units of their own, and may be of any size.
-    """
+    """Squared float64 distances (models,) of models {name: (models, ...)} from a reference, by weights alone."""
     total = np.zeros(len(next(iter(models.values()))))
     for name in parameters_of(reference):
         apart = models[name].astype(np.float64) - reference[name]
@@ -111,7 +108,7 @@ class Coordinator:
     ) -> Taken:
         """Who takes part in the average that is due after round ``t``, the ``last`` of the run or not.
 
-        ``present`` are those of so many ``sites`` that have answered, and whether each is beyond the bound.
+        ``present`` are the sites, of ``sites`` in all, that have answered, and whether each is beyond the bound.
         """
         beyond = sorted(site for site, violates in present.items() if violates)
         self.violations += len(beyond)
@@ -145,10 +142,7 @@ def balance_by_asking(
 
 @final
 class DynamicAverages(Topology):
-    """The averages of a run that may be left out; a model that takes no part stays at its site as it was trained.
-
-    ``travellers`` are the sites' models.
-    """
+    """The averages of a run that may be left out; a model that takes no part stays at its site as it was trained."""
 
     def __init__(self, plan: Plan, travellers: Travellers) -> None:
         super().__init__(plan, travellers)
@@ -199,7 +193,6 @@ class DynamicAverages(Topology):
             self._become(words["sites"], arrays)
 
     def _beyond(self, came: Updates, reference: Arrays) -> dict[str, bool]:
-        """Whose model is beyond the bound; sites elsewhere say so by sending it."""
         travellers = self.travellers
         if travellers.trainer.is_remote:
             sent = {travellers.names[site] for site in travellers.at[travellers.has_sent]}
@@ -208,7 +201,6 @@ class DynamicAverages(Topology):
         return dict(zip(came.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
 
     def _fetch(self, sites: Sequence[str]) -> Mapping[str, Weighed]:
-        """The models of some sites, as they are on the stack or sent now."""
         there, sent = self.travellers.fetch(sites)
         self._bytes += sent
         if sent:  # models are here that were not
@@ -221,16 +213,13 @@ class DynamicAverages(Topology):
         }
 
     def _bytes_of(self, taken: int) -> int:
-        """The bytes of the models that went out for this contact, and of those that came for its average; messages say
-        of themselves what they hold.
-        """
+        """The bytes of the models of this contact, and of those that came for its average; 0 for remote sites."""
         if self.travellers.trainer.is_remote:
             return 0
         size, _ = bytes_on_the_way(self.plan, self.travellers.stack)
         return (self._to_send + taken) * size
 
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
-        """The events of an average, and the mean of one that is not whole."""
         gate = self.travellers.gate
         if whole:
             self.travellers.refused, told = self.commons.aggregate(lambda group: updates, t, gate)

@@ -1,13 +1,13 @@
-"""The gate: finite numbers that are too large to be used. It judges sizes alone, and only ever sets aside.
+"""The norm check: finite models that are too large to be used are set aside.
 
-A size is a Euclidean norm over the weights of a model; running statistics are judged apart, by the same rules. One
-absurd model would decide a mean alone, and a travelling one would spoil every site that it comes to.
+A size is a Euclidean norm over the weights of a model; running statistics are checked apart, by the same rules. One
+oversized model would decide a mean alone, and a travelling one would spoil every site that it comes to.
 
-The factors are generous, for an honest site whose data are unlike all others' must never be set aside. An update is, if
-it is both more than 20 times the median of its contact's and more than 5 times the size of the model that was sent, or
-of the last common one. Over the scenarios that come along (digits of two classes a site, four unlike hospitals, SUSY
-with Radon points, Adam, independent starts) updates were up to 49 times the median, where most models had converged,
-and elsewhere up to 4 times the model; none came nearer than a sixth to both bounds at once.
+The factors are generous, lest an honest site with unusual data be set aside. An update is, if it is both more than 20
+times the median of its contact's and more than 5 times the size of the model that was sent, or of the last global one.
+Over the scenarios that come along (digits of two classes a site, four unlike hospitals, SUSY with Radon points, Adam,
+independent starts) updates were up to 49 times the median, where most models had converged, and elsewhere up to 4 times
+the model; none came nearer than a sixth to both bounds at once.
 """
 
 import math
@@ -57,9 +57,9 @@ def size(model: Mapping[str, np.ndarray]) -> float:
 def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alone: bool = False) -> dict[int, str]:
     """Which models of a contact are set aside, and why: {row: reason}.
 
-    ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each of them set out from; ``common`` is the
-    last common model. With less than three models there is no median to trust, and only a growth by a thousand counts;
-    nor is there one where each is judged ``alone``, by a site that sees no other's.
+    ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each set out from; ``common`` is the last
+    global model. With less than three models, or ``alone`` (a site that sees no other's), there is no median to trust,
+    and only a growth by a thousand counts.
     """
     if alone:
         rows = range(len(next(iter(replies.values()), ())))
@@ -79,10 +79,9 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
 
 
 def are_outsized(models: np.ndarray, beside: np.ndarray, common: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Which of a contact's travellers were already absurd when they were sent, by the sizes of all, (models,).
+    """Which of a contact's travellers were already oversized when they were sent, (models,): not the receiver's doing.
 
-    Where such a one comes to nothing, it is not the doing of the site where it does. ``models`` are the sizes of the
-    weights, ``beside`` of what travels with them (zero for nothing).
+    ``models`` are the sizes of the weights, ``beside`` of what travels with them (zero for nothing).
     """
     bound = min(_usual(models), largest(halves(common)[0]))
     return np.asarray((models > bound) | (beside > _usual(beside)))
@@ -95,9 +94,9 @@ def _usual(sent: np.ndarray) -> float:
 
 
 def name_culprit(site: str, reason: str, by: str | None) -> tuple[str, str, str]:
-    """Who is named for a model that may not be used, as what, and why: (site, kind, reason).
+    """Who is named for an unusable model, as what, and why: (site, kind, reason).
 
-    The site that sent it; or, where it was sent an absurd one, ``by``, who had trained that last.
+    The site that sent it; or, where it was sent an oversized one, ``by``, who had trained that last.
     """
     if by is None:
         return site, "set aside", reason
@@ -109,10 +108,7 @@ def name_culprit(site: str, reason: str, by: str | None) -> tuple[str, str, str]
 
 
 def largest(common: Mapping[str, np.ndarray]) -> float:
-    """The size that no model may have that follows this common one: a thousand times its own.
-
-    A common model that is next to zero counts as one whose numbers are of size one.
-    """
+    """The size limit of the next model: a thousand times this global one's, at least that of unit numbers."""
     return GROWTH * max(size(common), _unit(common))
 
 
@@ -157,5 +153,4 @@ def _times(one: float, other: float) -> str:
 
 
 def _unit(model: Mapping[str, np.ndarray]) -> float:
-    """The norm of a model all whose floats are one."""
     return float(np.sqrt(sum(a.size for a in model.values() if np.issubdtype(a.dtype, np.floating))))

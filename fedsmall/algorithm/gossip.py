@@ -1,24 +1,21 @@
 """Algorithm 1 among sites without a server: letters that may be lost, who has which model, averages by gossip.
 
-Who sends to whom follows from the plan, which all sites know; nobody has to say it. A traveller is one row wherever it
-is: a sender that keeps a letter until it is acknowledged never trains what it keeps, and a receiver takes a letter in
-once. So none is lost and none is doubled, whatever is lost on the way. Acknowledgements get lost too: a letter may come
-twice, and a receiver remembers the numbers of those that it has had. Source: the alternating-bit protocol (Bartlett,
-Scantlebury & Wilkinson 1969), with numbers.
+Who sends to whom follows from the plan. A traveller is one row wherever it is: a sender keeps a letter until it is
+acknowledged and does not train it; a receiver takes a letter in once, by its number, as one may come twice where
+acknowledgements get lost. So no model is lost or doubled. Source: the alternating-bit protocol (Bartlett, Scantlebury &
+Wilkinson 1969), with numbers.
 
-Travellers that are under way do not train; of several at a site they train in the order in which they came, one a
-contact. At an average those that come while it lasts join in, and one that comes later counts in the next. After it
-every site has a mean of its own, which all travellers in its hands become. What is kept and judged as the run's model
-is that of one site, drawn by lot before the run.
+Travellers under way do not train; several at a site train in order of arrival, one a contact. An average takes those
+that come while it lasts, the next one those that come later. After it every site has a mean of its own, which all
+travellers in its hands become. The run's model is that of one site, drawn by lot before the run.
 
 The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
-sum s with the weight w takes s / w for the mean. Whatever is under way, all sums and weights together stay what they
-were (conservation of mass), so the sites' means come near to the one mean; where each exchange is a random permutation,
-their mean square distance from it halves with every one. A site without a model begins with weight 0. A loss takes sum
-and weight together, yet to let them go would shift the mean, so they are letters too; what has not come when the
-average ends counts in nobody's. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum; on lossy lines Hadjicostis,
-Vaidya & Dominguez-Garcia 2016, whose running sums do the same without acknowledgements, at the price of a sum kept for
-each line.
+sum s with the weight w takes s / w for the mean. All sums and weights together stay what they were (conservation of
+mass), so the sites' means approach the one mean; where each exchange is a random permutation, their mean square
+distance from it halves with every one. A site without a model begins with weight 0. Sums are letters too, for a lost
+one would shift the mean; what has not come when the average ends counts in nobody's. Source: Kempe, Dobra & Gehrke
+2003, protocol Push-Sum; on lossy lines Hadjicostis, Vaidya & Dominguez-Garcia 2016, whose running sums need no
+acknowledgements but a sum kept for each line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,10 +47,10 @@ class Delivered(NamedTuple):
 
 
 class Mail:
-    """The letters of all sites that are still open, in exchanges: each sends what is due and brings what arrives.
+    """The open letters of all sites, in exchanges: each sends what is due and brings what arrives.
 
-    ``sent`` counts letters by kind, ``acknowledged`` acknowledgements, each time that one was sent; both go on until
-    somebody empties them. ``loss`` and ``delay`` are those of :class:`fedsmall.parts.Topology`.
+    ``sent`` counts letters by kind, ``acknowledged`` acknowledgements sent; both until somebody empties them. ``loss``
+    and ``delay`` are those of :class:`fedsmall.parts.Topology`.
     """
 
     def __init__(self, seed: int, loss: float = 0.0, delay: int = 0) -> None:
@@ -106,14 +103,12 @@ class Mail:
         self._flying = np.concatenate([self._flying, flying], axis=1)
 
     def _landed(self, acknowledgement: bool) -> np.ndarray:
-        """The numbers of what has arrived by now, which flies no more."""
         down = (self._flying[1] <= self.exchanges) & (self._flying[2] == acknowledgement)
         numbers: np.ndarray = self._flying[0, down]
         self._flying = self._flying[:, ~down]
         return numbers
 
     def _forget(self) -> None:
-        """Forget of what nobody waits for an answer, and nothing is under way."""
         oldest = min(self._open[0].min(initial=self._numbers), self._flying[0].min(initial=self._numbers))
         self._had, self._oldest = self._had[oldest - self._oldest :], int(oldest)
 
@@ -125,7 +120,7 @@ UNDER_WAY = -1
 class Places:
     """The places of travellers that set out at the sites ``at``, (travellers,), of so many ``sites``.
 
-    Afterwards ``at`` says who has each in hand, or -1 for one that is under way.
+    ``at`` is then the site of each, or -1 for one under way.
     """
 
     def __init__(self, topology: Topology, seed: int, sites: int, at: np.ndarray) -> None:
@@ -160,7 +155,7 @@ class Places:
     def next_sites(self, t: int, exchange: int | None = None) -> np.ndarray:
         """To whom each site sends: (sites,); at a hop after round ``t``, or at an ``exchange`` of its average.
 
-        Drawn so that every site sends to one and hears from one, itself where the lot falls so.
+        Every site sends to one and hears from one, maybe itself.
         """
         if self.topology.by == "ring":
             return (np.arange(self.sites) + 1) % self.sites
@@ -280,7 +275,6 @@ class Peers(topologies.Topology):
         return self._places
 
     def _agree(self, moment: Moment, places: Places) -> Moment:
-        """The moment with what every site has after an average; travellers in hand become that."""
         travellers = self.travellers
         sums = PushSum(len(self.names), travellers.stack.state)
         self._join(sums, places, np.flatnonzero(places.at != UNDER_WAY))
@@ -304,19 +298,18 @@ class Peers(topologies.Topology):
         )
 
     def _join(self, sums: PushSum, places: Places, rows: np.ndarray) -> None:
-        """Bring travellers into an average, of those in hand the ones that were trained since the last."""
+        """Bring travellers into an average: of those in hand the ones that were trained since the last."""
         rows = rows[self.travellers.trained[rows]]
         weights = self.travellers.weights(rows)
         sums.join(places.at[rows], self.travellers.stack.rows(rows).state, weights)
 
     def _whole(self, means: Tensors, sites: int) -> Arrays:
-        """The sites' means as arrays, with the counters of the first traveller: no mean of theirs has a meaning."""
+        """The sites' means as arrays, with the counters of the first traveller, which have no mean."""
         state = self.travellers.stack.state
         counters = {name: tensor[:1].expand(sites, *tensor.shape[1:]) for name, tensor in state.items()}
         return Rows({name: means.get(name, counters[name]) for name in state}).arrays()
 
     def _bytes(self, places: Places) -> int:
-        """What the letters carried since the last look, as often as they were sent, and all acknowledgements."""
         stack, mail = self.travellers.stack, places.mail
         moments = Rows(leaving(self.plan.recipe, stack.optimizer)).bytes_per_row if stack.optimizer else 0
         model, floats = (

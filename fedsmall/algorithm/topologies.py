@@ -19,7 +19,7 @@ United = Callable[[int, Arrays, float], Arrays]
 
 
 class Topology(ABC):
-    """Moves the models of ``travellers``; Algorithm 1 (:mod:`fedsmall.algorithm.daisy_chain`) does not know how.
+    """Moves the models of ``travellers`` for Algorithm 1 (:mod:`fedsmall.algorithm.daisy_chain`).
 
     It ``has_places`` where the plan alone says where every model goes next.
     """
@@ -78,8 +78,8 @@ class Regions(Topology):
 class Region(Topology):
     """One region's server among several: now and then its global model becomes one with those of the others.
 
-    ``whole`` is the plan of all regions, which the sites are told; who is where is drawn over the sites of all, by
-    name, so that the regions together are what a simulation of them is, to the bit. ``united`` gives the model of all.
+    ``whole`` is the plan of all regions, given to the sites; routes are drawn over the sites of all, by name, so that
+    the regions together equal their simulation to the bit. ``united`` gives the model of all.
     """
 
     def __init__(self, plan: Plan, travellers: Travellers, whole: Plan, united: United) -> None:
@@ -107,7 +107,6 @@ class Region(Topology):
 
 
 def _check_like(own: Arrays, one: Arrays) -> None:
-    """Raise PlanError where what came down is another kind of model."""
     told = [{name: (array.shape, array.dtype) for name, array in model.items()} for model in (own, one)]
     if told[0] != told[1]:
         raise PlanError("the united model has other arrays than this region's")

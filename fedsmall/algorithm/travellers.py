@@ -86,8 +86,9 @@ class Travellers:
         self._rule: Arrays = {}
 
     def walk(self, stretch: Sequence[Contact], order_rule: Arrays) -> Moment | None:
-        """Train all travellers from contact to contact; None, and nothing has happened, where one contact at a time
-        must be looked at. A traveller whose model is not finite after one contact is as it was before it.
+        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen.
+
+        A traveller whose model is not finite after one contact is as it was before it.
         """
         if not len(self.at):
             self.depart(stretch[0])
@@ -144,7 +145,6 @@ class Travellers:
         return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
 
     def _train(self, legs: Sequence[Leg], received: Callable[[], Stack], order_rule: Arrays) -> Trained:
-        """Train in place; what leaves the sites is then what others read."""
         signals = Signals(self.common, order_rule, self._memory, losses=False)
         if self.trainer.is_remote:
             sent, known = self._outbox.sent, self._outbox.known
@@ -159,7 +159,7 @@ class Travellers:
         return trained
 
     def _models(self, rows: list[int]) -> Arrays:
-        """The models of some rows, {name: (rows, ...)}, those too that have stayed at their sites."""
+        """The models of some rows, {name: (rows, ...)}, fetched where they have stayed at their sites."""
         here, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
         return Rows(self.stack.state).arrays(here.tolist())
 
@@ -219,8 +219,9 @@ class Travellers:
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
     def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
-        """Which model is at each site for the ``following`` contact: its number among different ones,
-        the site that trained it last (nobody: ""), and whether it is the global model.
+        """Which model is at each site for the ``following`` contact.
+
+        By site: its number among different ones, who trained it last (nobody: ""), and whether it is the global model.
         """
         assert self._before is not None
         at = self.at if following is None else self.move(self.at, self._before, following)
@@ -291,14 +292,15 @@ class Travellers:
         )
 
     def _counted(self) -> np.ndarray:
-        """Which travellers count in the next aggregation: those trained since the last. Of models that are kept from
-        the server, those trained for this very contact: a seal is opened, and a sum sent, only where one is.
+        """Which travellers count in the next aggregation: those trained since the last.
+
+        Of models that are kept from the server, those trained for this very contact: only then is a sum sent.
         """
         return self.trained & self._here if self._in_part else self.trained
 
     def become_common(self) -> None:
-        """Every traveller is its group's common model now, weights and buffers; its moments stay with it, unless
-        its group's aggregate was ``refused``.
+        """Make every traveller its group's global model, weights and buffers, unless that was ``refused``; moments
+        stay.
         """
         assert self._before is not None
         assert self.refused is not None
@@ -321,10 +323,10 @@ class Travellers:
         self.common[:], self.trained[:] = True, False
 
     def means(self) -> Arrays | None:
-        """The groups' next common models at once, {name: (groups, ...)}: sound plain means of as many models each.
+        """The groups' next global models at once, {name: (groups, ...)}: sound plain means of as many models each.
 
-        None where anything else is asked, where not all models count, or where one may be refused. One after the other,
-        groups of few models cost more than the training of their models.
+        None where anything else is asked, where not all models count, or where one may be refused. Group by group,
+        averages of few models would cost more than their training.
         """
         groups, state = len(self.commons), self.stack.state
         in_turn = np.arange(len(self.at)) % groups
@@ -336,7 +338,6 @@ class Travellers:
         return None if made is None else Rows(made).arrays()
 
     def _of_groups(self, rows: np.ndarray) -> Stack:
-        """Copies of their groups' last common models for these rows, with the optimizer state that they have."""
         sent = self._outbox.take(self.commons.models, 0)
         models = self.trainer.stack([Traveller(model) for model in sent]).rows(self.group[rows])
         models.optimizer = self.stack.rows(rows).optimizer
@@ -348,7 +349,6 @@ class Travellers:
         self._carries[rows], self._by[rows] = False, -1
 
     def _kept(self) -> Callable[[], Stack]:
-        """What the sites are sent, should it be wanted again; no copy where all have the last common model."""
         if self.common.all() and not self.stack.optimizer:
             return lambda: self._of_groups(np.arange(len(self.at)))
         copy = self.stack.clone()
@@ -357,7 +357,7 @@ class Travellers:
     def _judged(self, received: Callable[[], Stack]) -> tuple[np.ndarray, np.ndarray]:
         """Which models are finite, and which may have had an update that is too large: (models,) each.
 
-        A quick look, for most models are sound: a norm that is finite tells that all its numbers are.
+        Quick: a finite norm tells that all numbers are.
         """
         stack, nothing = self.stack, np.zeros(len(self.at), dtype=bool)
         if not self.gate:
@@ -382,9 +382,6 @@ class Travellers:
         contact: Contact,
         arrived: bool,
     ) -> list[Event]:
-        """Put back what came to the sites whose models are lost or set aside, or the last common model if that was
-        absurd.
-        """
         good = np.delete(np.arange(len(self.at)), [*lost, *reasons])
         if lost:
             rows = np.array(sorted(lost))
@@ -417,7 +414,6 @@ class Travellers:
         return events
 
     def _restart(self, rows: np.ndarray) -> None:
-        """Make rows the last common model of their group, as nobody has trained it."""
         self.stack.put(rows, self._of_groups(rows))
         self.common[rows], self.trained[rows] = True, False
         self._forget(rows)

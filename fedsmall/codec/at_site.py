@@ -1,9 +1,8 @@
-"""What a site remembers of models that come and leave as changes: the last common one, and what is still to be told.
+"""A site's memory for compressed models: the last global one, and the error feedback residual.
 
-All that is remembered is arrays by name, which a site keeps as it does its other memory: under "common" the last common
-model, under "left" what was left over after the last model that left, under "before" what had been left over before
-that one, and the rounds to which they belong. What the server did not take (an answer that was lost, or set aside) has
-happened for nobody: what had been left over before counts again.
+By name: under "common" the last global model, under "left" the residual of the last model that left, under "before"
+that of the one before, and the rounds to which they belong. Where the server did not take a reply, the residual before
+it counts again.
 """
 
 from collections.abc import Mapping
@@ -44,6 +43,6 @@ def leave(model: Arrays, received: Arrays, memory: Arrays, config: Config, share
 
 
 def _rounds(memory: Arrays) -> tuple[int, int]:
-    """After which round the common model was made that a site has, and of which its last model left; -1 for none."""
+    """The round of the global model that a site has, and of its last model that left; -1 for none."""
     made, last = memory.get(f"{ROUNDS_OF}/all", np.array([-1, -1]))
     return int(made), int(last)

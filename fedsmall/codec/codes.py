@@ -3,8 +3,8 @@
 "int8" is uniform stochastic quantisation (Alistarh et al. 2017, QSGD, section 3, with the largest number of an array in
 place of its norm): x / s lies between two whole numbers and becomes one of them, the nearer the likelier, so that the
 mean over draws is x. s is the largest |x| over 127. "half" is a float16 of x over the largest |x|, to the nearest.
-Buffers (running statistics, counters) and single numbers go as they are: they are few, and a variance that is rounded
-to zero would be divided by.
+Buffers (running statistics, counters) and single numbers go as they are: a variance that is rounded to zero would be
+divided by.
 
 Departs from QSGD: its codes are of varying length (Elias), ours of 8 bits, so that a message has one length.
 """
@@ -29,9 +29,9 @@ class CodecError(ValueError):
 def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) -> Arrays:
     """Models {name: (models, ...)} as they travel: codes under the same names, and scales (models, arrays).
 
-    ``wire`` is "full" (themselves), "half" or "int8", which draws from ``rngs``, one generator a model, so much for
-    every number that no model sees what another draws. A model with a number that is not finite gets a scale that is
-    not. Squares (Adam's) go as their roots, lest small ones become zero.
+    ``wire`` is "full" (themselves), "half" or "int8", which draws from ``rngs``, one generator a model, a draw a
+    number. A model with a number that is not finite gets a scale that is not. Squares (Adam's) go as their roots, lest
+    small ones become zero.
     """
     coded = [name for name in sorted(models) if is_coded(name, models[name][0])]
     if not coded or wire == "full":
@@ -54,7 +54,7 @@ def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) 
 
 
 def decode(sent: Arrays, wire: str, like: Like, dtype: str) -> Arrays:
-    """The models that :func:`encode` has made ``sent`` of, floats of ``dtype``: what a receiver trains.
+    """The models that :func:`encode` has made ``sent`` of, with floats of ``dtype``.
 
     ``like`` is one model, {name: (...)}; what goes beside models is called ".../name" and is shaped alike. Raises
     CodecError where codes or scales do not fit it.
@@ -76,7 +76,7 @@ def decode(sent: Arrays, wire: str, like: Like, dtype: str) -> Arrays:
 
 
 def _of(name: str, like: Like) -> np.ndarray | None:
-    """The array of a model that one of this name is shaped like; None for a number by itself."""
+    """The array of a model that one of this name is shaped like; None for a single number."""
     return like.get(name, like.get(name.rpartition("/")[2]))
 
 

@@ -1,11 +1,11 @@
-"""A model as what of it differs from another that its reader has: numbers and places; nothing is lost.
+"""A model as its difference from another that its reader has: numbers and places; nothing is lost.
 
 Where few numbers differ, the record has their values, and their places in one of two forms, whichever is smaller: a
 byte for the numbers skipped before each (a gap of 255 or more takes several), or a bit for every number. Where that
-saves nothing, the model goes as it is. Buffers (running statistics, counters) and single numbers go as they are.
+saves nothing, the model goes whole, as buffers (running statistics, counters) and single numbers always do.
 
-Departs from Stich et al. 2018 and Lin et al. 2018, who send what is to be added: here the new values go, which put in
-their places give the very bits that the sender has, whatever is rounded in a sum.
+Departs from Stich et al. 2018 and Lin et al. 2018, who send what is to be added: new values give the very bits that the
+sender has, whatever is rounded in a sum.
 """
 
 from collections.abc import Mapping
@@ -92,7 +92,6 @@ def _gaps(places: np.ndarray) -> np.ndarray:
 
 
 def _after(gaps: np.ndarray) -> np.ndarray:
-    """The places of which :func:`_gaps` has made these bytes."""
     if gaps.dtype != np.uint8 or gaps.ndim != 1 or (len(gaps) and gaps[-1] == 255):
         raise CodecError("its places are not bytes that end")
     ends = np.flatnonzero(gaps < 255)

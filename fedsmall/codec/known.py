@@ -1,7 +1,7 @@
-"""Which common models the sites of a run are known to have, so that models can go to them as changes of one.
+"""Which global models the sites of a run are known to have, so that models can go to them as changes of one.
 
-A common model is known by the round after which it was made, 0 for the first. The last two count: a site that was
-silent for longer is sent its model whole. The server keeps this, and so does a simulation, which counts bytes by it.
+A global model is known by the round after which it was made, 0 for the first. The last two count: a site that was
+silent for longer is sent its model whole.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,8 +15,8 @@ from fedsmall.wire import Arrays
 class Ground(NamedTuple):
     """What an order to a site builds on.
 
-    ``base`` is the round of the common model from which the site's model is a difference, ``reference`` that model (-1
-    and None where the model goes in full). ``taken`` is the round of the site's last answer that was used, 0 for none.
+    ``base`` is the round of the global model from which the site's model is a difference, ``reference`` that model (-1
+    and None where it goes in full). ``taken`` is the round of the site's last answer that was used, 0 for none.
     """
 
     base: int
@@ -26,10 +26,10 @@ class Ground(NamedTuple):
 
 @dataclass
 class Known:
-    """The last two common models, as sites read them, and who has which.
+    """The last two global models, as sites read them, and who has which.
 
-    ``has`` is the round of the common model that a site has, by name; ``taken`` that of its last answer that was used.
-    ``contacts`` counts those since the last common model was made.
+    ``has`` is the round of each site's global model, by name; ``taken`` that of its last answer that was used.
+    ``contacts`` counts those since the last global model was made.
     """
 
     models: dict[int, Arrays] = field(default_factory=dict)
@@ -43,10 +43,10 @@ class Known:
         return max(self.models)
 
     def tell(self, model: Arrays, t: int, share: float) -> Arrays:
-        """What sites are told of a common ``model`` that was made after round ``t``; it is the last now.
+        """The broadcast form of a global ``model`` that was made after round ``t``, from now on the last.
 
-        The first is told whole, of others a ``share`` of the numbers for each contact since the one before: as many as
-        a model may have changed on its way.
+        The first goes whole, of others a ``share`` of the numbers for each contact since the one before: as many as a
+        model may have changed on its way.
         """
         told = model
         if self.models:
@@ -62,8 +62,9 @@ class Known:
         return Ground(-1 if reference is None else base, reference, self.taken.get(site, 0))
 
     def answered(self, t: int, sent: Mapping[str, bool], good: Collection[str]) -> None:
-        """Take what is known after the contact of round ``t``: ``sent`` says of the sites that got an order whether it
-        brought the common model, ``good`` whose answers are used. A site whose answer is not may have nothing.
+        """Record the contact of round ``t``: ``sent`` says whether a site's order brought the global model.
+
+        ``good`` are the sites whose answers are used; any other may have nothing.
         """
         if not self.models:
             return  # models go in other forms

@@ -1,12 +1,12 @@
-"""What of a run travels in fewer bits, and by which draws: the same parcels at the server, at a site and on a stack.
+"""Compressed updates: what of a run travels in fewer bits, and by which draws, for server, site and stack alike.
 
-A site packs what it has trained once, as it leaves (after clipping, noise or blur). The server opens it to judge it and
-to average, and hands it on as it came, so that a hop rounds once. What an average has made is packed by the server.
-Moments are rounded like models, Adam's to half precision at most, for its step divides by them. What a local rule sends
-(SCAFFOLD's controls), and models that are only judged, go in full.
+A site packs what it has trained once, as it leaves (after clipping, noise or blur). The server opens it to check and
+average it, and hands it on as it came, so that a hop rounds once; it packs what an average has made. Moments are
+rounded like models, Adam's to half precision at most, for its step divides by them. What a local rule sends (SCAFFOLD's
+controls), and models that are only evaluated, go in full.
 
-Where the largest changes alone leave (:mod:`fedsmall.codec.top`), a model is a difference from one that its reader has
-(:mod:`fedsmall.codec.differences`): a site's from what it was sent, the server's from the last common model that the
+Under top-k (:mod:`fedsmall.codec.top`) a model is a difference from one that its reader has
+(:mod:`fedsmall.codec.differences`): a site's from what it was sent, the server's from the last global model that the
 site is known to have. Moments then go in half precision.
 """
 
@@ -43,7 +43,7 @@ def wire_of(part: str, plan: Plan) -> str:
 
 
 def pack_stack(plan: Plan, part: str, models: Arrays, names: Sequence[str], t: int) -> tuple[Arrays, int]:
-    """Models, or what goes beside them, {name: (models, ...)}, as those read them who get them after round ``t``.
+    """Models, or what goes beside them, {name: (models, ...)}, as their readers get them after round ``t``.
 
     ``names`` are the sites that they leave. The number is the bytes of one of them on its way.
     """
@@ -56,7 +56,7 @@ def pack_stack(plan: Plan, part: str, models: Arrays, names: Sequence[str], t: i
 def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, reference: Arrays | None = None) -> Arrays:
     """What leaves a site after round ``t``, named as on the wire ("arrays/0.weight"), as it travels.
 
-    ``reference`` is the model that the site was sent, of which its reader knows.
+    ``reference`` is the model that the site was sent.
     """
     packed = {}
     for part, own in parts(arrays).items():
@@ -69,9 +69,9 @@ def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, refere
 
 
 def unpack(plan: Plan, arrays: Arrays, like: Arrays, reference: Arrays | None = None) -> Arrays:
-    """What came, named as on the wire, read; parts that are not packed stay as they are. CodecError where it is broken.
+    """Unpack a message, named as on the wire; parts that are not packed stay as they are.
 
-    ``like`` is a model of the run, ``reference`` the one that what came may be a difference from.
+    ``like`` is a model of the run, ``reference`` the one that it may be a difference from. Raises CodecError.
     """
     return join(**{part: read_part(plan, part, own, like, reference) for part, own in parts(arrays).items()})
 
@@ -89,9 +89,9 @@ def read_part(plan: Plan, part: str, own: Arrays, like: Arrays, reference: Array
 
 
 def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = None) -> Parcel:
-    """A model that the server sends: what was made after round ``t``, or what the run starts with, of a ``group``.
+    """A model that the server sends of a ``group``: the one made after round ``t``, or the run's first.
 
-    Where its largest changes alone go, that is what sites are ``known`` to be told of it.
+    Under top-k it is sparsified by what sites are ``known`` to have.
     """
     if not plan.method.is_compressed:
         return Parcel({}, model, t)
@@ -117,10 +117,7 @@ def stream(plan: Plan, part: str, t: int, site: str) -> np.random.Generator:
 
 
 class Outbox:
-    """The groups' common models as they are sent: each is packed once, when it is new, and is that for all sites.
-
-    ``known`` is who has which, where that matters.
-    """
+    """The groups' global models as they are sent: each is packed once, for all sites; ``known`` is who has which."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -1,8 +1,8 @@
-"""Top-k with error feedback: of what is to be told of models only the largest changes go, the rest waits for later.
+"""Top-k with error feedback: only the largest changes of a model go, the rest waits for later.
 
-A site that has trained a model adds to it what it could not tell before, sends the numbers that have moved most, and
-keeps the rest for the next model that leaves it. So what is told and what is kept add up to what was learnt. The server
-does the same with a common model: what it has not yet told is how its own differs from the one that sites have.
+A site adds its residual to a model that it has trained, sends the numbers that have moved most, and keeps the rest as
+the next residual, so that nothing learnt is lost. The server does the same with a global model: its residual is how its
+own differs from the one that sites have.
 
 Source: Stich, Cordonnier & Jaggi 2018, "Sparsified SGD with memory", Algorithm 1, and Aji & Heafield 2017; both ways as
 in Tang et al. 2019 (DoubleSqueeze). The k are of all arrays together (one threshold), not of each layer.
@@ -19,11 +19,11 @@ from fedsmall.wire import Arrays, first_of, stack_of_one
 
 
 def cut(models: Arrays, received: Arrays, left: Arrays, share: float) -> tuple[Arrays, Arrays]:
-    """What leaves of trained ``models`` {name: (models, ...)}, and what is left over for the next ones, of same shapes.
+    """What leaves of trained ``models`` {name: (models, ...)}, and their next residual, of same shapes.
 
-    ``received`` are the models as they came, ``left`` what was left over before (empty for nothing). Those numbers that
-    then differ most from ``received`` leave as they are, a ``share`` of all, rounded up; of equal ones the first. All
-    others leave as they came. A model with a number that is not finite leaves whole, and its ``left`` stays.
+    ``received`` are the models as they came, ``left`` the last residual (may be empty). Those numbers that then differ
+    most from ``received`` leave, a ``share`` of all, rounded up; of equal ones the first. All others leave as they
+    came. A model with a number that is not finite leaves whole, and its ``left`` stays.
     """
     one = first_of(models)
     if not (names := coded_names(one)):
@@ -50,8 +50,8 @@ def cut_one(model: Arrays, received: Arrays, left: Arrays, share: float) -> tupl
 def largest(sizes: np.ndarray, share: float) -> np.ndarray:
     """Which of the ``sizes`` (numbers,) are a ``share`` of them, rounded up, and the largest; of equals the first.
 
-    Equal are those that agree in half of their digits: what trains two outputs of a softmax moves both by the same, and
-    else the last digit would choose, which engines may have otherwise.
+    Equal are those that agree in half of their digits: two outputs of a softmax move by the same, and the last digit,
+    which engines may have otherwise, must not choose.
     """
     digits, powers = np.frexp(sizes)
     sizes = np.ldexp(np.round(digits * 2.0 ** (np.finfo(sizes.dtype).nmant // 2)), powers)
@@ -65,7 +65,7 @@ def largest(sizes: np.ndarray, share: float) -> np.ndarray:
 
 
 def owed(models: Arrays, common: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray]) -> Arrays:
-    """Models {name: (models, ...)} that came of the one that sites were ``told``, as if of the ``common`` one itself.
+    """Models {name: (models, ...)} trained from the one that sites were ``told``, as if from the ``common`` one.
 
     So an average adds what sites have learnt to all that the server knows, told or not.
     """

@@ -9,8 +9,8 @@ from fedsmall.data.partition import Shares, partition, partition_of_patients, re
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
 from fedsmall.data.splits import (
-    apart,
     coarse,
+    drop_kin_of,
     fold_pool,
     fold_split,
     hold_out,
@@ -36,18 +36,18 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
     """The sites in the order of their names, the common test set, and further test sets."""
     asked = read_spec(plan.partition)[0] == "natural"
     if not pool.natural or (plan.sites is not None and not asked):
-        return _dealt(plan, task, pool)
+        return _deal_pool(plan, task, pool)
     if plan.sites not in (None, len(pool.train)):
         raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
     sites = [natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
     held = [site.held_out for site in sites if site.held_out is not None]
-    test = common if common is not None else _together(held)
+    test = common if common is not None else _join_parts(held)
     if not len(test) and not any(map(len, held)):
         raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
     return sites, test, {}
 
 
-def _together(held: list[Part]) -> Part:
+def _join_parts(held: list[Part]) -> Part:
     alike = len({part.y.shape[1:] for part in held}) <= 1
     return join(held) if alike else held[0][np.arange(0)]
 
@@ -92,7 +92,7 @@ def _fold(plan: Plan) -> int:
     return plan.fold
 
 
-def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:
+def _deal_pool(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:
     train = join(pool.train[key] for key in sorted(pool.train))
     official = join(pool.test[key] for key in sorted(pool.test)) if pool.test else None
     shares, test, extra = _by_folds(plan, train) if plan.folds else _by_partition(plan, train, official)
@@ -110,24 +110,28 @@ def _dealt(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Ext
 def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Shares, Part, Extra]:
     kept, test, kin = np.arange(len(train)), official, kin_of(train)
     if test is None or plan.test not in (None, "official"):
-        kept, held = hold_out(train.y, _asked(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
+        kept, held = hold_out(train.y, _test_size(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
         if not len(held):
             raise PlanError(
                 f"test = {plan.test or HELD_OUT} of {len(train)} samples holds none of them out; ask for more"
             )
         test = train[held]
-    shares = _shared(plan, train, kept, rng_for(plan.seed, "partition"))
-    return shares, test, {UNUSED: train[apart(np.setdiff1d(kept, np.concatenate(shares)), np.concatenate(shares), kin)]}
+    shares = _share_out(plan, train, kept, rng_for(plan.seed, "partition"))
+    return (
+        shares,
+        test,
+        {UNUSED: train[drop_kin_of(np.setdiff1d(kept, np.concatenate(shares)), np.concatenate(shares), kin)]},
+    )
 
 
-def _shared(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> Shares:
+def _share_out(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> Shares:
     asked, part = (plan.partition, plan.sites, plan.samples_per_site, rng), train[rows]
     whose = part.patients
     shares = partition(part.y, *asked) if whose is None else partition_of_patients(part.y, whose, *asked)
     return [rows[share] for share in shares]
 
 
-def _asked(plan: Plan, available: int) -> int | float:
+def _test_size(plan: Plan, available: int) -> int | float:
     if plan.test == "official":
         raise PlanError(f'test = "official" and {NO_OFFICIAL}')
     if isinstance(plan.test, float):
@@ -144,7 +148,6 @@ def _asked(plan: Plan, available: int) -> int | float:
 
 
 def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
-    """Cross-validation: one fold is the test set, and what no fold holds was never trained on in any of them."""
     if plan.sites is None or plan.folds is None:
         raise PlanError("folds need a number of sites, as in sites = 3")
     n, everything, kin = plan.samples_per_site, np.arange(len(train)), kin_of(train)
@@ -155,16 +158,16 @@ def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
     if min(map(len, shares)) < (n or 1):
         raise PlanError(f"a site of whole patients has {min(map(len, shares))} samples of {n}; ask for fewer a site")
     if plan.partition != "iid":  # skewed sites need more to choose from than the folds' own samples
-        rest = apart(np.setdiff1d(everything, test), test, kin)
-        shares = _shared(plan, train, rest, rng_for(plan.seed, "partition", plan.fold))
+        rest = drop_kin_of(np.setdiff1d(everything, test), test, kin)
+        shares = _share_out(plan, train, rest, rng_for(plan.seed, "partition", plan.fold))
         pool = np.concatenate([*shares, test])
-    return shares, train[test], {UNUSED: train[apart(np.setdiff1d(everything, pool), pool, kin)]}
+    return shares, train[test], {UNUSED: train[drop_kin_of(np.setdiff1d(everything, pool), pool, kin)]}
 
 
 def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, given: bool) -> tuple[str, ...]:
     """Notes on the ``sites`` that a ``pool`` was dealt to, and on the common ``test`` set, if ``given`` beside it."""
     notes = *_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test)), *_of_number(plan, test)
-    drawn = 0 if given else _drawn(plan, sites, test, pool)
+    drawn = 0 if given else _count_held_out(plan, sites, test, pool)
     return (*notes, *_of_unused(plan, sites, sum(map(len, pool.train.values())) - drawn))
 
 
@@ -208,8 +211,7 @@ def _of_number(plan: Plan, test: Part) -> tuple[str, ...]:
     return (f"test = {plan.test}, and {len(test)} samples are held out: patients and equal samples stay together",)
 
 
-def _drawn(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool) -> int:
-    """How many of the source's training samples are held out, and not samples of its own test set."""
+def _count_held_out(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool) -> int:
     held = [site for site in sites if site.held_out is not None]
     if held:
         of_test = () if isinstance(plan.test, float) else pool.test

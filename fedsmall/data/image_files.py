@@ -27,16 +27,16 @@ def in_channels(values: np.ndarray, ends: tuple[float, float] | None, colour: bo
     return Picture(np.repeat(values[..., None], 3, axis=2) if colour else values, ends)
 
 
-def resized(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+def resize_image(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """``values`` brought to (height, width), bilinear, with their dtype."""
     from PIL import Image
 
     if values.dtype == np.float32 and values.ndim == 3:
-        return np.stack([resized(values[..., channel], size) for channel in range(values.shape[2])], axis=-1)
+        return np.stack([resize_image(values[..., channel], size) for channel in range(values.shape[2])], axis=-1)
     return np.asarray(Image.fromarray(values).resize((size[1], size[0]), Image.Resampling.BILINEAR))
 
 
-def resampled(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+def resample_volume(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """A volume, (depth, height, width) in float32, brought to ``size`` by linear interpolation between voxels.
 
     A side that shrinks by a factor f is first smoothed by a Gaussian of (f - 1) / 2 voxels, so that none is missed.
@@ -47,16 +47,16 @@ def resampled(values: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
         return values
     factors = [before / after for before, after in zip(values.shape, size, strict=True)]
     smooth = gaussian_filter(values, [max(0.0, (factor - 1) / 2) for factor in factors], mode="nearest")
-    found = zoom(smooth, [1 / factor for factor in factors], order=1, mode="nearest", grid_mode=True)
-    return np.asarray(found, dtype=np.float32)
+    voxels = zoom(smooth, [1 / factor for factor in factors], order=1, mode="nearest", grid_mode=True)
+    return np.asarray(voxels, dtype=np.float32)
 
 
 def common_ends(pictures: Sequence[Picture]) -> tuple[float, float]:
     """The ends of what the files could hold; DataError where they differ, or one does not say."""
     ends = sorted({picture.ends for picture in pictures if picture.ends is not None})
     if len(ends) != 1 or any(picture.ends is None for picture in pictures):
-        found = " and ".join(f"{low:g} to {high:g}" for low, high in ends[:2]) or "no range that their files say"
-        raise DataError(f"the images have values from {found}; say which values count: range = [0, 4095]")
+        ranges = " and ".join(f"{low:g} to {high:g}" for low, high in ends[:2]) or "no range that their files say"
+        raise DataError(f"the images have values from {ranges}; say which values count: range = [0, 4095]")
     return ends[0]
 
 
@@ -185,7 +185,9 @@ def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) 
         raise DataError(UNREADABLE) from wrong
     if burnt:
         raise DataError("writing is burnt into its pixels (BurnedInAnnotation = YES); blank it, or leave it out")
-    return [_picture(_said_of(held, place), seen, colour, window) for place, seen in zip(places, pixels, strict=True)]
+    return [
+        _picture(_frame_header(held, place), seen, colour, window) for place, seen in zip(places, pixels, strict=True)
+    ]
 
 
 def _frame_places(count: int, frames: Frames) -> list[int]:
@@ -200,28 +202,26 @@ def _frame_places(count: int, frames: Frames) -> list[int]:
 
 
 def _frame(held: Any, place: int) -> np.ndarray:
-    """The stored values of one frame, (height, width) or (height, width, 3); the others are not decoded."""
     held.pixel_array_options(index=place)
     return np.asarray(held.pixel_array)
 
 
-def _said_of(held: Any, place: int) -> Any:
-    """What is said of one frame: by the file, by the functional groups of all frames, and by those of its own."""
+def _frame_header(held: Any, place: int) -> Any:
     from pydicom import Dataset
 
-    shared, own = (held.get(f"{whose}FunctionalGroupsSequence") or [] for whose in ("Shared", "PerFrame"))
-    if not shared and not own:
+    shared, per_frame = (held.get(f"{whose}FunctionalGroupsSequence") or [] for whose in ("Shared", "PerFrame"))
+    if not shared and not per_frame:
         return held
-    said = Dataset()
-    said.file_meta = held.file_meta
-    found = {name: held[name] for name in SAID if name in held}
-    for group in (*shared[:1], *own[place : place + 1]):  # what a frame's own says comes last, and counts
+    header = Dataset()
+    header.file_meta = held.file_meta
+    fields = {name: held[name] for name in SAID if name in held}
+    for group in (*shared[:1], *per_frame[place : place + 1]):  # what a frame's own says comes last, and counts
         for sequence, names in OF_FRAMES.items():
             for item in (group.get(sequence) or [])[:1]:
-                found |= {name: item[name] for name in names if name in item}
-    for element in found.values():
-        said.add(element)
-    return said
+                fields |= {name: item[name] for name in names if name in item}
+    for element in fields.values():
+        header.add(element)
+    return header
 
 
 def _picture(held: Any, pixels: np.ndarray, colour: bool, window: Window) -> Picture:
@@ -229,7 +229,7 @@ def _picture(held: Any, pixels: np.ndarray, colour: bool, window: Window) -> Pic
     if pixels.ndim == 3 or photometric not in GREY:
         return _coloured(photometric, pixels, colour)
     try:
-        values, ends = _seen(held, pixels, window)
+        values, ends = _apply_window(held, pixels, window)
     except DataError:
         raise
     except (AttributeError, ValueError, TypeError, LookupError, NotImplementedError) as wrong:
@@ -250,8 +250,7 @@ def _coloured(photometric: str, pixels: np.ndarray, colour: bool) -> Picture:
     return Picture(np.asarray(image if colour else image.convert("L")), EIGHT_BITS)
 
 
-def _seen(held: Any, pixels: np.ndarray, window: Window) -> tuple[np.ndarray, tuple[float, float]]:
-    """Stored values as what they stand for, in the window where there is one, and the ends of that."""
+def _apply_window(held: Any, pixels: np.ndarray, window: Window) -> tuple[np.ndarray, tuple[float, float]]:
     from pydicom.pixels.processing import apply_modality_lut, apply_voi_lut
 
     measured = apply_modality_lut(pixels, held)

@@ -1,8 +1,7 @@
 """What is predicted where it is no class: a number with a unit, the time until an event, or several labels at once.
 
-A model never sees years or euros: an outcome turns what was read into targets to train on, and a model's outputs back
-into what they say, by numbers on which the sites agree as they agree on the scaling of features. The record goes with
-the preparation of a package, so what was trained and what predicts cannot part.
+An outcome turns what was read into targets to train on, and a model's outputs back, by numbers on which the sites agree
+as on the scaling of features.
 """
 
 from typing import Annotated, Any, Literal
@@ -53,7 +52,7 @@ class Amount(Frozen):
         """Whether there is anything on which sites have to agree."""
         return self.stated is None
 
-    def told(self, y: np.ndarray) -> np.ndarray:
+    def summed_values(self, y: np.ndarray) -> np.ndarray:
         """Of what sums are told, (samples, 1), of what was read, (samples, 1)."""
         return y
 
@@ -79,7 +78,7 @@ class Amount(Frozen):
         mean, scale = self.mean_and_scale
         return np.asarray((y - mean) / scale)
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def interpret(self, outputs: np.ndarray) -> np.ndarray:
         """What a model's outputs, or targets, say in the outcome's own unit; of any shape, in float64."""
         mean, scale = self.mean_and_scale
         return np.asarray(np.asarray(outputs, dtype=np.float64) * scale + mean)
@@ -88,11 +87,11 @@ class Amount(Frozen):
 class Survival(Frozen):
     """The time until an event, or until nobody looked any more: columns ``name`` and ``event`` (1: it happened).
 
-    A model gives the log-odds that the event happens in each interval of time, for those whom it has not happened to
-    before (a discrete hazard). ``stated`` are the ends of the intervals; without them as many ``intervals`` of equal
-    length reach to two standard deviations above the mean on which the sites agree, in two digits: nobody tells the
-    longest time. Unlike Cox's partial likelihood this one is a sum over patients, and so over sites. Source: Gensheimer
-    and Narasimhan 2019; Kvamme and Borgan 2021 (the logistic hazard).
+    A model gives the log-odds of the event in each interval of time, given that it has not happened before (a discrete
+    hazard). ``stated`` are the ends of the intervals; without them ``intervals`` of equal length reach to two standard
+    deviations above the agreed mean, in two digits, so that nobody tells the longest time. Unlike Cox's partial
+    likelihood this one is a sum over patients, and so over sites. Source: Gensheimer and Narasimhan 2019; Kvamme and
+    Borgan 2021 (the logistic hazard).
     """
 
     kind: Literal["survival"] = "survival"
@@ -122,7 +121,7 @@ class Survival(Frozen):
         """What a task is told of it, once it is known."""
         return {} if self.agrees and self.ends is None else {"cuts": self.cuts}
 
-    def told(self, y: np.ndarray) -> np.ndarray:
+    def summed_values(self, y: np.ndarray) -> np.ndarray:
         """Of what sums are told, (samples, 1): the times of what was read, (samples, 2)."""
         return y[:, :1]
 
@@ -137,18 +136,16 @@ class Survival(Frozen):
         return self.model_copy(update={"ends": tuple(float(end) for end in ends)})
 
     def targets(self, y: np.ndarray) -> np.ndarray:
-        """What a model is trained on and judged by, (samples, 4), of times and events, (samples, 2).
+        """Targets, (samples, 4), of times and events, (samples, 2): intervals survived, event in the next, time, event.
 
-        How many intervals somebody came through, whether the event happened in the next, the time and the event as
-        read. Who is lost within an interval counts in those before it alone; an event after the last interval has not
-        happened yet.
+        Who is lost within an interval counts in those before it alone; an event after the last has not happened yet.
         """
         cuts, time = np.array(self.cuts), y[:, 0]
         event = (y[:, 1] > 0) & (time <= cuts[-1])
         through = np.where(event, np.searchsorted(cuts, time), np.searchsorted(cuts, time, side="right"))
         return np.stack([through, event, time, y[:, 1] > 0], axis=1).astype(np.float64)
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def interpret(self, outputs: np.ndarray) -> np.ndarray:
         """The probability of having come through each interval, (..., intervals), of outputs of that shape."""
         return survival_of(outputs)
 
@@ -184,7 +181,7 @@ class Findings(Frozen):
         """What a task is told of it."""
         return {"labels": self.names}
 
-    def told(self, y: np.ndarray) -> np.ndarray:
+    def summed_values(self, y: np.ndarray) -> np.ndarray:
         """Of what sums are told, (samples, 0): nothing."""
         return y[:, :0]
 
@@ -196,7 +193,7 @@ class Findings(Frozen):
         """What a model is trained on, (samples, labels), as it was read."""
         return np.asarray(y, dtype=np.float64)
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def interpret(self, outputs: np.ndarray) -> np.ndarray:
         """The probability of each label, (..., labels), of log-odds of that shape."""
         return np.asarray(expit(np.asarray(outputs, dtype=np.float64)))
 

@@ -117,9 +117,9 @@ def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.ra
         odds, counts = rng.dirichlet(alpha * len(prior) * prior), np.zeros(len(prior), dtype=int)
         while (missing := per_site - counts.sum()) > 0:
             left = np.array([len(rows) for rows in members]) - counts
-            now = np.where(left > 0, odds, 0.0)
-            now = now / now.sum() if now.sum() > 0 else left / left.sum()
-            counts += np.minimum(rng.multinomial(missing, now), left)
+            odds_left = np.where(left > 0, odds, 0.0)
+            odds_left = odds_left / odds_left.sum() if odds_left.sum() > 0 else left / left.sum()
+            counts += np.minimum(rng.multinomial(missing, odds_left), left)
         shares.append(_take(members, dict(enumerate(counts.tolist()))))
     return shares
 
@@ -190,10 +190,10 @@ def _possible_alpha(alpha: Any) -> None:
 def partition_of_patients(
     y: np.ndarray, patients: np.ndarray, spec: Spec, sites: int | None, per_site: int | None, rng: np.random.Generator
 ) -> Shares:
-    """As :func:`partition`, where ``patients`` (samples,) says whose each sample is: all of a patient's go to one site.
+    """As :func:`partition`, but all samples of a patient, ``patients`` (samples,), go to one site.
 
-    Patients count by the class that most of their samples have. Where a site gets so many samples, patients are drawn
-    until it has them, and what the last one has beyond that is used nowhere. Raises PlanError where that cannot be had.
+    Patients count by the class of most of their samples. Where sites have sizes, patients are drawn until a site has
+    its samples; the rest of the last patient's is unused. Raises PlanError where that cannot be had.
     """
     of = np.unique(patients, return_inverse=True)[1]
     kind, value = read_spec(spec)

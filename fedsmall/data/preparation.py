@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsmall.data import standardise
-from fedsmall.data.image_files import EIGHT_BITS, Frames, Picture, Window, read_pictures, resampled, resized
+from fedsmall.data.image_files import EIGHT_BITS, Frames, Picture, Window, read_pictures, resample_volume, resize_image
 from fedsmall.data.outcomes import Outcome
 from fedsmall.data.standardise import Scaling
 from fedsmall.data.table_files import check_no_text, is_missing, number_block, plain
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Columns(Frozen):
     """Columns of a table by their names, in the order in which a model takes them.
 
-    One of ``categories`` becomes a feature of 0 and 1 for each of its values; what is not listed is none of them, or
-    refused (``unlisted``). A cell may be ``missing``, or is refused; ``markers`` are further words for that, and 0 is
-    one in ``never_zero``. ``header`` names the columns of files that have no header.
+    One of ``categories`` becomes a feature of 0 and 1 for each value; ``unlisted`` values are none of them, or refused.
+    A cell may be ``missing``, or is refused; ``markers`` are further words for that, and 0 is one in ``never_zero``.
+    ``header`` names the columns of files without one.
     """
 
     kind: Literal["table"] = "table"
@@ -102,9 +102,9 @@ class Columns(Frozen):
 class Pixels(Frozen):
     """Images of ``channels`` (1 or 3) and one ``size``: (height, width), of volumes depth before them.
 
-    Others are brought to it where ``resize``, else refused; None until images have been read. ``range`` are the values
-    that become -1 and 1, None for 8 bits, ``stated`` where the scenario says them. ``window``, ``slice``, ``frames``
-    and ``volume`` say what of DICOM and NIfTI files is meant (:mod:`fedsmall.data.image_files`).
+    Others are resized where ``resize``, else refused; ``size`` is None until images have been read. ``range`` are the
+    values that become -1 and 1, None for 8 bits, ``stated`` where the scenario says them. For ``window``, ``slice``,
+    ``frames`` and ``volume`` see :mod:`fedsmall.data.image_files`.
     """
 
     kind: Literal["images"] = "images"
@@ -125,7 +125,7 @@ class Pixels(Frozen):
     def pictures(self, path: Path) -> list[Picture]:
         """The images in a file before they are brought to one size and range; volumes, being large, after it."""
         read = read_pictures(path, self.channels == 3, self.window, self.slice, self.frames, self.volume)
-        return [each._replace(values=self._sized(each.values)) for each in read] if self.volume else read
+        return [picture._replace(values=self._resize(picture.values)) for picture in read] if self.volume else read
 
     def fitting(self, path: Path) -> list[Picture]:
         """The images in a file for a model; DataError where they are of another depth than those of training."""
@@ -137,24 +137,24 @@ class Pixels(Frozen):
 
     def arrays(self, pictures: Sequence[tuple[str, Picture]]) -> np.ndarray:
         """As :meth:`numbers`, of images that have been read."""
-        held = [(name, self._sized(picture.values)) for name, picture in pictures]
-        sides, what, some = (3, "volume", [16, 32, 32]) if self.volume else (2, "image", [28, 28])
+        held = [(name, self._resize(picture.values)) for name, picture in pictures]
+        sides, what, example = (3, "volume", [16, 32, 32]) if self.volume else (2, "image", [28, 28])
         shapes = sorted({values.shape[:sides] for _, values in held})
         if self.size is not None and shapes != [self.size]:
             name, odd = next((name, values.shape[:sides]) for name, values in held if values.shape[:sides] != self.size)
             raise DataError(f"the {what} is {_times(odd)}, and the model takes {_times(self.size)}", file=name)
         if len(shapes) > 1:
             raise DataError(
-                f"the {what}s have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = {some}"
+                f"the {what}s have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = {example}"
             )
         stacked = np.stack([values for _, values in held])
         grey = stacked.ndim == 1 + sides
         return stacked[:, None] if grey else np.ascontiguousarray(np.moveaxis(stacked, -1, 1))
 
-    def _sized(self, values: np.ndarray) -> np.ndarray:
+    def _resize(self, values: np.ndarray) -> np.ndarray:
         if self.size is None or not self.resize:
             return values
-        return resampled(values, self.size) if self.volume else resized(values, self.size)
+        return resample_volume(values, self.size) if self.volume else resize_image(values, self.size)
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """``x`` (images, channels, *size) from -1 to 1; what is beyond the range counts as its end."""
@@ -221,8 +221,8 @@ class Agreed(Frozen):
 class Preparation(Frozen):
     """From rows as they were read to what a model takes.
 
-    ``shape`` is a sample's. ``ranges`` are public, ``agreed`` is what sites worked out together (where ``scaled``): no
-    feature has both. ``outcome`` is what is predicted, where that is no class.
+    ``shape`` is a sample's. ``ranges`` are public, ``agreed`` is worked out by the sites (where ``scaled``): no feature
+    has both. ``outcome`` is what is predicted, where that is no class.
     """
 
     form: Form
@@ -238,9 +238,9 @@ class Preparation(Frozen):
         """Whether there is anything on which sites have to agree, of features or of what is predicted."""
         return self.scaled or (self.outcome is not None and self.outcome.agrees)
 
-    def told(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Of what a site tells sums, (samples, numbers): of its features where they are scaled, and of its outcome."""
-        outcome = [self.outcome.told(y)] if self.outcome is not None and self.outcome.agrees else []
+    def summed_values(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The values of which a site reports sums, (samples, numbers): scaled features, and its outcome."""
+        outcome = [self.outcome.summed_values(y)] if self.outcome is not None and self.outcome.agrees else []
         if not outcome:
             return x
         return np.concatenate([*([x.reshape(len(x), -1)] if self.scaled else []), *outcome], axis=1)
@@ -274,8 +274,7 @@ class Preparation(Frozen):
     def unusual(self, x: np.ndarray) -> np.ndarray:
         """Which values of ``x`` (samples, *shape) are outside the public ranges, or far from the agreed mean.
 
-        No smallest or largest value is kept for it, which would be a patient's. Features of categories are never
-        unusual.
+        By the mean, for the smallest and largest value would be a patient's. Categories are never unusual.
         """
         if self.ranges is not None:
             return self.ranges.outside(x)

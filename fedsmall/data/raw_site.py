@@ -18,8 +18,7 @@ from fedsmall.plan import Plan
 class RawSite:
     """The samples of one site as they were read, split into those to train on and those held out.
 
-    ``floor`` is the least number of patients of whom a sum is told, ``notes`` what its source says of the data;
-    ``kept_back`` tells when to stop, and no model is trained on it.
+    ``floor`` is the least number of patients in a reported sum; ``kept_back`` are for early stopping alone.
     """
 
     name: str
@@ -37,12 +36,12 @@ class RawSite:
         return self.preparation.agrees
 
     @property
-    def told(self) -> np.ndarray:
-        """Of what the site tells sums, a column for each feature and for its target: (samples, ...)."""
-        return self.preparation.told(self.train.x, self.train.y)
+    def summed_values(self) -> np.ndarray:
+        """The values of which the site reports sums, a column for each feature and for its target: (samples, ...)."""
+        return self.preparation.summed_values(self.train.x, self.train.y)
 
     @property
-    def told_names(self) -> tuple[str, ...]:
+    def summed_names(self) -> tuple[str, ...]:
         """The names of those columns; none where features have none."""
         outcome, features = self.preparation.outcome, self.task.feature_names if self.preparation.scaled else ()
         target = (outcome.name,) if outcome is not None and outcome.agrees else ()
@@ -50,7 +49,7 @@ class RawSite:
 
     def sums(self) -> Sums | None:
         """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
-        return sums_of(self.told, self.floor, self.train.patients) if self.scaled else None
+        return sums_of(self.summed_values, self.floor, self.train.patients) if self.scaled else None
 
     def class_sums(self) -> Sums:
         """What this site tells of the classes of its training samples, for weights."""
@@ -59,9 +58,9 @@ class RawSite:
     def withheld(self) -> tuple[str, ...]:
         """The features (and target) of which this site tells nothing, for it has fewer than ``floor`` values there."""
         sums = self.sums()
-        if sums is None or not self.told_names:
+        if sums is None or not self.summed_names:
             return ()
-        return tuple(name for name, count in zip(self.told_names, sums.count, strict=True) if count == 0)
+        return tuple(name for name, count in zip(self.summed_names, sums.count, strict=True) if count == 0)
 
     def learns(self, scaling: Scaling | None) -> Task:
         """The task with what the sites agreed on of its targets."""
@@ -79,8 +78,8 @@ class RawSite:
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:
     """The scaling that the sites agree on, in the order of their names; ``None`` where nothing is scaled."""
-    told = [site.sums() for site in sorted(sites, key=lambda site: site.name)]
-    known = [sums for sums in told if sums is not None]
+    reported = [site.sums() for site in sorted(sites, key=lambda site: site.name)]
+    known = [sums for sums in reported if sums is not None]
     return agree(known) if known else None
 
 
@@ -109,7 +108,7 @@ def class_sums(y: np.ndarray, classes: int, floor: int, patients: np.ndarray | N
     """What a site may tell of its classes: sums of :func:`one_hot`; nothing of a class of few patients."""
     hot = one_hot(y, classes)
     sums = sums_of(hot, floor, patients)
-    counts = [patients_with(hot == each, patients) for each in (1, 0)]
+    counts = [patients_with(hot == value, patients) for value in (1, 0)]
     few = np.any([(count > 0) & (count < floor) for count in counts], axis=0)
     return Sums(*(np.where(few, 0.0, values) for values in (sums.count, sums.total, sums.squares)))
 

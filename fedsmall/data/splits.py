@@ -15,12 +15,12 @@ COARSE = 4  # samples for each different one, from which on equal samples are di
 def kin_of(part: Part) -> np.ndarray | None:
     """The group of each sample, (samples,): one patient's rows, and equal samples; None where all are alone.
 
-    Groups grow together. Where samples are ``coarse`` equal ones are no group: three answers make eight rows at most.
+    Where samples are ``coarse`` equal ones are no group: three answers make eight rows at most.
     """
     groups = twins(part.x)
     groups = np.arange(len(groups)) if coarse(groups) else groups
     if part.patients is not None:
-        groups = _joined(groups, np.unique(part.patients, return_inverse=True)[1])
+        groups = _join_groups(groups, np.unique(part.patients, return_inverse=True)[1])
     return groups if groups.max(initial=-1) + 1 < len(groups) else None
 
 
@@ -47,30 +47,30 @@ def representatives(groups: np.ndarray) -> np.ndarray:
     return np.sort(np.unique(groups, return_index=True)[1])
 
 
-def apart(rows: np.ndarray, taken: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+def drop_kin_of(rows: np.ndarray, taken: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     """Those of ``rows`` that have no kin among the ``taken`` rows."""
     return rows if groups is None else rows[~np.isin(groups[rows], groups[taken])]
 
 
-def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _join_groups(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    size = int(one.max()) + int(other.max()) + 2
-    edges = coo_matrix((np.ones(len(one)), (one, other + one.max() + 1)), shape=(size, size))
-    labels = connected_components(edges, directed=False)[1][one]
+    size = int(first.max()) + int(second.max()) + 2
+    edges = coo_matrix((np.ones(len(first)), (first, second + first.max() + 1)), shape=(size, size))
+    labels = connected_components(edges, directed=False)[1][first]
     return np.asarray(np.unique(labels, return_inverse=True)[1])
 
 
 def _digests(x: np.ndarray) -> np.ndarray:
     """A number for each sample, (samples,), the same for equal ones."""
     draws = np.random.default_rng(0)
-    found = np.zeros(len(x), dtype=np.uint64)
+    digests = np.zeros(len(x), dtype=np.uint64)
     factors = draws.integers(0, 2**64, -(-x[:1].nbytes // 8), dtype=np.uint64) | np.uint64(1)
     for start in range(0, len(x), ROWS_AT_ONCE):
         words = _words(x[start : start + ROWS_AT_ONCE])  # (rows, words)
-        found[start : start + len(words)] = (words * factors).sum(axis=1, dtype=np.uint64)
-    return found
+        digests[start : start + len(words)] = (words * factors).sum(axis=1, dtype=np.uint64)
+    return digests
 
 
 def _words(x: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def hold_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices to train on and indices held out, ascending: ``test`` samples, or that share of every class.
 
-    The samples of a group of ``kin`` (:func:`kin_of`) stay together: then as many of each class as whole groups make.
+    Groups of ``kin`` (:func:`kin_of`) stay whole: then as many of each class as whole groups make.
     """
     classes = classes_of(y)
     labels, sizes = np.unique(classes, return_counts=True)
@@ -108,7 +108,6 @@ def hold_out(
 
 
 def _whole_groups(order: np.ndarray, classes: np.ndarray, wanted: Counter[int], kin: np.ndarray) -> np.ndarray:
-    """Whole groups in the ``order`` of their first samples, each taken that brings the classes nearer to ``wanted``."""
     first = np.zeros(len(classes), dtype=bool)
     first[representatives(kin)] = True
     members = np.split(np.argsort(kin, kind="stable"), np.cumsum(np.bincount(kin))[:-1])
@@ -122,7 +121,7 @@ def _whole_groups(order: np.ndarray, classes: np.ndarray, wanted: Counter[int], 
 
 
 def _by_largest_rest(count: int, sizes: np.ndarray) -> list[int]:
-    """``count`` in whole parts as the ``sizes`` are to each other (Hamilton)."""
+    """``count`` in whole parts in the proportions of ``sizes`` (Hamilton's method)."""
     exact = count * sizes / sizes.sum()
     parts = np.floor(exact).astype(int)
     parts[np.argsort(parts - exact, kind="stable")[: count - parts.sum()]] += 1
@@ -137,12 +136,12 @@ def classes_of(y: np.ndarray) -> np.ndarray:
 def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
     """``folds`` disjoint sets of ascending indices into ``y``, (samples,), that together are all of it.
 
-    Each holds every class in its share to within one sample; targets that are no classes count as one. Where there are
-    ``kin``, that holds of the groups' first samples, and the others follow. PlanError where a class is too small.
+    Each holds every class in its share to within one sample (with ``kin``, to within one group); targets that are no
+    classes count as one. PlanError where a class is too small.
     """
     classes = classes_of(y)
-    there = np.arange(len(classes)) if kin is None else representatives(kin)
-    for value, count in zip(*np.unique(classes[there], return_counts=True), strict=True):
+    indices = np.arange(len(classes)) if kin is None else representatives(kin)
+    for value, count in zip(*np.unique(classes[indices], return_counts=True), strict=True):
         if count < folds:
             what = "samples" if kin is None else "patients or different samples"
             raise PlanError(
@@ -150,7 +149,7 @@ def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | Non
                 "Take fewer folds, or more samples."
             )
     rng = rng_for(seed, "folds")
-    shuffled = there[rng.permutation(len(there))]
+    shuffled = indices[rng.permutation(len(indices))]
     dealt = shuffled[np.argsort(classes[shuffled], kind="stable")]  # class by class, shuffled within
     return tuple(with_kin(dealt[fold::folds], kin) for fold in range(folds))
 
@@ -166,7 +165,7 @@ def fold_split(
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
     With ``sites`` = ``folds`` - 1, as in the papers, site i holds the fold i + 1 places after the tested one, in a
-    circle; else the folds in that order are cut into ``sites`` stratified parts. Groups of ``kin`` stay whole.
+    circle; else these folds are cut into ``sites`` stratified parts. Groups of ``kin`` stay whole.
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
@@ -194,8 +193,8 @@ def fold_pool(
 ) -> np.ndarray:
     """A stratified draw from ``y``, just large enough that every site gets ``samples_per_site`` in every fold.
 
-    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most. What is
-    left over was never trained on, whatever the fold: an independent test set. PlanError where ``y`` is too short.
+    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most. The rest
+    is an independent test set for every fold. PlanError where ``y`` is too short.
     """
     size = -(-sites * samples_per_site * folds // (folds - 1))
     if size > len(y):
@@ -212,7 +211,7 @@ def fold_pool(
 
 def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     kept = pool[np.sort(np.unique(kin[pool], return_index=True)[1])]
-    others = apart(representatives(kin), kept, kin)
+    others = drop_kin_of(representatives(kin), kept, kin)
     if len(others) < len(pool) - len(kept):
         raise PlanError(f"of {len(kin)} samples only {len(kept) + len(others)} differ; take fewer samples per site")
     for row in np.setdiff1d(pool, kept):
@@ -226,9 +225,8 @@ def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np
 def keep_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
     """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
 
-    Every class gives its share to within one sample, and which one gives more is drawn: places at equal distances from
-    a random one, in an order sorted by class. A site of one sample keeps back none. The samples of a group of ``kin``
-    (:func:`fedsmall.data.splits.kin_of`) stay together: then the share is of groups, by the class of their first.
+    Every class gives its share to within one sample: systematic sampling, from a random start, in order of class. A
+    site of one sample keeps back none. With ``kin`` the share is of whole groups, by the class of their first.
     """
     whose = np.arange(len(y)) if kin is None else kin
     _, first, group = np.unique(whose, return_index=True, return_inverse=True)

@@ -1,8 +1,7 @@
 """Features are brought to mean 0 and spread 1 by sums over the sites; no value of a patient leaves for it.
 
-A site sends three numbers a feature (:func:`sums`); from all sites' numbers everyone gets the same mean and scale
-(:func:`agree`); each site applies them to its own samples (:func:`apply`), where a missing value becomes the mean, 0.
-The simulation goes through the same three functions in the same order, so its bits are those of real sites.
+Each site sends :func:`sums`, all get the scaling of :func:`agree`, and each applies it (:func:`apply`), where a missing
+value becomes the mean. The simulation calls the same functions in the same order, so its bits are those of real sites.
 """
 
 from collections.abc import Sequence
@@ -39,9 +38,9 @@ def sums(x: np.ndarray, floor: int = COUNT_FLOOR, patients: np.ndarray | None = 
     """
     present = ~np.isnan(x)
     count = present.sum(axis=0).astype(np.float64)
-    told = patients_with(present, patients) >= max(floor, 1)
-    values = np.where(present & told, x, 0.0).astype(np.float64)
-    return Sums(np.where(told, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
+    reported = patients_with(present, patients) >= max(floor, 1)
+    values = np.where(present & reported, x, 0.0).astype(np.float64)
+    return Sums(np.where(reported, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
 
 
 def patients_with(present: np.ndarray, patients: np.ndarray | None) -> np.ndarray:

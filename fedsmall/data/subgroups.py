@@ -1,8 +1,7 @@
-"""Subgroups: which patients a report also looks at by themselves, by columns of a table that need not be features.
+"""Subgroups: groups of patients, by columns of a table, that a report also looks at by themselves.
 
-``subgroups = ["sex", "age>=60", "bmi>=25, 30"]`` in a task: the values of a column, or the parts between stated cuts.
-A column of many numbers without cuts is cut at its thirds, over all rows of the table. A row keeps the names of its
-groups and no value. Models never see them.
+``subgroups = ["sex", "age>=60", "bmi>=25, 30"]`` in a task: the values of a column, or the parts between stated cuts;
+many numbers without cuts are cut at their thirds over all rows. Models never see them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +38,11 @@ def read_subgroups(given: Any) -> tuple[Subgroups, ...]:
     """What a task's ``subgroups`` say. Raises PlanError, in one line, for what is none."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
         raise PlanError(f"subgroups lists columns, with cuts where these are numbers: {EXAMPLE}; got {given!r}")
-    found = tuple(_one(word) for word in given)
-    columns = [each.column for each in found]
+    subgroups = tuple(_one(word) for word in given)
+    columns = [subgroup.column for subgroup in subgroups]
     if twice := next((column for column in columns if columns.count(column) > 1), None):
         raise PlanError(f'subgroups names {twice!r} twice; several cuts go into one: "{twice}>=40, 60"')
-    return found
+    return subgroups
 
 
 def _one(word: str) -> Subgroups:
@@ -62,16 +61,16 @@ def of_table(
 ) -> dict[str, Part]:
     """The samples of every site's table with the groups of their rows. Raises DataError by column, never by value."""
     for frame in frames.values():
-        need(frame, [each.column for each in asked], "a subgroup")
+        need(frame, [subgroup.column for subgroup in asked], "a subgroup")
     named: dict[str, dict[str, np.ndarray]] = {name: {} for name in frames}
-    for each in asked:
-        columns = {name: frame[each.column] for name, frame in frames.items()}
+    for subgroup in asked:
+        columns = {name: frame[subgroup.column] for name, frame in frames.items()}
         missing = {name: is_missing(cells, markers).to_numpy(dtype=bool) for name, cells in columns.items()}
         numbers = {name: as_numbers(cells, markers) for name, cells in columns.items()}
         words = {name: np.array([plain(cell) for cell in cells], dtype=str) for name, cells in columns.items()}
         text = any((np.isnan(numbers[name]) & ~missing[name]).any() for name in frames)
-        for name, groups in _divided(each, words, missing, None if text else numbers).items():
-            named[name][each.column] = groups
+        for name, groups in _group_rows(subgroup, words, missing, None if text else numbers).items():
+            named[name][subgroup.column] = groups
     return {name: replace(part, groups=named[name]) for name, part in parts.items()}
 
 
@@ -83,14 +82,14 @@ def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
     if not known or any(x.ndim != 2 for x in values.values()):
         raise PlanError("subgroups are columns of a table, and these samples are none. Leave subgroups out.")
     named: dict[tuple[str, str], dict[str, np.ndarray]] = {key: {} for key in values}
-    for each in asked:
-        if each.column not in known:
-            raise PlanError(f"subgroups: there is no feature {each.column!r}. {nearest(each.column, known)}")
-        numbers = {key: x[:, known.index(each.column)].astype(np.float64) for key, x in values.items()}
+    for subgroup in asked:
+        if subgroup.column not in known:
+            raise PlanError(f"subgroups: there is no feature {subgroup.column!r}. {nearest(subgroup.column, known)}")
+        numbers = {key: x[:, known.index(subgroup.column)].astype(np.float64) for key, x in values.items()}
         missing = {key: np.isnan(column) for key, column in numbers.items()}
         words = {key: np.array([plain(value) for value in column], dtype=str) for key, column in numbers.items()}
-        for key, groups in _divided(each, words, missing, numbers).items():
-            named[key][each.column] = groups
+        for key, groups in _group_rows(subgroup, words, missing, numbers).items():
+            named[key][subgroup.column] = groups
     marked = {
         half: {site: replace(part, groups=named[half, site]) for site, part in parts.items()}
         for half, parts in halves.items()
@@ -98,17 +97,17 @@ def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
     return replace(pool, train=marked["train"], test=marked["test"])
 
 
-def _divided(
+def _group_rows(
     asked: Subgroups, words: Mapping[Any, np.ndarray], missing: Mapping[Any, np.ndarray], numbers: Any
 ) -> dict[Any, np.ndarray]:
     """The name of each row's group, by table; ``numbers`` is None for a column of words."""
-    there = sorted(set(np.concatenate([words[key][~missing[key]] for key in words]).tolist()))
+    present = sorted(set(np.concatenate([words[key][~missing[key]] for key in words]).tolist()))
     if asked.cuts and numbers is None:
         raise DataError(f"subgroups: column {asked.column!r} holds text, which has no cuts; name the column alone")
-    if numbers is None or (not asked.cuts and len(there) <= FEW_NUMBERS):
-        if len(there) > MOST_VALUES:
+    if numbers is None or (not asked.cuts and len(present) <= FEW_NUMBERS):
+        if len(present) > MOST_VALUES:
             raise DataError(
-                f"subgroups: column {asked.column!r} has {len(there)} values; {MOST_VALUES} groups are the most"
+                f"subgroups: column {asked.column!r} has {len(present)} values; {MOST_VALUES} groups are the most"
             )
         return {key: np.where(missing[key], UNKNOWN, words[key]) for key in words}
     known = np.concatenate([numbers[key][~missing[key]] for key in words])

@@ -1,7 +1,4 @@
-"""Tables in files as cells: text, Parquet and Excel; and which cells are numbers, text or missing.
-
-What is no table, or would be read wrongly in silence, is an error with its line.
-"""
+"""Tables in files as cells: text, Parquet and Excel; and which cells are numbers, text or missing."""
 
 import codecs
 import csv
@@ -93,13 +90,13 @@ def check_no_text(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) 
     counts = {columns[place]: int(count) for place, count in enumerate(text.sum(axis=0)) if count}
     if not counts:
         return
-    found = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in list(counts.items())[:8])
+    named = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in list(counts.items())[:8])
     more = f" and {len(counts) - 8} more columns" if len(counts) > 8 else ""
-    raise DataError(f"text where numbers are expected, in column {found}{more}. {_cure(frame, columns, text)}")
+    raise DataError(f"text where numbers are expected, in column {named}{more}. {_cure(frame, columns, text)}")
 
 
 def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
-    row, place = (int(found[0]) for found in np.nonzero(text))
+    row, place = (int(index[0]) for index in np.nonzero(text))
     cell = str(frame[columns[place]].iloc[row]).strip()
     if DATE.fullmatch(cell):
         return "It looks like dates: make them numbers (an age, days since), or leave them out with drop = [...]"
@@ -181,7 +178,11 @@ def read_excel(path: Path, sheet: str | None) -> list[Row]:
     unreadable = (InvalidFileException, BadZipFile, ParseError, OSError, ValueError, LookupError, TypeError)
     try:
         book = load_workbook(path, read_only=True, data_only=True)
-        visible = {each.title: _sheet_rows(each) for each in book.worksheets if each.sheet_state == "visible"}
+        visible = {
+            worksheet.title: _sheet_rows(worksheet)
+            for worksheet in book.worksheets
+            if worksheet.sheet_state == "visible"
+        }
         book.close()
     except unreadable as wrong:
         raise DataError("the file is no Excel workbook, is damaged, or is protected by a password") from wrong
@@ -215,8 +216,8 @@ def _sheet_rows(sheet: Any) -> list[Row]:
 
 
 def _filled_width(row: Sequence[str]) -> int:
-    there = np.flatnonzero([bool(cell) for cell in row])
-    return int(there[-1]) + 1 if len(there) else 0
+    filled = np.flatnonzero([bool(cell) for cell in row])
+    return int(filled[-1]) + 1 if len(filled) else 0
 
 
 SEPARATORS = ",;\t|"
@@ -235,7 +236,7 @@ def read_table(
 ) -> "DataFrame":
     """The cells of a table as text, with its header's names, or ``names`` where it has no header.
 
-    Parquet holds numbers, and names of its own. Raises DataError, with the file's name, where it is no table.
+    Raises DataError, with the file's name, where it is no table.
     """
     check_is_regular(path)
     try:
@@ -246,7 +247,9 @@ def read_table(
         if ending in PARQUET:
             return read_parquet(path)
         if ending in EXCEL:
-            return _framed([(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, "")
+            return _frame_of(
+                [(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, ""
+            )
         return _read_text(path, separator, decimal, names)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
@@ -299,10 +302,10 @@ def _line(shared: Sequence[str], known: Sequence[str]) -> str:
 def _read_text(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
     text = _text(path)
     text = text if text.isascii() else text.translate(FIXED_BLANKS)
-    return _framed(list(_lines(text, separator or _separator(text))), names, decimal)
+    return _frame_of(list(_lines(text, separator or _separator(text))), names, decimal)
 
 
-def _framed(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
+def _frame_of(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
     import pandas
 
     if not rows:
@@ -340,7 +343,6 @@ def _check_lengths(width: int, rows: Sequence[tuple[int, list[str]]]) -> None:
 
 
 def _text(path: Path) -> str:
-    """The file as text: UTF-8, UTF-16 with its mark, or else what spreadsheets on Windows still write."""
     raw = path.read_bytes()
     if path.suffix.lower() == ".gz":
         try:
@@ -350,16 +352,16 @@ def _text(path: Path) -> str:
     if raw.startswith(SPREADSHEETS):
         raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
     if raw.startswith(UTF_16) and not raw.startswith(UTF_32):
-        return _decoded(raw, "utf-16")
+        return _decode(raw, "utf-16")
     if b"\x00" in raw[:10_000]:
         raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return _decoded(raw, "cp1252")
+        return _decode(raw, "cp1252")
 
 
-def _decoded(raw: bytes, encoding: str) -> str:
+def _decode(raw: bytes, encoding: str) -> str:
     try:
         return raw.decode(encoding)
     except UnicodeDecodeError as wrong:

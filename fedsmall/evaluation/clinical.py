@@ -125,24 +125,24 @@ def calibration(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> list[B
     """The bins of equal width that hold samples, from low to high probability; an edge belongs to the lower one."""
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
     return [
-        Bin(int(mine.sum()), float(p[mine].mean()), wilson(int(positive[mine].sum()), int(mine.sum())))
-        for mine in (place == each for each in range(bins))
-        if mine.any()
+        Bin(int(in_bin.sum()), float(p[in_bin].mean()), wilson(int(positive[in_bin].sum()), int(in_bin.sum())))
+        for in_bin in (place == number for number in range(bins))
+        if in_bin.any()
     ]
 
 
 def calibration_error(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> float:
     """ECE: the mean distance of predicted from observed over the bins, by their samples (Naeini et al. 2015)."""
     return sum(
-        each.samples * abs(each.predicted - each.observed.value) for each in calibration(p, positive, bins)
+        group.samples * abs(group.predicted - group.observed.value) for group in calibration(p, positive, bins)
     ) / len(p)
 
 
 STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], Estimate]] = {
     "ROC-AUC": auc,
-    "average precision": lambda p, positive: resampled(average_precision, p, positive, within=positive),
-    "Brier score": lambda p, positive: resampled(brier, p, positive, within=positive),
-    "calibration error (ECE)": lambda p, positive: resampled(calibration_error, p, positive, within=positive),
+    "average precision": lambda p, positive: bootstrap_interval(average_precision, p, positive, within=positive),
+    "Brier score": lambda p, positive: bootstrap_interval(brier, p, positive, within=positive),
+    "calibration error (ECE)": lambda p, positive: bootstrap_interval(calibration_error, p, positive, within=positive),
 }
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
@@ -188,7 +188,7 @@ NUMBER_STATISTICS = {  # what a report shows of one model
 }
 
 
-def resampled(
+def bootstrap_interval(
     statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None, draws: int = DRAWS
 ) -> Estimate:
     """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
@@ -197,11 +197,11 @@ def resampled(
     """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
-    found = []
+    values = []
     for _ in range(draws):
         drawn = np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)])
-        found.append(statistic(*(array[drawn] for array in arrays)))
-    low, high = np.nanpercentile(found, [2.5, 97.5]) if not np.isnan(found).all() else (np.nan, np.nan)
+        values.append(statistic(*(array[drawn] for array in arrays)))
+    low, high = np.nanpercentile(values, [2.5, 97.5]) if not np.isnan(values).all() else (np.nan, np.nan)
     return Estimate(float(statistic(*arrays)), float(low), float(high))
 
 
@@ -217,16 +217,16 @@ def thresholds_of(plan: Plan, p: np.ndarray, positive: np.ndarray) -> dict[str, 
     return {"youden": best_threshold(p, positive), "sensitivity": least_sensitivity(p, positive, wanted)}
 
 
-def chosen_threshold(plan: Plan, found: Mapping[str, float]) -> tuple[float, str] | None:
+def chosen_threshold(plan: Plan, thresholds: Mapping[str, float]) -> tuple[float, str] | None:
     """The threshold that a plan asks for and how it was found, of those ``found``; None where it leaves that open."""
     asked = plan.threshold
     if isinstance(asked, float):
         return asked, "given in the scenario"
-    if asked is None or not found:
+    if asked is None or not thresholds:
         return None
     if isinstance(asked, dict):
-        return found["sensitivity"], f"sensitivity {asked['sensitivity']:g} on the training samples"
-    return found["youden"], "Youden's index on the training samples"
+        return thresholds["sensitivity"], f"sensitivity {asked['sensitivity']:g} on the training samples"
+    return thresholds["youden"], "Youden's index on the training samples"
 
 
 def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:

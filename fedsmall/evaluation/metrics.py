@@ -46,10 +46,10 @@ def metrics_of(loss: str) -> tuple[str, ...]:
 
 
 def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
-    """What methods are judged by where nobody says: accuracy, or the AUC where accuracy would be fooled.
+    """The metric by which methods are judged by default.
 
-    That is where the commonest training class holds ten points more than an equal share. Grades are judged by kappa,
-    numbers by mean absolute error, times by concordance, labels by AUC.
+    Accuracy, or the AUC where the commonest class holds ten points more than an equal share; kappa for grades, mean
+    absolute error for numbers, concordance for times, AUC for labels.
     """
     if task.kind != "classes" or task.ordered:
         return metrics_of(task.loss)[0]
@@ -71,30 +71,30 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
     if not len(y):
         return {}
     with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
-        found = {"loss": _losses(outputs, y, task.loss)}
+        metrics = {"loss": _losses(outputs, y, task.loss)}
         if task.kind == "numbers":
-            found |= number_metrics(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
+            metrics |= number_metrics(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
         if task.kind == "times":
-            found |= _of_times(outputs, y, task)
+            metrics |= _of_times(outputs, y, task)
         if task.kind == "labels":
-            found |= label_metrics(outputs, y, task.metrics)
+            metrics |= label_metrics(outputs, y, task.metrics)
     if task.kind == "classes":
         scores = by_class(outputs, task.loss)
-        found |= _of_classes(scores, y, task.classes, with_auc="auc" in task.metrics)
+        metrics |= _of_classes(scores, y, task.classes, with_auc="auc" in task.metrics)
         if "average_precision" in task.metrics:
-            found["average_precision"] = _average_precision(scores, y, task.classes)
+            metrics["average_precision"] = _average_precision(scores, y, task.classes)
         if "brier" in task.metrics:
-            found["brier"] = squared_distances(probabilities(outputs, task.loss), y).mean(axis=-1)
-    return {name: found[name] for name in task.metrics if name in found and not np.isnan(found[name]).all()}
+            metrics["brier"] = squared_distances(probabilities(outputs, task.loss), y).mean(axis=-1)
+    return {name: metrics[name] for name in task.metrics if name in metrics and not np.isnan(metrics[name]).all()}
 
 
-def predicted(outputs: np.ndarray) -> np.ndarray:
+def predicted_classes(outputs: np.ndarray) -> np.ndarray:
     """The class that every row of outputs names: (..., outputs) -> (...). A tie goes to the lower class."""
     return (outputs[..., 0] > 0).astype(np.int64) if outputs.shape[-1] == 1 else outputs.argmax(axis=-1)
 
 
 def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int, with_auc: bool) -> dict[str, np.ndarray]:
-    guess = predicted(outputs)  # (models, samples)
+    guess = predicted_classes(outputs)  # (models, samples)
     cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
     table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
     return of_matrices(table) | ({"auc": _auc(outputs, y, classes)} if with_auc else {})
@@ -123,11 +123,11 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _average_precision(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    each = [
+    precisions = [
         [average_precision(scores[k], y == label) for label, scores in _class_scores(outputs, classes)]
         for k in range(len(outputs))
     ]
-    return known_mean(np.array(each))
+    return known_mean(np.array(precisions))
 
 
 def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
@@ -248,25 +248,29 @@ def label_metrics(outputs: np.ndarray, y: np.ndarray, asked: Collection[str]) ->
 
     Means over labels, but "subset_accuracy": the share of samples of which all labels are right.
     """
-    there, called = np.asarray(y) > 0, outputs > 0
-    right = called == there
-    found = {"subset_accuracy": right.all(axis=2).mean(axis=1), "label_accuracy": right.mean(axis=(1, 2))}
+    positive, called = np.asarray(y) > 0, outputs > 0
+    right = called == positive
+    metrics = {"subset_accuracy": right.all(axis=2).mean(axis=1), "label_accuracy": right.mean(axis=(1, 2))}
     if "macro_f1" in asked:
-        found["macro_f1"] = known_mean(f1_of(tally(outputs, y)))
+        metrics["macro_f1"] = known_mean(f1_of(tally(outputs, y)))
     if "auc" in asked:
-        found["auc"] = known_mean(np.stack([area(outputs[..., k], there[:, k]) for k in range(there.shape[1])], axis=1))
+        metrics["auc"] = known_mean(
+            np.stack([area(outputs[..., k], positive[:, k]) for k in range(positive.shape[1])], axis=1)
+        )
     if "average_precision" in asked:
-        each = [[average_precision(model[:, k], there[:, k]) for k in range(there.shape[1])] for model in outputs]
-        found["average_precision"] = known_mean(np.array(each))
+        precisions = [
+            [average_precision(model[:, k], positive[:, k]) for k in range(positive.shape[1])] for model in outputs
+        ]
+        metrics["average_precision"] = known_mean(np.array(precisions))
     if "brier" in asked:
-        found["brier"] = ((expit(outputs) - there) ** 2).mean(axis=(1, 2))
-    return {name: value for name, value in found.items() if name in asked}
+        metrics["brier"] = ((expit(outputs) - positive) ** 2).mean(axis=(1, 2))
+    return {name: value for name, value in metrics.items() if name in asked}
 
 
 def tally(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
     """How many samples of each label are called what: (models, labels, truth, called), of absent and there each."""
-    there, called = np.asarray(y) > 0, outputs > 0  # (samples, labels), (models, samples, labels)
-    cells = [[(there == truth) & (called == call) for call in (False, True)] for truth in (False, True)]
+    positive, called = np.asarray(y) > 0, outputs > 0  # (samples, labels), (models, samples, labels)
+    cells = [[(positive == truth) & (called == call) for call in (False, True)] for truth in (False, True)]
     # in the order of its memory, too: the wire takes arrays as they lie
     return np.ascontiguousarray(np.moveaxis(np.array(cells).sum(axis=3), (0, 1), (2, 3)))
 
@@ -291,14 +295,14 @@ def number_losses(name: str, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
 def number_metrics(outputs: np.ndarray, y: np.ndarray, scale: float, asked: Collection[str]) -> dict[str, np.ndarray]:
     """ "mae", "rmse" and "r2" as ``asked``: (models, samples, numbers) -> (models,); ``scale`` is the unit."""
     apart = outputs - y
-    found: dict[str, np.ndarray] = {}
+    metrics: dict[str, np.ndarray] = {}
     if "mae" in asked:
-        found["mae"] = np.abs(apart).reshape(len(apart), -1).mean(axis=1) * scale
+        metrics["mae"] = np.abs(apart).reshape(len(apart), -1).mean(axis=1) * scale
     if "rmse" in asked:
-        found["rmse"] = np.sqrt((apart**2).reshape(len(apart), -1).mean(axis=1)) * scale
+        metrics["rmse"] = np.sqrt((apart**2).reshape(len(apart), -1).mean(axis=1)) * scale
     if "r2" in asked:
-        found["r2"] = r2_scores(apart, y)
-    return found
+        metrics["r2"] = r2_scores(apart, y)
+    return metrics
 
 
 def r2_scores(apart: np.ndarray, y: np.ndarray) -> np.ndarray:

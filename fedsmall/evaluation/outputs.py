@@ -43,8 +43,8 @@ def outputs_of(logs: np.ndarray) -> np.ndarray:
 def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
     """The probability of each class, (..., samples, classes) in float64, from ``outputs``, (..., samples, outputs).
 
-    One output for two classes is the log-odds of class 1; a margin ("hinge") is taken for such and not calibrated.
-    Raises ValueError for a loss that is not of classes.
+    One output for two classes is the log-odds of class 1, a margin ("hinge") is taken for such. Raises ValueError for a
+    loss that is not of classes.
     """
     if kind_of(loss) != "classes":
         raise ValueError("numbers are predicted here, not classes, so there are no probabilities")
@@ -85,9 +85,9 @@ def members_of(model: Mapping[str, np.ndarray], is_ensemble: bool) -> list[Array
 def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:
     """The outputs, (samples, outputs), of an ensemble whose members give ``outputs``, (members, samples, outputs).
 
-    Of classes the logarithm of the mean probability, or the mean logit (of log-probabilities, so that no member has
-    more say for the size of its numbers); of one output and of labels the log-odds of either; margins and numbers are
-    averaged. Source: Lakshminarayanan et al. 2017.
+    Of classes the logarithm of the mean probability, or the mean logit (of log-probabilities, so that members weigh the
+    same); of one output and of labels the log-odds of either; margins and numbers are averaged. Source:
+    Lakshminarayanan et al. 2017.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if len(outputs) == 1:
@@ -107,14 +107,14 @@ def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.
 def spread(outputs: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
     """How far the members of an ensemble differ on each sample: two arrays, (samples,).
 
-    The standard deviation of the probability of the class named together (of margins and numbers, of outputs), and the
+    The standard deviation of the probability of the ensemble's class (of margins and numbers, of outputs), and the
     mutual information of class and member in nats, NaN where outputs are no probabilities; of labels means. Source:
     Smith and Gal 2018.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if loss in LABELS:
-        each = np.stack([spread(outputs[..., [label]], "logistic") for label in range(outputs.shape[-1])])
-        return each[:, 0].mean(axis=0), each[:, 1].mean(axis=0)
+        by_label = np.stack([spread(outputs[..., [label]], "logistic") for label in range(outputs.shape[-1])])
+        return by_label[:, 0].mean(axis=0), by_label[:, 1].mean(axis=0)
     if loss == "logistic":
         shares = np.concatenate([expit(-outputs), expit(outputs)], axis=-1)  # (members, samples, 2)
     elif loss in ("cross_entropy", ORDINAL):

@@ -1,8 +1,7 @@
-"""What the finite number of test samples leaves open, beside what other seeds would change.
+"""The uncertainty that a finite number of test samples leaves, beside that over seeds.
 
-An interval over seeds speaks of further runs on these same data. All of them may have met the same lucky test samples,
-so that a method is called better than another, or than a prediction that looks at no sample, the test samples must bear
-that out too.
+An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples: a
+method is called better only where the test samples bear that out too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,25 +26,27 @@ Error = Callable[[np.ndarray, np.ndarray, int | None], float]
 def p_of_samples(gains: list[float], errors: list[float]) -> float:
     """How probable a mean gain as large is where there is none, by the test samples of one run; two-sided.
 
-    The error of the mean over seeds is that of one of them: seeds share patients, so more seeds are not more patients.
+    Seeds share patients, so the error of the mean over seeds is that of one of them.
     """
     error = float(np.sqrt(np.mean(np.square(errors))))
     return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
 
 
-def worth_without(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:
-    """Each metric of kept predictions without each of up to ``GROUPS`` random groups of the test samples: (groups,).
+def worth_without(
+    metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str = "mse"
+) -> dict[str, np.ndarray]:
+    """Each metric without each of up to ``GROUPS`` random groups of the test samples: (groups,).
 
-    ``told`` are predictions that a run keeps; the ``loss`` of numbers is in standard deviations. NaN where undefined.
+    ``predictions`` are those that a run keeps; the ``loss`` of numbers is in standard deviations. NaN where undefined.
     """
-    rows = len(told["labels"])
+    rows = len(predictions["labels"])
     order = np.random.default_rng(0).permutation(rows)  # its own: given predictions have one error, whoever asks
-    found = []
+    values = []
     for group in range(min(GROUPS, rows) if rows > 1 else 0):
         kept = np.ones(rows, dtype=bool)
         kept[order[group::GROUPS]] = False
-        found.append(_worth(metrics, {name: array[kept] for name, array in told.items()}, loss))
-    return {name: np.array([each.get(name, np.nan) for each in found]) for name in metrics}
+        values.append(_worth(metrics, {name: array[kept] for name, array in predictions.items()}, loss))
+    return {name: np.array([value.get(name, np.nan) for value in values]) for name in metrics}
 
 
 def jackknife(without: np.ndarray) -> tuple[float, float]:
@@ -64,38 +65,38 @@ def patients_behind(metric: str, labels: np.ndarray) -> int:
     return int(counts.min()) if metric in BY_CLASS and labels.ndim == 1 else len(labels)
 
 
-def _worth(metrics: Sequence[str], told: Mapping[str, np.ndarray], loss: str) -> dict[str, float]:
-    y = told["labels"]
-    if "survival" in told:
+def _worth(metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str) -> dict[str, float]:
+    y = predictions["labels"]
+    if "survival" in predictions:
         ways = {"c_index": survival.concordance, "ibs": survival.integrated_brier}
-        seen = (told["survival"][None], told["cuts"][0], *y.T)
+        seen = (predictions["survival"][None], predictions["cuts"][0], *y.T)
         return {name: float(way(*seen)[0]) for name, way in ways.items() if name in metrics}
-    if "probabilities" in told:
-        outputs, loss = np.log(np.maximum(told["probabilities"], SMALLEST)), "cross_entropy"
-    elif "label_probabilities" in told:
-        outputs = logit(np.clip(told["label_probabilities"], SMALLEST, 1 - SMALLEST))
+    if "probabilities" in predictions:
+        outputs, loss = np.log(np.maximum(predictions["probabilities"], SMALLEST)), "cross_entropy"
+    elif "label_probabilities" in predictions:
+        outputs = logit(np.clip(predictions["label_probabilities"], SMALLEST, 1 - SMALLEST))
         loss = "binary_cross_entropy"
     else:
-        outputs, y = told["predictions"].reshape(len(y), -1), y.reshape(len(y), -1)
+        outputs, y = predictions["predictions"].reshape(len(y), -1), y.reshape(len(y), -1)
         unit = float(y.std()) or 1.0
         of_loss = evaluate(outputs / unit, y / unit, Task("", (), outputs.shape[1], loss, ("loss",)))
         return evaluate(outputs, y, Task("", (), outputs.shape[1], loss, tuple(OF_NUMBERS))) | of_loss
     return evaluate(outputs, y, Task("", (), outputs.shape[1], loss, tuple(metrics)))
 
 
-def constant_beside(told: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:
+def constant_beside(predictions: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:
     """What a constant would have said in place of kept predictions of numbers, times or labels: their own middle."""
-    y = told["labels"]
-    if "survival" in told:
-        middle = {"survival": np.broadcast_to(told["survival"].mean(axis=0), told["survival"].shape)}
-    elif "label_probabilities" in told:
+    y = predictions["labels"]
+    if "survival" in predictions:
+        middle = {"survival": np.broadcast_to(predictions["survival"].mean(axis=0), predictions["survival"].shape)}
+    elif "label_probabilities" in predictions:
         middle = {"label_probabilities": np.broadcast_to(y.mean(axis=0), y.shape)}
     else:
         middle = {"predictions": np.broadcast_to(np.median(y, axis=0) if loss == "l1" else y.mean(axis=0), y.shape)}
-    return {**told, **middle}
+    return {**predictions, **middle}
 
 
-def _found(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
+def _metric_value(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
     return evaluate(outputs, y, task).get(metric, float("nan")) if metric in known else float("nan")
 
 
@@ -118,8 +119,8 @@ def _of_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
 
 
 def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    guess, there = p.argmax(axis=1), np.unique(y)
-    return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in there)) / len(there))
+    guess, labels = p.argmax(axis=1), np.unique(y)
+    return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in labels)) / len(labels))
 
 
 def _recall_error(right: np.ndarray) -> float:
@@ -141,11 +142,11 @@ def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
 def _of_average_precision(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
     labels = [1] if p.shape[1] == 2 else list(range(p.shape[1]))
     rng = np.random.default_rng(0)  # its own: the error of given predictions is one number, whoever asks
-    found = []
+    values = []
     for _ in range(DRAWS):
         drawn = rng.integers(len(y), size=len(y))
-        found.append(np.nanmean([average_precision(p[drawn, label], y[drawn] == label) for label in labels]))
-    return float(np.nanstd(found, ddof=1))
+        values.append(np.nanmean([average_precision(p[drawn, label], y[drawn] == label) for label in labels]))
+    return float(np.nanstd(values, ddof=1))
 
 
 def _of_kappa(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:

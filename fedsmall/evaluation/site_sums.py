@@ -1,8 +1,7 @@
-"""What a site tells of models judged on its own samples: sums and binned counts, and no sample.
+"""Metrics from what a site reports of models judged on its own samples: sums and binned counts.
 
-Of models that never saw the site (out of fold), and of the common model at a run's end, on held-out patients. Sums of
-several sites add up to those of all their samples: loss, accuracy, Brier score and calibration exactly, the area under
-the ROC curve but for pairs that share a bin, the average precision not at all.
+Sums of several sites add up to those of all their samples: loss, accuracy, Brier score and calibration exactly, the
+area under the ROC curve but for pairs that share a bin, the average precision not at all.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
 from fedsmall.evaluation.clinical import Estimate, auc
-from fedsmall.evaluation.metrics import GRADED, evaluate, f1_of, known_mean, of_matrices, predicted, tally
+from fedsmall.evaluation.metrics import GRADED, evaluate, f1_of, known_mean, of_matrices, predicted_classes, tally
 from fedsmall.evaluation.outputs import by_class, squared_distances
 from fedsmall.exact import exact_sum
 from fedsmall.federation import Task
@@ -27,23 +26,22 @@ CONFIDENCES = 10  # bins of the probability of the class that is named
 
 
 def sum_shapes(task: Task) -> dict[str, tuple[int, ...]]:
-    """What a site tells under this task, by name, and its shape.
+    """What a site reports under this task: the shape of each array by its name.
 
     "count" and the sums "loss", "correct", "brier", "absolute" and "squared" (errors of numbers); "scores" counts
-    (classes, outside or of the class, bins of score), of class 1 alone of two; "confidence" has by bin how many
-    samples, the sum of their confidences, and how many are right; of labels "whole" and "tally"
-    (:func:`fedsmall.evaluation.metrics.tally`).
+    (classes, outside or of the class, bins of score), of class 1 alone of two; "confidence" has by bin the count, the
+    sum of confidences and the right ones; of labels "whole" and "tally" (:func:`fedsmall.evaluation.metrics.tally`).
     """
-    told: dict[str, tuple[int, ...]] = {"count": (), "loss": ()}
+    shapes: dict[str, tuple[int, ...]] = {"count": (), "loss": ()}
     if task.kind == "numbers":
-        return told | {"absolute": (), "squared": ()}
+        return shapes | {"absolute": (), "squared": ()}
     if task.kind == "times":
-        return told
+        return shapes
     if task.kind == "labels":
         scores, tally = (task.outputs, 2, len(EDGES) + 1), (task.outputs, 2, 2)
-        return told | {"whole": (), "brier": (), "scores": scores, "tally": tally}
-    told |= {"correct": (), "scores": (1 if task.classes == 2 else task.classes, 2, len(EDGES) + 1)}
-    return told if task.loss == "hinge" else told | {"brier": (), "confidence": (3, CONFIDENCES)}
+        return shapes | {"whole": (), "brier": (), "scores": scores, "tally": tally}
+    shapes |= {"correct": (), "scores": (1 if task.classes == 2 else task.classes, 2, len(EDGES) + 1)}
+    return shapes if task.loss == "hinge" else shapes | {"brier": (), "confidence": (3, CONFIDENCES)}
 
 
 def metric_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
@@ -52,15 +50,15 @@ def metric_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     loss = evaluate(outputs, y, Task(task.name, task.input_shape, task.classes, task.loss, ("loss",)))["loss"]
     sums: dict[str, float | np.ndarray] = {"count": len(y), "loss": max(0.0, loss * len(y))}
     if task.kind == "numbers":
-        found = evaluate(outputs, y, replace(task, metrics=("mae", "rmse")))
-        sums |= {"absolute": found["mae"] * len(y), "squared": found["rmse"] ** 2 * len(y)}
+        metrics = evaluate(outputs, y, replace(task, metrics=("mae", "rmse")))
+        sums |= {"absolute": metrics["mae"] * len(y), "squared": metrics["rmse"] ** 2 * len(y)}
     if task.kind == "labels":
-        found = evaluate(outputs, y, replace(task, metrics=("subset_accuracy", "brier")))
-        sums |= {"whole": found["subset_accuracy"] * len(y), "brier": found["brier"] * len(y)}
+        metrics = evaluate(outputs, y, replace(task, metrics=("subset_accuracy", "brier")))
+        sums |= {"whole": metrics["subset_accuracy"] * len(y), "brier": metrics["brier"] * len(y)}
         sums |= {"scores": _bin_scores(outputs, y, task), "tally": tally(outputs[None], y)[0]}
     if task.kind == "classes":
         outputs = by_class(outputs, task.loss)
-        right = predicted(outputs) == y
+        right = predicted_classes(outputs) == y
         sums |= {"correct": right.sum(), "scores": _bin_scores(outputs, y, task)}
         if task.loss != "hinge":
             shares = np.exp(_logs(outputs))  # (samples, classes)
@@ -76,57 +74,56 @@ def bounded(outputs: np.ndarray, task: Task) -> np.ndarray:
 
 def by_folds(folds: np.ndarray, x: np.ndarray, outputs_of: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
     """Outputs, (samples, outputs), of each sample of ``x`` by the models of its own fold's route."""
-    said = {fold: outputs_of(fold, x[folds == fold]) for fold in np.unique(folds).tolist()}
-    first = next(iter(said.values()))
+    answers = {fold: outputs_of(fold, x[folds == fold]) for fold in np.unique(folds).tolist()}
+    first = next(iter(answers.values()))
     outputs = np.empty((len(x), *first.shape[1:]), first.dtype)
-    for fold, theirs in said.items():
-        outputs[folds == fold] = theirs
+    for fold, answer in answers.items():
+        outputs[folds == fold] = answer
     return outputs
 
 
-def add_sums(told: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
+def add_sums(site_sums: Iterable[Mapping[str, np.ndarray]]) -> Arrays:
     """The sums of several sites as one, each number rounded once."""
-    every = list(told)
+    every = list(site_sums)
     return {name: exact_sum([sums[name] for sums in every]) for name in (every[0] if every else {})}
 
 
 def metrics_of_sums(sums: Mapping[str, np.ndarray], task: Task) -> dict[str, float]:
-    """The metrics that sums show, by name; those that they cannot show (the AUC of one class) are left out.
+    """The metrics that sums show, by name; without those that they cannot show (the AUC of one class).
 
-    "brier" of two classes is that of class 1, "auc" the mean of one against the rest, "ece" over ten bins of
-    confidence.
+    "brier" of two classes is that of class 1, "auc" the mean of one against the rest, "ece" over ten bins.
     """
     count = float(sums["count"])
     if not count:
         return {}
-    found = {"loss": float(sums["loss"]) / count}
+    metrics = {"loss": float(sums["loss"]) / count}
     if task.kind == "numbers":
         absolute, squared = float(sums["absolute"]) / count, float(sums["squared"]) / count
-        return found | {"mae": absolute, "rmse": squared**0.5}
+        return metrics | {"mae": absolute, "rmse": squared**0.5}
     if task.kind == "times":
-        return found
+        return metrics
     if "brier" in sums:
-        found["brier"] = float(sums["brier"]) / count
+        metrics["brier"] = float(sums["brier"]) / count
     if task.kind == "labels":
-        found |= _of_labels(sums["tally"], float(sums["whole"]) / count)
+        metrics |= _of_labels(sums["tally"], float(sums["whole"]) / count)
     else:
-        found["accuracy"] = float(sums["correct"]) / count
+        metrics["accuracy"] = float(sums["correct"]) / count
     if "confidence" in sums:
         _, sure, right = sums["confidence"]
-        found["ece"] = float(np.abs(sure - right).sum() / count)
+        metrics["ece"] = float(np.abs(sure - right).sum() / count)
     area, _ = _area(sums["scores"])
-    found |= {} if np.isnan(area) else {"auc": area}
+    metrics |= {} if np.isnan(area) else {"auc": area}
     if CALLED not in sums:
-        return found
+        return metrics
     counted = {name: float(value[0]) for name, value in of_matrices(sums[CALLED][None]).items()}
     left_out = () if task.ordered else GRADED
-    return found | {name: value for name, value in counted.items() if np.isfinite(value) and name not in left_out}
+    return metrics | {name: value for name, value in counted.items() if np.isfinite(value) and name not in left_out}
 
 
 def _of_labels(tally: np.ndarray, whole: float) -> dict[str, float]:
-    found = {"subset_accuracy": whole, "label_accuracy": float(np.trace(tally.sum(axis=0)) / tally.sum())}
+    metrics = {"subset_accuracy": whole, "label_accuracy": float(np.trace(tally.sum(axis=0)) / tally.sum())}
     f1 = float(known_mean(f1_of(tally)[None])[0])
-    return found if np.isnan(f1) else found | {"macro_f1": f1}
+    return metrics if np.isnan(f1) else metrics | {"macro_f1": f1}
 
 
 def auc_error(sums: Mapping[str, np.ndarray]) -> float:
@@ -174,7 +171,7 @@ def _logs(outputs: np.ndarray) -> np.ndarray:
 def _confidence(sure: np.ndarray, right: np.ndarray) -> np.ndarray:
     bins = np.minimum((sure * CONFIDENCES).astype(np.int64), CONFIDENCES - 1)
     weights = (np.ones_like(sure), sure, right.astype(np.float64))
-    return np.stack([np.bincount(bins, weights=each, minlength=CONFIDENCES) for each in weights])
+    return np.stack([np.bincount(bins, weights=weight, minlength=CONFIDENCES) for weight in weights])
 
 
 CALLED = "called"  # (classes, classes): how many of each class, by rows, are called what at even odds
@@ -191,41 +188,41 @@ def held_out_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     sums = metric_sums(outputs, y, task)
     if task.kind != "classes":
         return sums
-    named = predicted(by_class(bounded(outputs, task), task.loss))
+    named = predicted_classes(by_class(bounded(outputs, task), task.loss))
     cells = np.bincount(y * task.classes + named, minlength=task.classes**2)
     return sums | {CALLED: cells.reshape(task.classes, -1).astype(np.float64)}
 
 
-def judged_at_home(told: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
+def judged_at_home(site_sums: Mapping[str, Arrays], task: Task) -> dict[str, Any]:
     """What a page needs of the sums that sites ``told``, as JSON holds it: of each site, and of all "together"."""
-    whole = add_sums(told[site] for site in sorted(told))
+    whole = add_sums(site_sums[site] for site in sorted(site_sums))
     curves = [[points.tolist() for points in roc_points(whole, row)] for row in range(len(whole.get("scores", ())))]
-    of_all = _shown(whole, task) | {"sites": len(told), "roc": curves}
+    of_all = _site_metrics(whole, task) | {"sites": len(site_sums), "roc": curves}
     of_all |= {"confidence": whole["confidence"].tolist()} if "confidence" in whole else {}
-    of_all["over_sites"] = over_hospitals(told, lambda sums: metrics_of_sums(sums, task))
-    return {"sites": {site: _shown(told[site], task) for site in sorted(told)}, "together": of_all}
+    of_all["over_sites"] = over_hospitals(site_sums, lambda sums: metrics_of_sums(sums, task))
+    return {"sites": {site: _site_metrics(site_sums[site], task) for site in sorted(site_sums)}, "together": of_all}
 
 
-def _shown(sums: Arrays, task: Task) -> dict[str, Any]:
+def _site_metrics(sums: Arrays, task: Task) -> dict[str, Any]:
     called = {CALLED: sums[CALLED].astype(int).tolist()} if CALLED in sums else {}
-    found = {
+    metrics = {
         "count": int(sums["count"]),
         "metrics": metrics_of_sums(sums, task),
         "auc_error": auc_error(sums),
         **called,
     }
-    found |= {"each": each_label(sums)} if task.kind == "labels" else {}
-    return found | ({"auc": list(auc_of_sums(sums)[:3])} if task.kind == "classes" and task.classes == 2 else {})
+    metrics |= {"each": each_label(sums)} if task.kind == "labels" else {}
+    return metrics | ({"auc": list(auc_of_sums(sums)[:3])} if task.kind == "classes" and task.classes == 2 else {})
 
 
 def each_label(sums: Mapping[str, np.ndarray]) -> list[dict[str, float | None]]:
     """Of each label how many have it ("there"), and its "auc" and "f1"; None where one is not defined."""
-    found = []
+    rows = []
     for scores, table in zip(sums["scores"], sums["tally"], strict=True):
         values = {"auc": auc_of_sums({"scores": scores[None]}).value, "f1": float(f1_of(table[None])[0])}
-        told = {name: value if np.isfinite(value) else None for name, value in values.items()}
-        found.append({"there": float(table[1].sum()), **told})
-    return found
+        metrics = {name: value if np.isfinite(value) else None for name, value in values.items()}
+        rows.append({"there": float(table[1].sum()), **metrics})
+    return rows
 
 
 def auc_of_sums(sums: Mapping[str, np.ndarray]) -> Estimate:
@@ -249,9 +246,9 @@ def sums_to_json(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {name: np.asarray(values).tolist() for name, values in sums.items()}
 
 
-def sums_from_json(told: Mapping[str, Sequence[Any] | float]) -> Arrays:
+def sums_from_json(sums: Mapping[str, Sequence[Any] | float]) -> Arrays:
     """The other way."""
-    return {name: np.asarray(values, dtype=np.float64) for name, values in told.items()}
+    return {name: np.asarray(values, dtype=np.float64) for name, values in sums.items()}
 
 
 LEAST_SHOWN = 8  # samples of a hospital whose own metrics are shown; of fewer they are as good as labels
@@ -259,8 +256,8 @@ OF_PATIENTS = "patients"  # what folds are of, where they are not of hospitals
 UNBOUNDED = ("loss", "mae", "brier")  # metrics that may be above one
 
 
-def expected_at_unseen(told: Mapping[str, Arrays], task: Task, of_patients: bool = False) -> dict[str, Any]:
-    """The expected metrics at an unseen hospital, from the sums that each site ``told``; empty where none did.
+def expected_at_unseen(site_sums: Mapping[str, Arrays], task: Task, of_patients: bool = False) -> dict[str, Any]:
+    """The expected metrics at an unseen hospital, from each site's sums; empty without any.
 
     "metrics" has each metric's "value" and 95% interval for the average over such hospitals (a single one varies more),
     "hospitals" the metrics of each that is large enough, "auc_error" what bins hide. The interval is the
@@ -268,31 +265,34 @@ def expected_at_unseen(told: Mapping[str, Arrays], task: Task, of_patients: bool
     simulations of 3 to 20 hospitals it held 89 to 96% of the time, one over patients 77 to 80%. Folds ``of_patients``
     speak of further patients at these hospitals.
     """
-    if not told:
+    if not site_sums:
         return {}
-    sites, whole = sorted(told), add_sums(told[site] for site in sorted(told))
-    shown = {site: told[site] for site in sites if told[site]["count"] >= LEAST_SHOWN}
+    sites, whole = sorted(site_sums), add_sums(site_sums[site] for site in sorted(site_sums))
+    shown = {site: site_sums[site] for site in sites if site_sums[site]["count"] >= LEAST_SHOWN}
     return {
         "samples": int(whole["count"]),
         "sites": len(sites),
-        "metrics": over_hospitals(told, lambda sums: metrics_of_sums(sums, task)),
+        "metrics": over_hospitals(site_sums, lambda sums: metrics_of_sums(sums, task)),
         "auc_error": auc_error(whole),
         "hospitals": {
-            site: {"samples": int(own["count"]), **metrics_of_sums(own, task)} for site, own in shown.items()
+            site: {"samples": int(local_sums["count"]), **metrics_of_sums(local_sums, task)}
+            for site, local_sums in shown.items()
         },
         **({"folds": OF_PATIENTS} if of_patients else {}),
     }
 
 
 def over_hospitals(
-    told: Mapping[str, Arrays], metrics_of: Callable[[Arrays], dict[str, float]]
+    site_sums: Mapping[str, Arrays], metrics_of: Callable[[Arrays], dict[str, float]]
 ) -> dict[str, dict[str, float | None]]:
     """Each metric of all samples with its interval over hospitals."""
-    whole = add_sums(told[site] for site in sorted(told))
-    without = [metrics_of({name: whole[name] - told[site][name] for name in whole}) for site in sorted(told)]
+    whole = add_sums(site_sums[site] for site in sorted(site_sums))
+    without = [metrics_of({name: whole[name] - site_sums[site][name] for name in whole}) for site in sorted(site_sums)]
     hidden = auc_error(whole)
     return {
-        name: _with_ends(name, value, [each.get(name, np.nan) for each in without], hidden if name == "auc" else 0.0)
+        name: _with_ends(
+            name, value, [metrics.get(name, np.nan) for metrics in without], hidden if name == "auc" else 0.0
+        )
         for name, value in metrics_of(whole).items()
     }
 

@@ -36,7 +36,7 @@ ENDS: dict[str, tuple[float, ...]] = {"share": (0.0, 1.0), "gain": (-1.0, 1.0), 
 
 @dataclass(frozen=True)
 class Shared:
-    """What runs have in common, so that many of them say less than as many strangers would.
+    """What runs have in common, so that they are correlated.
 
     ``overlap``: the share of a run's test patients that another is judged on too, where each draws its own. Of one test
     set ``error`` is the standard error that its patients leave in the mean (infinite: not known, no interval), with
@@ -99,10 +99,9 @@ def interval(
 ) -> Interval:
     """The mean and its Student-t interval at ``level``, widened by what runs have ``shared`` (:func:`error_of`).
 
-    On another ``scale`` than the plain one it is made on the link's scale with the standard error that the mean has
-    there (delta method) and brought back, so it cannot leave the ends. Where all runs are at an end of a share it is
-    Wilson's. Raises ValueError without a value, or when one is not finite: a diverged run must not vanish in an
-    average.
+    On another ``scale`` it is made on the link's scale (delta method) and brought back, so it cannot leave the ends;
+    Wilson's where all runs are at an end of a share. Raises ValueError without a value, or when one is not finite: a
+    diverged run must not vanish in an average.
     """
     sample = finite(values)
     n, mean = len(sample), float(sample.mean())
@@ -145,7 +144,6 @@ def error_of(sample: np.ndarray, shared: Shared = NOTHING) -> tuple[float, float
 
 
 def _at_an_end(mean: float, level: float, scale: Scale, shared: Shared) -> tuple[float, float]:
-    """The ends of an interval whose runs all have the least or the most that there is."""
     if scale != "share" or not shared.patients:
         return mean, mean
     right = stats.binomtest(round(mean * shared.patients), shared.patients).proportion_ci(level, "wilson")

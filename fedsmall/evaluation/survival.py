@@ -1,8 +1,8 @@
-"""What models of times until an event are worth, many models at once: ranking, and error over time.
+"""Metrics of models of times until an event, many models at once: ranking, and error over time.
 
-``survival`` (..., samples, intervals) are probabilities of having come through each interval, ``cuts`` their ends,
-``time`` (samples,) says until when somebody was seen and ``event`` (samples,) whether the event ended that. The metrics
-are scikit-survival's, which takes models one by one (tests hold them to it).
+``survival`` (..., samples, intervals) are probabilities of surviving each interval, ``cuts`` their ends, ``time``
+(samples,) the last observation and ``event`` (samples,) whether the event ended it. Tests hold the metrics to
+scikit-survival's.
 """
 
 import numpy as np
@@ -43,10 +43,10 @@ def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.nd
 def seen_longer(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The times that occur, and the share not lost by each: Kaplan and Meier's, events and losses swapped."""
     times = np.unique(time)
-    here = time[:, None] == times
-    ended = (here & (event[:, None] > 0)).sum(axis=0)
+    at_time = time[:, None] == times
+    ended = (at_time & (event[:, None] > 0)).sum(axis=0)
     at_risk = (time[:, None] >= times).sum(axis=0) - ended
-    lost = (here & (event[:, None] <= 0)).sum(axis=0)
+    lost = (at_time & (event[:, None] <= 0)).sum(axis=0)
     return times, np.cumprod(1 - lost / np.maximum(at_risk, 1))
 
 
@@ -61,15 +61,14 @@ def brier_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The cuts at which it can be judged, (some,), and the squared error of the curves there, (models, some).
 
-    Who was lost is made up for by weights of the chance of still being seen, before the last time alone (Graf et al.
-    1999).
+    Censoring is made up for by inverse probability weights, before the last time alone (Graf et al. 1999).
     """
     seen = seen_longer(time, event)
     judged = (cuts < time.max()) & (at(seen, cuts) > 0)
-    own, then = at(seen, time), at(seen, cuts[judged])  # (samples,), (some,)
+    at_time, at_cuts = at(seen, time), at(seen, cuts[judged])  # (samples,), (some,)
     over = (time[:, None] <= cuts[judged]) & (event[:, None] > 0)  # (samples, some)
-    weight_over = over / np.where(own > 0, own, np.inf)[:, None]
-    weight_on = (time[:, None] > cuts[judged]) / then
+    weight_over = over / np.where(at_time > 0, at_time, np.inf)[:, None]
+    weight_on = (time[:, None] > cuts[judged]) / at_cuts
     curves = survival[..., judged]  # (models, samples, some)
     return cuts[judged], np.asarray((curves**2 * weight_over + (1 - curves) ** 2 * weight_on).mean(axis=-2))
 

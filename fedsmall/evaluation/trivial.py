@@ -1,8 +1,7 @@
-"""What a prediction is worth that looks at no sample: the least that a trained model has to beat.
+"""Trivial predictions, which look at no sample: the least that a trained model has to beat.
 
-For classes it is always the commonest one of the training samples (the lower one of two that are equally common), for
-numbers always the mean of their targets, output by output, or their median where the loss is "l1"; for times the
-curve of all training samples, for labels the share of each.
+Classes: the commonest training class (the lower of two); numbers: the mean of the targets, or their median where the
+loss is "l1"; times: the curve of all training samples; labels: the share of each.
 """
 
 from typing import Any
@@ -29,14 +28,15 @@ def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
     homes = [(name, samples) for name, samples in zip(federation.names, federation.held_out, strict=False) if samples]
     if own_models:
         trained = dict(zip(federation.names, federation.train, strict=True))
-        at_home = {name: _judged(trained[name].y, samples, federation.task) for name, samples in homes}
+        at_home = {name: _evaluate_constant(trained[name].y, samples, federation.task) for name, samples in homes}
         return {"label": label, "common": None, "sites": _means(list(at_home.values())), "extra": {}}
     y = np.concatenate([samples.y for samples in federation.train])
     extra: dict[str, Any] = {
-        name: {"common": _judged(y, samples, federation.task), "sites": {}} for name, samples in federation.extra
+        name: {"common": _evaluate_constant(y, samples, federation.task), "sites": {}}
+        for name, samples in federation.extra
     }
-    held_out = {name: _judged(y, samples, federation.task) for name, samples in homes}
-    common = _judged(y, federation.test, federation.task)
+    held_out = {name: _evaluate_constant(y, samples, federation.task) for name, samples in homes}
+    common = _evaluate_constant(y, federation.test, federation.task)
     named = {} if federation.task.kind != "classes" else {"class": int(np.bincount(y).argmax())}
     return named | {
         "label": label,
@@ -58,8 +58,8 @@ def constant(y: np.ndarray, task: Task) -> np.ndarray:
     if task.kind == "times":
         return interval_log_odds(y, task.outputs)
     if task.kind == "labels":
-        there = y.sum(axis=0)
-        return np.asarray(np.log((there + 1) / (len(y) - there + 1)))  # one more of each: no loss is infinite
+        positives = y.sum(axis=0)
+        return np.asarray(np.log((positives + 1) / (len(y) - positives + 1)))  # one more of each: no loss is infinite
     if task.kind == "numbers":
         flat = y.reshape(len(y), -1)
         return np.asarray(np.median(flat, axis=0) if task.loss == "l1" else flat.mean(axis=0, dtype=np.float64))
@@ -71,13 +71,13 @@ def constant(y: np.ndarray, task: Task) -> np.ndarray:
     return np.array([(1.0 if lead > 0 else -1.0) if task.loss == "hinge" else lead])
 
 
-def _judged(y: np.ndarray, samples: Samples, task: Task) -> dict[str, float]:
+def _evaluate_constant(y: np.ndarray, samples: Samples, task: Task) -> dict[str, float]:
     task = task_at(task, y)
     return evaluate(np.tile(constant(y, task), (len(samples), 1)), samples.y, task)
 
 
-def _means(each: list[dict[str, float]]) -> dict[str, float]:
-    shared = [name for name in (each[0] if each else {}) if all(name in metrics for metrics in each)]
-    values = {name: [metrics[name] for metrics in each] for name in shared}
+def _means(rows: list[dict[str, float]]) -> dict[str, float]:
+    shared = [name for name in (rows[0] if rows else {}) if all(name in metrics for metrics in rows)]
+    values = {name: [metrics[name] for metrics in rows] for name in shared}
     spread = {f"{name}_sd": float(np.std(of, ddof=1)) if len(of) > 1 else 0.0 for name, of in values.items()}
     return {f"{name}_mean": float(np.mean(of)) for name, of in values.items()} | spread

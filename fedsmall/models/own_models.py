@@ -1,12 +1,8 @@
-"""Which model each site has, where sites have models of their own that share some layers: what a plan says of it.
+"""Models of a plan whose sites have models of their own that share some layers.
 
-A plan's ``model`` is then :data:`SHARED_PART`, and its ``model_options`` name a model for each site, in the order of
-the sites' names, and the layers that all of them have in common::
-
-    model = "shared_part"
-    model_options = { sites = ["g1", "g1", "g2", "g2"], shared = ["conv1", "norm1", "conv2", "norm2"] }
-
-A site's model is a name, or a table of the name and its options, ``{name = "mlp", hidden = [64, 16]}``.
+The plan's ``model`` is :data:`SHARED_PART`; ``model_options`` name each site's model, by order of sites' names, as a
+name or a table such as ``{name = "mlp", hidden = [64, 16]}``, and the layers in common: ``model_options = { sites =
+["g1", "g1", "g2", "g2"], shared = ["conv1", "norm1", "conv2", "norm2"] }``
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,12 +38,12 @@ def kind_of(entry: Any) -> Kind:
 
 def kinds_of(plan: Plan) -> list[Kind]:
     """The sites' models, in the order of their names; PlanError where the plan does not list them."""
-    return [kind_of(entry) for entry in _listed(plan, "sites")]
+    return [kind_of(entry) for entry in _read_list(plan, "sites")]
 
 
 def shared_layers(plan: Plan) -> list[str]:
     """The names of the layers that all sites have in common; PlanError where the plan does not list them."""
-    return [str(layer) for layer in _listed(plan, "shared")]
+    return [str(layer) for layer in _read_list(plan, "shared")]
 
 
 def is_shared(name: str, shared: Sequence[str]) -> bool:
@@ -65,7 +61,7 @@ def with_own_model(plan: Plan, place: int, sites: int) -> Plan:
     if not has_own_models(plan):
         return plan
     check_own_models(plan, sites)
-    entry = _listed(plan, "sites")[place]
+    entry = _read_list(plan, "sites")[place]
     return plan.model_copy(update={"model_options": {**plan.model_options, "sites": [entry]}})
 
 
@@ -79,7 +75,7 @@ def check_own_models(plan: Plan, sites: int) -> None:
     shared_layers(plan)
 
 
-def _listed(plan: Plan, option: str) -> list[Any]:
+def _read_list(plan: Plan, option: str) -> list[Any]:
     listed = plan.model_options.get(option)
     if not isinstance(listed, list | tuple) or not listed:
         raise PlanError(f"{SHARED_PART!r} needs a list {option!r} in model_options, as in {EXAMPLE}; got {listed!r}")

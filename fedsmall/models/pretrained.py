@@ -45,9 +45,9 @@ def torchvision_network(
     network = _network(name, weights)
     head = _head(name, network)
     before = network.get_submodule(head)
-    parent, _, own = head.rpartition(".")
+    parent, _, attribute = head.rpartition(".")
     assert isinstance(before, nn.Linear)
-    setattr(network.get_submodule(parent), own, nn.Linear(before.in_features, task.outputs))
+    setattr(network.get_submodule(parent), attribute, nn.Linear(before.in_features, task.outputs))
     _freeze(network, head, train)
     return nn.Sequential(OrderedDict(rescale=_rescale(task.input_shape[0]), network=network))
 
@@ -63,10 +63,10 @@ def _network(name: str, weights: str | None) -> nn.Module:
     state = _default(name) if weights == "DEFAULT" else _read(str(locate(weights, None)))
     with torch.device("meta"):  # nothing is drawn for what is read
         network: nn.Module = library.get_model(name, weights=None)
-    return _filled(network, _head(name, network), state, name)
+    return _load_weights(network, _head(name, network), state, name)
 
 
-def _filled(network: nn.Module, head: str, state: dict[str, Tensor], name: str) -> nn.Module:
+def _load_weights(network: nn.Module, head: str, state: dict[str, Tensor], name: str) -> nn.Module:
     wanted = {key: tensor.shape for key, tensor in network.state_dict().items() if not key.startswith(f"{head}.")}
     odd = [key for key, shape in wanted.items() if key not in state or state[key].shape != shape]
     if odd:
@@ -130,7 +130,6 @@ def _named(network: nn.Module, head: str, train: str | Sequence[str]) -> Sequenc
 
 
 def _last_block(network: nn.Module, head: str, within: str = "") -> list[str]:
-    """The last child with convolutions or linear layers before the head, and what follows it; a lone one is opened."""
     around = network.get_submodule(within)
     names = [f"{within}.{name}" if within else name for name, _ in around.named_children()]
     trunk = [name for name in names if not f"{head}.".startswith(f"{name}.")]

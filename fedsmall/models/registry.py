@@ -68,12 +68,12 @@ def common_model(plan: Plan, task: Task) -> nn.Module:
 
 
 def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
-    """What ``site`` starts with, or the common start (``None``), by the names and order of ``state_dict``.
+    """The initial model of ``site``, or the common one (``None``), by the names and order of ``state_dict``.
 
-    Without what is frozen. Float arrays have the plan's dtype, and start from the same numbers in each.
+    Without frozen layers. Float arrays have the plan's dtype; their numbers are the same in each.
     """
-    own = site is not None and plan.initial_models == "independent"
-    rng = rng_for(plan.seed, "initial", str(site)) if own else rng_for(plan.seed, "initial")
+    is_independent = site is not None and plan.initial_models == "independent"
+    rng = rng_for(plan.seed, "initial", str(site)) if is_independent else rng_for(plan.seed, "initial")
     model = build_model(plan.model, task, plan.model_options, rng)
     return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in trainable_state(model).items()}
 

@@ -25,8 +25,8 @@ def shared_part(task: Task, *, sites: Sequence[str | Mapping[str, Any]], shared:
         raise _nothing_shared(shared, kind, names)
     for name in names:
         if not is_shared(name, shared):
-            module, _, own = name.rpartition(".")
-            delattr(model.get_submodule(module), own)
+            module, _, attribute = name.rpartition(".")
+            delattr(model.get_submodule(module), attribute)
     return model
 
 
@@ -42,10 +42,11 @@ def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
     (first_kind, _, first), *others = parts
     for kind, _, part in others:
         for name in sorted(first.keys() | part.keys()):
-            one, other = (p[name].shape if name in p else "nothing" for p in (first, part))
-            if one != other:
+            shape, other_shape = (p[name].shape if name in p else "nothing" for p in (first, part))
+            if shape != other_shape:
                 raise PlanError(
-                    f"Shared array {name!r} is {one} in {first_kind.model!r} and {other} in {kind.model!r}; share less."
+                    f"Shared array {name!r} is {shape} in {first_kind.model!r} "
+                    f"and {other_shape} in {kind.model!r}; share less."
                 )
     return first
 

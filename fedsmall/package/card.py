@@ -90,11 +90,11 @@ def _numbers(package: Package) -> str:
     if outcome is None:
         return f"{package.outputs} numbers"
     if outcome.kind == "findings":
-        return f"each of {_listed(outcome.names)} by itself, several of which may be there at once"
+        return f"each of {_join_words(outcome.names)} by itself, several of which may be there at once"
     return f"**{outcome.name}**, a number" if outcome.kind == "amount" else f"**{outcome.name}** until {outcome.event}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_words(names: Sequence[str]) -> str:
     return ", ".join(f"**{name}**" for name in names)
 
 

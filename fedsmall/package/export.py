@@ -1,9 +1,8 @@
 """A package as one file for programs that know nothing of fedsmall: ONNX or TorchScript, with the scaling inside.
 
-Its input "x" are rows as numbers, (rows, *shape): for a table one number for each of its feature names, in float64, NaN
-where a value is missing, categories as 0 and 1; for images 8-bit pixels, channels first. Its output is "probabilities",
-(rows, classes or labels) in float64, or "numbers" in their unit, or "survival", (rows, intervals).
-What the names of both are is written in the file.
+Its input "x" is (rows, *shape): for a table float64 by feature name, NaN where a value is missing, categories as 0 and
+1; for images 8-bit pixels, channels first. Its output is "probabilities", (rows, classes or labels) in float64, or
+"numbers" in their unit, or "survival", (rows, intervals). The file holds the names of both.
 """
 
 import json
@@ -83,8 +82,8 @@ class WithPreparation(nn.Module):
 
 
 def _ends(prepared: Preparation, pair: Agreed | Ranges | None) -> tuple[Tensor, Tensor]:
-    told = pair.model_dump().values() if pair is not None else ()
-    rows = [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in told]
+    ends = pair.model_dump().values() if pair is not None else ()
+    rows = [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in ends]
     return (rows[0], rows[1]) if rows else (torch.zeros(0), torch.zeros(0))
 
 
@@ -143,8 +142,8 @@ def _onnx(stored: Stored, path: Path) -> None:
     onnx.helper.set_model_props(model, meaning(stored.package))
     content = model.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    for some in (rows, rows[:1]):
-        _check(stored, some, session.run(None, {"x": some})[0])
+    for batch in (rows, rows[:1]):
+        _check(stored, batch, session.run(None, {"x": batch})[0])
     files.write(path, content)
 
 
@@ -153,17 +152,17 @@ def _torchscript(stored: Stored, path: Path) -> None:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls its own format old
         file = Path(folder) / "model.pt"
-        told = {META: json.dumps(meaning(stored.package)).encode()}
+        metadata = {META: json.dumps(meaning(stored.package)).encode()}
         jit: Any = torch.jit
         jit.save(
             jit.trace(WithPreparation(stored).eval().requires_grad_(False), torch.from_numpy(rows)),
             str(file),
-            _extra_files=told,
+            _extra_files=metadata,
         )
         model = jit.load(str(file))
-        for some in (rows, rows[:1]):
+        for batch in (rows, rows[:1]):
             with torch.no_grad():
-                _check(stored, some, model(torch.from_numpy(some)).numpy())
+                _check(stored, batch, model(torch.from_numpy(batch)).numpy())
         content = file.read_bytes()
     files.write(path, content)
 
@@ -194,10 +193,10 @@ def _make_rows(prepared: Preparation) -> np.ndarray:
     return x
 
 
-def _check(stored: Stored, rows: np.ndarray, said: np.ndarray) -> None:
+def _check(stored: Stored, rows: np.ndarray, exported: np.ndarray) -> None:
     package = stored.package
     outputs = outputs_of(network(*stored), package.preparation.inputs(rows))
-    expected = package.said(outputs) if package.numbers else probabilities(outputs, package.loss)
-    off = float(np.abs(said - expected).max()) if said.shape == expected.shape else np.inf
+    expected = package.interpret(outputs) if package.numbers else probabilities(outputs, package.loss)
+    off = float(np.abs(exported - expected).max()) if exported.shape == expected.shape else np.inf
     if not off <= CLOSE * max(1.0, float(np.abs(expected).max())):
         raise PlanError(f"the exported file is off by {off:.2g} from the package, so it was not written")

@@ -133,14 +133,14 @@ def _of_table(form: Columns, source: Any) -> Rows:
 
 
 def _of_images(form: Pixels, path: Path) -> Rows:
-    inside = sorted(each for each in path.rglob("*") if is_image(each)) if path.is_dir() else [path]
+    inside = sorted(file for file in path.rglob("*") if is_image(file)) if path.is_dir() else [path]
     if not inside:
         raise DataError(f"the folder holds no image ({', '.join(ENDINGS)})")
-    held = [(each, place, seen) for each in inside for place, seen in enumerate(form.fitting(each))]
-    names = [str(each.relative_to(path)) if path.is_dir() else each.name for each, _, _ in held]
+    held = [(file, place, seen) for file in inside for place, seen in enumerate(form.fitting(file))]
+    names = [str(file.relative_to(path)) if path.is_dir() else file.name for file, _, _ in held]
     if form.frames == EACH:
         names = [f"{name}:{place}" for name, (_, place, _) in zip(names, held, strict=True)]
-    return Rows(form.arrays([(each.name, seen) for each, _, seen in held]), names, [])
+    return Rows(form.arrays([(file.name, seen) for file, _, seen in held]), names, [])
 
 
 def _array(path: Path, name: str) -> np.ndarray:
@@ -224,28 +224,28 @@ class _Trained(BaseEstimator):
 
     def answers(self, x: Any, array: str = "x", sheet: str | None = None) -> Answers:
         """What every model says of the rows ``x``: a table, an array, or a path; options as of :func:`read_rows`."""
-        said, each, rows = [], [], None
+        of_packages, of_members, rows = [], [], None
         for (package, _), model in zip(self.stored, self._networks, strict=True):
             rows = read_rows(package.preparation, x, array, sheet)
             inputs = package.preparation.inputs(rows.x)
             members = [outputs_of(member, inputs) for member in model.members] if package.architecture.members else []
-            said.append(outputs_of(model, inputs))
-            each += members or said[-1:]
+            of_packages.append(outputs_of(model, inputs))
+            of_members += members or of_packages[-1:]
         assert rows is not None
-        return self._answers(said, each, rows)
+        return self._answers(of_packages, of_members, rows)
 
     @cached_property
     def _networks(self) -> list[Any]:
         return [network(package, weights) for package, weights in self.stored]
 
-    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
+    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
         raise NotImplementedError
 
 
 class Classifier(ClassifierMixin, _Trained):
-    """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such.
+    """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such, in order.
 
-    They stand in order, as scikit-learn takes for granted; the positive one is ``package.positive``.
+    The positive one is ``package.positive``.
     """
 
     @property
@@ -272,14 +272,14 @@ class Classifier(ClassifierMixin, _Trained):
         """The class of each row: of two the positive one above its threshold, of more the likeliest."""
         return np.asarray(self._names[self.answers(x).named])
 
-    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
+    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
         loss = self.package.loss
-        apart = probabilities(np.stack(each), loss)
-        if len(said) == 1:
-            named = named_classes(by_class(said[0], loss), self.package.threshold)
-            return Answers(apart, probabilities(said[0], loss), named, rows)
-        mean = probabilities(np.stack(said), loss).mean(axis=0)
-        threshold = float(np.mean([one.package.threshold for one in self.stored]))
+        apart = probabilities(np.stack(of_members), loss)
+        if len(of_packages) == 1:
+            named = named_classes(by_class(of_packages[0], loss), self.package.threshold)
+            return Answers(apart, probabilities(of_packages[0], loss), named, rows)
+        mean = probabilities(np.stack(of_packages), loss).mean(axis=0)
+        threshold = float(np.mean([stored.package.threshold for stored in self.stored]))
         named = (mean[:, 1] > threshold).astype(int) if mean.shape[1] == 2 else mean.argmax(axis=1)
         return Answers(apart, mean, named, rows)
 
@@ -292,10 +292,15 @@ class Regressor(RegressorMixin, _Trained):
         together = self.answers(x).together
         return together if self.package.target is None else together[:, 0]
 
-    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
-        units = [one.package.said for one in self.stored for _ in range(one.package.architecture.members or 1)]
-        apart = np.stack([unit(outputs) for unit, outputs in zip(units, each, strict=True)])
-        mean = np.mean([one.package.said(outputs) for one, outputs in zip(self.stored, said, strict=True)], axis=0)
+    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
+        units = [
+            stored.package.interpret for stored in self.stored for _ in range(stored.package.architecture.members or 1)
+        ]
+        apart = np.stack([unit(outputs) for unit, outputs in zip(units, of_members, strict=True)])
+        mean = np.mean(
+            [stored.package.interpret(outputs) for stored, outputs in zip(self.stored, of_packages, strict=True)],
+            axis=0,
+        )
         return Answers(apart, mean, np.zeros(0, dtype=int), rows)
 
 
@@ -315,9 +320,9 @@ class Labeller(_Trained):
         """1 where a label's probability is above one half, else 0: (rows, labels)."""
         return np.asarray((self.predict_proba(x) > 0.5).astype(np.int64))
 
-    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
-        mean = np.mean([self.package.said(outputs) for outputs in said], axis=0)
-        return Answers(self.package.said(np.stack(each)), mean, np.zeros(0, dtype=int), rows)
+    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
+        mean = np.mean([self.package.interpret(outputs) for outputs in of_packages], axis=0)
+        return Answers(self.package.interpret(np.stack(of_members)), mean, np.zeros(0, dtype=int), rows)
 
 
 class SurvivalModel(_Trained):
@@ -336,15 +341,15 @@ class SurvivalModel(_Trained):
         """The mean time without the event, up to the last of ``times_``: (rows,)."""
         return mean_time(self.predict_survival(x), self.times_)
 
-    def _answers(self, said: list[np.ndarray], each: list[np.ndarray], rows: Rows) -> Answers:
-        owners = [one.package for one in self.stored for _ in range(one.package.architecture.members or 1)]
-        apart = np.stack([self._curves(package, outputs) for package, outputs in zip(owners, each, strict=True)])
-        mean = [self._curves(one.package, outputs) for one, outputs in zip(self.stored, said, strict=True)]
+    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
+        owners = [stored.package for stored in self.stored for _ in range(stored.package.architecture.members or 1)]
+        apart = np.stack([self._curves(package, outputs) for package, outputs in zip(owners, of_members, strict=True)])
+        mean = [self._curves(stored.package, outputs) for stored, outputs in zip(self.stored, of_packages, strict=True)]
         return Answers(apart, np.mean(mean, axis=0), np.zeros(0, dtype=int), rows)
 
     def _curves(self, package: Package, outputs: np.ndarray) -> np.ndarray:
-        own, curves = np.array([0.0, *package.cuts]), package.said(outputs)
-        return np.stack([np.interp(self.times_, own, [1.0, *curve]) for curve in curves])
+        ends, curves = np.array([0.0, *package.cuts]), package.interpret(outputs)
+        return np.stack([np.interp(self.times_, ends, [1.0, *curve]) for curve in curves])
 
 
 MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
@@ -357,10 +362,10 @@ MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
 
 def load(path: Path | str) -> Classifier | Regressor | SurvivalModel | Labeller:
     """The model in a package, a folder or a .zip, ready to predict; PlanError where there is no whole one."""
-    return together([read(path)])
+    return predictor_of([read(path)])
 
 
-def together(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel | Labeller:
+def predictor_of(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel | Labeller:
     """Several packages of one task as one model, which answers with their mean."""
     first = stored[0].package
     for package, _ in stored[1:]:

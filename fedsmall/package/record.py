@@ -39,8 +39,8 @@ class TrainedOn(Frozen):
 class Package(Frozen):
     """One model: ``whose`` is "common", "central", "distilled", a site that trained it last, or "visitors of SITE".
 
-    ``positive`` is the class of which probabilities are thresholded, None where there are more than two, or numbers.
-    ``performance`` has metrics under the name of the samples that they were measured on, ``limits`` are sentences.
+    ``positive`` is the class whose probability is thresholded, None unless there are two. ``performance`` has metrics
+    by the name of the samples that they were measured on, ``limits`` are sentences.
     """
 
     format: int = FORMAT
@@ -100,10 +100,10 @@ class Package(Frozen):
             return tuple(f"survival_{cut:g}" for cut in self.cuts)
         return (self.target,) if self.target else tuple(f"y{place}" for place in range(self.outputs))
 
-    def said(self, outputs: np.ndarray) -> np.ndarray:
+    def interpret(self, outputs: np.ndarray) -> np.ndarray:
         """What outputs say of an outcome that is no class, in its own unit, (..., outputs) in float64."""
         outcome = self.preparation.outcome
-        return np.asarray(outputs, dtype=np.float64) if outcome is None else outcome.said(outputs)
+        return np.asarray(outputs, dtype=np.float64) if outcome is None else outcome.interpret(outputs)
 
     @property
     def kind(self) -> Kind:
@@ -168,7 +168,7 @@ def counted(federation: Federation) -> dict[str, TrainedOn]:
     task, train = federation.task, federation.train
     together = counted_at(task, [label for samples in train for label in samples.y.ravel()], len(train))
     of_all = together.model_copy(update={"samples": sum(map(len, train))})
-    alone = {site: counted_at(task, here.y, 1) for site, here in zip(federation.names, train, strict=True)}
+    alone = {site: counted_at(task, local.y, 1) for site, local in zip(federation.names, train, strict=True)}
     return {COMMON: of_all, CENTRAL: of_all, **alone}
 
 
@@ -183,21 +183,21 @@ def counted_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> Trained
 
 def limits_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
     """What a user must know of how far such a model reaches."""
-    told = ["It is a research model and no medical device: nobody has shown that its use helps a patient."]
-    told.append(
+    sentences = ["It is a research model and no medical device: nobody has shown that its use helps a patient."]
+    sentences.append(
         "It was trained on few patients of few sites; other populations, devices and times may differ from them."
     )
     form = preparation.form
     if form.kind == "table" and form.categories:
         rule = {"none": "counts as none of those that are listed", "refuse": "is refused"}[form.unlisted]
-        told.append(f"A category that it was not trained with {rule}.")
+        sentences.append(f"A category that it was not trained with {rule}.")
     if form.kind == "table" and form.missing:
         middle = "the middle of its public range" if preparation.ranges else "the mean over the training sites"
-        told.append(f"A missing value becomes {middle if preparation.ranges or preparation.scaled else '0'}.")
+        sentences.append(f"A missing value becomes {middle if preparation.ranges or preparation.scaled else '0'}.")
     if preparation.scaled or preparation.ranges:
-        told.append("A value far outside those of training is used and noted; the prediction is then a guess.")
+        sentences.append("A value far outside those of training is used and noted; the prediction is then a guess.")
     if task.loss == "hinge":
-        told.append("It was trained with the hinge loss: its probabilities rank samples, and are not calibrated.")
+        sentences.append("It was trained with the hinge loss: its probabilities rank samples, and are not calibrated.")
     elif task.kind in ("classes", "labels"):
-        told.append("Its probabilities were not calibrated after training.")
-    return tuple(told)
+        sentences.append("Its probabilities were not calibrated after training.")
+    return tuple(sentences)

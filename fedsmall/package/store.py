@@ -40,11 +40,11 @@ class Stored(NamedTuple):
 
 def contents(package: Package, weights: Mapping[str, np.ndarray]) -> dict[str, bytes]:
     """The files of a package by name."""
-    told = {"format": "pt", "fedsmall": __version__, "method": package.label, "model": package.architecture.model}
+    metadata = {"format": "pt", "fedsmall": __version__, "method": package.label, "model": package.architecture.model}
     held = {
         CARD: card(package, weights).encode(),
         RECORD: (package.model_dump_json(indent=1) + "\n").encode(),
-        WEIGHTS: _same_bytes(save_arrays({name: np.ascontiguousarray(a) for name, a in weights.items()}, told)),
+        WEIGHTS: _same_bytes(save_arrays({name: np.ascontiguousarray(a) for name, a in weights.items()}, metadata)),
     }
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in held.items()]
     return {**held, DIGESTS: "".join(lines).encode()}
@@ -129,9 +129,9 @@ def _check_digests(path: Path, held: Mapping[str, bytes]) -> None:
         if name not in held:
             raise PlanError(f"{path} is no whole package: it has no {name}")
     lines = held[DIGESTS].decode(errors="replace").splitlines()
-    told = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     for name, content in held.items():
-        if name != DIGESTS and told.get(name) != hashlib.sha256(content).hexdigest():
+        if name != DIGESTS and digests.get(name) != hashlib.sha256(content).hexdigest():
             raise PlanError(
                 f"{path}: {name} is not what {DIGESTS} says; it was changed or damaged since it was written"
             )

@@ -1,13 +1,13 @@
 """How many patients each party of a simulated run could read from what it saw (:mod:`fedsmall.privacy.reading`).
 
-Only a simulation can count them, for nobody else holds all updates and all patients. Who knows where an update started:
+Only a simulation holds all updates and all patients. Who knows where an update started:
 
 - the server, which sent every model out; not of models that are sealed on their way, unless it makes an average of them
   that it sent out itself, nor of those of which it sees a secure sum;
 - the site that gets a traveller next, where that set out from the common model, or is one that this site had sent
   itself and that comes back after one other site;
-- everybody, of the change from one common model to the next; but that is of all sites together, or of a group's. Of
-  groups every site is taken to know every common model, though it is sent some of them: more is counted than is seen.
+- everybody, of the change from one common model to the next, which is of all sites together, or of a group's (every
+  site is taken to know every group's model, so more is counted than is seen).
 
 A lower bound: other attacks find more, and of a long run some contacts are looked at, not all.
 """
@@ -32,9 +32,9 @@ WORK = 2e9  # products that may be spent on that
 
 
 class Exposure:
-    """Looks at the moments of a run, and counts who could be read by whom; it changes nothing.
+    """Counts, from the moments of a run, who could be read by whom.
 
-    ``train`` are the samples of the sites ``names``, ``initial`` gives a site's first model (None: the common one).
+    ``train`` are the samples of the sites ``names``, ``initial`` gives a site's first model (None: the global one).
     """
 
     def __init__(self, plan: Plan, names: tuple[str, ...], train: tuple[Samples, ...], initial: Initial) -> None:
@@ -108,11 +108,9 @@ class Exposure:
         return every if not privacy.sealed else np.asarray(self._from[rows] == EVERYBODY)
 
     def _shown_to_server(self, near: np.ndarray, sites: np.ndarray, shown: np.ndarray) -> None:
-        """What comes to the records of ``sites``, which trained a row each, by the server where a row is ``shown``."""
         self._take("server", near[shown], sites[shown])
 
     def _came(self, near: np.ndarray, sites: np.ndarray, set_out: np.ndarray, to: np.ndarray) -> None:
-        """The same by the sites ``to`` which rows go, of those that ``set_out`` from what these know."""
         known = (to != sites) & ((set_out == EVERYBODY) | (set_out == to))
         self._take("neighbours", near[known], sites[known])
         read = known[:, None] & (near <= WITHIN)
@@ -120,13 +118,12 @@ class Exposure:
             self._of_site[to[row]] |= set(self._number[sites[row]][read[row]].tolist())
 
     def _take(self, party: str, near: np.ndarray, sites: np.ndarray) -> None:
-        """Remember how near a party has come to each record of some sites, all different."""
         there = np.isfinite(near)
         records = self._number[sites][there]
         self._nearest[party][records] = np.minimum(self._nearest[party][records], near[there])
 
     def _set_out(self, commons: list[Arrays], count: int) -> None:
-        """So many travellers set out from the common models of their groups."""
+        """Let so many travellers set out from the global models of their groups."""
         groups = np.arange(count) % len(commons)
         if self.plan.method.by_samples:
             groups[:] = self._turn % len(commons)
@@ -140,7 +137,6 @@ class Exposure:
         self._from[:] = NOBODY
 
     def _go_on(self, sent: Arrays, rows: np.ndarray, sites: np.ndarray, count: int) -> None:
-        """Travellers set out from what the sites have just sent; of a site that sent nothing usable nobody knows."""
         self._known, self._from = np.zeros(count, dtype=bool), np.full(count, NOBODY)
         self._known[rows], self._from[rows] = True, sites
         self._start = {name: np.empty((count, *array.shape[1:]), array.dtype) for name, array in sent.items()}
@@ -150,7 +146,7 @@ class Exposure:
     def result(self) -> dict[str, Any]:
         """Who could be read by whom, in numbers of patients; {"blind": true} where this attack has no layer to read.
 
-        "server", "neighbours" (any site that is handed a model) and "averages" (any site, from common models) are
+        "server", "neighbours" (any site that is handed a model) and "averages" (any site, from global models) are
         counts of "patients"; "curious" is how many of others' records one site reads: [median, most]. "close" has the
         first three again, for records of which somebody comes within a fifth.
         """
@@ -165,7 +161,6 @@ class Exposure:
         return told | ({"curious": [float(np.median(others)), max(others)]} if "neighbours" in parties else {})
 
     def _chosen(self) -> frozenset[int]:
-        """The rounds of the contacts that are looked at, each with the one before, from which its models came."""
         units = sum(self._kept(self._initial(None))[f"{layer}.weight"].shape[0] for layer in self.layers)
         work = units * self._records.size * len(self._contacts)
         count = min(len(self._contacts), LOOKS, max(2, int(len(self._contacts) * WORK / max(work, 1))))
@@ -180,7 +175,7 @@ class Exposure:
 def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
     """The layers that show whole records, where sites send models and their records are of one size.
 
-    None where images are changed as they are trained on: what could be read is then no record that is known here.
+    None under augmentation: what could be read is then no record that is known here.
     """
     widths = {samples.x[0].size for samples in train if len(samples)}
     if plan.recipe.augment is not None or plan.method.family != "federated" or len(widths) != 1:

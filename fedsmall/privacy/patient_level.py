@@ -1,30 +1,28 @@
 """Differential privacy for each patient: what a site's local steps must do, and what they cost.
 
-What is promised. The unit is a patient: whoever sees every model that a site sent, and knows all its other patients,
-could hardly tell whether this one was among them. That is (epsilon, delta)-differential privacy under add-or-remove of
-a sample (where a patient has several samples, of each sample and not of the patient). The number of a site's samples
-is not hidden: it decides ``rate`` and the noise, as in every implementation that we know, and so it can be estimated
-from the noise. It is not told, but take it to be known.
+The unit is a patient: whoever sees every model that a site sent, and knows all its other patients, could hardly tell
+whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a sample (where a patient
+has several samples, of each sample and not of the patient). The number of a site's samples is not hidden: it decides
+``rate`` and the noise, as in every implementation that we know, and can be estimated from the noise.
 
-How. DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently
-of all others and of all other steps; each one's gradient is clipped; noise is added to the sum; the sum is divided by
-the lot's *expected* size, which is public, never by the size that came or by the site's number of samples. Epochs that
-are shuffled and cut are not such lots, and accounting for them as if they were is an error (Chua et al. 2024).
+DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently of all
+others and of all other steps; each one's gradient is clipped; noise is added to the sum; the sum is divided by the
+lot's *expected* size, which is public, never by the size that came or by the site's number of samples. Epochs that are
+shuffled and cut are not such lots, and accounting for them as if they were is an error (Chua et al. 2024).
 
-What is charged: local steps, not contacts. A model that hops, an average, momentum, Adam's moments that travel, a
-proximal term, SCAFFOLD's and FedDyn's corrections are computed from noised gradients: post-processing, at no cost. No
+Local steps are charged, not contacts. A model that hops, an average, momentum, Adam's moments that travel, a proximal
+term, SCAFFOLD's and FedDyn's corrections are computed from noised gradients: post-processing, at no cost. No
 amplification by the chain is claimed. The server cannot weaken a site's promise: from ``epsilon`` a site finds the
 noise for its own number of samples, which it does not tell.
 
 Where a ``fraction`` of the sites takes part, or fewer ``models`` travel than there are sites, a site counts the steps
-of the contacts for which a model is with it. The draw is public (a named stream of the plan's seed), so this is the
-exact number, and no amplification by it is claimed.
+of the contacts for which a model is with it, an exact number, as the draw is public (a named stream of the plan's
+seed); no amplification by it is claimed.
 
 The accountant is that of privacy loss distributions of Google's dp-accounting, an upper bound that is tighter than the
 Renyi accountant's by a tenth to a fifth.
 
-Where the chance comes from, who is in a lot and the noise: a simulation draws it from named streams, so that a run can
-be repeated; a real site from its operating system, so that nobody can draw it again.
+Lots and noise are drawn from named streams in a simulation, from the operating system at a real site.
 """
 
 import math
@@ -129,7 +127,7 @@ ORDERS = (2, 4, 8, 16, 32, 64)  # of Renyi's divergence: enough for a bound that
 def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int = 1) -> Protection:
     """What the local steps of the site at ``place`` of ``sites``, in the order of names, do for its patients.
 
-    ``pooled`` is how many sites' samples lie here together; the lot is then as large as theirs.
+    ``pooled`` is how many sites' samples lie here together; the lot grows with it.
     """
     privacy, lot = plan.method.privacy, lot_of(plan) * pooled
     assert privacy is not None
@@ -144,7 +142,7 @@ def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int 
 def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
     """Raise PlanError where a plan's own noise is so small that what it costs is out of the accountant's reach.
 
-    ``samples`` is how many each site has, by its place; the line says nothing of it. Other plans pass.
+    ``samples`` is how many each site has, by its place; they are not in the message.
     """
     privacy = plan.method.privacy
     if privacy is None or privacy.level != "patient" or privacy.epsilon is not None:
@@ -160,7 +158,6 @@ def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
 
 
 def _is_out_of_reach(charge: Charge, delta: float) -> bool:
-    """Whether even a quick bound on the epsilon is above REACH: with it grows the accountant's grid, without end."""
     if charge.steps == 0 or charge.noise >= _enough_noise(charge.steps, delta):
         return False
     return bool(RdpAccountant(ORDERS).compose(event_of(charge), charge.steps).get_epsilon(delta) > REACH)
@@ -241,10 +238,10 @@ class NamedChance:
 
 
 class SystemChance:
-    """Draws of the operating system's cryptographic generator: of a real site.
+    """Draws of the operating system's cryptographic generator, for a real site.
 
     A normal number is the sum of four, halved: the floats near one draw are few enough to betray what it was added to,
-    which for four of them is past finding (Mironov 2012; Holohan & Braghin 2021, section 5).
+    those of four are not (Mironov 2012; Holohan & Braghin 2021, section 5).
     """
 
     def uniform(self, count: int) -> np.ndarray:

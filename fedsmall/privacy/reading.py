@@ -1,14 +1,13 @@
 """Reading: whose complete record stands in one update, for whoever knows the model that it set out from.
 
 In a layer that sees the record itself, the gradient of a unit's weights is the sum over patients of (slope * record),
-and that of its bias the sum of the slopes. Where one patient alone moved a unit, change of weights / change of bias is
-that patient's record, to rounding, whatever the learning rate and the number of steps. No optimisation, no shadow
-models: a division. With few patients in a batch many units are moved by one of them alone.
+and that of its bias the sum of the slopes. Where one patient alone moved a unit, as many do in small batches, change of
+weights / change of bias is that patient's record, to rounding, whatever the learning rate and the number of steps.
 
-What it reaches: layers whose units each see a whole record (dense layers behind the input, convolutions as large as the
-image). A smaller convolution shows patches, mixed over all positions, and never a record: there this attack finds
-nothing, which says nothing about attacks that invert by optimisation. So a count here is a lower bound on what can be
-read, and :func:`layers_read` says where there is nothing to count.
+It reaches layers whose units each see a whole record (dense layers behind the input, convolutions as large as the
+image). A smaller convolution shows patches, mixed over all positions, and never a record; attacks that invert by
+optimisation may find more. So a count here is a lower bound, and :func:`layers_read` says where there is nothing to
+count.
 
 Source: Phong et al. 2018, "Privacy-preserving deep learning via additively homomorphic encryption", section 3.
 """
@@ -33,9 +32,9 @@ def records_read(
 ) -> np.ndarray:
     """Which patients can be read from one update, (patients,) of bool.
 
-    ``start`` is the model that the site set out from and ``sent`` the one that left it, by the names of
-    ``state_dict``; ``patients`` are the records that it trained on, as the model sees them, (patients, ...). A record
-    counts as read where all its numbers together are ``within`` this share of its norm, or of ``sizes``, (patients,).
+    ``start`` is the model that the site set out from and ``sent`` the one that left it, by the names of ``state_dict``;
+    ``patients`` are the records that it trained on, as the model sees them, (patients, ...). A record counts as read
+    where all its numbers together are ``within`` this share of its norm, or of ``sizes``, (patients,).
     """
     records = np.asarray(patients)[None]
     found = read_from_stack(
@@ -47,8 +46,7 @@ def records_read(
 def apart(patients: np.ndarray) -> np.ndarray:
     """How far each record is from the mean of the site's others, (patients,); a lone one from zero.
 
-    A size for records whose features are not at mean 0, such as images: there the mean is near everybody, and whoever
-    has it has read nobody.
+    A size for records whose features are not at mean 0, such as images: the mean is near everybody there.
     """
     records = np.asarray(patients, dtype=np.float64).reshape(len(patients), -1)
     others = len(records) - 1
@@ -107,8 +105,8 @@ def _moved(start: Arrays, sent: Arrays, layer: str) -> tuple[np.ndarray, np.ndar
 def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """The squared distance of every record to the nearest candidate, (models, most); never from a unit that is still.
 
-    A candidate is a unit's change of weights over that of its bias. A layer without biases shows a record but for one
-    factor, which one known feature gives: there the best factor counts.
+    A candidate is a unit's change of weights over that of its bias; without biases, times the factor that fits best,
+    which one known feature gives.
     """
     products = moved @ np.swapaxes(records, 1, 2).astype(moved.dtype, copy=False)  # (models, units, most)
     lengths = _squares(moved)[..., None]  # (models, units, 1)

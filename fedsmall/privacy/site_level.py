@@ -1,38 +1,35 @@
 """Clip and noise on what leaves a site, and the ledger of what that has cost.
 
-What is promised. The unit is a whole site: whoever sees the models that a site sent, every one of them, could hardly
-tell whether it had trained or had sent back the models that it received: (epsilon, delta)-differential privacy where
-neighbours differ by one site's updates, which are zero in one of the two, and who takes part is the same in both. (For
-exchange of a site's data for any other, the sensitivity doubles: halve ``noise``.)
+The unit is a whole site: whoever sees every model that a site sent could hardly tell whether it had trained or had sent
+back the models that it received: (epsilon, delta)-differential privacy where neighbours differ by one site's updates,
+which are zero in one of the two, and who takes part is the same in both. (For exchange of a site's data for any other,
+the sensitivity doubles: halve ``noise``.)
 
-What a permuted model costs. A traveller that hops is seen by the next site, not only by the server, so *every contact
-is a release*, at permutations as at aggregations: a site is charged once for each contact in which it takes part.
-What later sites do to the traveller is post-processing and costs the first site nothing. Nothing is gained by the
-permutation itself: the server draws it, so no amplification by shuffling is claimed. FedDC therefore costs what FedAvg
-with equal communication costs, and more than FedAvg of equal period.
+A traveller that hops is seen by the next site, not only by the server, so *every contact is a release*, at permutations
+as at aggregations: a site is charged once for each contact in which it takes part. What later sites do to the traveller
+is post-processing and costs the first site nothing. The server draws the permutation, so no amplification by shuffling
+is claimed. FedDC therefore costs what FedAvg with equal communication costs, and more than FedAvg of equal period.
 
-Where a ``fraction`` of the sites takes part, no amplification by the draw is claimed either: a plan's seed says who
-was drawn, and a draw of exactly k of m sites, where another takes the place of one left out, is not Poisson sampling
-and hides less. The ledger is that of a site that took part every time; a real site counts its own releases.
+Where a ``fraction`` of the sites takes part, no amplification by the draw is claimed either: a plan's seed says who was
+drawn, and a draw of exactly k of m sites is not Poisson sampling and hides less. The ledger is that of a site that took
+part every time; a real site counts its own releases.
 
-What is sent without noise, and why that is not a hole: nothing of the site. Running statistics and integer counters go
-back as they were received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
+What is sent without noise holds nothing of the site. Running statistics and integer counters go back as they were
+received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
 (:mod:`fedsmall.features`), and so are, at real sites, the exact sums from which features are scaled; the training loss
 stays at the site; sample counts and step counts are taken to be public. Outside the guarantee, and said so in reports:
-what models are worth on held-out samples, which a site tells exactly.
+metrics on held-out samples.
 
 Source: Geyer, Klein & Nabi 2017, "Differentially private federated learning: a client level perspective"; there the
-server adds the noise to a sum, here each site adds it to its own update, so that the server and the next site need not
-be trusted. Their noise has standard deviation sigma * S, as here.
+server adds the noise to a sum, here each site to its own update, so that the server and the next site need not be
+trusted. Their noise has standard deviation sigma * S, as here.
 
-Blur, in place of the ledger's noise, is noise as large as the update itself. The standard deviation of each number is
-``kappa`` * |update| / sqrt(numbers), so that at ``kappa`` = 1 the noise is as long as what the site has learnt: nothing
-to tune, and small where little was learnt. Over the sites it averages out; in a division of two numbers of one site
+Blur, in place of the ledger's noise, is noise as large as the update itself: the standard deviation of each number is
+``kappa`` * |update| / sqrt(numbers). Over the sites it averages out; in a division of two numbers of one site
 (:mod:`fedsmall.privacy.reading`) it does not. It claims no epsilon: it hides records, not membership, and who sees many
-updates of the same patients can average it away.
-
-Noise of a size that follows the update's can feed on itself: a model that noise has thrown off learns back in larger
-updates, which get larger noise. At ``kappa`` = 1 we have not seen it; at 2 a chain with a large learning rate ended so.
+updates of the same patients can average it away. Its noise can feed on itself: a model that noise has thrown off learns
+back in larger updates, which get larger noise. At ``kappa`` = 1 we have not seen it; at 2 a chain with a large learning
+rate ended so.
 """
 
 import math
@@ -56,9 +53,9 @@ SHRINK = 10.0  # a running variance falls to no less than this part at one conta
 def as_blur(privacy: Privacy | None, numbers: int) -> float:
     """The ``kappa`` that a plan's privacy is at least as much as, for a model of so many ``numbers``.
 
-    Clipped updates are no longer than the clip, so that noise of deviation noise * clip is at least blur of
-    noise * sqrt(numbers). Under patient-level privacy the same holds against what one patient adds to a step, which is
-    what could be read; and an epsilon of :data:`PROMISE` or less is better than any blur.
+    Clipped updates are no longer than the clip, so noise of deviation noise * clip is at least blur of noise *
+    sqrt(numbers). Under patient-level privacy the same holds against what one patient adds to a step; and an epsilon of
+    :data:`PROMISE` or less is better than any blur.
     """
     if privacy is None:
         return 0.0
@@ -70,8 +67,8 @@ def as_blur(privacy: Privacy | None, numbers: int) -> float:
 def blurred(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
     """The models that may leave: what was ``sent`` plus noise of deviation ``kappa`` * |update| / sqrt(numbers).
 
-    Every array of ``sent`` and ``received`` has shape (models, ...); ``rngs`` holds one generator a model. Weights and
-    running statistics each have noise of their own size; integers stay as they are.
+    Arrays have shape (models, ...); ``rngs`` holds one generator a model. Weights and running statistics each have
+    noise of their own size; integers stay as they are.
     """
     if kappa == 0:
         return sent
@@ -118,8 +115,8 @@ def at_contacts(plan: Plan) -> Privacy | None:
 def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:
     """The generator of a site's noise at contact ``t``.
 
-    A simulation names the stream and nothing else, so that a run can be repeated. A real site must pass ``entropy``
-    from its operating system (``secrets.randbits(128)``): noise that others can draw again protects nothing.
+    A simulation names the stream alone, so that a run can be repeated. A real site must pass ``entropy`` from its
+    operating system (``secrets.randbits(128)``): noise that others can draw again protects nothing.
     """
     if entropy is None:
         return rng_for(seed, "noise", site, t)
@@ -129,10 +126,9 @@ def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.ra
 def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[np.random.Generator]) -> Arrays:
     """The models that may leave: each update clipped to norm ``clip``, plus noise of deviation ``noise * clip``.
 
-    Every array of ``sent`` and ``received`` has shape (models, ...); ``rngs`` holds one generator a model. The update
-    is what was sent minus what was received, over all float parameters together. Buffers (running statistics) and
-    integers are those received: they depend on the site's samples and the ledger does not cover them. Where the plan
-    asks for blur instead, that is what is done.
+    Arrays have shape (models, ...); ``rngs`` holds one generator a model. The update is what was sent minus what was
+    received, over all float parameters together. Buffers (running statistics) and integers are those received: they
+    depend on the site's samples and the ledger does not cover them. Blurs instead where the plan asks for it.
     """
     if privacy.clip is None:
         return blurred(sent, received, privacy.blur or 0.0, rngs)
@@ -228,7 +224,7 @@ class Ledger:
 def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> None:
     """Raise PlanError where a plan with privacy would send something without noise, or would overspend.
 
-    ``contacts`` is the number in which models leave a site; ``buffers`` the names of the model's running statistics.
+    ``contacts`` is how often models leave a site; ``buffers`` the names of the model's running statistics.
     """
     privacy = at_contacts(plan)
     if privacy is None:
@@ -257,6 +253,5 @@ def _is_private(name: str, array: np.ndarray) -> bool:
 
 
 def _rows(stack: Arrays) -> np.ndarray:
-    """One row a model: all arrays side by side, in the order given."""
     models = len(next(iter(stack.values())))
     return np.concatenate([array.reshape(models, -1) for array in stack.values()], axis=1)

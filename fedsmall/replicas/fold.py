@@ -4,9 +4,8 @@ From the leaves up: alpha_r = div_r / sum(div), parent <- (sum(alpha_r * replica
 fold (RepFL) parent and replicas count alike. All sites' trees are folded in one pass over stacked arrays.
 
 Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", Algorithm 2. Two departures: where
-all divergences are zero the weights are equal (the quotient has no value), and a divergence counts for at least a
-floor, 1e-4 of the parent's own size for the L2 norm: once replicas have converged their distances are noise, and a
-quotient of noises would be a random weight.
+all divergences are zero the weights are equal, and a divergence counts for at least a floor, 1e-4 of the parent's own
+size for the L2 norm: once replicas have converged their distances are noise, and so would be the weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +30,8 @@ FLOOR = 1e-4  # of the parent's size: smaller distances are noise
 class Families:
     """Parents that have the same number of replicas, and what a measure of divergence may look at.
 
-    ``parents`` of shape (families,) and ``children`` of shape (families, replicas) are rows of ``stack``; ``layers``
-    are the names of the shared float parameters.
+    ``parents`` (families,) and ``children`` (families, replicas) are rows of ``stack``; ``layers`` are the names of the
+    shared float parameters.
     """
 
     stack: Arrays
@@ -130,8 +129,6 @@ def measure(name: str) -> Measure:
 
 
 def _each(own: Callable[[Arrays, Arrays], float], families: Families, name: str) -> np.ndarray:
-    """The user's function on every parent and child."""
-
     def model(row: int) -> Arrays:
         return {layer: families.stack[layer][row] for layer in families.layers}
 
@@ -165,10 +162,10 @@ def fold_trees(
 ) -> Arrays:
     """The anchors after every tree has been folded, stacked to (sites, ...) in the order of the anchors' rows.
 
-    ``stack`` holds the models, (rows, ...), and ``rows`` names them, ``"site#node"`` (:func:`replicas.row_name`).
-    All floats are folded, running statistics as numbers; integers are the parent's. Divergence is measured on the
-    float parameters that ``shared`` names (all of them by default), after the replica's own replicas have been folded
-    into it. Sums are taken in float64; dtypes are kept.
+    ``stack`` holds the models, (rows, ...), and ``rows`` names them, ``"site#node"`` (:func:`replicas.row_name`). All
+    floats are folded, running statistics as numbers; integers are the parent's. Divergence is measured on the float
+    parameters that ``shared`` names (default: all), after the replica's own replicas have been folded into it. Sums are
+    taken in float64; dtypes are kept.
 
     Raises PlanError where ``shared`` names no layer.
     """
@@ -188,7 +185,7 @@ def fold_trees(
 def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
     """The server's fold: anchors (sites, ...) as they came, folded with the replicas that came beside them.
 
-    ``sent`` holds {"<node>/<parameter>": (sites, ...)}. The same numbers as a fold at the sites, to the bit.
+    ``sent`` holds {"<node>/<parameter>": (sites, ...)}. Equals a fold at the sites to the bit.
     """
     nodes = ReplicaTree(int(_one(tree.fanout)), int(_one(tree.depth))).nodes
     if nodes == (ANCHOR,):
@@ -219,7 +216,6 @@ def _coefficients(families: Families, fold: str, diversity: str) -> tuple[np.nda
 
 
 def _fold_array(array: np.ndarray, parents: np.ndarray, children: np.ndarray, alpha: np.ndarray, own: float) -> None:
-    """In place: the parents' rows of one stacked array become the weighted sums of their families."""
     total = own * array[parents].astype(np.float64)
     for place in range(children.shape[1]):
         weight = alpha[:, place].reshape(-1, *[1] * (array.ndim - 1))  # (families, 1, ...)

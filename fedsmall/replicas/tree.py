@@ -1,13 +1,12 @@
 """Replica trees: the virtual copies of a site's model, and the samples that each of them trains on.
 
-A site's own model is the *anchor*. It has ``fanout`` replicas, each of these has as many, and so on, ``depth`` levels
-down; every replica lacks a block of its parent's samples. A node is named by the way to it from the anchor: ``""`` is
-the anchor, ``"2"`` its third replica, ``"2.0"`` the first replica of that. A row of a cohort is a site's node,
-``"site#2.0"``; the anchor's row is the bare site, so that a tree of depth 0 is a site without a tree, to the bit.
+A site's own model is the *anchor*. It has ``fanout`` replicas, each of these has as many, ``depth`` levels down; every
+replica lacks a block of its parent's samples. A node is named by the way to it: ``""`` is the anchor, ``"2"`` its third
+replica, ``"2.0"`` the first replica of that. A row of a cohort is a site's node, ``"site#2.0"``; the anchor's row is
+the bare site.
 
-A tree lives for one round: it is grown from the anchor when the round begins (model and optimizer state alike) and
-folded into it when the round ends (:mod:`fedsmall.replicas.fold`); whole trees that travel live until they are
-aggregated.
+A tree is grown from the anchor when the round begins (model and optimizer state alike) and folded into it when the
+round ends (:mod:`fedsmall.replicas.fold`); whole trees that travel live until they are aggregated.
 
 Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", Algorithms 1 and 2.
 """
@@ -106,7 +105,6 @@ def own_tree(tree: Tree, place: int, sites: int) -> Tree:
 
 
 def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
-    """The settings that may differ from site to site."""
     settings = {"fanout": tree.fanout, "depth": tree.depth, "drop": tree.drop}
     for name, setting in settings.items():
         if isinstance(setting, tuple) and len(setting) != sites:
@@ -134,10 +132,9 @@ def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[s
     """The samples of every node, as ascending indices into the site's targets ``y`` of shape (samples, ...).
 
     Replica j of a parent that holds n samples lacks block j of them: floor(p * n) samples, the blocks disjoint over j
-    as far as n allows (after that every sample is lacked equally often, to within one). The draw of a parent's blocks
-    comes from a stream named by seed, site and parent, and is the same in every round. A "random" block is drawn from
-    all samples; a "stratified" one takes from each class its share (to within one sample, the whole block being
-    floor(p * n) exactly) and never a class's last sample.
+    as far as n allows (after that every sample is lacked equally often, to within one). The blocks are drawn from a
+    stream named by seed, site and parent, the same in every round. A "stratified" block takes from each class its share
+    (to within one sample, the whole block being floor(p * n) exactly) and never a class's last sample.
 
     Raises PlanError where a stratified block cannot be had: a class of one sample, or a block that would take a class
     whole.
@@ -166,7 +163,7 @@ def block_size(samples: int, drop: float) -> int:
 def idle(tree: Tree, samples: Sequence[int]) -> str | None:
     """A line where replicas lack no sample of their anchor at some site, of sites with so many ``samples``; else None.
 
-    Such replicas are the anchor again: in steps over the whole site to the last digit, else but for batches' order.
+    Such replicas are the anchor again, but for the order of batches.
     """
     trees = forest(tree, len(samples))
     same = [n for one, n in zip(trees, samples, strict=True) if one.depth and not block_size(n, one.drop)]

@@ -1,13 +1,13 @@
 """Letters from site to site, which whoever passes them on can neither open nor change nor deliver elsewhere.
 
 A letter is a signature of the sender's identity (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180,
-base mode) with ML-KEM-768 and X25519 together, HKDF-SHA256 and ChaCha20-Poly1305. HPKE draws a key for every box, so a
-letter that is written twice uses none twice; and models of patients live long, hence the half that outlives quantum
-computers. Every letter is bound to its run, kind, round, sender, receiver, and to all that the two have seen of the run
-by then (:class:`Thread`): where they were told different things, it does not open.
+base mode) with ML-KEM-768 and X25519 together (models of patients live long, hence the half that outlives quantum
+computers), HKDF-SHA256 and ChaCha20-Poly1305. HPKE draws a key for every box. Every letter is bound to its run, kind,
+round, sender, receiver, and to all that the two have seen of the run by then (:class:`Thread`): where they were told
+different things, it does not open.
 
-Identities outlive runs, and are what people compare (:mod:`fedsmall.sealing.roll`). The keys that boxes are sealed to
-are of one run, and gone after it: recorded traffic stays closed to who steals a site's disk later.
+Identities outlive runs, and are what people compare (:mod:`fedsmall.sealing.roll`). Sealing keys are of one run, and
+deleted after it: recorded traffic stays closed to who steals a site's disk later.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ class LetterError(PolicyError):
 
 
 class Announcement(Frozen):
-    """What a site says before a run: the key that letters to it are sealed to, and what it has drawn, still closed.
+    """What a site announces before a run: the key that letters to it are sealed to, and a commitment to its draw.
 
     ``sealing`` is ML-KEM's public half and X25519's; ``commitment`` the digest of the site's part of the routes' seed;
-    both signed by the site's ``identity`` for this run and no other.
+    both signed by the site's ``identity`` for this run.
     """
 
     site: Annotated[str, Field(max_length=100)]
@@ -66,9 +66,9 @@ class Announcement(Frozen):
 
 
 class Thread:
-    """What a site has seen of a run, as one digest that everything after it is bound to.
+    """The transcript of a run that a site has seen, as one digest that everything after it is bound to.
 
-    ``at`` holds the digest by the round of the average that it follows; before the first average that is round 0.
+    ``at`` holds the digest by the round of the average that it follows, 0 before the first.
     """
 
     def __init__(self, at: Mapping[int, str]) -> None:
@@ -86,10 +86,9 @@ class Thread:
 
 
 class Post:
-    """One site's own post office for one run: writes letters to the others, and opens theirs.
+    """One site's mailbox for one run: writes letters to the others, and opens theirs.
 
-    ``others`` are all announcements of the run, by site, each of which has been checked; ``plan`` is the digest of the
-    plan that this site was given.
+    ``others`` are all announcements of the run, by site, already checked; ``plan`` is the digest of the site's plan.
     """
 
     def __init__(
@@ -190,6 +189,5 @@ def _both(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKe
 
 
 def _halves(seed: bytes) -> bytes:
-    """The public halves of a sealing key, one after the other."""
     post_quantum, classic = _both(seed)
     return post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()

@@ -1,8 +1,8 @@
-"""Masked summands: a server that adds them up, and takes away what helpers tell it, learns the sum and nothing else.
+"""Masked summands for secure aggregation: with what its helpers send, a server learns the sum and nothing else.
 
-A site hides what it adds (64-bit integers) by one stream of ChaCha20 for each helper, all added up modulo 2**64, and
-sends each helper the seed of its stream in a letter. A helper adds up the streams of all sites of one sum and tells the
-server that. Whoever lacks the seeds of one helper sees noise (a one-time pad, as far as ChaCha20 is a random function).
+A site masks what it adds (64-bit integers) by one stream of ChaCha20 for each helper, all modulo 2**64, and sends each
+helper the seed of its stream in a letter. A helper adds up the streams of all sites of one sum for the server. Whoever
+lacks the seeds of one helper sees noise (a one-time pad, as far as ChaCha20 is a random function).
 
 ``wide`` sums are of numbers of eight words each (:mod:`fedsmall.exact`), and carry from one to the next.
 """

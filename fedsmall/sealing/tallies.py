@@ -1,8 +1,7 @@
-"""What sites tell in sums of which nobody sees a single one: the layout, which sites and server both know beforehand.
+"""The layout of secure sums, which sites and server both know beforehand.
 
-Beside models these are the sums of features and classes before the first contact, what a common model is worth on
-held-out samples, and what models are worth on samples that they never saw. All sites of a run tell each, those too
-that have nothing to tell: they add zeros.
+Beside models these are the sums of features and classes before the first contact, and the metrics of models on held-out
+and on unseen samples. All sites of a run take part; those with nothing to tell add zeros.
 """
 
 from collections.abc import Mapping
@@ -22,10 +21,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def judged_shapes(task: Task) -> dict[str, tuple[int, ...]]:
-    """What a tally of an evaluation holds, by name.
+    """What the tally of an evaluation holds, by name.
 
-    "sites" is how many tell, "samples" how many they hold out; "metrics" has for each of the task's metrics how many
-    samples it is of, and the metric as many times; the rest are the sums of :mod:`fedsmall.evaluation.site_sums`.
+    "sites" is how many take part, "samples" how many they hold out; "metrics" has for each of the task's metrics how
+    many samples it is of, and the metric as many times; the rest are the sums of :mod:`fedsmall.evaluation.site_sums`.
     """
     return {TELLING: (), "samples": (), "metrics": (2, len(task.metrics)), **held_out_shapes(task)}
 

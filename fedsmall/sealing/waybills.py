@@ -1,8 +1,7 @@
-"""Who writes to whom: the whole way of every traveller, which each site works out by itself from the plan alone.
+"""The routing table: the whole way of every traveller, which each site works out from the plan alone.
 
-Nobody has to be asked where a model goes, so nobody can steer it: a site seals to the one that the plan says, and opens
-only what the plan says comes to it. What the plan draws with (``route_seed``) all sites have made together, each having
-committed itself to its part before any was revealed.
+So nobody can steer a model: a site seals to, and opens from, whom the plan says. The plan's ``route_seed`` is drawn by
+all sites together, each having committed itself to its part before any was revealed.
 """
 
 from bisect import bisect_left

@@ -1,9 +1,8 @@
 """Training images changed at random each time they are seen: mirrored, moved, turned, made lighter or darker.
 
-Plain tensor operations and not torchvision.transforms.v2: those draw from torch's one global generator, and change a
-whole batch alike. Here every image of every site has numbers of its own, out of the site's stream of the round, and all
-images of a step are changed at once, on the device where they are. Every operation works number by number, so an image
-comes out with the same bits in any company. What moves in from beyond an edge is that edge.
+Unlike torchvision.transforms.v2, which draws from torch's global generator and changes a whole batch alike, every image
+has draws of its own from the site's stream of the round, and all images of a step are changed at once, on their device,
+with the same bits in any company. What moves in from beyond an edge is that edge.
 """
 
 import math
@@ -57,7 +56,6 @@ def _shift(images: Tensor, numbers: np.ndarray, most: float) -> Tensor:
 
 
 def _rotate(images: Tensor, numbers: np.ndarray, degrees: float) -> Tensor:
-    """Turned about the middle, counter-clockwise where the angle is positive; bilinear."""
     height, width = images.shape[2:]
     angles = [math.radians(degrees) * (2 * number - 1) for number in numbers[:, 0].tolist()]
     # by the C library, one by one: numpy's vectors may differ in the last digit with how many there are

@@ -28,11 +28,7 @@ from fedsmall.training.trainer import Seat
 
 
 def batch_size(recipe: Recipe, samples: Samples) -> int:
-    """The samples of a full batch.
-
-    Of pooled samples a batch is as large as one of every site together, so that a round of so many steps sees as many
-    samples as the sites would. Where a round is counted in epochs it sees all of them anyhow, in batches of the recipe.
-    """
+    """The samples of a full batch; of pooled samples, that of every site together, where a round is of steps."""
     sites = samples.pooled if recipe.steps is not None else ()
     return sum(min(recipe.batch or n, n) for n in sites or (len(samples),))
 
@@ -96,8 +92,10 @@ class Batches:
         return np.lexsort((-self.examples[sites], -self.steps[sites]))
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
-        """The steps of round t at these sites, which are ordered as :meth:`order` says: the rows that take a step
-        together, and their batch. Rows go together where their batches are equal in size, or are filled up to it.
+        """The steps of round t at these sites, in the :meth:`order`: the rows that take a step together, and their
+        batch.
+
+        Rows go together where their batches are equal in size, or are filled up to it.
         """
         if self._blocks is not None:
             where = torch.from_numpy(sites).to(self._device)
@@ -193,11 +191,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Lots:
-    """In the place of :class:`fedsmall.training.batches.Batches`: every sample joins each step's lot independently.
+    """Poisson batches: every sample joins each step's lot independently; used as :class:`Batches`.
 
-    A batch's ``weight`` is 1 / the expected size of a lot for a sample that is in it and 0 for one that only fills up,
-    so a lot may be empty; its ``noise`` is what is added to the gradients. ``shapes`` are the parameters'; ``masks`` as
-    for ``Batches``.
+    A batch's ``weight`` is 1 / the expected size of a lot for a sample that is in it and 0 for padding; a lot may be
+    empty. Its ``noise`` is added to the gradients. ``shapes`` are the parameters'.
     """
 
     def __init__(
@@ -294,5 +291,4 @@ def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Se
 
 
 def _lot(chance: Chance, rate: float, samples: int) -> np.ndarray:
-    """The numbers of the samples that are in a lot, each by a draw of its own; none is drawn where all always are."""
     return np.arange(samples) if rate >= 1 else np.flatnonzero(chance.uniform(samples) < rate)

@@ -32,9 +32,9 @@ class Cohort(OneModelTrainer):
     """Some sites of a federation, and all that their models need to be trained together.
 
     ``names`` and ``samples`` are the sites'; the same sites in any company get the same numbers. ``path`` is "auto" or
-    a name of :data:`fedsmall.training.gradients.PATHS`; afterwards ``path`` and ``reason`` say which one was taken, and
-    why. ``device`` is a word of :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in
-    the federation; without it they are all of it.
+    a name of :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
+    :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in the federation; without it
+    they are all of it.
 
     Raises PlanError where the named path does not fit the model, or the device is not here.
     """
@@ -97,8 +97,7 @@ class Cohort(OneModelTrainer):
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`.
 
-        Between two aggregations models are independent of each other, so a few walk all legs before the next few start,
-        and stay in the cache meanwhile.
+        Between two aggregations models are independent, so a few that fit the cache walk all legs before the next few.
         """
         first, last = legs[0], legs[-1]
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
@@ -149,7 +148,6 @@ class Cohort(OneModelTrainer):
         return self._gradients.predict(models.parameters, models.buffers, x)
 
     def _chunks(self, stack: Stack, sites: np.ndarray) -> list[slice | np.ndarray]:
-        """Few enough rows at a time; sorted by size where that lets more of them take their steps together."""
         size = self._gradients.chunk or self._fitting(stack)
         edges = [slice(k, k + size) for k in range(0, len(stack), size)]
         order = self._batches.order(sites, self._gradients.pads)
@@ -162,7 +160,7 @@ class Cohort(OneModelTrainer):
         return max(1, (CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES) // bytes_per_model)
 
     def _leg(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
-        """Train through one leg; ``losses`` (rows,) is filled where given. Unequal sites are brought into order."""
+        """Train through one leg; ``losses`` (rows,) is filled where given."""
         order = self._batches.order(leg.sites, self._gradients.pads)
         if order is None:
             self._rounds(models, leg, memory, losses)
@@ -191,7 +189,6 @@ class Cohort(OneModelTrainer):
             memory.keep(leg.sites, staying)
 
     def _standing_gradient(self, models: Stack, sites: np.ndarray, t: int) -> Tensors:
-        """The mean gradient over the batches of round t, at models that stand still; running statistics stay too."""
         steps = torch.from_numpy(self._batches.steps[sites]).to(self.device)
         mean = {name: torch.zeros_like(tensor) for name, tensor in models.parameters.items()}
         for rows, batch in self._batches.round(sites, t, self._gradients.pads):
@@ -221,7 +218,6 @@ class Cohort(OneModelTrainer):
                 losses[rows] += share / torch.from_numpy(steps[rows]).to(share.device)
 
     def _step(self, models: Stack, state: Tensors, variables: Tensors, batch: Batch, lr: float) -> Tensor:
-        """One optimizer step in place; the outputs before it."""
         if self._plain and isinstance(self._gradients, MlpGradients | ClippedMlp):
             return self._gradients.descend(models.parameters, batch, lr)
         outputs, gradients = self._gradients(models.parameters, models.buffers, batch)

@@ -1,7 +1,6 @@
 """Where models train: a device is asked for by a word, and chosen once for a trainer.
 
-A device decides how fast a run is and the last bits of its numbers, never what is asked of a site: it is no part of a
-plan.
+It is no part of a plan: it decides speed and the last bits of numbers.
 """
 
 import psutil
@@ -21,8 +20,8 @@ def choose_device(
 ) -> torch.device:
     """The device for models of so many parameters, ``together`` of which take a step as one.
 
-    "auto" is a GPU where torch sees one through CUDA and the models are worth it, else the CPU, and never MPS: that has
-    no float64. Raises PlanError, in one line, where the device is not there.
+    "auto" is a CUDA GPU where there is one and the models are worth it, else the CPU; never MPS, which has no float64.
+    Raises PlanError, in one line, where the device is not there.
     """
     if isinstance(asked, torch.device):
         return asked
@@ -61,7 +60,7 @@ def list_devices() -> list[str]:
 def check_room(device: torch.device, models: int, bytes_each: int) -> None:
     """Raise PlanError, in one line, where so many models at once are more than the device can hold.
 
-    That they fit does not say that a step of them does: what a step needs beside its models depends on their layers.
+    What a step needs besides depends on their layers, and is not counted.
     """
     room, needed = room_of(device), models * bytes_each
     if needed > room:

@@ -1,9 +1,8 @@
 """One model out of several that answer together: sites train it on their answers to perturbed rows of their own.
 
-A plan and a federation for the ordinary loop: what a site learns from are answers, where it had labels, and nothing but
-the one model leaves it. Nobody has to hold rows that are public.
-Source: Hinton, Vinyals & Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et
-al. 2018, "mixup", inside a site.
+Sites learn from these answers as from labels, in the ordinary loop; no public rows are needed. Source: Hinton, Vinyals
+& Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et al. 2018, "mixup", inside
+a site.
 """
 
 from collections.abc import Callable
@@ -69,7 +68,7 @@ def perturbed(x: np.ndarray, rng: np.random.Generator, copies: int = COPIES, noi
 def soft_answers(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:
     """The probabilities that members with these ``outputs``, (members, samples, outputs), give together.
 
-    (samples, classes); of one output, (samples, 1), those of its second class.
+    (samples, classes); of one output, (samples, 1), those of the second class.
     """
     said = answer(outputs, loss, together)
     return np.asarray(expit(said) if loss == "logistic" else softmax(said, axis=-1))

@@ -1,7 +1,7 @@
-"""Where a model's first layers are frozen, what they make of a sample is worked out once, and the rest trains on that.
+"""A model with frozen first layers: their features of each sample are computed once, and the rest trains on those.
 
-A model is cut in two by its graph: the body is all that depends on the sample and on frozen layers alone, the head what
-follows. The head keeps the names of its arrays, so a linear head behind a deep body trains as a linear model does.
+The body is all that depends on the sample and on frozen layers alone, the head what follows, under the same names, so a
+linear head behind a deep body trains as a linear model does.
 """
 
 from collections import OrderedDict
@@ -86,7 +86,6 @@ def as_trained(plan: Plan, task: Task, samples: Sequence[Samples]) -> tuple[Samp
 
 
 def _body(model: nn.Module, graph: fx.Graph) -> list[fx.Node]:
-    """What depends on the sample and on frozen layers alone."""
     still = {layer for _, block in frozen_layers(model) for layer in block.modules()}
     body: dict[fx.Node, None] = {}
     for node in graph.nodes:
@@ -96,7 +95,7 @@ def _body(model: nn.Module, graph: fx.Graph) -> list[fx.Node]:
 
 
 def _is_still(model: nn.Module, node: fx.Node, still: set[nn.Module]) -> bool:
-    """Whether a node gives the same for the same values at all times."""
+    """Whether a node always gives the same for the same values."""
     if node.op == "call_module":
         layer = model.get_submodule(str(node.target))
         constant = not list(layer.parameters()) and not list(layer.buffers())  # a dropout has its mask
@@ -107,7 +106,6 @@ def _is_still(model: nn.Module, node: fx.Node, still: set[nn.Module]) -> bool:
 
 
 def _cut(model: nn.Module, graph: fx.Graph) -> Halves:
-    """The two halves, where the head takes one value of the body and no more."""
     before = _body(model, graph)
     border = [node for node in before if any(user not in before for user in node.users)]
     if len(border) != 1 or border[0].op == "placeholder":

@@ -1,7 +1,7 @@
 """Sites whose own samples are dealt to folds: a model of route k trains at every site on all but fold k of it.
 
-What the model of a route may see of a site is a site of its own to a trainer within. Nobody outside sees more than the
-sites: which of the two is meant is said by a leg's route (:class:`fedsmall.training.trainer.Leg`).
+To the trainer within, each such part of a site is a site; a leg's route says which is meant
+(:class:`fedsmall.training.trainer.Leg`).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ Within = Callable[[Plan, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
 
 class SitesInFolds(OneModelTrainer):
-    """Sites, each without one fold or another of its samples; used exactly as a trainer of the same sites.
+    """Sites, each without one fold or another of its samples; used as a trainer of the same sites.
 
     ``within`` makes the trainer of their parts. Raises PlanError where a site has too few samples
-    (:func:`fedsmall.training.in_folds.folds_of_samples`).
+    (:func:`folds_of_samples`).
     """
 
     def __init__(
@@ -59,14 +59,12 @@ class SitesInFolds(OneModelTrainer):
 
 
 def _parts(plan: Plan, site: str, own: Samples) -> list[Samples]:
-    """A site's samples without each of its folds."""
     assert plan.method.validation is not None
     folds = folds_of_samples(plan, site, own)
     return [Samples(own.x[folds != route], own.y[folds != route]) for route in range(plan.method.validation.routes)]
 
 
 def _with_trees_for(plan: Plan, routes: int) -> Plan:
-    """The plan with a tree for every part, where each site has a tree of its own."""
     tree = plan.method.tree
     if tree is None:
         return plan
@@ -79,8 +77,8 @@ def _with_trees_for(plan: Plan, routes: int) -> Plan:
 def folds_of_samples(plan: Plan, site: str, own: Samples) -> np.ndarray:
     """The fold of every sample of a site, (samples,), where folds are of samples.
 
-    Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. A patient's
-    samples are in one fold, and so are equal ones: this then holds of the first of each, and the others follow them.
+    Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. Equal
+    samples, and a patient's, follow the first of them into one fold.
 
     Raises PlanError where a site has samples of one patient alone: a route would have none there.
     """

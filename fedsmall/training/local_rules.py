@@ -1,10 +1,10 @@
 """Local rules: what is added to the local gradient, and what a site remembers for it.
 
-A rule is a row of :data:`RULES`, made of pure functions on arrays with a leading axis, so one site and many are driven
-by the same code. Its arrays are named by words: "reference", the last common model that the site received; "control"
-and "server", SCAFFOLD's c_i and c; "history", FedDyn's h_i. A memory holds them as "<word>/<parameter>", and two
-numbers: "known", 1 once a common model has been received, and "rate", the sum of the learning rates of the steps since.
-On the wire (:data:`fedsmall.wire.RULE`) an order brings SCAFFOLD's "server", a reply its "control".
+A rule is a row of :data:`RULES`, made of pure functions on arrays with a leading axis. Its arrays are named by words:
+"reference", the last global model that the site received; "control" and "server", SCAFFOLD's c_i and c; "history",
+FedDyn's h_i. A memory holds them as "<word>/<parameter>", and two numbers: "known", 1 once a global model has been
+received, and "rate", the sum of the learning rates of the steps since. On the wire (:data:`fedsmall.wire.RULE`) an
+order brings SCAFFOLD's "server", a reply its "control".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ def scaffold(gradient: Tensor, parameter: Tensor, variables: Variables, method: 
 def close_scaffold(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
     """Option II of line 12, c_i+ = c_i - c + (x - y_i) / (K lr), with K lr the sum of the learning rates since x.
 
-    A site that has not received a common model leaves its control as it is.
+    A site that has not received a global model keeps its control.
     """
     moved = (variables["reference"] - parameter) / variables["rate"].clamp_min(1e-30)
     delta = variables["known"] * (moved - variables["server"])
@@ -54,9 +54,9 @@ def close_scaffold(parameter: Tensor, variables: Variables, method: Method) -> t
 
 
 def close_scaffold_by_gradient(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
-    """Option I of line 12, c_i+ = g_i(x): the gradient at the common model, by a pass over the site's own batches.
+    """Option I of line 12, c_i+ = g_i(x): the gradient at the global model, by a pass over the site's own batches.
 
-    The paper leaves open over which samples; here they are those of the first round after the model came.
+    Over those of the first round after the model came, which the paper leaves open.
     """
     delta = variables["known"] * (variables["gradient"] - variables["control"])
     return {"control": variables["control"] + delta}, {"control": delta}
@@ -131,10 +131,8 @@ def _variables(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Variable
 class SiteMemory:
     """The memory of all sites of a cohort, {name: (sites, ...)}, and how training reads and writes it.
 
-    The names are those of :mod:`fedsmall.training.local_rules` ("reference/<parameter>", ..., "known", "rate"), and
-    those of :mod:`fedsmall.training.optimizers` where the recipe's optimizer state stays at the site. Empty where
-    nothing is remembered. ``saved`` is what :meth:`arrays` gave earlier; nothing, or an empty mapping, at the start of
-    a run.
+    Names are those of :mod:`fedsmall.training.local_rules`, and of :mod:`fedsmall.training.optimizers` where the
+    optimizer state stays at the site. ``saved`` is what :meth:`arrays` gave earlier; empty at the start of a run.
     """
 
     def __init__(self, plan: Plan, parameters: Tensors, sites: int, saved: Mapping[str, np.ndarray] | None) -> None:

@@ -1,9 +1,8 @@
 """Sites with models of their own that share some layers: these travel and are aggregated, the rest never leaves.
 
-How a scenario says so is in :mod:`fedsmall.models.own_models`. On the wire there is one model, the shared part: every
-strategy, schedule and aggregator works on it as on any other. A site completes it with its own layers, which are part
-of its memory and so outlive contacts and restarts.
-Source: Ghilea and Rekik, section 3 (hospitals with different architectures share their first layers).
+Scenarios say so by :mod:`fedsmall.models.own_models`. On the wire there is one model, the shared part, which a site
+completes with its own layers; these are in its memory, and so outlive contacts and restarts. Source: Ghilea and Rekik,
+section 3 (hospitals with different architectures share their first layers).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ MakeCohort = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], Trainer]
 
 @dataclass(frozen=True)
 class _Group:
-    """The sites that have one architecture, their cohort, and the arrays that each of them keeps to itself at first."""
+    """The sites of one architecture, their cohort, and the private arrays of each at first."""
 
     number: int
     sites: np.ndarray
@@ -42,8 +41,8 @@ class _Group:
 class MixedCohort(Trainer):
     """Sites with models of their own; used as a :class:`Cohort` whose models are the shared part.
 
-    ``make`` builds the cohort of the sites that have one architecture. Their private layers are in ``memory``, and
-    there alone. Raises PlanError where the sites' shared layers are not the same.
+    ``make`` builds the cohort of the sites of one architecture. Raises PlanError where the sites' shared layers are not
+    the same.
     """
 
     def __init__(
@@ -139,7 +138,6 @@ class MixedCohort(Trainer):
         return trained, kept
 
     def _completed(self, group: _Group, own: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
-        """A traveller with the private layers and moments of the site that it is at."""
         private = dict(group.private[int(np.searchsorted(group.sites, site))])
         moments: Arrays = {}
         if KNOWN in memory and memory[KNOWN][site]:
@@ -149,7 +147,6 @@ class MixedCohort(Trainer):
         return Traveller({**own.model, **private}, {**own.carried, **moments})
 
     def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, traveller: Traveller, kept: Arrays) -> None:
-        """Write the shared part back into the stack, and the rest into what the site keeps."""
         shared = stack.state | stack.optimizer
         for word, arrays in ((PRIVATE, traveller.model), (MOMENTS, traveller.carried)):
             for name, array in arrays.items():
@@ -160,7 +157,6 @@ class MixedCohort(Trainer):
                 kept.setdefault(f"{word}/{group.number}/{name}", like)[site] = array
 
     def _spread(self, group: _Group, array: np.ndarray) -> np.ndarray:
-        """A group's memory with a row for every site of the cohort."""
         spread = np.zeros((len(self.names), *array.shape[1:]), array.dtype)
         spread[group.sites] = array
         return spread

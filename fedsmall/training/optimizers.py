@@ -1,8 +1,8 @@
 """Optimizers as elementwise updates, and learning rates as functions of the round.
 
-The same code moves one model and K models at once: every array has a leading axis of models. An optimizer is a row of
-:data:`OPTIMIZERS`; what it remembers is named as it travels: "momentum/<parameter>", "exp_avg/<parameter>",
-"exp_avg_sq/<parameter>", and "step", the number of updates that each model has seen.
+Every array has a leading axis of models. An optimizer is a row of :data:`OPTIMIZERS`; its state is named as it travels:
+"momentum/<parameter>", "exp_avg/<parameter>", "exp_avg_sq/<parameter>", and "step", the number of updates that each
+model has seen.
 """
 
 import math

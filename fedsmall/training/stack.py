@@ -67,7 +67,7 @@ class Stack:
     """The state of K models, row k of every tensor being model k.
 
     ``names`` are the names of a model's arrays in the order of torch's ``state_dict``; each is in ``parameters`` or in
-    ``buffers``. ``optimizer`` holds the state that travels with the models ("momentum/0.weight", "step").
+    ``buffers``. ``optimizer`` holds the state that travels ("momentum/0.weight", "step").
     """
 
     names: tuple[str, ...]

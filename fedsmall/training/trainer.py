@@ -24,9 +24,9 @@ from fedsmall.wire import Arrays, Traveller
 class Leg(NamedTuple):
     """A stretch of a walk: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t.
 
-    ``arrived``: the models have just come to these sites, so moments that are not to travel start afresh. ``closes``:
-    an aggregation follows, for which a local rule sends what it has to say. ``leaves``: the models leave the sites
-    after it. ``route`` is the models' own, where folds are of samples: they train on none of that fold.
+    ``arrived``: the models have just come, so moments that are not to travel start afresh. ``closes``: an aggregation
+    follows, for which a local rule sends its arrays. ``leaves``: the models leave the sites after it. ``route`` is the
+    models' own, where folds are of samples.
     """
 
     sites: np.ndarray
@@ -49,10 +49,10 @@ def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -
 
 
 class Seat(NamedTuple):
-    """Where a trainer's sites stand in the federation, which a trainer that holds all of them knows by itself.
+    """Where a trainer's sites stand in the federation.
 
     ``places`` are their numbers among the ``sites``, in the order of names. ``secret``: chance on which privacy rests
-    is the operating system's, as it must be at a real site.
+    is the operating system's, as at a real site.
     """
 
     places: tuple[int, ...]
@@ -71,14 +71,13 @@ def all_here(sites: int) -> Seat:
 
 @dataclass(frozen=True)
 class Signals:
-    """What training is told besides the models.
+    """The inputs of training besides the models.
 
-    ``common`` says which rows are the last common model, untouched; ``rule`` is what the server sends for the local
-    rule; ``memory`` is what the sites remember from the training before (``Trained.memory``), nothing at first.
-    ``losses``: somebody will ask for them; else a trainer may leave them out, as NaN. For sites elsewhere there are
-    also the global models as they are ``sent`` there, one a group, the ``group`` of every row, whether the row
-    ``carries`` something beside the model, and whether it is ``fresh``: other than the site where it is has trained it.
-    ``known`` is what global models sites have.
+    ``common`` flags the rows that are the last global model, untouched; ``rule`` is what the server sends for the local
+    rule; ``memory`` is what the sites remember from the training before (``Trained.memory``). Without ``losses`` a
+    trainer may leave losses out, as NaN. For remote sites there are also the global models as they are ``sent``, one a
+    group, the ``group`` of every row, whether the row ``carries`` something beside the model, and whether it is
+    ``fresh``: another site has trained it last. ``known`` is what global models sites have.
     """
 
     common: Sequence[bool] | np.ndarray | None = None
@@ -103,9 +102,7 @@ FORGOT = "forgot"  # the site has no model to go on with, and is sent the last g
 
 
 class Fault(NamedTuple):
-    """What became of a site's work that cannot be used: a ``kind`` of event, and the ``reason``. ``stays``: the site
-    goes on with the model that it was sent.
-    """
+    """Work that cannot be used: a ``kind`` of event and the ``reason``; ``stays``: the site keeps what it was sent."""
 
     kind: str
     reason: str
@@ -113,9 +110,9 @@ class Fault(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """What sites elsewhere were sent and answered: the bytes of orders, and of each row's answer, (rows,); 0 where
-    nothing travels. ``carries`` says which answers have something beside the model, and ``models`` which have one at
-    all, (rows,): a model may stay at its site.
+    """What went to remote sites and came back: the bytes of orders, and of each row's answer, (rows,), 0 for none.
+
+    ``carries`` flags answers with something beside the model, and ``models`` those with one, (rows,).
     """
 
     orders: int
@@ -138,9 +135,9 @@ class Trained(NamedTuple):
 
     For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last leg;
     ``examples``, the samples of the last site; ``rule``, what the local rule sends to the server, {"word/parameter":
-    (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the trainer, ...)}, empty for nothing.
-    Sites elsewhere may fail: ``lost`` are the rows from which nothing came that can be used, ``notes`` what else is to
-    be told of sites, (site, kind, reason), and ``messages`` the bytes on the way.
+    (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the trainer, ...)}. Of remote sites ``lost``
+    are the rows without a usable reply, ``notes`` other events, (site, kind, reason), and ``messages`` the bytes on the
+    way.
     """
 
     loss: np.ndarray
@@ -157,8 +154,8 @@ class Trainer(ABC):
     """Some sites of a federation, and all that their models need to be trained together.
 
     ``names`` are the sites', and ``samples`` how many each has; the same sites in any company get the same numbers.
-    ``path`` and ``reason`` say how gradients are computed, and why so. Where a trainer ``is_remote`` its sites are
-    elsewhere: they noise and compress what leaves them themselves.
+    ``path`` and ``reason`` say how gradients are computed, and why so. Sites of a trainer that ``is_remote`` noise and
+    compress what leaves them themselves.
     """
 
     is_remote = False
@@ -193,16 +190,11 @@ class Trainer(ABC):
         """Learn what the aggregation after round ``t`` has made, as sites are ``sent`` it, and their local rule."""
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
-        """The sum of what these sites sent of a group's models for the aggregation after round ``t``, where single
-        models are kept from the server; else None.
-        """
+        """The secure sum of these sites' models of a group at the aggregation after round ``t``; None for others."""
         return None
 
     def fetch(self, stack: Stack, rows: np.ndarray) -> tuple[np.ndarray, int]:
-        """Have the models of these rows here which have stayed at their sites in the last walk.
-
-        Gives the rows that are here now, and the bytes of what was sent for it.
-        """
+        """Fetch the models of these rows which have stayed at their sites: the rows here now, and the bytes sent."""
         return rows, 0
 
     def take_events(self) -> list[dict[str, Any]]:
@@ -221,10 +213,7 @@ class Trainer(ABC):
         return x
 
     def check_room(self, models: int, like: Arrays) -> None:
-        """Raise PlanError, in one line, where so many models ``like`` this cannot lie on the device with their moments.
-
-        Replicas, copies that are kept for a while and what a step needs come on top.
-        """
+        """Raise PlanError, in one line, where so many models ``like`` this and their moments exceed the device."""
         moments = OPTIMIZERS[self.plan.recipe.optimizer].moments(self.plan.recipe)
         check_room(self.device, models, (1 + len(moments)) * sum(array.nbytes for array in like.values()))
 

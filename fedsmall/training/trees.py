@@ -1,8 +1,8 @@
 """A cohort of sites that grow replica trees: the interface of :class:`Cohort`, with more models behind each row.
 
 Every node of every tree is a row of an inner cohort, named "site#node", with samples of its own. A round grows the
-trees from their anchors, trains all nodes at once, and folds each tree into its anchor; nobody outside sees more than
-the anchors. Two settings show more:
+trees from their anchors, trains all nodes at once, and folds each tree into its anchor; outside only anchors are seen,
+but for two settings:
 
 - ``fold_at = "server"``: in a round that ends with an aggregation the replicas' models leave the site beside the
   anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds.
@@ -43,7 +43,7 @@ def cohort_for(
 ) -> Trainer:
     """The trainer of a plan's sites: with trees where the method has them, with models of their own where they have.
 
-    ``seat`` says where the sites are in the federation; without it they are all of it.
+    ``seat`` says where the sites are in the federation; default: they are all of it.
     """
     seat = seat or all_here(len(names))
     if (extension := plan.method.extension) is not None:
@@ -87,11 +87,11 @@ def _mixed_cohort(
 
 
 class TreeCohort(OneModelTrainer):
-    """Sites, each with its tree of replicas; used exactly as a :class:`Cohort` of the same sites.
+    """Sites, each with its tree of replicas; used as a :class:`Cohort` of the same sites.
 
     A row's loss, steps and examples are the anchor's. ``shared`` names the layers on which diversity is measured, all
-    by default. Raises PlanError where a tree cannot be had from a site's samples, or where the trees do not fit the way
-    they are to be folded or to travel.
+    by default. Raises PlanError where a tree cannot be had from a site's samples, or does not fit how it is to be
+    folded or to travel.
     """
 
     def __init__(
@@ -172,7 +172,6 @@ class TreeCohort(OneModelTrainer):
         return self._anchors(trained, rows, sent, leg.rounds)
 
     def _end_round(self, stack: Stack, nodes: Stack, rows: np.ndarray, parents: np.ndarray, closes: bool) -> Arrays:
-        """Fold trained nodes into the stack's anchors; or leave these as they are, and return what the server folds."""
         models = Rows(nodes.state).arrays()
         if self.tree.fold_at == "server" and closes:
             return self._sent(models, parents)
@@ -213,7 +212,7 @@ class TreeCohort(OneModelTrainer):
         return np.flatnonzero([split_row(self._rows[row])[1] == ANCHOR for row in rows])
 
     def _to_nodes(self, signals: Signals, parents: np.ndarray) -> Signals:
-        """What the nodes are told: a flag of their anchor's, and their site's memory, which is one for its tree."""
+        """The signals of the nodes: those of their anchor, and their site's memory, one for its tree."""
         owner = np.repeat(np.arange(len(self.names)), [len(rows) for rows in self._of_site])
         common = None if signals.common is None else np.asarray(signals.common)[parents]
         return Signals(common, signals.rule, {name: array[owner] for name, array in signals.memory.items()})
@@ -237,7 +236,6 @@ class TreeCohort(OneModelTrainer):
             tensor.copy_(torch.from_numpy(anchors[name]))
 
     def _anchors(self, trained: Trained, rows: np.ndarray, sent: Arrays, times: int) -> Trained:
-        """What training gives for the anchors alone, whose last leg was walked ``times`` times."""
         anchors = self._anchor_places(rows)
         losses, steps, examples = trained.loss[anchors], trained.steps[anchors] * times, trained.examples[anchors]
         return Trained(losses, steps, examples, sent, self._narrowed(trained.memory))

@@ -1,8 +1,8 @@
 """What a region's server and the program that speaks for the region above hand each other: files of a run's folder.
 
-Each file is one frame (:mod:`fedsmall.frames`), written whole or not at all, so that either may be killed and started
-again: "met" is what the region's sites have said together, "agreed" what the sites of all regions agreed on, and of
-every round in which regions meet the region's own common model goes "up" and the united one comes "down".
+Each file is one frame (:mod:`fedsmall.frames`), written whole, so that either may be killed and started again: "met" is
+what the region's sites have said together, "agreed" what the sites of all regions agreed on, and of every round in
+which regions meet the region's own global model goes "up" and the united one comes "down".
 """
 
 import json

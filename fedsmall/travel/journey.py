@@ -2,12 +2,11 @@
 
 Travellers are numbered; number k is of group k modulo the groups.
 
-Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only judged there. So
-every sample of every site is judged by models that never saw its site, and no site is given up for it. A route is one
-or several groups of models: what never trains at a site is averaged with nothing that does. Folds are dealt once, by a
-named stream and by numbers of ``samples``; who goes where at a contact is drawn anew, without a conflict. Of fewer
-sites than routes no fold of sites can be made: every site deals its own samples to folds, and the routes take turns,
-for with a model at each site no two could be under way at once.
+Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there, so
+every sample is judged by models that never saw its site. A route is one or several groups of models. Folds are dealt
+once, by a named stream and by numbers of ``samples``; who goes where at a contact is drawn anew, without a conflict.
+With fewer sites than routes every site deals its own samples to folds, and the routes take turns, for with a model at
+each site no two could be under way at once.
 """
 
 from bisect import bisect_left
@@ -59,8 +58,7 @@ def move_on(
     """The sites at which travellers train for ``contact``, which were at the sites ``at`` for the one ``before``.
 
     A piece of a contact moves nobody. Where all sites take part, an aggregation does not either, unless it leaves
-    groups that are to meet other sites; where some of them do, every traveller goes to a site that was drawn for
-    ``contact``, so that none waits at one that was not.
+    groups that are to meet other sites; else every traveller goes to a site drawn for ``contact``.
     """
     method = plan.method
     everyone = method.everyone(sites)
@@ -117,9 +115,9 @@ def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tup
 
 
 def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
-    """The folds of a plan's sites, which hold so many samples; None where its models may train at all sites.
+    """The folds of a plan's sites of ``sizes`` samples; None where its models may train at all sites.
 
-    Raises ValueError where the numbers of samples are wanted and not there.
+    Raises ValueError where the sizes are wanted and not there.
     """
     validation = plan.method.validation
     if validation is None or plan.method.by_samples:
@@ -141,8 +139,8 @@ def _remembered(seed: int, sizes: tuple[int, ...], routes: int) -> np.ndarray:
 def deal_folds(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
     """The fold of every site, (sites,), from the sites' numbers of samples, in the order of their names.
 
-    Folds differ by one site at most, the later ones being the larger, and are about equally large in samples: sites
-    are dealt in rounds of one for each fold, from large to small, the largest of a round to the fold that has least.
+    Folds differ by one site at most, the later ones being the larger, and are about equally large in samples: sites are
+    dealt from large to small in rounds of one a fold, the largest to the fold that has least.
     """
     order = rng_for(seed, "folds of sites").permutation(len(sizes))
     order = order[np.argsort(-np.asarray(sizes)[order], kind="stable")]  # large first, equal ones shuffled
@@ -171,7 +169,6 @@ def route_at(plan: Plan, t: int) -> int:
 
 @lru_cache(maxsize=16)
 def _averages(schedule: AbstractSchedule, rounds: int) -> tuple[int, ...]:
-    """The rounds before the last after which models are averaged."""
     return tuple(t for t in range(1, rounds) if schedule.action(t) is Action.AGGREGATE)
 
 
@@ -183,7 +180,7 @@ def route_of(groups: Sequence[int] | np.ndarray, routes: int) -> np.ndarray:
 def has_room(routes: np.ndarray, folds: np.ndarray) -> bool:
     """Whether models of these ``routes`` can be at sites of these ``folds``, one at each, and none at its own fold.
 
-    By Hall's theorem: models of two routes may be anywhere between them, so only those of one can be too many.
+    By Hall's theorem only models of one route can be too many.
     """
     most = int(max(routes.max(initial=0), folds.max(initial=0))) + 1
     crowd = np.bincount(routes, minlength=most) + np.bincount(folds, minlength=most)
@@ -193,9 +190,9 @@ def has_room(routes: np.ndarray, folds: np.ndarray) -> bool:
 def assign_sites(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray) -> np.ndarray:
     """At which site each model trains: (models,) numbers of sites, all different, none of the model's own fold.
 
-    A uniformly random permutation, whose conflicts are mended by swaps with models drawn among all that may swap. Every
-    swap mends one and makes none, and there is always one to be had. Where folds and routes are equally large, a model
-    is equally often at each site that it may be at.
+    A uniformly random permutation, each of whose conflicts is mended by a swap with a model drawn among all that may
+    swap; there always is one. Where folds and routes are equally large, a model is equally often at each site that it
+    may be at.
 
     Raises ValueError where there is no such assignment (:func:`has_room`).
     """

@@ -15,13 +15,12 @@ from fedsmall.wire import Arrays
 class Moment(NamedTuple):
     """What is there after a contact, or after a piece of one, before anything else moves.
 
-    ``common`` is what the contact made to be judged and kept, if it aggregates, and ``commons`` are the groups' models
-    from which all set out after it; ``of_routes`` gives what is judged of each route, where there are routes.
-    ``sites`` have just trained, and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their
-    names. ``updates`` (rounds of local training, over all sites), ``bytes_sent`` and ``events`` have come since the
-    moment before; ``memory`` is what the sites remember. ``bytes_between`` are those that servers of several regions
-    have sent each other, beside what sites have sent and been sent. ``averaged`` is how many models an average took
-    that may be left out (:mod:`fedsmall.algorithm.dynamic`), and whether these were all; None where none may.
+    ``common`` is the evaluated and kept result of a contact that aggregates, and ``commons`` are the groups' models
+    from which all set out after it; ``of_routes`` gives what is evaluated of each route. ``sites`` have just trained,
+    and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their names. ``updates`` (rounds of
+    local training, over all sites), ``bytes_sent``, ``bytes_between`` (servers of regions) and ``events`` are those
+    since the moment before; ``memory`` is what the sites remember. ``averaged`` is how many models a dynamic average
+    took (:mod:`fedsmall.algorithm.dynamic`), and whether these were all; None for others.
     """
 
     contact: Contact
@@ -74,9 +73,9 @@ def last_visits(plan: Plan, sites: int, samples: Sequence[int] = ()) -> frozense
 
 
 class Visitors:
-    """What the sites ``names`` keep of a simulated run: it looks at the moments at which the last visitors leave.
+    """What the sites ``names`` keep of a simulated run, from the moments at which the last visitors leave.
 
-    A visitor that was set aside is not kept, and none is in its place.
+    A visitor that was set aside is not kept, nor replaced.
     """
 
     def __init__(self, plan: Plan, names: Sequence[str], samples: Sequence[int] = ()) -> None:

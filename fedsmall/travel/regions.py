@@ -1,10 +1,8 @@
 """Several servers: sites dealt to regions, each of which averages its own models; now and then all of them together.
 
-A region's server is to its sites what the one server is elsewhere: models travel and are averaged there as the method
-says. A hop into another region goes from server to server, and so does an average over the regions, which one above
-them makes; what they send each other is counted apart from what sites send and are sent.
-Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud hierarchical federated learning"; there no model
-travels between edges.
+Within a region models travel and are averaged as the method says. A hop into another region goes from server to server,
+as does an average over the regions, made by one above them; these bytes are counted apart. Source: client, edge and
+cloud of Liu et al. 2020, "Client-edge-cloud hierarchical federated learning"; there no model travels between edges.
 """
 
 import json
@@ -24,7 +22,7 @@ DECIDE_NOTHING = {"name", "evaluate_every", "metric", "threshold"}  # keys of a 
 
 
 def regions_of(plan: Plan, sites: int) -> np.ndarray:
-    """The region of every site, (sites,): as the plan names them, where regions and sites are in the order of names.
+    """The region of every site, (sites,): as the plan names them, in the order of names.
 
     Else they are dealt once, by a named stream, so that regions differ by one site at most.
     """
@@ -46,8 +44,8 @@ def _dealt(seed: int, sites: int, regions: int) -> np.ndarray:
 def passage(plan: Plan, sites: int, t: int) -> np.ndarray:
     """To which site the model at each site goes after round ``t``, (sites,).
 
-    Every model is drawn to cross over or not. Those that do change places with each other, wherever they are, and the
-    others within their region; so one may cross and come to a site of its own region.
+    Every model is drawn to cross over or not. Those that do change places with each other, wherever they are (maybe
+    within a region), and the others within their region.
     """
     assert plan.method.regions is not None
     rng, regions = rng_for(plan.travel_seed, "permute", t), regions_of(plan, sites)
@@ -79,7 +77,7 @@ def meet(plan: Plan, contact: Contact) -> bool:
 def route_within(plan: Plan, sites: Sequence[str], t: int) -> dict[str, str]:
     """Where the models at one region's ``sites`` go after round ``t``: as :func:`passage` over all that are named.
 
-    For regions between which no model crosses (``across`` 0): a region's server draws what a simulation of all draws.
+    Where no model crosses (``across`` 0) a region's server can draw this alone.
     """
     assert plan.method.regions is not None
     names = plan.method.regions.names
@@ -88,9 +86,9 @@ def route_within(plan: Plan, sites: Sequence[str], t: int) -> dict[str, str]:
 
 
 def plan_above(plan: Plan) -> Plan:
-    """What is run above regions that each have a server: the mean of their common models, by what each is made of.
+    """What is run above regions that each have a server: the weighted mean of their global models.
 
-    No gate is in between, as there is none in a simulation (``Commons.unite``); noise was charged below.
+    Without a gate, as in a simulation (``Commons.unite``); noise was charged below.
     """
     assert plan.method.regions is not None
     every = plan.method.regions.average_every or plan.method.aggregate_every

@@ -23,11 +23,10 @@ class Action(StrEnum):
 
 
 class Contact(NamedTuple):
-    """A round ``t`` after which models travel, and the local rounds since the contact before it.
+    """A communication round ``t``, after which models travel, and the local rounds since the one before it.
 
-    A communication round, as others say. A simulation cuts it in pieces where it evaluates models between two contacts
-    (:func:`cut_at_evaluations`): a piece's action is TRAIN, and ``leads_to`` is the round of the contact to which it
-    belongs.
+    A simulation cuts it in pieces where it evaluates in between (:func:`cut_at_evaluations`): a piece's action is
+    TRAIN, and ``leads_to`` is the round of its contact.
     """
 
     t: int
@@ -67,8 +66,7 @@ class AbstractSchedule(ABC):
     def contacts(self, rounds: int | None = None) -> Iterator[Contact]:
         """The contacts of a run, in order; every local round belongs to exactly one of them.
 
-        A run of ``rounds`` rounds ends with an aggregation, due or not. ``rounds=None`` is a run whose end nobody knows
-        yet: contacts go on for ever and none is forced.
+        A run of ``rounds`` rounds ends with an aggregation, due or not; ``rounds=None`` goes on for ever.
 
         Raises ValueError for a number below 1, and where an endless run would never come to a contact.
         """
@@ -116,10 +114,10 @@ class Schedule(AbstractSchedule):
 class RandomSchedule(AbstractSchedule):
     """Permute and aggregate in random rounds, each as often as :class:`Schedule` on average.
 
-    A site that is sent a model then cannot tell from the round alone whether it is a neighbour's or the aggregate
-    (proposed in the first version of Kamp et al., arXiv:2110.03469v1). Every round does what a uniformly random round
-    of the fixed schedule would do, so the expected counts are equal exactly, ties included; its draw has a stream
-    of its own, so that any round can be replayed alone.
+    A site then cannot tell from the round whether it is sent a neighbour's model or the aggregate (proposed in the
+    first version of Kamp et al., arXiv:2110.03469v1). Every round does what a uniformly random round of the fixed
+    schedule would do, so the expected counts are equal exactly, ties included; its draw has a stream of its own, so
+    that any round can be replayed alone.
     """
 
     seed: int = 0
@@ -142,8 +140,7 @@ def schedule_for(plan: Plan) -> AbstractSchedule:
 def cut_at_evaluations(contacts: Iterable[Contact], every: int | None) -> Iterator[Contact]:
     """The contacts, cut after each ``every`` rounds of the run: there models can be evaluated where they are.
 
-    Cutting changes no number: what follows a piece is TRAIN, nothing travels, and no message is due.
-    Raises ValueError for a number below 1.
+    Cutting changes no number. Raises ValueError for a number below 1.
     """
     _check_period("evaluate_every", every)
     for contact in contacts:
@@ -155,10 +152,7 @@ def cut_at_evaluations(contacts: Iterable[Contact], every: int | None) -> Iterat
 
 
 def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
-    """The contacts of a plan's run, at which nothing travels where all train alone.
-
-    ``in_pieces`` where models are evaluated between them, too.
-    """
+    """The contacts of a plan's run, at which nothing travels where all train alone; ``in_pieces`` for evaluations."""
     contacts = cut_at_evaluations(schedule_for(plan).contacts(plan.rounds), piece_length(plan) if in_pieces else None)
     alone = plan.method.family != "federated"
     return [contact._replace(action=Action.TRAIN) if alone else contact for contact in contacts]
@@ -172,7 +166,7 @@ def times_travelled(plan: Plan, rounds: int) -> int:
 def piece_length(plan: Plan) -> int | None:
     """After how many rounds contacts may be cut for an evaluation: not at all where updates are noised as they leave.
 
-    A site clips what it has learnt since a model came, and a piece would begin a new update; so too where most stays.
+    A site clips what it has learnt since a model came, and a piece would begin a new update; so too under top-k.
     """
     privacy = plan.method.privacy
     whole = plan.method.top_share is not None or (privacy is not None and privacy.at_contacts)
@@ -184,7 +178,7 @@ def participants(
 ) -> list[int]:
     """The numbers of the sites that take part in the contact after round ``t``, in order.
 
-    A ``fraction`` of them is drawn, or as many as there are ``models``. Each ``attempt`` is another draw.
+    A ``fraction`` of them is drawn, or as many as there are ``models``; anew for each ``attempt``.
     """
     numbers = sorted(sites)
     if fraction >= 1 and (models is None or models >= len(numbers)):

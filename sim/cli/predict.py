@@ -46,10 +46,10 @@ def predict(
     if out is not None and out.exists():
         raise ValueError(f"{out} is there already; it is not written over")
     look_in(Path.cwd())
-    from fedsmall.package.predictor import summary, together
+    from fedsmall.package.predictor import predictor_of, summary
 
     stored = packages(model, method, seed, site, visitors, distilled)
-    answers = together(stored).answers(new, array, sheet)
+    answers = predictor_of(stored).answers(new, array, sheet)
     columns, rows = _table(stored, answers, column)
     _write(out, columns, rows)
     for line in (_who(stored), *summary(answers.rows.notes)):

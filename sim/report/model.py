@@ -23,9 +23,9 @@ from fedsmall.evaluation.clinical import (
     Estimate,
     at_threshold,
     auc,
+    bootstrap_interval,
     mean_absolute_error,
     mean_error,
-    resampled,
     wilson,
 )
 from fedsmall.evaluation.metrics import kappa, label_metrics
@@ -578,7 +578,9 @@ def _worth(
 ) -> Worth:
     """A statistic of the first seed's predictions, and over the seeds; ``scale`` bounds it."""
     known = [value for value in (statistic(*arrays) for arrays in of_seeds) if np.isfinite(value)]
-    return Worth(name, resampled(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None)
+    return Worth(
+        name, bootstrap_interval(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None
+    )
 
 
 def _at_each_site(
@@ -588,5 +590,5 @@ def _at_each_site(
     for site, mine in _of_sites(sites):
         if mine.sum() >= LEAST:
             own = tuple(array[mine] for array in arrays)
-            found.append((site, int(mine.sum()), [resampled(of, *own) for of in statistics]))
+            found.append((site, int(mine.sum()), [bootstrap_interval(of, *own) for of in statistics]))
     return found

@@ -14,7 +14,7 @@ from fedsmall.clients.runs import run_folder
 from fedsmall.clients.station import Station
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.package.predictor import together
+from fedsmall.package.predictor import predictor_of
 from fedsmall.package.record import COMMON
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
@@ -345,7 +345,7 @@ def test_the_site_keeps_the_common_model_and_its_own_and_can_use_both_alone(stat
 
     common, own = load_kept(folder, COMMON), load_kept(folder, OWN_MODEL)
 
-    said = together([common]).answers(rows)
+    said = predictor_of([common]).answers(rows)
     assert (said.named == raw.held_out.y).mean() == pytest.approx(words["metrics"]["accuracy"])
     assert same(common.weights, split(model, "arrays"))
     assert not same(own.weights, common.weights)

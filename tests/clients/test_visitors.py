@@ -6,7 +6,7 @@ import pytest
 from fedsmall.clients.kept import VISITORS, KeptVisitors, load_kept
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.station import Station
-from fedsmall.package.predictor import together
+from fedsmall.package.predictor import predictor_of
 from fedsmall.wire import KEPT, LEAVES, MODEL, split
 from tests.clients.test_station import AS_IT_IS, files, order, plan, scaled  # noqa: F401
 
@@ -67,7 +67,7 @@ def test_a_site_predicts_with_its_visitors_what_it_has_told_of_them(keeping, tmp
 
     stored = load_kept(run_folder(tmp_path / "home" / "runs", "r"), VISITORS)
 
-    said = together([stored]).answers(raw.held_out.x)
+    said = predictor_of([stored]).answers(raw.held_out.x)
     assert (said.named == raw.held_out.y).mean() == pytest.approx(told["metrics"][f"{KEPT}accuracy"])
     assert stored.package.performance["held out at essen"]["accuracy"] == told["metrics"][f"{KEPT}accuracy"]
     assert said.each.shape[0] == 2

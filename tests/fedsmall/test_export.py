@@ -10,7 +10,7 @@ import torch
 import fedsmall.package.export as exporting
 from fedsmall.data.preparation import Agreed, Columns, Numbers, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
-from fedsmall.package.predictor import read_rows, together
+from fedsmall.package.predictor import predictor_of, read_rows
 from tests.fedsmall.test_package import PREPARED, ROWS, made
 
 # torch calls TorchScript, which many still read, an old format of its own
@@ -51,7 +51,7 @@ def test_an_onnx_file_says_what_the_package_says(tmp_path, case):
     raw = read_rows(stored.package.preparation, rows).x
     said = session.run(None, {"x": raw})[0]
 
-    assert np.abs(said - together([stored]).answers(rows).together).max() < 1e-6
+    assert np.abs(said - predictor_of([stored]).answers(rows).together).max() < 1e-6
     told = session.get_modelmeta().custom_metadata_map
     assert json.loads(told["classes"]) == ["well", "ill"]
     assert (told["positive"], float(told["threshold"])) == ("ill", 0.5)
@@ -66,7 +66,7 @@ def test_a_torchscript_file_says_what_the_package_says(tmp_path, case):
     model = torch.jit.load(str(tmp_path / "model.pt"), _extra_files=told)
     said = model(torch.from_numpy(read_rows(stored.package.preparation, rows).x)).numpy()
 
-    assert np.abs(said - together([stored]).answers(rows).together).max() < 1e-6
+    assert np.abs(said - predictor_of([stored]).answers(rows).together).max() < 1e-6
     assert json.loads(told["fedsmall"])["positive"] == "ill"
 
 
@@ -77,7 +77,7 @@ def test_numbers_come_out_as_numbers(tmp_path):
     x = RANDOM.normal(size=(4, 5))
     said = torch.jit.load(str(tmp_path / "model.pt"))(torch.from_numpy(x)).numpy()
 
-    assert np.allclose(said, together([stored]).predict(x), atol=1e-6)
+    assert np.allclose(said, predictor_of([stored]).predict(x), atol=1e-6)
 
 
 def test_a_file_that_says_something_else_is_not_written(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.package.predictor import read_rows, together
+from fedsmall.package.predictor import predictor_of, read_rows
 from fedsmall.package.record import TrainedOn, describe
 from fedsmall.package.store import Stored, read, save, save_zip
 from fedsmall.plan import Plan
@@ -69,8 +69,8 @@ def test_scikit_learns_own_tools_take_a_loaded_model(folder):
 
 
 def test_classes_that_are_whole_numbers_are_numbers(tmp_path):
-    assert together([made(("0", "1"))]).classes_.tolist() == [0, 1]
-    assert together([made(("0", "1.5"))]).classes_.tolist() == ["0", "1.5"]
+    assert predictor_of([made(("0", "1"))]).classes_.tolist() == [0, 1]
+    assert predictor_of([made(("0", "1.5"))]).classes_.tolist() == ["0", "1.5"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"groups": 2}])
@@ -114,7 +114,7 @@ def test_the_card_has_the_header_that_the_hub_reads():
 
 def test_a_threshold_in_the_package_decides_the_class():
     low, high = (
-        together([stored._replace(package=stored.package.model_copy(update={"threshold": t}))])
+        predictor_of([stored._replace(package=stored.package.model_copy(update={"threshold": t}))])
         for stored in [made()]
         for t in (0.01, 0.99)
     )
@@ -124,7 +124,7 @@ def test_a_threshold_in_the_package_decides_the_class():
 
 
 def test_members_of_one_package_are_apart_and_answer_together():
-    answers = together([made(groups=2)]).answers(ROWS)
+    answers = predictor_of([made(groups=2)]).answers(ROWS)
 
     assert answers.each.shape == (2, 8, 2)
     assert np.allclose(answers.together, answers.each.mean(axis=0), atol=1e-7)
@@ -133,14 +133,14 @@ def test_members_of_one_package_are_apart_and_answer_together():
 
 def test_models_of_different_tasks_do_not_answer_together():
     with pytest.raises(PlanError, match="different tasks"):
-        together([made(), made(("a", "b"))])
+        predictor_of([made(), made(("a", "b"))])
 
 
 def test_numbers_are_predicted_as_numbers():
     prepared = Preparation(form=Numbers(), shape=(5,))
     stored = made(("a", "b", "c"), prepared, loss="l1")
 
-    model = together([stored])
+    model = predictor_of([stored])
 
     assert model.predict(np.ones((2, 5))).shape == (2, 3)
     assert not hasattr(model, "predict_proba")

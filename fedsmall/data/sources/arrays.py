@@ -42,16 +42,15 @@ def npz(
     """The arrays at ``path``, or one .npz for each site where that is a folder.
 
     An .npz holds x and y, and may hold x_test and y_test (or MedMNIST's names). Images are uint8 of shape (samples,
-    height, width) or with channels last, or ready floats with channels first; two dimensions are a table. ``patient``
-    names an array that says whose each sample is ("patient" where there is one), with "_test" behind it for the test
-    samples.
+    height, width) or with channels last, or floats with channels first; two dimensions are a table. ``patient`` names
+    the array with the patient of each sample (by default "patient"), with "_test" behind it for test samples.
 
-    Raises DataError for arrays that are not there, do not fit each other, or hold NaN or pickled objects.
+    Raises DataError for arrays that are missing, do not fit each other, or hold NaN or pickled objects.
     """
     if patient is not None and (not isinstance(patient, str) or patient in chain(*LAYOUTS)):
         raise PlanError(f'patient names the array that says whose each sample is, as in "patient"; got {patient!r}')
-    found = locate(path, root)
-    files = site_files(found, [".npz"]) if found.is_dir() else {NOWHERE: found}
+    source = locate(path, root)
+    files = site_files(source, [".npz"]) if source.is_dir() else {NOWHERE: source}
     pool = from_arrays({name: read_npz(file) for name, file in files.items()}, classes)
     return patients_listed(pool, {name: _patients(name, file, patient) for name, file in files.items()})
 
@@ -71,15 +70,15 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
             train[name] = make_part(arrays[0], arrays[1], names)
             if len(arrays) > 2:
                 test[name] = make_part(arrays[2], arrays[3], names)
-    return replace(_tabled(train), class_names=names, test=test)
+    return replace(_pool_of_tables(train), class_names=names, test=test)
 
 
 def given_samples(sites: Any, test: Any = None) -> Given:
     """What Python gives for every site, by name, and for the common test set last; PlanError for a mixture."""
     if not isinstance(sites, Mapping) or not sites:
-        one = '; one table of all is task={"csv": table, "label": "outcome"}' if is_table(sites) else ""
+        hint = '; one table of all is task={"csv": table, "label": "outcome"}' if is_table(sites) else ""
         got = "none" if isinstance(sites, Mapping) else type(sites).__name__
-        raise PlanError(f"sites is {{name: (x, y), ...}}, by the names of the sites; got {got}{one}")
+        raise PlanError(f"sites is {{name: (x, y), ...}}, by the names of the sites; got {got}{hint}")
     given = {str(name): sites[name] for name in sorted(sites, key=str)} | ({} if test is None else {TEST: test})
     for site, samples in given.items():
         if not isinstance(samples, tuple | list) or len(samples) not in (2, 3):
@@ -104,26 +103,25 @@ def is_table(x: Any) -> bool:
     return pandas is not None and isinstance(x, pandas.DataFrame)
 
 
-def with_outcome(said: Mapping[str, Any], given: Given) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a task says with label, target, targets, or time and event in it, and notes.
+def with_outcome(options: Mapping[str, Any], given: Given) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A task's options with label, target, targets, or time and event filled in, and notes.
 
-    Where it is not said, y of more than 20 different numbers that are not whole is a target, and any other a label; it
-    is called as its pandas column, or "y".
+    By default y is a target if it has over 20 values that are not all whole, else a label, called as its column or "y".
     """
     outcomes = [samples[1:] for samples in given.values()]
-    kind = kind_of(said.get("loss", ""))
+    kind = kind_of(options.get("loss", ""))
     if len(outcomes[0]) == 2:
-        return {"time": _name(outcomes, 0, "time"), "event": _name(outcomes, 1, "event"), **said}, ()
+        return {"time": _name(outcomes, 0, "time"), "event": _name(outcomes, 1, "event"), **options}, ()
     if kind == "times":
         raise PlanError("survival takes (x, time, event) of every site")
-    if kind == "labels" or "targets" in said:
-        return {"targets": (), **said}, ()
+    if kind == "labels" or "targets" in options:
+        return {"targets": (), **options}, ()
     name = _name(outcomes, 0, "y")
-    if kind == "numbers" or "target" in said:
-        return {"target": name, **said}, ()
-    if {"loss", "classes", "label", "order"} & set(said) or not is_amount([y for (y,) in outcomes]):
-        return {"label": name, **said}, ()
-    return {"target": name, **said}, (
+    if kind == "numbers" or "target" in options:
+        return {"target": name, **options}, ()
+    if {"loss", "classes", "label", "order"} & set(options) or not is_amount([y for (y,) in outcomes]):
+        return {"label": name, **options}, ()
+    return {"target": name, **options}, (
         f"{name!r} holds many numbers that are not whole, so the number itself is predicted. If each is a class, say "
         "so: classes = [...]",
     )
@@ -135,20 +133,22 @@ def _name(outcomes: Sequence[tuple[Any, ...]], place: int, default: str) -> str:
     return name if isinstance(name, str) and name else default
 
 
-def pool_of_arrays(said: Mapping[str, Any], given: Given) -> Pool:
+def pool_of_arrays(options: Mapping[str, Any], given: Given) -> Pool:
     """A pool of the arrays of each site; ``said`` is a task's table, with what is predicted."""
-    if odd := next((key for key in said if key not in SAID), None):
+    if odd := next((key for key in options if key not in SAID), None):
         raise PlanError(f"arrays have no option {odd!r}. {nearest(odd, list(SAID))} Give tables to name columns")
-    if "targets" in said:
-        names = list(map(str, said["targets"]))
+    if "targets" in options:
+        names = list(map(str, options["targets"]))
         if len(names) < LEAST_LABELS:
             raise PlanError('y of 0 and 1 is for several labels; name them: targets = ["edema", "effusion"]')
         return pool_of_labels(given, names, DEFAULT_LOSS["findings"])
-    if "target" in said:
-        return pool_of_numbers(given, str(said["target"]), DEFAULT_LOSS["amount"])
-    pool = from_arrays({site: [_array(each) for each in pair] for site, pair in given.items()}, said.get("classes"))
-    if said.get("loss") == ORDINAL:
-        check_order(pool.class_names, "classes" in said)
+    if "target" in options:
+        return pool_of_numbers(given, str(options["target"]), DEFAULT_LOSS["amount"])
+    pool = from_arrays(
+        {site: [_array(array) for array in pair] for site, pair in given.items()}, options.get("classes")
+    )
+    if options.get("loss") == ORDINAL:
+        check_order(pool.class_names, "classes" in options)
     return pool
 
 
@@ -159,12 +159,12 @@ def _array(given: Any) -> np.ndarray:
         raise DataError("samples are rows of one length, or images of one size") from wrong
 
 
-def tables_of(said: Mapping[str, Any], given: Given) -> dict[str, "DataFrame"]:
+def tables_of(options: Mapping[str, Any], given: Given) -> dict[str, "DataFrame"]:
     """The table of each site with what is predicted as further columns, of the names that a task's table says."""
     import pandas
 
-    keys = [key for key in ("label", "target", "time", "event") if key in said]
-    names, tables = [str(name) for name in said.get("targets") or [said[key] for key in keys]], {}
+    keys = [key for key in ("label", "target", "time", "event") if key in options]
+    names, tables = [str(name) for name in options.get("targets") or [options[key] for key in keys]], {}
     for site, (x, *outcomes) in given.items():
         with at_site(site):
             if not is_table(x):
@@ -197,7 +197,7 @@ def pool_of_numbers(sites: Mapping[str, Sequence[np.ndarray]], target: str, loss
             if numbers.shape[1] != 1 or not np.isfinite(numbers).all() or len(numbers) != len(x):
                 raise DataError(f"targets are one number for each of {len(x)} samples, none missing; got {np.shape(y)}")
             train[str(name)] = Part(as_inputs(np.asarray(x)), numbers)
-    return replace(_tabled(train), loss=loss, outcome=Amount(name=target))
+    return replace(_pool_of_tables(train), loss=loss, outcome=Amount(name=target))
 
 
 def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[str], loss: str) -> Pool:
@@ -211,10 +211,10 @@ def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[st
                     f"labels are 0 or 1, none missing, {len(names)} for each of {len(x)} samples; got {y.shape}"
                 )
             train[str(name)] = Part(as_inputs(np.asarray(x)), y)
-    return replace(_tabled(train), loss=loss, outcome=Findings(names=tuple(names)))
+    return replace(_pool_of_tables(train), loss=loss, outcome=Findings(names=tuple(names)))
 
 
-def _tabled(train: dict[str, Part]) -> Pool:
+def _pool_of_tables(train: dict[str, Part]) -> Pool:
     first = next(iter(train.values())).x
     features = tuple(f"x{index}" for index in range(first.shape[1])) if first.ndim == 2 else ()
     form = Columns(columns=features, missing=False) if features else None
@@ -250,7 +250,7 @@ def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
     with at_site(site), opened_npz(path) as file:
         if name is not None and name not in file:
             raise DataError(f"the .npz holds no array {name!r} (whose each sample is). {nearest(name, list(file))}")
-        return [file[each] for each in (wanted, f"{wanted}_test") if each in file] if wanted in file else []
+        return [file[key] for key in (wanted, f"{wanted}_test") if key in file] if wanted in file else []
 
 
 def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:

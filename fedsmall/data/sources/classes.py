@@ -82,7 +82,8 @@ def _check_languages(by_site: Mapping[str, set[str]]) -> None:
 
 def _proposal(classes: Mapping[str, Sequence[str]]) -> str:
     pairs = ", ".join(
-        f'"{name}" = [{", ".join(f"{one!r}" for one in more)}]'.replace("'", '"') for name, more in classes.items()
+        f'"{name}" = [{", ".join(f"{spelling!r}" for spelling in more)}]'.replace("'", '"')
+        for name, more in classes.items()
     )
     return f"classes = {{{pairs}}}"
 
@@ -99,25 +100,25 @@ def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tup
         if twice := [name for name in names if names.count(name) > 1]:
             raise PlanError(f"classes lists {twice[0]!r} twice; each has one place")
         return names
-    found = {plain(label) for label in labels}
-    if len(found) < 2:
+    spellings = {plain(label) for label in labels}
+    if len(spellings) < 2:
         raise DataError("all samples have one label; a model needs at least two classes to tell apart")
-    if len(found) > MOST_CLASSES:
+    if len(spellings) > MOST_CLASSES:
         raise DataError(
-            f"the labels have {len(found)} different values; they do not look like classes. "
+            f"the labels have {len(spellings)} different values; they do not look like classes. "
             "A number that is to be predicted is named as target in place of label"
         )
-    return tuple(sorted(found, key=_by_size))
+    return tuple(sorted(spellings, key=_by_size))
 
 
-def check_order(names: Sequence[str], said: bool) -> None:
+def check_order(names: Sequence[str], is_stated: bool) -> None:
     """Raise PlanError where classes are too few to have an order, or nobody has ``said`` which it is."""
     if len(names) < LEAST_GRADES:
         raise PlanError(
             f'the loss "ordinal" is for {LEAST_GRADES} classes or more in their order; this task has {len(names)}, so '
             "leave it out"
         )
-    if not said and not all(map(is_number, names)):  # they are in the order of the alphabet
+    if not is_stated and not all(map(is_number, names)):  # they are in the order of the alphabet
         listed = ", ".join(f'"{name}"' for name in names)
         raise PlanError(
             'the loss "ordinal" needs the order of the classes, from the lowest to the highest: classes = '

@@ -19,10 +19,10 @@ def data_root(root: Path | None) -> Path | None:
 
 def needed_root(root: Path | None, task: str) -> Path:
     """The folder of data files; PlanError where none was named."""
-    found = data_root(root)
-    if found is None:
+    folder = data_root(root)
+    if folder is None:
         raise PlanError(f"task {task!r} reads files: name their folder with --data-root, or in {ROOT_VARIABLE}")
-    return found
+    return folder
 
 
 def locate(path: str | Path, root: Path | None) -> Path:
@@ -53,21 +53,21 @@ def site_files(folder: Path, suffixes: Sequence[str]) -> dict[str, Path]:
     """The files of a folder that holds one for each site, by the site's name: the file's, without its ending."""
     files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(HIDDEN)]
     endings = sorted(suffixes, key=len, reverse=True)
-    found: dict[str, Path] = {}
+    by_site: dict[str, Path] = {}
     alike: dict[str, str] = {}
     for path in files:
         ending = next((ending for ending in endings if path.name.lower().endswith(ending)), None)
         if ending is None:
             continue
         site = path.name[: -len(ending)]
-        if (other := alike.setdefault(site.casefold(), site)) in found:
-            raise DataError(f"site {other!r} has two files, {found[other].name} and {path.name}; keep one of them")
+        if (other := alike.setdefault(site.casefold(), site)) in by_site:
+            raise DataError(f"site {other!r} has two files, {by_site[other].name} and {path.name}; keep one of them")
         if not path.is_file():
             raise DataError("it is no file that can be read, but a folder, a pipe or a broken link", file=path.name)
-        found[site] = path
-    if not found:
+        by_site[site] = path
+    if not by_site:
         raise DataError(f"the folder holds no file that ends in {' or '.join(suffixes)}")
-    return found
+    return by_site
 
 
 @contextmanager

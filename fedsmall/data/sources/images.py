@@ -67,12 +67,12 @@ def images(
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
     ``range`` says which values become -1 and 1, where files hold more than 8 bits, ``window`` says it for DICOM, as
-    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample, and
-    where each frame is one a file's stay together as a patient's do. ``patient`` is a regular expression whose first
-    group finds in a file's name whose it is, as "person([0-9]+)_".
+    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample; the
+    frames of a file stay together. ``patient`` is a regular expression whose first group finds the patient in a file's
+    name, as "person([0-9]+)_".
 
-    Raises PlanError for what no image has, and DataError where one cannot be read, or they differ in size and none is
-    given.
+    Raises PlanError for what no image has, and DataError for files that cannot be read or differ in size without
+    ``size``.
     """
     form = _form(size, channels, colour, range, window, slice, frames, volume)
     stated = _value_range(range)
@@ -84,8 +84,8 @@ def images(
     if given is None:
         check_spelling(held)
     names = class_names(set().union(*held.values()), given)
-    read = [{name: _read_site(name, each, form, means) for name, each in side.items()} for side in (folders, tests)]
-    pictures = [each.picture for side in read for held in side.values() for each in held]
+    read = [{name: _read_site(name, folder, form, means) for name, folder in side.items()} for side in (folders, tests)]
+    pictures = [image.picture for side in read for held in side.values() for image in held]
     form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
     numbers = numbered(*(_whose(side, patient, form) for side in read))
     train, official = (
@@ -104,8 +104,8 @@ def images(
 
 def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
     if patient is not None or form.frames != EACH:
-        return patients_in({site: [each.file for each in held] for site, held in side.items()}, patient)
-    return {site: np.array([f"{each.folder}/{each.file}" for each in held]) for site, held in side.items()}
+        return patients_in({site: [image.file for image in held] for site, held in side.items()}, patient)
+    return {site: np.array([f"{image.folder}/{image.file}" for image in held]) for site, held in side.items()}
 
 
 def _class_names_in(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
@@ -149,19 +149,20 @@ def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) 
         raise PlanError("range and window both say which values count; remove one of them")
     if isinstance(asked, str) and asked == "file":
         return "file"
-    numbers = isinstance(asked, list | tuple) and len(asked) == 2 and all(type(each) in (int, float) for each in asked)
+    numbers = (
+        isinstance(asked, list | tuple) and len(asked) == 2 and all(type(value) in (int, float) for value in asked)
+    )
     if not numbers or not np.isfinite(asked[0]) or not 1 < asked[1] < np.inf:  # type: ignore[operator]
         raise PlanError(f'window is [centre, width], as in [40, 400], or "file" for that of each file; got {asked!r}')
     return float(asked[0]), float(asked[1])
 
 
 def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
-    """A note where the images use a small part of their range, as 12 bits in files of 16 do."""
     low, high = form.range or EIGHT_BITS
-    found = max(float(picture.values.max()) for picture in pictures)
-    if form.stated or (low, high) == EIGHT_BITS or found - low > (high - low) / 4:
+    highest = max(float(picture.values.max()) for picture in pictures)
+    if form.stated or (low, high) == EIGHT_BITS or highest - low > (high - low) / 4:
         return ()
-    bits = max(int(found - low), 1).bit_length()
+    bits = max(int(highest - low), 1).bit_length()
     return (
         f"the images hold values up to {2**bits - 1} of {high:g}: range = [0, {2**bits - 1}] would use the whole range",
     )
@@ -185,8 +186,8 @@ def _both(root: Path | None, path: str, test: str | None, by_site: bool) -> tupl
     return folders, tests
 
 
-def _site_folders(found: Path, by_site: bool) -> dict[str, Path]:
-    return {child.name: child for child in _folders(found)} if by_site else {NOWHERE: found}
+def _site_folders(folder: Path, by_site: bool) -> dict[str, Path]:
+    return {child.name: child for child in _folders(folder)} if by_site else {NOWHERE: folder}
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -195,13 +196,13 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    there = sorted(folder.iterdir()) if folder.is_dir() else []
-    found = [child for child in there if child.is_dir() and _counts(child)]
-    if not found and any(child.is_dir() and any(child.iterdir()) for child in there):
+    children = sorted(folder.iterdir()) if folder.is_dir() else []
+    folders = [child for child in children if child.is_dir() and _counts(child)]
+    if not folders and any(child.is_dir() and any(child.iterdir()) for child in children):
         raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
-    if not found:
+    if not folders:
         raise DataError("an image folder holds one folder for each class; this one holds none")
-    return found
+    return folders
 
 
 def _counts(folder: Path) -> bool:
@@ -224,5 +225,5 @@ def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) 
 
 def _part(site: str, held: Sequence[Labelled], names: Sequence[str], form: Pixels) -> Part:
     with at_site(site):
-        x = form.arrays([(each.file, each.picture) for each in held])
-        return Part(x, as_classes([each.label for each in held], names))
+        x = form.arrays([(image.file, image.picture) for image in held])
+        return Part(x, as_classes([image.label for image in held], names))

@@ -46,20 +46,20 @@ def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict
         raise PlanError(
             f"patient is a regular expression for names of files, as in 'person([0-9]+)': {wrong}"
         ) from wrong
-    found = {}
+    patients = {}
     for site, names in files.items():
         matches = [search(name) for name in names]
         if none := matches.count(None):
             with at_site(site):
                 raise DataError(f"in {none} of {len(names)} names of files {pattern!r} finds no patient")
-        found[site] = np.array([match.group(match.re.groups and 1) for match in matches if match], dtype=object)
-    return found
+        patients[site] = np.array([match.group(match.re.groups and 1) for match in matches if match], dtype=object)
+    return patients
 
 
 def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Pool:
     """The pool with the patients that ``held`` lists at each site, of its training samples and of its test samples.
 
-    Raises DataError where some sites list none, where a list does not fit the samples, and where a patient is missing.
+    Raises DataError where a list is missing or does not fit the samples, and where a patient is missing.
     """
     if not any(map(len, held.values())):
         return pool
@@ -86,10 +86,10 @@ def _patient_names(site: str, names: np.ndarray, part: Part) -> np.ndarray:
                 f"patients have shape {names.shape} and type {names.dtype}; a number or a name for each of "
                 f"{len(part)} samples is expected"
             )
-        said = pandas.Series([name.decode() if isinstance(name, bytes) else name for name in names], dtype=object)
-        if (gaps := is_missing(said.map(plain))).any():
+        words = pandas.Series([name.decode() if isinstance(name, bytes) else name for name in names], dtype=object)
+        if (gaps := is_missing(words.map(plain))).any():
             raise DataError(f"{gaps.sum()} of {len(part)} samples name no patient")
-    return np.asarray(said.map(plain).to_numpy(dtype=object))
+    return np.asarray(words.map(plain).to_numpy(dtype=object))
 
 
 def numbered(*sides: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:

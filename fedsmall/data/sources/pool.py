@@ -18,8 +18,8 @@ class Part:
     """Samples as they were read.
 
     ``x`` (samples, *input_shape) is uint8 for images, else float64 with NaN for a missing value; ``y`` (samples,) holds
-    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each sample is, where a patient may
-    have several; ``groups`` are the names of subgroups, (samples,), by the column that divides them.
+    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each sample is; ``groups`` are the
+    names of subgroups, (samples,), by column.
     """
 
     x: np.ndarray
@@ -39,10 +39,10 @@ class Part:
 class Pool:
     """All samples of a source, and what must be known of them to make a task.
 
-    ``train`` and ``test`` are by site, under the empty name where a source has no sites; what ``test`` does not have is
-    held out. ``standardise``: features are scaled as sites agree. ``keep_unused``: official training samples that no
-    site was given are a further test set. ``form`` says what a row was, where samples do not; ``ranges`` are public
-    (low, high). ``outcome`` is what is predicted, where that is no class.
+    ``train`` and ``test`` are by site, under the empty name where a source has no sites. ``standardise``: features are
+    scaled as sites agree. ``keep_unused``: official training samples that no site was given are a further test set.
+    ``form`` says what a row was; ``ranges`` are public (low, high). ``outcome`` is what is predicted, where that is no
+    class.
     """
 
     train: dict[str, Part]
@@ -107,8 +107,8 @@ YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its ran
 def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[float]) -> Pool:
     """``pool`` scaled by public ``ranges``, by feature or one for all, with nothing left to agree on between sites.
 
-    A value outside counts as the nearest end; a number that is predicted has a range, too, and is not cut. Raises
-    PlanError for a feature without a range, a range of no such feature, and one that is none.
+    A value outside counts as the nearest end; targets are scaled and not cut. Raises PlanError for a feature without a
+    range, a range of no such feature, and one that is none.
     """
     if not pool.standardise:
         raise PlanError("ranges are for features that are scaled; this task's are not. Leave ranges out")

@@ -76,8 +76,7 @@ def digit_properties(root: Path | None, seed: int) -> Pool:
 def synthetic(root: Path | None, seed: int) -> Pool:
     """The generated task of Kamp et al. 2023: 800 samples to train on, 400 to test, 100 features, two classes.
 
-    The one data set of the authors' notebook, whatever the seed: such tasks differ more from draw to draw than methods
-    do.
+    It is that of the authors' notebook, whatever the seed: such tasks differ more between draws than methods do.
     """
     from sklearn.datasets import make_classification
     from sklearn.model_selection import train_test_split
@@ -168,8 +167,7 @@ def _heart_table(path: Path) -> Any:
 def susy(root: Path | None, seed: int, which: str = "10Kn", *, features: int = 8, rows: int = 30_000) -> Pool:
     """UCI SUSY (Baldi et al. 2014): collisions, background or signal, for linear models with the hinge loss.
 
-    "10Kn" is the normalised sample of 10,000 and 1,000; "full" the first ``rows`` of UCI's file, the last third to
-    test.
+    "10Kn" is the normalised sample of 10,000 and 1,000; "full" the first ``rows`` of UCI's file, a third to test.
     """
     folder = needed_root(root, "susy")
     if which == "full":
@@ -237,8 +235,7 @@ _DECLARED: list[object] = []  # torch forgets an operator when its library objec
 def import_torchvision() -> Any:
     """The torchvision package, also beside a torch for which its compiled half was not built.
 
-    Its wheel for Linux is CUDA's; beside a CPU torch two operators' schemas are missing, which only detection models
-    use.
+    Beside a CPU torch the schemas of two operators, for detection models alone, are missing from its wheel for CUDA.
     """
     import torch
 

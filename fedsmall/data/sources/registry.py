@@ -69,15 +69,15 @@ def read_task(task: str | dict[str, Any]) -> Source:
     if kind == "name":
         if value not in TASKS:
             raise PlanError(f"There is no task {value!r}. {nearest(str(value), list(TASKS))}")
-        return _checked(Source(value, value, _function(TASKS[value]), (), table))
+        return _check_source(Source(value, value, _function(TASKS[value]), (), table))
     if kind == "source":
-        return _checked(Source(str(value), kind, _function(str(value)), (), table))
+        return _check_source(Source(str(value), kind, _function(str(value)), (), table))
     if not isinstance(value, str | Path) and kind in OWN_FILES:
         raise PlanError(
             f'{kind} names a file or folder, as in {kind} = "data"; got {" ".join(repr(value).split())[:60]}'
         )
     name = str(value) if kind == "medmnist" else kind
-    return _checked(Source(name, kind, _function(KINDS[kind]), (value,), table))
+    return _check_source(Source(name, kind, _function(KINDS[kind]), (value,), table))
 
 
 def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path | None) -> Pool:
@@ -160,7 +160,7 @@ def _own_pool(source: Source, root: Path | None, seed: int, options: dict[str, A
 
 
 def _check_part(whose: str, part: Any, pool: Pool) -> None:
-    if not isinstance(part, Part) or not all(isinstance(each, np.ndarray) for each in (part.x, part.y)):
+    if not isinstance(part, Part) or not all(isinstance(array, np.ndarray) for array in (part.x, part.y)):
         raise PlanError(f"{whose} gives samples that are no Part of two arrays, x and y")
     if len(part.x) != len(part.y):
         raise PlanError(f"{whose} gives {len(part.x)} samples and {len(part.y)} labels; there must be one for each")
@@ -169,7 +169,7 @@ def _check_part(whose: str, part: Any, pool: Pool) -> None:
         raise PlanError(f"{whose} gives labels that are not 0 to {len(pool.class_names) - 1}, the classes it names")
 
 
-def _checked(source: Source) -> Source:
+def _check_source(source: Source) -> Source:
     parameters = list(inspect.signature(source.read).parameters.values())
     known = [
         "loss",

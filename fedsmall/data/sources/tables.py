@@ -89,13 +89,12 @@ def csv(
 
     What is predicted: ``label`` (classes), ``target`` (a number; with ``order`` a grade), ``targets`` (several of 0 and
     1), or ``time`` and ``event`` (:class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless
-    ``features`` or ``drop`` say otherwise. ``classes`` fixes the classes and their order, and may say which spellings
-    mean one, {"ill": ["Ill", "krank"]}. ``categorical`` lists columns of text, or gives their values. ``missing`` are
-    further words for no value. ``site_column`` and ``patient`` name the site and the patient of each row, ``subgroups``
-    columns that divide a report (:mod:`fedsmall.data.subgroups`).
+    ``features`` or ``drop`` say otherwise. ``classes`` fixes the classes, their order and, as {"ill": ["Ill",
+    "krank"]}, their spellings. ``categorical`` lists columns of text, or gives their values. ``missing`` are further
+    words for no value. ``site_column`` and ``patient`` name the site and the patient of each row; for ``subgroups`` see
+    :mod:`fedsmall.data.subgroups`.
 
-    Raises DataError for a column that is not there or holds text, for sites whose columns differ, and for rows
-    unlabelled.
+    Raises DataError for a column that is missing or holds text, sites whose columns differ, and unlabelled rows.
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
     check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
@@ -107,10 +106,14 @@ def csv(
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     whose = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
-    said: dict[str, Any] = {"features": features, "classes": classes, "categorical": _declared(path, categorical)}
-    said |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
-    said |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
-    schema = Schema.of(frames, outcome or str(label), **said)
+    options: dict[str, Any] = {
+        "features": features,
+        "classes": classes,
+        "categorical": _read_categorical(path, categorical),
+    }
+    options |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
+    options |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
+    schema = Schema.of(frames, outcome or str(label), **options)
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
@@ -135,8 +138,8 @@ def _tables(
     if isinstance(path, Mapping):
         tables = {name: as_table(path[name]) for name in sorted(path)}
     else:
-        found = locate(path, root)
-        files = site_files(found, ENDINGS) if found.is_dir() else {NOWHERE: found}
+        source = locate(path, root)
+        files = site_files(source, ENDINGS) if source.is_dir() else {NOWHERE: source}
         tables = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
     for name, table in tables.items():
         with at_site(name):
@@ -146,7 +149,7 @@ def _tables(
     return tables
 
 
-def _declared(path: str | Tables, categorical: Categorical) -> Categorical:
+def _read_categorical(path: str | Tables, categorical: Categorical) -> Categorical:
     if not isinstance(path, Mapping) or isinstance(categorical, Mapping):
         return categorical
     kinds = [{str(name) for name, kind in zip(t, t.dtypes, strict=True) if kind == "category"} for t in path.values()]
@@ -243,8 +246,8 @@ def _name_classes(
 
 
 def _spelt_labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: Sequence[str]) -> set[str]:
-    there = frame.loc[~is_missing(frame[label], markers), label]
-    return {means.get(word, word) for word in map(plain, there.unique())}
+    cells = frame.loc[~is_missing(frame[label], markers), label]
+    return {means.get(word, word) for word in map(plain, cells.unique())}
 
 
 def _categories(
@@ -255,8 +258,8 @@ def _categories(
         return {column: tuple(plain(value) for value in values) for column, values in given.items()}
     listed = [column for column in categorical if column in chosen]
     for column in listed:
-        if not 2 <= (found := len(set(map(plain, _present(frames, column))))) <= MOST_CLASSES:
-            raise DataError(f"column {column!r} holds {found} different values, so it is no category; leave it out")
+        if not 2 <= (count := len(set(map(plain, _present(frames, column))))) <= MOST_CLASSES:
+            raise DataError(f"column {column!r} holds {count} different values, so it is no category; leave it out")
     return {column: class_names(_present(frames, column), None) for column in listed}
 
 
@@ -285,7 +288,7 @@ def check_options(separator: Any, decimal: Any, **options: Any) -> None:
 def _lists(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(known, Sequence) and not isinstance(known, str) for known in value.values())
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(item, str) for item in value)
 
 
 EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
@@ -314,11 +317,11 @@ def asked_outcome(
     label: str | None, target: str | None, targets: Any, survival: Mapping[str, Any], classes: Any
 ) -> Outcome | None:
     """What a task's table asks to be predicted, None for classes; PlanError where it asks for two things or none."""
-    said = {name: value for name, value in survival.items() if value is not None}
+    stated = {name: value for name, value in survival.items() if value is not None}
     asked = [
         name for name, column in {"label": label, "target": target, "targets": targets}.items() if column is not None
     ]
-    asked += [" and ".join(said)] if said else []
+    asked += [" and ".join(stated)] if stated else []
     if len(asked) != 1:
         raise PlanError(
             'task \'csv\' needs one of label, as in label = "disease" (classes), target, as in target = "age" (a '
@@ -327,7 +330,7 @@ def asked_outcome(
         )
     if classes is not None and label is None:
         raise PlanError("classes are for a label; leave classes out")
-    if said:
+    if stated:
         return _survival(**survival)
     if targets is not None:
         return _findings(targets)
@@ -388,10 +391,10 @@ def read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = 
 
 def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
     check_filled(frame, column, markers)
-    said = frame[column].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
-    if (odd := np.isnan(said)).any():
+    answers = frame[column].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
+    if (odd := np.isnan(answers)).any():
         raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
-    return np.asarray(said)
+    return np.asarray(answers)
 
 
 def check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:
@@ -424,7 +427,7 @@ def column_notes(
     numeric = [column for column in form.columns if column not in form.categories]
     where = {name: place for place, name in enumerate(form.feature_names)}
     values = x[:, [where[column] for column in numeric]]
-    found = {
+    suspects = {
         CONSTANT: _constant(values, numeric),
         "look like identifiers, a number for each row": _counting(values, numeric),
         BY_NAME: [name for name in form.columns if IDENTIFIER.search(name)],
@@ -436,7 +439,7 @@ def column_notes(
         ],
         "say the class by themselves": _telling(values, y, numeric),
     }
-    notes = [f"Columns that {what}: {_list_names(names)}. Leave them out" for what, names in found.items() if names]
+    notes = [f"Columns that {what}: {_list_names(names)}. Leave them out" for what, names in suspects.items() if names]
     words = sorted({word for name, frame in frames.items() for word in _missing(frame, parts[name], form)})
     return (*notes, *([f"Taken as missing values: {_list_names([repr(word) for word in words])}"] if words else ()))
 
@@ -455,15 +458,14 @@ def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
 def _constant(values: np.ndarray, names: list[str]) -> list[str]:
     low, high = np.where(np.isnan(values), np.inf, values), np.where(np.isnan(values), -np.inf, values)
     flat = low.min(axis=0, initial=np.inf) >= high.max(axis=0, initial=-np.inf)
-    return [name for name, one in zip(names, flat, strict=True) if one]
+    return [name for name, is_constant in zip(names, flat, strict=True) if is_constant]
 
 
 def _counting(values: np.ndarray, names: list[str]) -> list[str]:
-    """Columns of whole numbers that rise by one, in any order of the rows."""
     if len(values) < MANY_VALUES:
         return []
     steps = np.diff(np.sort(values, axis=0), axis=0)
-    return [name for name, one in zip(names, (steps == 1).mean(axis=0) > 0.9, strict=True) if one]
+    return [name for name, is_counting in zip(names, (steps == 1).mean(axis=0) > 0.9, strict=True) if is_counting]
 
 
 def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
@@ -475,7 +477,7 @@ def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
         ends.append(np.where((of_class == of_class[:1]).all(axis=0), of_class[0], np.nan))
     one_each = np.sort(np.stack(ends), axis=0)
     telling = np.asarray((np.diff(one_each, axis=0) > 0).all(axis=0))
-    return [name for name, one in zip(names, telling, strict=True) if one]
+    return [name for name, is_telling in zip(names, telling, strict=True) if is_telling]
 
 
 def _list_names(names: list[str]) -> str:

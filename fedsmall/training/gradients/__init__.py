@@ -52,8 +52,8 @@ class PathChoice(NamedTuple):
 def choose(model: nn.Module, loss: Loss, path: str = "auto") -> PathChoice:
     """The way for a prepared model: the fastest that fits, or the one named by ``path``.
 
-    A model that no batched path fits takes the loop, with one warning that names what stood in the way.
-    Raises PlanError when ``path`` is named and does not fit, or is no path.
+    A model that no batched path fits takes the loop, with one warning that says why. Raises PlanError when ``path`` is
+    named and does not fit, or is no path.
     """
     if path == "auto":
         return _automatic(model, loss)
@@ -66,7 +66,6 @@ def choose(model: nn.Module, loss: Loss, path: str = "auto") -> PathChoice:
 
 
 def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
-    """The first path that fits and is worth it; the loop, with a warning where a layer stands in the way."""
     parameters = sum(tensor.numel() for tensor in model.parameters())
     if parameters > WIDEST:
         return PathChoice(LoopGradients(model, loss), f"loop: at {parameters} parameters batching is slower")
@@ -84,7 +83,6 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
 
 
 def _check_worth(path: str, model: nn.Module, parameters: int) -> None:
-    """Raise ValueError where the path would be slower than the loop."""
     if path != "vmap":
         return
     for name, layer in model.named_modules():

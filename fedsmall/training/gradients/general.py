@@ -53,7 +53,7 @@ class LoopGradients:
 
 
 def _rows(tensors: list[Tensor]) -> Tensor:
-    """The tensors as rows of one; a single one, which is the rule with large models, is not copied."""
+    """The tensors as rows of one; a single one, the rule with large models, is not copied."""
     return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
 
 

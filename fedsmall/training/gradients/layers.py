@@ -1,7 +1,4 @@
-"""A model made ready for training from handed-in numbers, and read as what it computes.
-
-Its dropout takes masks, its BatchNorm small batches; its layers come in the order in which they are called.
-"""
+"""A model made ready for training from handed-in numbers: dropout by masks, small batches, layers in call order."""
 
 import copy
 from itertools import pairwise

@@ -14,8 +14,9 @@ from fedsmall.training.stack import Tensors
 
 
 class Loss(NamedTuple):
-    """Of outputs (..., samples, width) and targets (..., samples), or as wide: values (..., samples), and slopes as the
-    outputs.
+    """Values (..., samples), and slopes as the outputs.
+
+    Outputs are (..., samples, width), targets (..., samples) or as wide.
     """
 
     value: Callable[[Tensor, Tensor], Tensor]
@@ -136,7 +137,6 @@ def _ordinal_slope(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _of_grades(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The last step that a sample has passed, the next ahead of it, and that again where it lies between two steps."""
     place, grade = torch.arange(outputs.shape[-1], device=outputs.device), targets[..., None]
     ahead = place == grade
     return tuple(part.to(outputs.dtype) for part in (place == grade - 1, ahead, ahead & (place > 0)))  # type: ignore[return-value]
@@ -180,11 +180,11 @@ class Batch(NamedTuple):
     """One step's samples of K models.
 
     ``x`` is (models, samples, *input), ``y`` (models, samples, ...). ``weight`` (models, samples) sums to one for each
-    model and is zero where a smaller batch was filled up; ``None`` means 1 / samples everywhere. ``masks`` holds for
-    every dropout layer zeros and 1 / (1 - p), (models, samples, *features of the layer).
+    model and is zero for padding; ``None`` means 1 / samples everywhere. ``masks`` holds for every dropout layer zeros
+    and 1 / (1 - p), (models, samples, *features of the layer).
 
-    Under patient-level privacy a weight is 1 / the expected size of a lot, and they need not sum to one; ``noise`` is
-    what is added to the gradients, {parameter: (models, ...)}.
+    Under patient-level privacy a weight is 1 / the expected size of a lot; ``noise`` is added to the gradients,
+    {parameter: (models, ...)}.
     """
 
     x: Tensor
@@ -197,8 +197,8 @@ class Batch(NamedTuple):
 class Gradients(Protocol):
     """Loss and gradient of K models on K batches.
 
-    ``path`` names the way; ``pads`` says whether batches of unequal size may be filled up and weighted (never under
-    BatchNorm); ``chunk`` is the number of models to take at a time, None for what fits the cache.
+    ``pads`` says whether batches of unequal size may be filled up and weighted (never under BatchNorm); ``chunk`` is
+    the number of models to take at a time, None for what fits the cache.
     """
 
     path: str

@@ -53,7 +53,6 @@ class MlpGradients:
         return x
 
     def _pass(self, parameters: Tensors, batch: Batch, use: Use) -> Tensor:
-        """Forward and backward; ``use`` gets each linear layer with the slopes behind it and the inputs before it."""
         outputs, inputs = forwards(self.layers, parameters, batch)
         slope = self.loss.slope(outputs, batch.y)
         slope.mul_(1 / outputs.shape[1] if batch.weight is None else batch.weight[..., None])
@@ -99,7 +98,7 @@ def backwards(
 ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
     """Each linear layer from the last to the first, with the slopes behind it and the inputs before it.
 
-    A layer's weights have been read when it is given, so they may be moved at once.
+    A layer's weights are no longer read then, and may be moved at once.
     """
     for layer, before in zip(reversed(layers), reversed(inputs), strict=True):
         if layer.kind == "relu":

@@ -1,9 +1,8 @@
 """Convolutional networks of K models as one network: convolution -> groups * K, BatchNorm -> K * channels.
 
 Images of K models lie side by side in the channels, (samples, models * channels, height, width), channels-last;
-features lie in rows, (models, samples, features). The forward pass follows the model's own graph, so residual networks
-and any other branching of the layers in :data:`LAYERS` and the functions in :data:`FUNCTIONS` can be packed; the
-backward pass is autograd's.
+features lie in rows, (models, samples, features). The forward pass follows the model's own graph, with any branching of
+:data:`LAYERS` and :data:`FUNCTIONS`, as in residual networks; the backward pass is autograd's.
 """
 
 import operator

@@ -15,11 +15,11 @@ from fedsmall.training.stack import Tensors
 
 
 class ClippedMlp:
-    """Linear layers and ReLUs of K models, without any sample's gradient being made.
+    """Linear layers and ReLUs of K models, without making any sample's gradient.
 
     The gradient of a linear layer for sample i is the outer product of the slope behind it and the input before it, so
-    its squared norm is |slope_i|^2 (|input_i|^2 + 1), the one for the bias (Goodfellow 2015). Slopes are then scaled,
-    and the same products made as without clipping.
+    its squared norm is |slope_i|^2 (|input_i|^2 + 1), the one for the bias (Goodfellow 2015). The products are then
+    those without clipping, of scaled slopes.
     """
 
     path = "mlp"
@@ -47,7 +47,6 @@ class ClippedMlp:
         return self._inner.predict(parameters, buffers, x)
 
     def _pass(self, parameters: Tensors, batch: Batch, use: Use) -> Tensor:
-        """Forward, backward, and ``use`` of each linear layer with its scaled slopes and its inputs."""
         outputs, inputs = forwards(self._layers, parameters, batch)
         slope = self._loss.slope(outputs, batch.y)
         found = list(backwards(self._layers, parameters, batch, inputs, slope))
@@ -61,9 +60,9 @@ class ClippedMlp:
 
 
 class ClippedOneByOne:
-    """Any model without BatchNorm, by another way of computing gradients: every sample is a model with a batch of one.
+    """Any model without BatchNorm, by another path: every sample is a model with a batch of one.
 
-    A model's samples go together, as many copies of it as there are samples, in parts of the inner way's own size.
+    A model's samples go together, in parts of the inner path's own size.
     """
 
     pads = True
@@ -121,7 +120,6 @@ def _of(weight: Tensor | None, row: int, part: slice) -> Tensor | None:
 
 
 def _shares(squares: Tensor, clip: float, batch: Batch) -> Tensor:
-    """What of each sample's gradient, whose squared norm is given, enters the sum."""
     factor = clip / squares.sqrt().clamp_min(clip)
     return factor / batch.x.shape[1] if batch.weight is None else factor * batch.weight
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedsmall.extensions.boosting.trainer import OPEN
 from fedsmall.package.export import export
-from fedsmall.package.predictor import together
+from fedsmall.package.predictor import predictor_of
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
@@ -86,7 +86,7 @@ def test_a_run_keeps_packages_that_predict_what_its_table_was_made_of(tmp_path):
     features = load_breast_cancer(as_frame=True).data
     assert not run.failed
     for one in read(tmp_path / "run").done[:-1]:
-        model = together(run.packages_of(one)[:1])
+        model = predictor_of(run.packages_of(one)[:1])
         said = model.predict_proba(features)
         kept = run.predictions_of(one)["probabilities"]
         assert np.isin(kept[:, 1].round(5), said[:, list(model.classes_).index("benign")].round(5)).all()

@@ -56,7 +56,7 @@ def test_a_site_alone_gets_the_same_targets_once_it_is_told_the_scaling(folder):
 
     told = raw.sums()
 
-    assert raw.told_names == ("marker", "age")
+    assert raw.summed_names == ("marker", "age")
     assert told.total[1] == raw.train.y.sum()
     assert raw.learns(None).unit is None
     assert federation.preparation.outcome.unit == federation.task.unit
@@ -83,7 +83,7 @@ def test_sites_agree_on_intervals_and_none_tells_its_longest_time(folder):
     assert federation.task.cuts[-1] == pytest.approx(horizon, rel=0.05)
     np.testing.assert_allclose(np.diff(federation.task.cuts, prepend=0), federation.task.cuts[0])
     assert (federation.task.kind, federation.task.outputs) == ("times", 5)
-    assert load_site(plan, "b", folder / "sites" / "b.csv").told_names == ("marker", "months")
+    assert load_site(plan, "b", folder / "sites" / "b.csv").summed_names == ("marker", "months")
 
 
 def test_stated_cuts_need_no_sums(folder):
@@ -120,7 +120,7 @@ def test_a_curve_is_the_product_of_what_is_left_in_each_interval():
 def test_an_amount_comes_back_in_its_unit():
     amount = Amount(name="age").with_scaling(50.0, 10.0)
 
-    np.testing.assert_allclose(amount.said(amount.targets(np.array([[20.0], [75.0]]))), [[20], [75]])
+    np.testing.assert_allclose(amount.interpret(amount.targets(np.array([[20.0], [75.0]]))), [[20], [75]])
 
 
 def test_arrays_in_python_can_be_numbers():

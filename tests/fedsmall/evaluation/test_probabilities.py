@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.evaluation.metrics import predicted
+from fedsmall.evaluation.metrics import predicted_classes
 from fedsmall.evaluation.outputs import named_classes, probabilities
 
 OUTPUTS = np.random.default_rng(0).normal(size=(200, 3)) * 5
@@ -11,7 +11,7 @@ OUTPUTS = np.random.default_rng(0).normal(size=(200, 3)) * 5
 def test_the_class_that_is_named_is_the_one_that_metrics_count(columns):
     outputs = OUTPUTS[:, :columns]
 
-    assert np.array_equal(named_classes(outputs), predicted(outputs))
+    assert np.array_equal(named_classes(outputs), predicted_classes(outputs))
 
 
 @pytest.mark.parametrize("columns", [1, 2])

@@ -11,7 +11,7 @@ from sklearn.metrics import cohen_kappa_score, recall_score
 import fedsmall
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.package import export as exporting
-from fedsmall.package.predictor import together
+from fedsmall.package.predictor import predictor_of
 from fedsmall.sim.api import Result
 from fedsmall.sim.report.model import grades
 from fedsmall.sim.runs.execute import execute
@@ -76,7 +76,7 @@ def test_the_trivial_row_has_no_kappa_and_names_the_commonest(run):
 
 
 def test_a_package_gives_each_grade_a_probability(run):
-    model = together(run.packages_of(first_of(run)))
+    model = predictor_of(run.packages_of(first_of(run)))
 
     p = model.predict_proba(X)
 
@@ -111,7 +111,7 @@ def test_a_file_for_other_programs_says_the_same(run, form, tmp_path):
         said = torch.jit.load(str(tmp_path / "model"), _extra_files=extra)(torch.from_numpy(X)).numpy()
         told = json.loads(extra["fedsmall"])
 
-    np.testing.assert_allclose(said, together([stored]).answers(X).together, atol=1e-6)
+    np.testing.assert_allclose(said, predictor_of([stored]).answers(X).together, atol=1e-6)
     assert json.loads(told["classes"]) == list(sources.GRADES)
 
 

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 import fedsmall
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.package import export as exporting
-from fedsmall.package.predictor import Labeller, Regressor, SurvivalModel, together
+from fedsmall.package.predictor import Labeller, Regressor, SurvivalModel, predictor_of
 from fedsmall.sim.api import Result
 from fedsmall.sim.report.html import page, write_report
 from fedsmall.sim.report.model import LEAST, outcome
@@ -103,7 +103,7 @@ def test_the_trivial_row_looks_at_no_sample(run, kind):
 def test_a_package_predicts_in_the_unit_of_the_outcome(run, kind):
     one = next(one for one in run.done if one.label == "FedDC")
     stored = run.packages_of(one)[0]
-    model = together([stored])
+    model = predictor_of([stored])
 
     said = model.predict(rows_of(kind))
 
@@ -130,7 +130,7 @@ def test_a_package_predicts_in_the_unit_of_the_outcome(run, kind):
 def test_seeds_answer_together_at_the_times_of_the_first(run, kind):
     stored = [run.packages_of(one)[0] for one in run.done if one.label == "FedDC"]
 
-    both, alone = together(stored), together(stored[:1])
+    both, alone = predictor_of(stored), predictor_of(stored[:1])
 
     answers = both.answers(rows_of(kind))
     assert answers.each.shape[0] == 2
@@ -154,7 +154,7 @@ def test_a_file_for_other_programs_says_the_same(run, kind, form, tmp_path):
         model = torch.jit.load(str(tmp_path / "model"), _extra_files=extra)
         said, told = model(torch.from_numpy(x)).numpy(), json.loads(extra["fedsmall"])
 
-    expected = together([stored]).answers(x).together
+    expected = predictor_of([stored]).answers(x).together
     np.testing.assert_allclose(said, expected, atol=1e-5 * np.abs(expected).max())
     assert told["target"] == {"numbers": "age", "times": "months", "labels": ", ".join(NAMES)}[kind]
     assert len(json.loads(told["times"])) == (4 if kind == "times" else 0)

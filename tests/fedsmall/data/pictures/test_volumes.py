@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from fedsmall.data.image_files import resampled
+from fedsmall.data.image_files import resample_volume
 from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
@@ -79,18 +79,18 @@ def test_growing_is_what_torch_interpolates(size: tuple[int, ...]) -> None:
 
     theirs = interpolate(torch.from_numpy(values)[None, None], size, mode="trilinear", align_corners=False)[0, 0]
 
-    np.testing.assert_allclose(resampled(values, size), theirs, atol=1e-3)
+    np.testing.assert_allclose(resample_volume(values, size), theirs, atol=1e-3)
 
 
 def test_shrinking_loses_nothing_between_the_voxels_that_are_left() -> None:
     values = np.zeros((32, 32, 32), np.float32)
     values[9, 14, 22] = 1000
 
-    small = resampled(values, (8, 8, 8))
+    small = resample_volume(values, (8, 8, 8))
 
     assert small.sum() == pytest.approx(1000 / 4**3, rel=0.2)  # straight interpolation finds none of it
     assert np.unravel_index(small.argmax(), small.shape) == (2, 3, 5)
-    np.testing.assert_array_equal(resampled(np.full((9, 7, 5), 3, np.float32), (3, 3, 3)), np.full((3, 3, 3), 3))
+    np.testing.assert_array_equal(resample_volume(np.full((9, 7, 5), 3, np.float32), (3, 3, 3)), np.full((3, 3, 3), 3))
 
 
 def test_volumes_of_several_sizes_are_brought_to_one(tmp_path: Path) -> None:
