@@ -16,7 +16,7 @@ from fedsmall import __version__
 from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, pack_reply, stayed_model, unpack_order
 from fedsmall.clients.memory import TRAVEL, ContextMemory
 from fedsmall.clients.site_data import SiteData, simulated_site
-from fedsmall.federation import Samples
+from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import plan_at
 from fedsmall.training.trainer import Seat, Trainer

@@ -10,7 +10,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from fedsmall.check import leaves
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.data.raw_site import RawSite
@@ -20,8 +19,9 @@ from fedsmall.files import one_line, write
 from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.validation import leaving_contacts
+from fedsmall.planning.check import leaves
+from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.planning.validation import leaving_contacts
 from fedsmall.wire import BALANCE
 
 FOLDER, PAUSED = "consent", "paused"

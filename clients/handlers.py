@@ -19,8 +19,8 @@ from fedsmall.clients.site_request import Answer, SiteRequest, with_names
 from fedsmall.clients.telling import may_be_last
 from fedsmall.errors import PlanError
 from fedsmall.package.record import COMMON
+from fedsmall.planning.run_sheet import ROWS, RUN, SCALING
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.run_sheet import ROWS, RUN, SCALING
 from fedsmall.sealing.words import BEFORE, HELP, READDRESS, is_secure
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, split
 

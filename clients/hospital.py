@@ -19,17 +19,17 @@ from fedsmall.clients.site_data import SiteData
 from fedsmall.codec import at_site
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import pack, unpack
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import answer, members_of
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
-from fedsmall.federation import Samples, Task
+from fedsmall.evaluation.stopping import shapes_told
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import told_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
-from fedsmall.stopping import shapes_told
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import leaving
 from fedsmall.training.trainer import Trainer

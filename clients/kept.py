@@ -17,12 +17,12 @@ from fedsmall import __version__
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.shelf import Shelf
 from fedsmall.codec.parcels import pack, unpack
+from fedsmall.data.federation import task_from
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import members_of
-from fedsmall.federation import task_from
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of

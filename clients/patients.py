@@ -13,8 +13,8 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import RUN
 from fedsmall.privacy.patient_level import Charge, Protection, check_noise, epsilon_of, protection_of, steps_of
-from fedsmall.run_sheet import RUN
 from fedsmall.wire import ROUND, ROUNDS, Arrays
 
 

@@ -19,13 +19,13 @@ from pydantic import Field, ValidationError
 
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PolicyError
+from fedsmall.evaluation.stopping import told_by_key
 from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
 from fedsmall.privacy.site_level import as_blur, hands_on
 from fedsmall.sealing.words import is_sealed, is_secure
-from fedsmall.stopping import told_by_key
 from fedsmall.wire import Arrays
 
 OWN = "own"

@@ -24,7 +24,7 @@ from fedsmall.ends import KEY_FILE
 from fedsmall.errors import PlanError
 from fedsmall.files import one_line
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, RUN_ID, RUN_NAME, SCALING, SITES, TELL, RunSheet
+from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SCALING, SITES, TELL, RunSheet
 from fedsmall.travel.handover import FOLDER, Handed, Handover, put_once, read
 from fedsmall.travel.regions import differences, plan_above
 from fedsmall.wire import EXAMPLES, MODEL, ROUND, ROUNDS, STEPS, Arrays, join, parts, split

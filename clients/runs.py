@@ -23,7 +23,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import one_line
-from fedsmall.run_sheet import RUN, RUN_ID
+from fedsmall.planning.run_sheet import RUN, RUN_ID
 from fedsmall.wire import Arrays
 
 RUNS = "runs"  # in a site's folder: what it keeps of each run

@@ -33,12 +33,13 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest
 from fedsmall.clients.telling import may_be_last
 from fedsmall.codec.parcels import own_parcel, pack, parcel
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError, ReplyError
+from fedsmall.evaluation.stopping import TELLING
 from fedsmall.exact import WORDS, to_words
-from fedsmall.federation import Task
 from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
-from fedsmall.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
+from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing.letters import LetterError, after, name_of
 from fedsmall.sealing.masks import masked, total
 from fedsmall.sealing.tallies import (
@@ -79,7 +80,6 @@ from fedsmall.sealing.words import (
     needs_letters,
     order_in,
 )
-from fedsmall.stopping import TELLING
 from fedsmall.travel.moments import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import (

@@ -14,11 +14,11 @@ from fedsmall.features import check_features
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import RUN
+from fedsmall.planning.validation import leaving_contacts
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
 from fedsmall.privacy.reading import apart, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
-from fedsmall.run_sheet import RUN
-from fedsmall.validation import leaving_contacts
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts
 
 CLOSE = 0.2  # a record counts as given away within this share of what sets it apart from the site's others

@@ -25,12 +25,12 @@ from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import RUN, SITES
+from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.run_sheet import RUN, SITES
 from fedsmall.sealing.roll import IDENTITY
-from fedsmall.tasks import load_site
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import ROUND, Arrays

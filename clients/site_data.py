@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from flwr.app import Context
 
+from fedsmall.data.federation import Federation, Samples, Task, task_at
 from fedsmall.errors import DataError
-from fedsmall.federation import Federation, Samples, Task, task_at
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def simulated_site(plan: Plan, context: Context) -> SiteData:
 
 def site_in(federation: Federation, plan: Plan, index: int) -> SiteData:
     """The site at ``index`` of a simulation's federation, in the order of names."""
-    if plan.method.family == "central":
+    if plan.method.is_central:
         federation = federation.pooled()
     if index >= len(federation.names):
         raise DataError(f"This client is number {index}, and the federation has {len(federation.names)} sites.")

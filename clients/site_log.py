@@ -18,8 +18,8 @@ from fedsmall.errors import PlanError, PolicyError
 from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
+from fedsmall.planning.run_sheet import RUN_ID
 from fedsmall.privacy.patient_level import Charge
-from fedsmall.run_sheet import RUN_ID
 
 DIGEST_BYTES = 32
 PUT_BACK = (

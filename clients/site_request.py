@@ -26,7 +26,7 @@ from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line, told_when_full
 from fedsmall.frames import Header
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.sealing.words import needs_letters, unsealed
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays

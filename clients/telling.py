@@ -18,18 +18,18 @@ from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest, with_names
+from fedsmall.data.federation import Task
 from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
 from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.evaluation.site_sums import held_out_sums
 from fedsmall.features import check_features
-from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import CLASSES, RUN, SUMS, TELL
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.run_sheet import CLASSES, RUN, SUMS, TELL
 from fedsmall.sealing.words import is_secure
 from fedsmall.wire import CHARGED, EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
 

@@ -28,10 +28,10 @@ from examples.loopback import LoopbackConsortium
 from fedsmall.audit_log import digest_of, verify
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import flower_cli, runs, sample_data, server, supervisor
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
-from fedsmall.tasks import build_federation
 
 SITES = ("bonn", "essen", "ulm")
 PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}

@@ -24,6 +24,7 @@ from fedsmall.clients.site_data import give_federation
 from fedsmall.evaluation.statistics import paired
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.inprocess import InProcessGrid
@@ -33,7 +34,6 @@ from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import array_records
 from fedsmall.strategies.server.grid import pack
 from fedsmall.strategies.server.run_loop import run_rounds
-from fedsmall.tasks import build_federation
 
 KEPT = DOCS / "evidence" / "fewer-bytes.json"
 FIGURE = DOCS / "evidence" / "fewer-bytes.svg"

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from examples.slow_line import Line, SlowLines
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs, server, site
 from fedsmall.sim.consortium.site import Site
 

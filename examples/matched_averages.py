@@ -14,11 +14,11 @@ from examples.matching import MatchedMean
 from examples.own_method import accuracies
 from fedsmall.aggregation.combiners import Combiner
 from fedsmall.evaluation.statistics import interval
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build
-from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 
 KEPT = DOCS / "evidence" / "matched-averages.json"

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, Batch
 from fedsmall.training.gradients.general import LoopGradients
@@ -90,8 +90,8 @@ def accuracy(data: Path, model: str, options: dict[str, Any], seed: int, rounds:
     from fedsmall.methods import method
     from fedsmall.parts import Recipe
     from fedsmall.plan import Plan
+    from fedsmall.planning.tasks import build_federation
     from fedsmall.sim.engines.run import run_plan
-    from fedsmall.tasks import build_federation
 
     plan = Plan(
         name="xrays",

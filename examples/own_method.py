@@ -15,11 +15,11 @@ import numpy as np
 from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
 from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
-from fedsmall.federation import Federation
+from fedsmall.data.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.runs.scenario import build
-from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows, Stack
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.federation import Federation, Samples
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained

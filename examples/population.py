@@ -8,9 +8,9 @@ from itertools import islice
 
 import numpy as np
 
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.evaluation.outputs import answer
 from fedsmall.evaluation.site_sums import add_sums, metric_sums, metrics_of_sums
-from fedsmall.federation import Federation, Samples
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Tensors, group_means, stacked

@@ -19,16 +19,16 @@ from scipy.special import log_softmax
 from examples.population import Population, explored, halved
 from examples.travelling_groups import judged
 from examples.travelling_groups_sets import MLP, Design
+from fedsmall.data.federation import Federation
 from fedsmall.evaluation.outputs import answer
 from fedsmall.evaluation.statistics import Comparison, holm, paired
-from fedsmall.federation import Federation
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build
-from fedsmall.tasks import build_federation
 
 KEPT = DOCS / "evidence" / "population-of-rates.json"
 GROUPS, SEEDS, CONTACTS = 10, 20, 100

@@ -20,19 +20,19 @@ from scipy.special import log_softmax
 
 from examples.travelling_groups_sets import BASE, BUDGETS, CNN, FOLDS, MLP, SEARCH_SEEDS, Design
 from examples.travelling_groups_tables import Cell, tables, wins
+from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import answer
-from fedsmall.federation import Federation, Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.tuning.search import inner
 from fedsmall.strategies.server.run_loop import run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.models.networks import cnn
 from fedsmall.plan import Plan
 from fedsmall.research.evidence.items import DOCS

@@ -17,10 +17,10 @@ from safetensors.numpy import load_file
 from examples.loopback import LoopbackConsortium, Say
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.runs.scenario import build
 from fedsmall.strategies.server.run_loop import run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedsmall.data.federation import Task
 from fedsmall.data.preparation import Pixels
-from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, Batch, choose
 from fedsmall.training.gradients.layers import prepare_model

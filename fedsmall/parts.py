@@ -147,7 +147,7 @@ class Validation(Frozen):
 
 
 class EarlyStop(Frozen):
-    """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.stopping`).
+    """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.evaluation.stopping`).
 
     It ends after ``patience`` evaluations without a lower validation loss, and keeps the model of the lowest. The
     validation set is the share ``hold_out`` of each site's training samples; where models travel by routes

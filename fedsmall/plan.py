@@ -115,6 +115,16 @@ class Method(Frozen):
         return self.permute_every is not None
 
     @property
+    def is_federated(self) -> bool:
+        """Whether models travel: no site trains alone, and no samples are pooled."""
+        return self.family == "federated"
+
+    @property
+    def is_central(self) -> bool:
+        """Whether one model is trained on the samples of all sites."""
+        return self.family == "central"
+
+    @property
     def moves(self) -> bool:
         """Whether models go to other sites than those that trained them, be it after an average."""
         return self.permutes or self.grouped or self.route == "cyclic"
@@ -122,12 +132,12 @@ class Method(Frozen):
     @property
     def hidden(self) -> bool:
         """Whether single models are kept from the server (:class:`~fedsmall.parts.Privacy`)."""
-        return self.family == "federated" and self.privacy is not None and self.privacy.hidden
+        return self.is_federated and self.privacy is not None and self.privacy.hidden
 
     @property
     def is_compressed(self) -> bool:
         """Whether what travels is not in full."""
-        return self.wire != "full" and self.family == "federated"
+        return self.wire != "full" and self.is_federated
 
     @property
     def top_share(self) -> float | None:
@@ -176,7 +186,7 @@ class Method(Frozen):
     def travelling(self, sites: int) -> int:
         """How many models travel among so many sites."""
         drawn = max(1, round(self.fraction * sites)) if self.models is None else min(self.models, sites)
-        return sites if self.family != "federated" else drawn
+        return sites if not self.is_federated else drawn
 
     def averaged(self, sites: int) -> int:
         """How many models become one at an average among so many sites; of regions, in the smallest."""
@@ -193,7 +203,7 @@ class Method(Frozen):
 class Plan(Frozen):
     """One run: task, sites, recipe, one method, one seed.
 
-    ``task`` and ``partition`` are the scenario's own values (a name or a table), which ``fedsmall.tasks`` and
+    ``task`` and ``partition`` are the scenario's own values (a name or a table), which ``fedsmall.planning.tasks`` and
     ``fedsmall.data.partition`` read. ``initial_models`` is "common" or "independent" (every site its own). ``test`` is
     how many samples are held out, what share of them, or "official" for the source's own test set; ``None`` is that
     test set where there is one, else a quarter.

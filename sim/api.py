@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from fedsmall.data.federation import Task
 from fedsmall.data.sources.arrays import is_table
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
+from fedsmall.planning.tasks import TABLES, build_federation, federation_from_arrays
 from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.report.sentences import sentences
 from fedsmall.sim.report.tables import table
@@ -24,7 +25,6 @@ from fedsmall.sim.runs.execute import Build, execute
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.progress import watcher
 from fedsmall.sim.runs.scenario import Scenario, build, load
-from fedsmall.tasks import TABLES, build_federation, federation_from_arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -212,9 +212,9 @@ def run(
     features), or images. Columns of tables are found by their names, and prepared as those of a CSV are; an array's
     stand in one order at all sites. (x, time, event) is survival, y of more than 20 different numbers that are not
     whole is regression; any other y, and what ``task`` says to be a ``label``, are classes
-    (:func:`fedsmall.tasks.federation_from_arrays`). ``test`` is a common test set, without which each site holds a
-    quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a ``task``
-    among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
+    (:func:`fedsmall.planning.tasks.federation_from_arrays`). ``test`` is a common test set, without which each site
+    holds a quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a
+    ``task`` among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
     pandas table, or one for each site by its name. With ``out`` a folder is written as on the command line.
 
     Raises PlanError or DataError, before anything trains, for what cannot be run.

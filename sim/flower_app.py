@@ -17,12 +17,13 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.trivial import trivial
-from fedsmall.federation import Federation
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import Tell, run_on, run_plan
@@ -36,7 +37,6 @@ from fedsmall.sim.runs.progress import called
 from fedsmall.sim.runs.scenario import Scenario, build, find, load
 from fedsmall.strategies.roster import await_all, await_sites
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Action, Contact
 
 DOES = {Action.TRAIN: "trained", Action.PERMUTE: "handed on", Action.AGGREGATE: "averaged"}
@@ -99,7 +99,7 @@ def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
 
 def run_one(grid: Grid, plan: Plan, federation: Federation, say: Tell) -> RunRecord:
     """Run one plan over all nodes; PlanError where the task has another number of sites."""
-    if plan.method.family == "central":
+    if plan.method.is_central:
         return run_plan(plan, federation, "cohort")  # no node holds all data
     sites, nodes = len(federation.names), len(list(grid.get_node_ids()))
     if sites != nodes:

@@ -210,7 +210,7 @@ class GridTrainer(Trainer):
             name: np.stack([rules[row][name] if row in rules else np.zeros_like(array) for row in range(rows)])
             for name, array in some.items()
         }
-        federated = self.plan.method.family == "federated"
+        federated = self.plan.method.is_federated
         sizes = {row: self.form.size(row, content) for row, content in contents.items() if leg.leaves and federated}
         messages = Messages(
             orders=bytes_of(orders) if leg.arrived and federated else 0,

@@ -14,12 +14,12 @@ from fedsmall.extensions.audit.sightings import READ_RUNS, Notes, Route, Sightin
 from fedsmall.extensions.audit.views import VIEWS, Case, InHand
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
+from fedsmall.planning.validation import parameter_count
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.record import versions
 from fedsmall.sim.engines.run import keep_freed_memory
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
-from fedsmall.validation import parameter_count
 
 OBSERVERS = 4  # sites whose views are averaged; any site is as good as another
 
@@ -101,7 +101,7 @@ def why_left_out(plan: Plan) -> str:
     """Why a plan is not attacked; "" where it is."""
     method = plan.method
     reasons = {
-        POOLED: method.family == "central",
+        POOLED: method.is_central,
         SEVERAL: method.is_ensemble or bool(method.ema),
         OF_TREES: not method.trains_networks,
         CHANGED: plan.recipe.augment is not None,

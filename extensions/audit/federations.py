@@ -17,19 +17,19 @@ import numpy as np
 from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
 from fedsmall.algorithm.commons import combine_soundly, sound_means
 from fedsmall.algorithm.departing import make_private
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Samples, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.validation import check_run
 from fedsmall.wire import Arrays, Traveller
 
 MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory

@@ -8,17 +8,17 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import DataError, PlanError
 from fedsmall.extensions.audit.findings import interval
 from fedsmall.extensions.audit.membership import Estimate, area
 from fedsmall.extensions.audit.sightings import Confidence
-from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RunSheet
-from fedsmall.tasks import load_site
+from fedsmall.planning.run_sheet import RunSheet
+from fedsmall.planning.tasks import load_site
 from fedsmall.training.stack import stacked
 from fedsmall.wire import Arrays
 

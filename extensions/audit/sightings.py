@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.extensions.audit.federations import Step, World
-from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import layers_read, padded, read_from_stack

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 
@@ -29,7 +29,7 @@ def boosting_of(plan: Plan) -> Boosting:
 def is_joined(method: Method) -> bool:
     """Whether every site adds trees of its own to the common forest, which the server joins."""
     boosting = method.boosting
-    return boosting is not None and not boosting.histogram and method.family == "federated" and method.models is None
+    return boosting is not None and not boosting.histogram and method.is_federated and method.models is None
 
 
 def tree_rounds(plan: Plan) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from scipy.special import expit, softmax
 
+from fedsmall.data.federation import Task
 from fedsmall.extensions.boosting.forest import (
     EDGES,
     SUMS,
@@ -20,7 +21,6 @@ from fedsmall.extensions.boosting.forest import (
     places,
     tree_rounds,
 )
-from fedsmall.federation import Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays

@@ -10,6 +10,7 @@ import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
 from fedsmall.aggregation.sums import whole_sum
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.boosting import histograms
@@ -25,7 +26,6 @@ from fedsmall.extensions.boosting.forest import (
     plan_among,
     tree_rounds,
 )
-from fedsmall.federation import Samples, Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Stack, Tensors
@@ -56,7 +56,7 @@ def combiner_for(plan: Plan) -> Combiner:
 
 def note_of(method: Method) -> str:
     """That trees which one site has grown on its own patients leave it, where they do."""
-    shows_cuts = method.family == "federated" and method.boosting is not None and not method.boosting.histogram
+    shows_cuts = method.is_federated and method.boosting is not None and not method.boosting.histogram
     return OPEN if shows_cuts else ""
 
 
@@ -71,7 +71,7 @@ def check(plan: Plan, task: Task) -> None:
         raise PlanError(f"{label}, which take tables; a sample of {task.name!r} has shape {task.input_shape}.")
     if boosting.histogram and (method.aggregate_every != 1 or method.fraction < 1 or method.models is not None):
         raise PlanError(f"{label} by sums over all sites in every round: take aggregate_every = 1 and all sites.")
-    if not (boosting.histogram or method.aggregate_every == 1 or method.models == 1 or method.family != "federated"):
+    if not (boosting.histogram or method.aggregate_every == 1 or method.models == 1 or not method.is_federated):
         raise PlanError(
             f"{label}: either sites' trees are joined every round, aggregate_every = 1, or one forest travels."
         )
@@ -160,7 +160,7 @@ class Boosters(OneModelTrainer):
 
     def _grow(self, stack: Stack, row: int, site: int, t: int) -> None:
         samples = self._samples[site]
-        if boosting_of(self.plan).histogram and self.plan.method.family == "federated":
+        if boosting_of(self.plan).histogram and self.plan.method.is_federated:
             model: Arrays = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
             weight = np.ones(len(samples)) if (weights := self._weights(samples)) is None else weights
             counts = histograms.count(self.plan, self.task, model, samples.x, samples.y, weight, t)

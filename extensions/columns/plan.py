@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedsmall.parts import Frozen
-from fedsmall.run_sheet import Sheet
+from fedsmall.planning.run_sheet import Sheet
 
 COLUMNS = "columns"  # the task's key, the action, the record and the word of an order's config
 MESSAGE = "message"  # in the record: one message of a party, as bytes

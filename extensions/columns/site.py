@@ -30,7 +30,7 @@ from fedsmall.extensions.columns.party import Party, PassiveParty
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
 from fedsmall.extensions.columns.tables import read_party_table, read_target
 from fedsmall.files import one_line
-from fedsmall.run_sheet import RUN, RUN_ID
+from fedsmall.planning.run_sheet import RUN, RUN_ID
 from fedsmall.sealing.letters import Announcement, LetterError, Post, digest
 from fedsmall.wire import ROUND, Arrays
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedsmall.audit_log import FIRST, LogCheck, verify
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import members, runs, server
 from fedsmall.sim.consortium.run_log import LAUNCHED, RunLog
 from fedsmall.strategies.server.journal import FileJournal

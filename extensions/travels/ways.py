@@ -7,11 +7,11 @@ from typing import NamedTuple, final
 import numpy as np
 
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.validation import among
 from fedsmall.sim.report.chain import site_names
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.validation import among
 
 MISSED = ("absent", "silent", "set aside", "refused")  # kinds of events: a site gave no update that was used
 REPLACED = "replaced"  # by the last common model, for what the site of this event had trained

@@ -54,7 +54,7 @@ class Travellers:
         self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
-        self._federated = plan.method.family == "federated"
+        self._federated = plan.method.is_federated
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
         self._alone = self._in_part or plan.method.topology is not None  # nobody sees all models of a contact

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedsmall.data.federation import Task, task_at
 from fedsmall.data.partition import Shares, partition, partition_of_patients, read_spec
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
@@ -21,7 +22,6 @@ from fedsmall.data.splits import (
 )
 from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Task, task_at
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.standardise import COUNT_FLOOR, Scaling, Sums, agree, patients_with
 from fedsmall.data.standardise import sums as sums_of
 from fedsmall.errors import PlanError
-from fedsmall.federation import Samples, Task
 from fedsmall.plan import Plan
 
 

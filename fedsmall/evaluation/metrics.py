@@ -6,11 +6,11 @@ import numpy as np
 from scipy.special import expit, logsumexp
 from scipy.stats import rankdata
 
+from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import HUBER, NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.outputs import by_class, log_shares, probabilities, squared_distances
-from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
 OF_CLASSES = (

@@ -10,10 +10,10 @@ import numpy as np
 from scipy import stats
 from scipy.special import logit
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.metrics import OF_NUMBERS, average_precision, evaluate, kappa
 from fedsmall.evaluation.outputs import squared_distances
-from fedsmall.federation import Task
 
 DRAWS = 200
 GROUPS = 25  # of test samples, left out one after the other

@@ -12,11 +12,11 @@ import numpy as np
 from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.clinical import Estimate, auc
 from fedsmall.evaluation.metrics import GRADED, evaluate, f1_of, known_mean, of_matrices, predicted_classes, tally
 from fedsmall.evaluation.outputs import by_class, squared_distances
 from fedsmall.exact import exact_sum
-from fedsmall.federation import Task
 from fedsmall.wire import Arrays
 
 # of the bins of scores, in log-odds (margins, under the hinge loss): .04 wide in the middle, an eighth of the score

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.federation import Federation, Samples, Task, task_at
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.evaluation.survival import interval_log_odds
-from fedsmall.federation import Federation, Samples, Task, task_at
 
 LABELS = {
     "l1": "always the median",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.models import networks
 
 FEW = 4  # output positions up to which a product of matrices is faster than a convolution (CPU, torch 2.13)

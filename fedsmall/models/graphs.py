@@ -12,8 +12,8 @@ taken above the diagonal, since the diagonal is known.
 import torch
 from torch import Tensor, nn
 
+from fedsmall.data.federation import Task
 from fedsmall.data.sources.connectomes import REGIONS, pairs, regions_of
-from fedsmall.federation import Task
 
 EPSILON, MOMENTUM, DROPOUT = 1e-3, 0.1, 0.5  # the authors' settings
 

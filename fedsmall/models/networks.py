@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.outputs import outputs_of
-from fedsmall.federation import Task
 from fedsmall.models.layers import BatchNorm2d, BatchNorm3d
 from fedsmall.parts import NORM
 

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedsmall.data.federation import Task
 from fedsmall.data.sources.files import locate
 from fedsmall.data.sources.public import import_torchvision
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Task
 from fedsmall.methods import nearest
 
 MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, from 0 to 1

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsmall.data.federation import Task
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.methods import nearest
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.layers import forgive_small_batches, frozen_state, trainable_state

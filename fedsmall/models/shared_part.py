@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.models.own_models import Kind, is_shared, kind_of, kinds_of, plan_of_kind, shared_layers
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan

@@ -10,6 +10,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from torch import nn
 
+from fedsmall.data.federation import Task
 from fedsmall.data.image_files import EACH, ENDINGS, is_image
 from fedsmall.data.preparation import Columns, Pixels, Preparation
 from fedsmall.data.sources.arrays import as_inputs, is_table, opened_npz
@@ -17,7 +18,6 @@ from fedsmall.data.table_files import EXCEL, as_table, read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.outputs import by_class, members_of, named_classes, probabilities
 from fedsmall.evaluation.survival import mean_time
-from fedsmall.federation import Task
 from fedsmall.methods import nearest
 from fedsmall.models.outputs import Ensemble
 from fedsmall.models.registry import build_model, is_pretrained

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan

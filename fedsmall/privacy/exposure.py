@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.federation import Samples
+from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
 from fedsmall.travel.journey import journey
@@ -178,7 +178,7 @@ def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
     None under augmentation: what could be read is then no record that is known here.
     """
     widths = {samples.x[0].size for samples in train if len(samples)}
-    if plan.recipe.augment is not None or plan.method.family != "federated" or len(widths) != 1:
+    if plan.recipe.augment is not None or not plan.method.is_federated or len(widths) != 1:
         return []
     return layers_read(model, widths.pop())
 

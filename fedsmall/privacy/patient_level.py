@@ -97,7 +97,7 @@ def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> i
     """The local steps of a site in the whole plan, or up to round ``rounds``; it takes part where it is drawn."""
     assert plan.recipe.steps is not None
     rounds = plan.rounds if rounds is None else min(rounds, plan.rounds)
-    if plan.method.family != "federated" or plan.method.everyone(sites):
+    if not plan.method.is_federated or plan.method.everyone(sites):
         return rounds * plan.recipe.steps
     taken = (contact for contact, at in journey(plan, sites) if place in at)
     return plan.recipe.steps * sum(c.rounds - max(0, c.t - rounds) for c in taken if c.t - c.rounds < rounds)

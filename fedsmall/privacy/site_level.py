@@ -103,7 +103,7 @@ def hands_on(method: Method, sites: int, least: int = 2) -> bool:
     """Whether sites are sent models that fewer than ``least`` others made: travellers, or averages over so few."""
     averaged = min(method.averaged(sites), sites if method.divergence is None else 2)  # two may be balanced
     joined = method.boosting is not None and not method.boosting.histogram  # all see whose trees are whose
-    return method.family == "federated" and (method.permute_every is not None or averaged < least or joined)
+    return method.is_federated and (method.permute_every is not None or averaged < least or joined)
 
 
 def at_contacts(plan: Plan) -> Privacy | None:

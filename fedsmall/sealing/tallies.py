@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.site_sums import held_out_shapes
-from fedsmall.federation import Task
+from fedsmall.evaluation.stopping import TELLING, shapes_told
 from fedsmall.plan import Plan
-from fedsmall.stopping import TELLING, shapes_told
 from fedsmall.wire import EXAMPLES, Arrays
 
 SUMS_BEFORE, JUDGED, UNSEEN = "sums", "evaluate", "validate"  # of what a tally is

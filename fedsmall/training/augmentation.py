@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.plan import Plan
 
 DRAWS = 6  # uniform numbers an image takes, whatever is asked for, so that one operation more shifts no other's

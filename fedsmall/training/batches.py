@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsmall.federation import Samples
+from fedsmall.data.federation import Samples
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import (

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsmall.federation import Samples, Task
+from fedsmall.data.federation import Samples, Task
 from fedsmall.models.layers import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import expit, softmax
 
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import answer
-from fedsmall.federation import Federation, Samples
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
 

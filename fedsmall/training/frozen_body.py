@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from fedsmall.federation import Samples, Task
+from fedsmall.data.federation import Samples, Task
 from fedsmall.models.layers import frozen_layers, frozen_names, training_mode
 from fedsmall.models.registry import common_model
 from fedsmall.plan import Plan

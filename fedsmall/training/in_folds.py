@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.splits import classes_of, kin_of, representatives
 from fedsmall.errors import PlanError
-from fedsmall.federation import Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Stack, Tensors

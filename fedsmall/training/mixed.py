@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedsmall.federation import Samples, Task, task_at
+from fedsmall.data.federation import Samples, Task, task_at
 from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_of, plan_of_kind, shared_layers
 from fedsmall.models.registry import initial_model
 from fedsmall.models.shared_part import agreed_part

@@ -11,7 +11,7 @@ import torch
 
 from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import Parcel
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.device import check_room
 from fedsmall.training.optimizers import OPTIMIZERS
@@ -40,7 +40,7 @@ class Leg(NamedTuple):
 
 def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -> Leg:
     """The leg that a site's own program is ordered to walk: whether models travel before and after, its plan says."""
-    federated, schedule = plan.method.family == "federated", schedule_for(plan)
+    federated, schedule = plan.method.is_federated, schedule_for(plan)
     before = t - rounds
     arrived = before == 0 or schedule.action(before) is not Action.TRAIN
     closes = t >= plan.rounds or schedule.action(t) is Action.AGGREGATE

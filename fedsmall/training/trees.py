@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.features import check_features
-from fedsmall.federation import Samples, Task
 from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan

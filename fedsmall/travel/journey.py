@@ -83,7 +83,7 @@ def move_on(
 
 def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
     """The numbers of the sites that take part in a contact, in order; of the first, where all go round."""
-    if plan.method.family != "federated":
+    if not plan.method.is_federated:
         return np.arange(sites)
     method = plan.method
     if method.route == "cyclic":

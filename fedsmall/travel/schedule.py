@@ -154,7 +154,7 @@ def cut_at_evaluations(contacts: Iterable[Contact], every: int | None) -> Iterat
 def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
     """The contacts of a plan's run, at which nothing travels where all train alone; ``in_pieces`` for evaluations."""
     contacts = cut_at_evaluations(schedule_for(plan).contacts(plan.rounds), piece_length(plan) if in_pieces else None)
-    alone = plan.method.family != "federated"
+    alone = not plan.method.is_federated
     return [contact._replace(action=Action.TRAIN) if alone else contact for contact in contacts]
 
 

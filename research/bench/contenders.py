@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.federation import Federation
+from fedsmall.data.federation import Federation
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for

@@ -40,9 +40,9 @@ def _apart(varied: str, sites: int, samples: int, width: int, device: str) -> Gr
 def _measure(varied: str, sites: int, samples: int, width: int, device: str) -> Growth:
     import torch
 
+    from fedsmall.planning.validation import parameter_count
     from fedsmall.research.bench.contenders import by_cohort
     from fedsmall.research.bench.timing import peak_bytes
-    from fedsmall.validation import parameter_count
 
     torch.set_num_threads(1)
     work: Workload = small_mlps(sites, samples, max(8, UPDATES // sites))

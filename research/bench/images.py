@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.public import cifar10
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Samples, Task
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for

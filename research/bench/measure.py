@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-from fedsmall.federation import Federation
+from fedsmall.data.federation import Federation
 from fedsmall.methods import method
 from fedsmall.research.bench.contenders import CONTENDERS, RIVALS, pooled_loss
 from fedsmall.research.bench.timing import Measured, Timing

@@ -5,7 +5,7 @@ import statistics
 import numpy as np
 import torch
 
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.parts import Recipe

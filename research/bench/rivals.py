@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedsmall.data.federation import Federation
 from fedsmall.data.sources.public import import_torchvision
-from fedsmall.federation import Federation
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for

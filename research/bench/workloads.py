@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation
 
 TABLE = Task("bench-table", (100,), 2)
 LINEAR = Task("bench-linear", (18,), 2, loss="hinge")

@@ -14,12 +14,12 @@ import numpy as np
 from fedsmall.errors import ReplyError
 from fedsmall.parts import Privacy
 from fedsmall.plan import Method
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.files import write
 from fedsmall.sim.runs.scenario import SHIPPED, Scenario, build, read
-from fedsmall.tasks import build_federation
 
 SCENARIOS = ("demo_breast_cancer", "demo_digits", "heart_disease", "consortium_demo")  # the last is for real sites
 EVERY_CONTACT = "FedAvg, b = 1"

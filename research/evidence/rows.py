@@ -8,6 +8,7 @@ import numpy as np
 
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.statistics import interval
+from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.research.evidence.items import Item
 from fedsmall.research.evidence.judge import judge_rows
@@ -15,7 +16,6 @@ from fedsmall.research.evidence.result import EvidenceRow
 from fedsmall.sim.report.style import in_order
 from fedsmall.sim.report.tables import trivials_of
 from fedsmall.sim.runs.folder import PlanRun, Run
-from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.wire import Traveller
 

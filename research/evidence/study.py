@@ -24,12 +24,12 @@ from torch import set_num_threads
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import paired
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
 from fedsmall.research.evidence.study_walk import final_accuracies
 from fedsmall.sim.runs.files import write_csv
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.search import Try, choose, inner, with_rates
-from fedsmall.tasks import build_federation
 
 PERIOD = 10  # b: contacts between two aggregations of FedDC, and of FedAvg with equal period
 SEEDS, SEEDS_OF_IMAGES = 10, 6

@@ -11,8 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from fedsmall.algorithm.daisy_chain import stretches
+from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort

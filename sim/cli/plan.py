@@ -9,10 +9,10 @@ from rich.table import Table
 
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
+from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
 from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
-from fedsmall.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
 
 console = terminal()
 

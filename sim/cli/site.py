@@ -95,7 +95,7 @@ def check(
     floor: Annotated[int, typer.Option(min=1, help="counts below this are not written out")] = 8,
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
-    from fedsmall.check import check_site
+    from fedsmall.planning.check import check_site
     from fedsmall.sim.runs import scenario
 
     if bool(task) == (plan is not None):

@@ -17,26 +17,26 @@ from pydantic import ValidationError
 from safetensors.numpy import load, save
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.data.federation import Task, task_from
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.standardise import Scaling
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json
+from fedsmall.evaluation.stopping import TELLING
 from fedsmall.evaluation.trivial import trivial_for
-from fedsmall.federation import Task, task_from
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import COMMON, TrainedOn
 from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.tallies import TOGETHER
 from fedsmall.sim.consortium.run_log import RunLog, run_log
 from fedsmall.sim.engines.record import RunRecord, versions
 from fedsmall.sim.runs.files import write, write_json
 from fedsmall.sim.runs.folder import REAL_SITES, Run, cores
 from fedsmall.sim.runs.scenario import as_toml, of_plan
-from fedsmall.stopping import TELLING
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.wire import Arrays
 

@@ -17,14 +17,14 @@ from fedsmall.files import one_line, write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import RunSheet
+from fedsmall.planning.validation import among, check_real_sites
 from fedsmall.privacy.hidden import check_hidden
-from fedsmall.run_sheet import RunSheet
 from fedsmall.sealing.words import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.regions import check_apart
-from fedsmall.validation import among, check_real_sites
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one

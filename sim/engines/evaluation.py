@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from fedsmall.clients.site_data import site_in
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import thresholds_of
@@ -16,10 +17,9 @@ from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.outputs import answer, probabilities
 from fedsmall.evaluation.outputs import spread as members_spread
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.evaluation.stopping import shapes_told
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.stopping import shapes_told
 from fedsmall.strategies.server.judging import Answer, Answers, Question, spread
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
@@ -87,10 +87,10 @@ class CentralEvaluator:
         """Evaluate the common model, if there is one, and what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
         may_be_last = t == self.plan.rounds or self.plan.stop is not None
-        if may_be_last and (self.last.wanted or self.plan.method.family == "central"):
+        if may_be_last and (self.last.wanted or self.plan.method.is_central):
             rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
             self.last.own[t] = dict(zip(moment.sites, rows, strict=True))
-        if self.plan.method.family == "central":
+        if self.plan.method.is_central:
             return self._of_one(t, models)
         task = self.federation.task
         # on the way the sites' own models are judged by what a curve shows, at the end by all

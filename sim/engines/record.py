@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from fedsmall import __version__
+from fedsmall.data.federation import Federation, Task
 from fedsmall.data.preparation import Preparation
-from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import TrainedOn, counted

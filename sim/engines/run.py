@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from flwr.serverapp import Grid
 
+from fedsmall.data.federation import Federation
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.federation import Federation
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.validation import among, check_at_hand, check_run
 from fedsmall.privacy.exposure import Exposure
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
@@ -35,7 +36,6 @@ from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
-from fedsmall.validation import among, check_at_hand, check_run
 from fedsmall.wire import Arrays, stack_of_one
 
 HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
@@ -64,7 +64,7 @@ def run_plan(
     check_engine(engine, options or ())
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
-    trained_on = federation.pooled() if plan.method.family == "central" else federation
+    trained_on = federation.pooled() if plan.method.is_central else federation
     own = {"device": "cpu"} | (options or {})
     agreed = _agreed(plan, federation)
     last, visitors = LastRound(own_models), _visitors(agreed, trained_on)
@@ -123,7 +123,7 @@ class _Work:
     def exposed(self) -> "_Work":
         """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
         method = self.plan.method
-        if method.family != "federated" or method.topology is not None or method.region_count > 1:
+        if not method.is_federated or method.topology is not None or method.region_count > 1:
             return self  # who sees what is counted for one server
         if not method.trains_networks:
             return self  # and for networks

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.ray import connect, gpu_share
 from fedsmall.training.cohort import Cohort

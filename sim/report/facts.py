@@ -49,7 +49,7 @@ def _rows(run: Run, key: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _federated(run: Run) -> list[Plan]:
-    return [plan for plan in run.plans if plan.method.family == "federated"]
+    return [plan for plan in run.plans if plan.method.is_federated]
 
 
 def _labels(plans: Sequence[Plan]) -> str:
@@ -95,7 +95,7 @@ def _stopped(done: Sequence[PlanRun], kept: Sequence[Any]) -> Row:
 def _judges(plan: Plan, samples: int, sites: int) -> str:
     if plan.method.validation is not None:
         return f"{samples} training samples of {sites} hospitals, none of which the judged model had seen,"
-    where = "" if plan.method.family == "central" else f" at {plural(sites, 'site')}"
+    where = "" if plan.method.is_central else f" at {plural(sites, 'site')}"
     return f"the {samples} samples{where} that were kept back from training"
 
 

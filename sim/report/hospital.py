@@ -22,11 +22,11 @@ from fedsmall.clients.shelf import sealed_by
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Agreed, read_agreed
 from fedsmall.clients.telling import OwnEvaluation, own_evaluation
+from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import ORDINAL, survival_of
 from fedsmall.entry_points import SCENARIOS, extensions, load_extension
 from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
 from fedsmall.evaluation.outputs import outputs_of
-from fedsmall.federation import Task
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.sim.report.html import fill

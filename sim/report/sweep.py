@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from fedsmall.planning.theory import Advice, period_for
 from fedsmall.sim.report.figures import INK, STYLE
-from fedsmall.theory import Advice, period_for
 
 FAILURES = tuple(0.01 * i for i in range(1, 100, 4))  # as in the authors' notebook, like the two that follow
 SIZES = (8, 16, 32, 64, 128, 256)

@@ -19,13 +19,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from fedsmall.data.federation import Federation
 from fedsmall.entry_points import load_extension
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.trivial import trivial
-from fedsmall.federation import Federation
 from fedsmall.files import FULL, one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_run
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
@@ -33,9 +35,7 @@ from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
-from fedsmall.validation import check_run
 
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save
 
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
-from fedsmall.federation import Federation, Samples
 from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
@@ -148,7 +148,7 @@ class Run:
         """The common model at the end of a plan, or None where there was none."""
         if one.index not in self.models and self.folder is not None:
             path = self.weights_of(one)
-            if path is not None and one.plan.method.family == "federated":
+            if path is not None and one.plan.method.is_federated:
                 self.models[one.index] = load_file(path)
         return self.models.get(one.index)
 
@@ -269,7 +269,7 @@ def read_all(folder: Path) -> list[Run]:
 
 def reference_of(methods: Sequence[Method]) -> str | None:
     """The method that others are measured against: the first that chains and averages, or else grows trees."""
-    federated = [method for method in methods if method.family == "federated"]
+    federated = [method for method in methods if method.is_federated]
     wanted = (
         [method for method in federated if method.permute_every and method.aggregate_every],
         [method for method in federated if method.tree],

@@ -18,23 +18,23 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
-from fedsmall.federation import Federation, Samples
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.report.tables import scale_of
 from fedsmall.sim.runs.files import write_csv
 from fedsmall.sim.runs.scenario import Scenario, assign, build
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.tasks import build_federation
 from fedsmall.training.device import check_device
-from fedsmall.validation import check_run
 
 FOLDS_OF_SITES, ROUTES = "folds", "routes"
 FIRST_SEED = 1000  # of a search, so that it shares none with the runs that are reported

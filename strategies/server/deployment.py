@@ -29,7 +29,8 @@ from fedsmall.errors import PlanError
 from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN_NAME, RunSheet, Sheet
+from fedsmall.planning.run_sheet import RUN_NAME, RunSheet, Sheet
+from fedsmall.planning.validation import among, check_plan
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.grid import FrameMail, RetryingGrid
@@ -39,7 +40,6 @@ from fedsmall.strategies.server.journal import FileJournal, put
 from fedsmall.strategies.server.judging import SiteJudges, evaluator_for
 from fedsmall.strategies.server.regions import HandDown, line_of
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
-from fedsmall.validation import among, check_plan
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 WAITS_FILE = "waits.json"

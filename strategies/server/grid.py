@@ -32,7 +32,7 @@ from fedsmall.ends import ENDS, Statement
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
-from fedsmall.run_sheet import RUN, RUN_ID, SITES, Sheet
+from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, Sheet
 from fedsmall.strategies.records import array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.wire import ANSWER_BYTES, BROKEN, CONFIG, METRICS, REFUSED, ROUND, WAITS, join, parts

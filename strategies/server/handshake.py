@@ -17,16 +17,16 @@ from flwr.serverapp import Grid
 from pydantic import ValidationError
 
 from fedsmall import __version__
+from fedsmall.data.federation import Task, task_from
 from fedsmall.data.outcomes import kind_of
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import in_parts
-from fedsmall.federation import Task, task_from
 from fedsmall.files import one_line
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
+from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, apart

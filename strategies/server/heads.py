@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from fedsmall.ends import OrderEnds, Statement, statement_of
 from fedsmall.errors import ReplyError
 from fedsmall.files import write
-from fedsmall.run_sheet import Sheet
+from fedsmall.planning.run_sheet import Sheet
 
 FILE = "heads.json"
 

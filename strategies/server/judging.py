@@ -14,13 +14,13 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, sums_to_json
-from fedsmall.federation import Task
+from fedsmall.evaluation.stopping import TELLING, looks, loss_of, shapes_told
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.sealing.tallies import JUDGED, TOGETHER, UNSEEN, apart, judged_shapes, judged_together, unseen_shapes
-from fedsmall.stopping import TELLING, looks, loss_of, shapes_told
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
@@ -178,7 +178,7 @@ class Judging:
             return Question(t, {}, True)
         if moment.common is not None:
             return Question(t, dict.fromkeys(sites, moment.common), True)
-        return Question(t, {} if self.plan.method.family == "federated" else _rows(moment), True)
+        return Question(t, {} if self.plan.method.is_federated else _rows(moment), True)
 
 
 def evaluator_for(

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.algorithm.topologies import Topology, United
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.stopping import best_round, looks, ran_dry
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
-from fedsmall.stopping import best_round, looks, ran_dry
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.moments import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
@@ -28,7 +28,7 @@ class Evaluation:
     of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`). ``validation`` is what to expect at an unseen
     hospital, with routes. ``told`` is what real sites add, by site: the number of "samples", "sums"
     (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples
-    (:func:`fedsmall.stopping.loss_of`), by which a run ends early.
+    (:func:`fedsmall.evaluation.stopping.loss_of`), by which a run ends early.
     """
 
     t: int

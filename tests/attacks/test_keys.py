@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedsmall.clients.shelf import secret
-from fedsmall.run_sheet import SCALING, SITES
+from fedsmall.planning.run_sheet import SCALING, SITES
 from fedsmall.sealing.letters import SEED, Announcement, announce, name_of
 from fedsmall.sealing.roll import IDENTITIES, IDENTITY, roll_digest
 from fedsmall.sealing.words import ANNOUNCED, NONCE, ROLL, Opened

@@ -11,7 +11,7 @@ from flwr.app import Message
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.site_request import Answer
 from fedsmall.clients.station import Station
-from fedsmall.run_sheet import SITES
+from fedsmall.planning.run_sheet import SITES
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import KEY, LETTER, SEALED, TRAVELLER
 from fedsmall.strategies.records import to_arrays, to_record

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsmall.exact import WORDS
-from fedsmall.run_sheet import TELL
+from fedsmall.planning.run_sheet import TELL
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.sealing.words import BEFORE, HELP, KEY, NUMBERS, OF

@@ -5,7 +5,7 @@ import pytest
 from fedsmall.clients import consent
 from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
-from fedsmall.run_sheet import RUN_ID
+from fedsmall.planning.run_sheet import RUN_ID
 from fedsmall.wire import WAITS
 from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station  # noqa: F401
 

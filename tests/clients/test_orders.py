@@ -10,7 +10,7 @@ from fedsmall.audit_log import verify
 from fedsmall.clients.consent import IS_PAUSED, pause, unpause
 from fedsmall.clients.station import Station
 from fedsmall.parts import Recipe
-from fedsmall.run_sheet import SITES
+from fedsmall.planning.run_sheet import SITES
 from fedsmall.sim.consortium import sample_data
 from fedsmall.wire import BALANCE, PLAN, ROUND, ROUNDS, VALIDATE, WAITS
 from tests.clients.test_station import AS_IT_IS, NAMES, config, order, plan, refused, same, scaled

@@ -13,8 +13,8 @@ from fedsmall.errors import PolicyError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import RUN, SITES
 from fedsmall.privacy.patient_level import Charge, protection_of
-from fedsmall.run_sheet import RUN, SITES
 from fedsmall.wire import COMMON, EXAMPLES, LOSS, PLAN, ROUND, ROUNDS
 
 NAMES = ["bonn", "essen", "ulm"]

@@ -6,8 +6,8 @@ import pytest
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_request import read_agreed
 from fedsmall.clients.telling import may_be_last, own_evaluation
+from fedsmall.data.federation import task_from
 from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums
-from fedsmall.federation import task_from
 from fedsmall.parts import EarlyStop
 from fedsmall.wire import split
 from tests.clients.test_station import AS_IT_IS, files, order, plan, scaled, station

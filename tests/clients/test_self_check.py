@@ -12,7 +12,7 @@ from fedsmall.clients.self_check import blur_update, patients_read
 from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
-from fedsmall.run_sheet import SUMS, TELL
+from fedsmall.planning.run_sheet import SUMS, TELL
 from tests.clients.test_station import config, files, order, plan, refused, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures

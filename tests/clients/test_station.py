@@ -18,7 +18,7 @@ from fedsmall.package.predictor import predictor_of
 from fedsmall.package.record import COMMON
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, RUN_ID, SITES, SUMS, TELL
+from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, SUMS, TELL
 from fedsmall.sim.consortium import sample_data
 from fedsmall.wire import BROKEN, PLAN, ROUND, ROUNDS, split
 from fedsmall.wire import COMMON as IS_COMMON
@@ -73,7 +73,7 @@ def scaled(station, the_plan=None, run="r"):
     words, _ = station.answer("roll", config(the_plan, run), {})
     if words["config"]["scaled"]:
         agree(station, the_plan, run)
-    from fedsmall.federation import Task
+    from fedsmall.data.federation import Task
 
     read = json.loads(words["config"]["task"])
     task = Task(**{k: tuple(v) if isinstance(v, list) else v for k, v in read.items()})

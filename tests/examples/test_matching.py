@@ -6,7 +6,7 @@ import pytest
 from examples.matched_averages import KEPT, measure
 from examples.matching import layers_of, matched
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan

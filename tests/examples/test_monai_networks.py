@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from examples.monai_networks import HERE, cost
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe

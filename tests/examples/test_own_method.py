@@ -7,7 +7,7 @@ from examples.own_method import FairMomentum, TellingSites, accuracies, fair_wei
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 
 PLAN = Plan(

@@ -26,9 +26,9 @@ from examples.travelling_groups import answers
 from examples.travelling_groups_sets import MLP
 from fedsmall.evaluation.outputs import answer
 from fedsmall.evaluation.site_sums import add_sums, metric_sums, metrics_of_sums
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.sim.runs.files import read_json
-from fedsmall.tasks import build_federation
 
 SMALL = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}, "sites": 20, "samples_per_site": 8}
 

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from fedsmall.aggregation.aggregate import AGGREGATORS
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.features import FEATURES, Property, check_features, conflicts, refused_partners
-from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import among, check_plan
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
-from fedsmall.validation import among, check_plan
 
 SITES = 12
 TASK = Task("breast_cancer", (30,), 2)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fedsmall.algorithm.commons import Commons
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.plan import Plan
+from fedsmall.planning.validation import among, check_run
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.travel.journey import folds_of, route_at, turn_at
 from fedsmall.travel.schedule import Action, contacts_of
-from fedsmall.validation import among, check_run
 
 
 def plan_of(routes: int = 5, rounds: int = 40, seed: int = 0, **settings: Any) -> Plan:

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.validation import check_plan, check_real_sites
 from fedsmall.privacy.site_level import as_blur, at_contacts, tells_loss
 from fedsmall.travel.journey import folds_of, journey
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.validation import check_plan, check_real_sites
 
 SEALED, SECURE = Privacy(sealed=True), Privacy(secure=True)
 

@@ -14,9 +14,9 @@ from sklearn.metrics import RocCurveDisplay, accuracy_score, roc_auc_score
 from sklearn.model_selection import cross_val_score
 
 import fedsmall
+from fedsmall.data.federation import Task
 from fedsmall.data.preparation import Agreed, Columns, Numbers, Pixels, Preparation, Ranges
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.package.predictor import predictor_of, read_rows

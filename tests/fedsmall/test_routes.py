@@ -8,9 +8,9 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_plan
 from fedsmall.travel.journey import assign_sites, deal_folds, folds_of, has_room, journey, routes_of
-from fedsmall.validation import check_plan
 
 
 def plan_of(name: str = "TravellingGroups", rounds: int = 40, **settings: Any) -> Plan:

@@ -11,9 +11,9 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import find, load
-from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows
 from fedsmall.training.trainer import Leg, Signals

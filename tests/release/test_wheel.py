@@ -17,7 +17,7 @@ from tests.release import check
 from tests.release.check import Stranger, build, check_installed, check_sdist, only
 
 VERSION, PYTHONS = check.stated()
-PACKAGES = ("fedsmall", "strategies", "clients", "sim")
+PACKAGES = ("fedsmall", "strategies", "clients", "sim", "extensions")
 
 
 @pytest.fixture(scope="module")

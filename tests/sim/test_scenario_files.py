@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsmall.federation import Federation, Samples
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.models.registry import initial_model
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.items import items
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import Scenario, load, scenarios
-from fedsmall.tasks import build_federation
 from tests.sim import stand_ins
 
 FILES = scenarios()

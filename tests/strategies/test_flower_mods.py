@@ -26,11 +26,11 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import initial_model
 from fedsmall.strategies import SCAFFOLD, Averaging, DaisyChain, FedDC, RadonMachine
 from fedsmall.strategies.records import to_record
-from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import PLAN
 

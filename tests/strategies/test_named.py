@@ -13,11 +13,11 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies import SCAFFOLD, Averaging, DaisyChain, FedDC, FedDyn, FedNova, RadonMachine, RepTreeFL
 from fedsmall.strategies.records import to_arrays, to_record
-from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Schedule
 from fedsmall.wire import PLAN
 from tests import ROOT

@@ -7,8 +7,8 @@ from safetensors.numpy import save_file
 from fedsmall.data.raw_site import agreed
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.models.registry import initial_model
-from fedsmall.run_sheet import RunSheet
-from fedsmall.tasks import load_site
+from fedsmall.planning.run_sheet import RunSheet
+from fedsmall.planning.tasks import load_site
 from fedsmall.training.trainer import Signals, leg_at
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Traveller

@@ -12,11 +12,11 @@ from fedsmall.package.export import export
 from fedsmall.package.predictor import predictor_of
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
+from fedsmall.planning.validation import among
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
-from fedsmall.validation import among
 from tests import ROOT
 from tests.sim.engines.harness import assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.stations import Stations

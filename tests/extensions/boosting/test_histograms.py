@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from fedsmall.aggregation.combiners import Updates
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.extensions.boosting import histograms
 from fedsmall.extensions.boosting.forest import forest, margins_of
 from fedsmall.extensions.boosting.trainer import Boosters, GrowTrees, empty, objective_of, slots_of
-from fedsmall.federation import Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.validation import check_plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import Leg, Signals, all_here
-from fedsmall.validation import check_plan
 from fedsmall.wire import Arrays, stack_of_one
 
 xgboost = pytest.importorskip("xgboost")

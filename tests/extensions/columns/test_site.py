@@ -16,7 +16,7 @@ from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.clients.station import Station
 from fedsmall.extensions.columns.messages import Message, hold_talk
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, Boosting, ColumnPlan, Reading
-from fedsmall.run_sheet import RUN, RUN_ID
+from fedsmall.planning.run_sheet import RUN, RUN_ID
 from fedsmall.wire import BROKEN, ROUND, WAITS
 from tests.extensions.columns.world import conduct
 

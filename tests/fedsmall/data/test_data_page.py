@@ -8,7 +8,7 @@ import pytest
 
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Method, Plan
-from fedsmall.tasks import build_federation, load_site
+from fedsmall.planning.tasks import build_federation, load_site
 from tests import ROOT
 
 PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")

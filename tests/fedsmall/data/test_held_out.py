@@ -6,8 +6,8 @@ import pytest
 from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation
 from tests.fedsmall.data.test_sources import images, plan
 
 TABLE = "x,ill\n" + "".join(f"{row / 3},{row % 4 // 3}\n" for row in range(80))

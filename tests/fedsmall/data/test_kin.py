@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedsmall.check import check_site
 from fedsmall.data import standardise
 from fedsmall.data.partition import partition_of_patients
 from fedsmall.data.raw_site import class_sums
@@ -17,8 +16,9 @@ from fedsmall.data.sources.pool import Part
 from fedsmall.data.splits import fold_pool, fold_split, hold_out, kin_of, stratified_folds, twins
 from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import Plan
+from fedsmall.planning.check import check_site
+from fedsmall.planning.tasks import build_federation, federation_from_arrays, load_site
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation, federation_from_arrays, load_site
 from tests.fedsmall.data.test_sources import plan
 
 Whose = np.ndarray

@@ -13,7 +13,7 @@ from fedsmall.data.sources import tables
 from fedsmall.data.sources.tables import csv
 from fedsmall.data.table_files import MISSING, number_block, read_table
 from fedsmall.errors import DataError, PlanError
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 from tests.fedsmall.data.test_sources import plan
 
 GOOD = "age,dose,ill\n50,1.5,0\n61,2.5,1\n47,0.5,0\n70,3.5,1\n"

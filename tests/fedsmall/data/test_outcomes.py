@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from fedsmall.check import check_site
 from fedsmall.data.outcomes import Amount, Survival, survival_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation, federation_from_arrays, load_site
-from fedsmall.validation import check_run
+from fedsmall.planning.check import check_site
+from fedsmall.planning.tasks import build_federation, federation_from_arrays, load_site
+from fedsmall.planning.validation import check_run
 
 RNG = np.random.default_rng(0)
 AGES = RNG.integers(20, 90, size=60)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pandas import NA, Categorical, DataFrame, Series, concat
 
+from fedsmall.data.federation import Federation
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation, federation_from_arrays
+from fedsmall.planning.tasks import build_federation, federation_from_arrays
 
 SEX = {"name": "mine", "categorical": ["sex"]}
 BY_FILE = {"natural": "file"}

@@ -7,7 +7,7 @@ from fedsmall.data.sources.pool import Part, Pool, preparation_of, within_ranges
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 
 AGES = Pool(
     {"a": Part(np.array([[0.0, 1], [60, 0], [200, np.nan]]), np.array([0, 1, 0]))},

@@ -8,7 +8,7 @@ import pytest
 from fedsmall.data.table_files import read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import Method, Plan
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 
 TABLE = "age,sex,dose,ill\n" + "".join(f"{30 + row},{'fm'[row % 2]},{row / 4},{row % 3 % 2}\n" for row in range(24))
 

@@ -6,6 +6,7 @@ import torch
 from scipy.special import expit, softmax
 from sklearn.metrics import cohen_kappa_score, mean_absolute_error, recall_score, roc_auc_score
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation import outputs as in_numpy
 from fedsmall.evaluation.metrics import (
     default_metric,
@@ -19,7 +20,6 @@ from fedsmall.evaluation.metrics import (
 from fedsmall.evaluation.outputs import answer, by_class, probabilities, spread
 from fedsmall.evaluation.site_sums import held_out_sums, metrics_of_sums
 from fedsmall.evaluation.trivial import constant
-from fedsmall.federation import Task
 from fedsmall.models import outputs as in_torch
 from fedsmall.models.outputs import Ensemble
 

@@ -13,6 +13,7 @@ from sklearn.metrics import (
     roc_curve,
 )
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.site_sums import (
     EDGES,
@@ -26,7 +27,6 @@ from fedsmall.evaluation.site_sums import (
     sums_from_json,
     sums_to_json,
 )
-from fedsmall.federation import Task
 
 METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity", "auc", "brier", "loss")
 

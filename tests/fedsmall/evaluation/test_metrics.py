@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 from sklearn import metrics as oracle
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
 from fedsmall.evaluation.site_sums import held_out_sums, metric_sums, metrics_of_sums
-from fedsmall.federation import Task
-from fedsmall.tasks import CLASS_METRICS
+from fedsmall.planning.tasks import CLASS_METRICS
 
 TWO = Task("t", (3,), 2, metrics=CLASS_METRICS)
 FOUR = Task("t", (3,), 4, metrics=CLASS_METRICS)

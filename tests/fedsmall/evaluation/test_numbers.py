@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import calibration_slope, explained
 from fedsmall.evaluation.metrics import default_metric, evaluate, evaluate_many, known_metric
-from fedsmall.federation import Task
 
 AGE = Task("t", (3,), 1, "mse", ("mae", "rmse", "r2", "loss"), target="age", unit=(50.0, 12.0))
 

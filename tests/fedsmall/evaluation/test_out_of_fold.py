@@ -5,10 +5,10 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import answer
 from fedsmall.evaluation.site_sums import add_sums, auc_error, metric_sums, metrics_of_sums, sum_shapes
-from fedsmall.federation import Task
 
 KINDS = {"two classes": (2, "cross_entropy"), "one output": (2, "logistic"), "four classes": (4, "cross_entropy")}
 

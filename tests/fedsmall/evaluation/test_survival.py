@@ -3,11 +3,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import Survival, survival_of
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
 from fedsmall.evaluation.trivial import constant
-from fedsmall.federation import Task
 
 metrics = pytest.importorskip("sksurv.metrics")
 nonparametric = pytest.importorskip("sksurv.nonparametric")

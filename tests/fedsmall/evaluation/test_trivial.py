@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.trivial import constant, trivial
-from fedsmall.federation import Federation, Samples, Task
 
 
 def samples(y: np.ndarray) -> Samples:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.site_sums import LEAST_SHOWN, add_sums, expected_at_unseen, metric_sums, metrics_of_sums
-from fedsmall.federation import Task
 
 TASK = Task("t", (1,), 2, "logistic")
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.models.cropped import MatrixConv2d, cropped, reach, resnet10
 from fedsmall.models.networks import ResNet
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fedsmall.data.federation import Task
 from fedsmall.data.sources.connectomes import generate, pairs, regions_of, vectors
 from fedsmall.errors import DataError
-from fedsmall.federation import Task
 from fedsmall.models.graphs import EdgeConvolution, GraphNet, above_diagonal, g1, g2, matrices
 
 

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 from sklearn.linear_model import LogisticRegression
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.data.sources.public import import_torchvision
 from fedsmall.errors import PlanError
-from fedsmall.federation import Samples, Task
 from fedsmall.models.layers import frozen_names
 from fedsmall.models.registry import build_model, common_model, initial_model
 from fedsmall.sim import run

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.models.registry import MODELS, build_model, initial_model
 from fedsmall.parts import NORMED
 from fedsmall.plan import Method, Plan

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, PATHS, Batch, choose
 from fedsmall.training.gradients.layers import prepare_model

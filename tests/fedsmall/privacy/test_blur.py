@@ -11,9 +11,9 @@ from fedsmall.features import check_features
 from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.validation import check_real_sites
 from fedsmall.privacy.reading import apart, records_read
 from fedsmall.privacy.site_level import SHRINK, as_blur, blurred, check_private, privatise, privatise_one
-from fedsmall.validation import check_real_sites
 from fedsmall.wire import Arrays
 
 

@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_plan, check_run
 from fedsmall.privacy.patient_level import (
     Charge,
     check_noise,
@@ -23,9 +25,7 @@ from fedsmall.privacy.patient_level import (
     steps_of,
     told_samples,
 )
-from fedsmall.tasks import build_federation
 from fedsmall.travel.journey import journey
-from fedsmall.validation import check_plan, check_run
 
 CHARGES = [Charge(0.07, 1.76, 200), Charge(0.3, 2.0, 50), Charge(0.01, 0.8, 1000), Charge(1.0, 20.0, 200)]
 PATIENTS = {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 16}

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedsmall.federation import Samples, Task
+from fedsmall.data.federation import Samples, Task
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan

@@ -7,18 +7,18 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_plan
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from fedsmall.training.augmentation import DRAWS, augment_images
 from fedsmall.training.cohort import Cohort
-from fedsmall.validation import check_plan
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.test_outcomes import over_real_sites

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Method
 from fedsmall.randomness import rng_for

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.models.layers import frozen_names, training_mode
 from fedsmall.models.registry import build_model, common_model, completed, frozen_arrays, initial_model
 from fedsmall.plan import Plan

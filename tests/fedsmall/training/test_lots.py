@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsmall.federation import Samples, Task
+from fedsmall.data.federation import Samples, Task
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan

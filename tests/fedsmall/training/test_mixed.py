@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Samples, Task
 from fedsmall.methods import method
 from fedsmall.models.own_models import SHARED_PART, is_shared, kind_of
 from fedsmall.models.registry import initial_model
@@ -209,8 +209,6 @@ def test_names_are_matched_by_layer_and_not_by_letters():
         ({"sites": [SMALL, LARGE]}, "names 2 models for 3 sites"),
         ({"sites": [SMALL, WIDE, SMALL]}, r"Shared array 'body.bias' is \(8,\) in .*small' and \(9,\) in"),
         ({"shared": ["body", "head"]}, "Shared array 'head.0.bias' is nothing in .*small'"),
-        ({"name": "SCAFFOLD"}, "one model at all sites"),
-        ({"name": "FedDC+Trees"}, "folded at the site"),
     ],
 )
 def test_sites_that_cannot_share_are_found_when_the_run_is_planned(settings, message):

@@ -8,10 +8,10 @@ from scipy.special import expit
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
 from fedsmall.algorithm.travellers import Traveller
+from fedsmall.data.federation import Samples, Task
 from fedsmall.data.outcomes import Survival
 from fedsmall.evaluation.metrics import grade_losses
 from fedsmall.evaluation.outputs import cumulative
-from fedsmall.federation import Samples, Task
 from fedsmall.models.registry import build_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from fedsmall.federation import Task
+from fedsmall.data.federation import Task
 from fedsmall.models.registry import build_model
 from fedsmall.training.gradients import LOSSES, PATHS, Batch, clipped
 from fedsmall.training.gradients.layers import dropout_shapes, prepare_model

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError
-from fedsmall.federation import Federation, Samples
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.replicas.fold import fold_sent, fold_trees
 from fedsmall.replicas.tree import ReplicaTree, subsets
-from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import TreeCohort, cohort_for
 from fedsmall.wire import Traveller

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from fedsmall.evaluation.statistics import Interval, paired
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.figures import FIGURES
 from fedsmall.research.evidence.items import Item, Vary, items
 from fedsmall.research.evidence.page import page, summary
 from fedsmall.research.evidence.result import load
 from fedsmall.research.evidence.run import reproduce, rewrite
-from fedsmall.tasks import build_federation
 
 SMALL = ("seeds=[0,1,2]", "sites=4", "samples_per_site=6", "rounds=4", "evaluate_every=2", "recipe.lr=0.3")
 

@@ -5,11 +5,11 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.study import FULL, METHODS, Cell, CellOutcome, _write, cells, read, study
 from fedsmall.research.evidence.study_page import judge, section
 from fedsmall.research.evidence.study_walk import final_accuracies, side_by_side, train
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 
 OUTCOME = CellOutcome(0.9, 0.0, -0.1, 0.1, 1.0, 0.0, -0.1, 0.1, 1.0, 0.1, 0.1, 0.1, 0.0, 0, 10, 1.0)
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from docs.manual.commands import walk
+from fedsmall.planning.theory import advise
 from fedsmall.sim.cli.app import COMMANDS, LazyCommand, main
-from fedsmall.theory import advise
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -306,7 +306,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
     def broken(*_):
         return np.zeros(3).reshape(2, 2)  # a ValueError, but not one that a user can mend
 
-    monkeypatch.setattr("fedsmall.theory.advise", broken)
+    monkeypatch.setattr("fedsmall.planning.theory.advise", broken)
     monkeypatch.setattr("fedsmall.sim.cli.plan.advise", broken)
 
     with pytest.raises(ValueError, match="reshape"):

@@ -19,12 +19,12 @@ from fedsmall.models.registry import initial_model
 from fedsmall.package.record import COMMON
 from fedsmall.package.store import read
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.patient_level import Charge, epsilon_of
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import keys, members, runs, sample_data, server
 from fedsmall.sim.consortium.site import Site, classic_programs, programs
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.tasks import load_site
 from tests.sim.consortium.desk import Desk
 
 HOSTILE = {

@@ -17,7 +17,7 @@ from fedsmall.clients.station import Station
 from fedsmall.ends import signer
 from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs, sample_data
 from fedsmall.sim.consortium.site import Site
 from fedsmall.sim.engines.inprocess import act_as_server, number_message

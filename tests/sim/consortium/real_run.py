@@ -5,7 +5,7 @@ from typing import Any
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import runs, sample_data
 from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.consortium.run_log import LAUNCHED

@@ -9,10 +9,10 @@ import pytest
 from fedsmall.audit_log import AuditLog
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.errors import PlanError
-from fedsmall.run_sheet import CLASSES, RUN, SITES, SUMS, TELL
+from fedsmall.planning.run_sheet import CLASSES, RUN, SITES, SUMS, TELL
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import log_check
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from fedsmall.wire import PLAN
 from tests.sim.consortium.desk import NAMES, Desk, plan_of
 
@@ -142,7 +142,7 @@ def test_a_site_of_another_version_that_tells_no_sums_ends_the_run_in_a_line(des
 def test_agreed_weights_are_those_of_all_sites_patients(desk):
     desk.run("r", plan_of(**BALANCED))
 
-    counts = [desk.station(name)._samples(plan_of())[0].class_sums().total for name in NAMES]
+    counts = [desk.station(name).session._read_samples(plan_of())[0].class_sums().total for name in NAMES]
     shares = np.sum(counts, axis=0) / np.sum(counts)
     told = json.loads((desk.folder / "runs" / "r" / "class_weights.json").read_text())
     assert told == pytest.approx(1 / (2 * shares))

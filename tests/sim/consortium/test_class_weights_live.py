@@ -7,9 +7,9 @@ import pytest
 
 from examples.loopback import LoopbackConsortium
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build
-from fedsmall.tasks import build_federation
 
 pytestmark = pytest.mark.slow
 

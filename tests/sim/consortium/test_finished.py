@@ -13,6 +13,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.telling import own_evaluation
 from fedsmall.errors import PlanError
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.cli.options import complete_folder
 from fedsmall.sim.engines.run import run_plan
@@ -22,7 +23,6 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import REAL_SITES, read
 from fedsmall.sim.runs.merge import merge
 from fedsmall.strategies.server import deployment
-from fedsmall.tasks import build_federation
 from tests.sim.consortium.real_run import NAMES, demo, files, plan_of, real_run
 
 SHORT = ("rounds=4", "method.0.permute_every=1", "method.0.aggregate_every=2", "evaluate_every=2")

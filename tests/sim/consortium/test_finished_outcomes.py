@@ -15,13 +15,13 @@ from fedsmall.evaluation.metrics import kappa
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.api import Result
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.hospital import own_run
 from fedsmall.sim.report.hospital import page as own_page
 from fedsmall.sim.report.html import page
 from fedsmall.sim.runs.folder import read
-from fedsmall.tasks import build_federation
 from tests.sim.consortium.real_run import NAMES, real_run
 
 TASKS = {

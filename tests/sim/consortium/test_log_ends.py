@@ -9,9 +9,9 @@ from fedsmall.audit_log import AuditLog, verify
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.ends import Statement, signer
 from fedsmall.errors import PlanError
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import log_check
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from tests.sim.consortium.desk import NAMES, Desk, plan_of
 
 

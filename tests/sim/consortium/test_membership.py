@@ -9,9 +9,9 @@ from safetensors.numpy import load_file
 
 from examples.loopback import LoopbackConsortium
 from fedsmall.audit_log import AuditLog
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import flower_cli, keys, members, sample_data, server
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from tests.sim.consortium.test_real_sites import PATIENCE, plan_of, pytestmark, same
 
 __all__ = ["pytestmark"]

@@ -33,6 +33,7 @@ from fedsmall.clients.telling import own_evaluation
 from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import (
@@ -52,7 +53,6 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read as read_run
-from fedsmall.tasks import build_federation
 from tests import ROOT
 from tests.sim.consortium.test_gate import at_once, invented
 

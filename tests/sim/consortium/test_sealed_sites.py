@@ -7,9 +7,9 @@ from safetensors.numpy import load_file
 
 from examples.loopback import LoopbackConsortium
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from tests.sim.consortium.real_run import plan_of
 
 NAMES = ("bonn", "essen", "koeln", "mainz", "ulm")

@@ -8,13 +8,13 @@ import pytest
 from tests import ROOT
 from tests.sim.cli.lines import assert_known
 
-UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+UNITS = sorted((ROOT / "docker" / "systemd").glob("*.service"))
 
 
 def service(name):
     unit = configparser.ConfigParser(interpolation=None, strict=True)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(ROOT / "deploy" / "systemd" / f"fedsmall-{name}.service")
+    unit.read(ROOT / "docker" / "systemd" / f"fedsmall-{name}.service")
     return unit["Service"]
 
 

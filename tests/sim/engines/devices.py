@@ -6,14 +6,15 @@ from fedsmall.models.own_models import SHARED_PART, has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LocalJudges
 from fedsmall.strategies.server.judging import Judging
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from tests.fedsmall.training.test_augmentation import image_plan
-from tests.sim.engines import test_groups, test_outcomes
-from tests.sim.engines.harness import CASES, SETTINGS, federation_of, plan_for, plan_of
+from tests.sim.engines import test_outcomes
+from tests.sim.engines.harness import SETTINGS, federation_of, plan_for, plan_of
+from tests.sim.engines.plans import IN_GROUPS, ORDINARY
 from tests.sim.engines.test_mixed import OPTIONS, TASK
 
 OWN_CODE = ("FedDC", "FedProx", "SCAFFOLD", "FedNova", "FedDyn", "FedDC+Radon", "RepTreeFL", "FedDC+Trees", "Central")
@@ -26,7 +27,7 @@ IMAGES = {"task": "digits", "sites": 3, "samples_per_site": 4, "rounds": 2}
 UNEQUAL = {"task": "digits", "sites": 4, "samples_per_site": 6, "partition": {"sizes": "skewed"}, "rounds": 2}
 RUNS: dict[str, tuple[Plan, str]] = {
     **{name: (plan_for(name, evaluate_every=4), "auto") for name in OWN_CODE},
-    **{case: (CASES[case], "auto") for case in OWN_CASES},
+    **{case: (ORDINARY[case], "auto") for case in OWN_CASES},
     "moments that stay": (plan_of("FedAvg", recipe=MOVING.model_copy(update={"optimizer_state": "stay"})), "auto"),
     "FedDyn with moments": (plan_of("FedDyn", {"aggregate_every": 3}, recipe=MOVING, evaluate_every=2), "auto"),
     "unequal sites": (plan_of(**UNEQUAL, recipe=MOVING), "auto"),
@@ -38,8 +39,8 @@ RUNS: dict[str, tuple[Plan, str]] = {
     "convolutions, loop": (plan_of(**IMAGES, model="cnn", model_options={"norm": "batch"}, recipe=MOVING), "loop"),
     "BatchNorm": (plan_of(**IMAGES, model="resnet_small", model_options={"norm": "batch"}, recipe=MOVING), "conv"),
     **{f"outcomes: {kind}": (test_outcomes.plan_of(kind), "auto") for kind in OUTCOMES},
-    "groups": (test_groups.CASES["averages now and then"], "auto"),
-    "snapshots": (test_groups.CASES["snapshots"], "auto"),
+    "groups": (IN_GROUPS["averages now and then"], "auto"),
+    "snapshots": (IN_GROUPS["snapshots"], "auto"),
     "routes": (plan_of("FedAvg", {"validate": {"routes": 3}, "aggregate_every": 3}, sites=10), "auto"),
     "classes that weigh": (plan_of(recipe=Recipe(lr=0.05, class_weights="balanced")), "auto"),
     "changed images": (image_plan(), "conv"),

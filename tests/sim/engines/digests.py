@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from fedsmall.federation import Federation, Samples
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import load
-from fedsmall.tasks import build_federation
 from tests import ROOT
 
 FILE = Path(__file__).with_name("digests.json")

@@ -12,12 +12,13 @@ from flwr.app import Message, RecordDict
 
 from fedsmall.clients.client_app import app
 from fedsmall.clients.site_data import give_federation
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.frames import header_and_block, joined
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.evaluation import CentralEvaluator
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -26,7 +27,6 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 
 ADAM = Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1)

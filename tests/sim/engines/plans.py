@@ -5,7 +5,7 @@ from typing import Any
 from fedsmall.methods import METHODS
 from fedsmall.parts import EarlyStop, Privacy, Recipe, Tree
 from fedsmall.plan import Plan
-from fedsmall.validation import among
+from fedsmall.planning.validation import among
 from tests.sim.engines.harness import ADAM, BLUR, MOMENTUM, PATIENTS, PRIVATE, RESET, SETTINGS, SGD, plan_for, plan_of
 
 CHAIN = SETTINGS["FedDC"]

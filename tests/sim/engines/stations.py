@@ -12,7 +12,7 @@ from fedsmall.clients.station import Station
 from fedsmall.data.standardise import Sums, agree
 from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, SITES, SUMS, TELL
+from fedsmall.planning.run_sheet import RUN, SITES, SUMS, TELL
 from fedsmall.sim.engines.inprocess import LocalGrid, number_message
 from fedsmall.strategies.server.grid import pack, unpack
 from fedsmall.wire import PLAN

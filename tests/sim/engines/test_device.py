@@ -8,12 +8,12 @@ import torch
 from fedsmall.clients import client_app
 from fedsmall.errors import PlanError
 from fedsmall.models.registry import initial_model
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.ray import gpu_share
 from fedsmall.sim.engines.record import versions
 from fedsmall.sim.engines.run import ENGINES, run_plan
 from fedsmall.sim.engines.workers import ParallelCohort
 from fedsmall.strategies.server.run_loop import run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training import device as devices
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import cohort_for

@@ -12,17 +12,17 @@ from fedsmall.evaluation.outputs import answer
 from fedsmall.package.record import DISTILLED
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_at_hand
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.chosen import chosen
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
-from fedsmall.tasks import build_federation
 from fedsmall.training.distillation import distillation, perturbed, soft_answers
 from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
-from fedsmall.validation import check_at_hand
 from tests.sim.engines.harness import federation_of, plan_of
 
 GROUPS: dict[str, Any] = {"groups": 2, "distil": 30}

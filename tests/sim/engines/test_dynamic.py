@@ -5,9 +5,9 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_plan
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
-from fedsmall.validation import check_plan
 from tests.sim.engines.harness import (
     RESET,
     assert_equal_bits,

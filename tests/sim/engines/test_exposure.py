@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from fedsmall.audit_log import digest_of
-from fedsmall.federation import Federation
+from fedsmall.data.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy import exposure
 from fedsmall.privacy.reading import records_read
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import Traveller

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
-from fedsmall.federation import Federation
+from fedsmall.data.federation import Federation
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.in_folds import folds_of_samples

@@ -10,15 +10,15 @@ import pytest
 from safetensors.numpy import load_file
 from torch import nn
 
+from fedsmall.data.federation import Task, task_from
 from fedsmall.extensions.audit.own_site import hold_against
-from fedsmall.federation import Task, task_from
 from fedsmall.methods import method
 from fedsmall.models.layers import frozen_names
 from fedsmall.models.registry import common_model, completed
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from tests.sim.consortium.real_run import files, real_run
 from tests.sim.consortium.real_run import plan_of as real_plan_of
 from tests.sim.engines.on_ray import ON_RAY

@@ -12,13 +12,13 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.judging import evaluator_for
-from fedsmall.tasks import build_federation
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
-from fedsmall.validation import check_plan
 from tests.sim.engines.harness import (
     ADAM,
     MOMENTUM,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines import evaluation
 from fedsmall.sim.engines.evaluation import by_lot, evaluated
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from tests.sim.engines.test_no_server import plan_of
 
 

@@ -16,6 +16,8 @@ from fedsmall.models.own_models import SHARED_PART
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_plan, check_run
 from fedsmall.sim.api import run
 from fedsmall.sim.engines.inprocess import InProcessGrid, LocalGrid
 from fedsmall.sim.engines.run import run_plan
@@ -25,8 +27,6 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
-from fedsmall.tasks import build_federation
-from fedsmall.validation import check_plan, check_run
 from tests import ROOT
 from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.on_ray import ON_RAY

@@ -13,10 +13,10 @@ from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.run_loop import run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.moments import Moment
 

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
+from fedsmall.data.federation import Federation
 from fedsmall.data.outcomes import Amount, Findings, Survival
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.evaluation.metrics import OF_LABELS, metrics_of
-from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.judging import evaluator_for
-from fedsmall.tasks import build_federation
 from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.on_ray import ON_RAY
 from tests.sim.engines.stations import Stations

@@ -147,4 +147,4 @@ def test_where_sites_are_silent_nothing_is_lost_and_each_silence_is_an_event(pla
     assert (outcome.contacts, outcome.rounds) == (sound.contacts, sound.rounds)
     assert len(outcome.events) == grid.silences
     assert grid.silences > 0 or plan.method.models == 1  # where nobody answers a run ends
-    assert {event["kind"] for event in outcome.events} == {"silent"}
+    assert {event["kind"] for event in outcome.events} <= {"silent"}

@@ -13,11 +13,11 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_
 
 from fedsmall.clients.client_app import app
 from fedsmall.clients.site_data import give_federation
-from fedsmall.federation import Federation
+from fedsmall.data.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import EarlyStop, Recipe
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, SITES
+from fedsmall.planning.run_sheet import RUN, SITES
 from fedsmall.sim.engines.evaluation import CentralEvaluator
 from fedsmall.sim.engines.inprocess import InProcessGrid, LocalGrid
 from fedsmall.sim.engines.run import run_plan

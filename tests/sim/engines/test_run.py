@@ -7,8 +7,8 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.tasks import build_federation
 from fedsmall.travel.journey import journey
 from tests.sim.engines.on_ray import ON_RAY
 

@@ -10,10 +10,11 @@ from sklearn.metrics import log_loss
 
 from fedsmall.clients.client_app import app
 from fedsmall.clients.kept import load_kept
-from fedsmall.federation import Federation, Samples
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.package.record import COMMON
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN, SITES
+from fedsmall.planning.run_sheet import RUN, SITES
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.evaluation import CentralEvaluator
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.record import RunRecord
@@ -23,7 +24,6 @@ from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.judging import Judging, SiteJudges, evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
 from tests.sim.engines.harness import (

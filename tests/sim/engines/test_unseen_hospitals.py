@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import members_of
-from fedsmall.federation import Federation, Samples, Task
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan

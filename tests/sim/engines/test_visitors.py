@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
+from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import answer, members_of
-from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan

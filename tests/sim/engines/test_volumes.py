@@ -10,11 +10,11 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.judging import evaluator_for
-from fedsmall.tasks import build_federation
 from tests.fedsmall.data.pictures.test_volumes import folder
 from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.stations import Stations

@@ -12,9 +12,9 @@ from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, walk_part
-from fedsmall.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
@@ -99,7 +99,7 @@ from ray.cluster_utils import Cluster
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)
 from tests.sim.engines.test_workers import assert_alike, given_for, plan_for
-from fedsmall.tasks import build_federation
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.engines.workers import RayWorkers
 plan = plan_for(lr=0.1)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from fedsmall.data.federation import Federation
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Federation
 from fedsmall.models.registry import initial_model
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_run
 from fedsmall.sim.runs.scenario import load
-from fedsmall.tasks import build_federation
-from fedsmall.validation import check_run
 from tests.sim.input import cases, deep_cases, more_cases
 from tests.sim.input.cases import Case
 

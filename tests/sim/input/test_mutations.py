@@ -12,8 +12,8 @@ import tomli_w
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedsmall.data.federation import Federation
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Federation
 from tests.sim.input import cases
 from tests.sim.input.test_cases import built
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedsmall.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.runs import waits
 from fedsmall.sim.consortium.site import Site, programs

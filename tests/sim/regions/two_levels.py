@@ -14,12 +14,13 @@ from flwr.app import Message
 from fedsmall.clients import relay
 from fedsmall.clients.region_desk import RegionDesk
 from fedsmall.clients.station import Station
-from fedsmall.federation import Federation
+from fedsmall.data.federation import Federation
 from fedsmall.frames import from_frame, joined, to_frame
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RUN as RUN_KEY
-from fedsmall.run_sheet import RUN_ID, SITES, RunSheet
+from fedsmall.planning.run_sheet import RUN as RUN_KEY
+from fedsmall.planning.run_sheet import RUN_ID, SITES, RunSheet
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.consortium import runs, sample_data
 from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.consortium.run_log import LAUNCHED
@@ -29,7 +30,6 @@ from fedsmall.strategies.server import regions as above_and_below
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
 from fedsmall.strategies.server.grid import RetryingGrid, pack, unpack
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
-from fedsmall.tasks import build_federation
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
 from tests import ROOT

@@ -11,6 +11,7 @@ import pytest
 from fedsmall.methods import method
 from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.report import chain, figures
 from fedsmall.sim.report.html import page, shown_scenario, write_report
 from fedsmall.sim.report.tables import table
@@ -18,7 +19,6 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.merge import data_of, merge
 from fedsmall.sim.runs.scenario import load
-from fedsmall.tasks import build_federation
 from fedsmall.travel.schedule import Action, schedule_for
 from tests.oracles import permutation
 from tests.sim.runs.scenarios import SMALL, write

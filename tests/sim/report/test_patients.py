@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from fedsmall.data.federation import Task
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.federation import Task
 from fedsmall.sim.report.sentences import sentences, with_interval
 from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.folder import Run, prediction_key

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.patient_level import epsilon_of, protection_of
 from fedsmall.sim.report.facts import promises
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
-from fedsmall.tasks import build_federation
 
 METHODS = [
     {"name": "FedAvg", "label": "open", "aggregate_every": 2},

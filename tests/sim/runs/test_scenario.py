@@ -3,10 +3,10 @@ import tomllib
 
 import pytest
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
+from fedsmall.planning.validation import check_plan
 from fedsmall.sim.runs.scenario import as_toml, assign, build, load, of_plan, overlay, scenarios, value_of
-from fedsmall.validation import check_plan
 from tests import ROOT
 from tests.sim.runs.scenarios import SMALL, write
 

@@ -14,7 +14,7 @@ from fedsmall.clients import letters
 from fedsmall.clients.shelf import secret
 from fedsmall.clients.station import Station
 from fedsmall.plan import Plan
-from fedsmall.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sealing.letters import name_of
 from fedsmall.sealing.roll import IDENTITY
 from fedsmall.sim.consortium import sample_data

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
+from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.federation import Federation, Samples, Task
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.runs.scenario import build
 from fedsmall.sim.tuning.search import (
     FOLDS,
@@ -22,7 +23,6 @@ from fedsmall.sim.tuning.search import (
     unit_of,
     with_rates,
 )
-from fedsmall.tasks import build_federation
 
 
 def tries(scores, label="FedDC"):

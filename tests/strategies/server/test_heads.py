@@ -7,7 +7,7 @@ import pytest
 from fedsmall.ends import Statement, signer
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Method, Plan
-from fedsmall.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.strategies.server.heads import FILE, Heads, read
 from tests.fedsmall.test_ends import key_pair
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import held_out_sums
-from fedsmall.federation import Task
 from fedsmall.plan import Method, Plan
-from fedsmall.run_sheet import SUMS
+from fedsmall.planning.run_sheet import SUMS
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import _sums, agreed_scaling

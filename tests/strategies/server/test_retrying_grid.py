@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog, digest_of, verify
 from fedsmall.plan import Method, Plan
-from fedsmall.run_sheet import RUN, RUN_ID, SITES, RunSheet
+from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, RunSheet
 from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.grid import QuorumError, RetryingGrid
 from fedsmall.wire import CONFIG, METRICS, MODEL, ROUND, WAITS

@@ -13,8 +13,8 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.package.predictor import read_rows
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim import run
-from fedsmall.tasks import build_federation
 from tests.fedsmall.data.pictures.test_files import SIZE, deep, dicom
 
 pydicom = pytest.importorskip("pydicom")

@@ -8,15 +8,15 @@ import pytest
 import torch
 from PIL import Image
 
+from fedsmall.data.federation import Federation
 from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.images import images
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Federation
 from fedsmall.methods import method
 from fedsmall.package.export import export
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim import run
-from fedsmall.tasks import build_federation
 
 SIZE = (9, 7)
 

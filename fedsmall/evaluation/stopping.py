@@ -10,9 +10,9 @@ Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a mode
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import add_sums, sum_shapes
-from fedsmall.federation import Federation, Task
 from fedsmall.plan import Plan
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import Arrays
@@ -58,7 +58,7 @@ def looks(plan: Plan) -> frozenset[int]:
     every, rounds = plan.evaluate_every, plan.rounds
     if plan.stop is None or every is None:
         return frozenset()
-    if plan.method.family != "federated":
+    if not plan.method.is_federated:
         return frozenset([*range(every, rounds, every), rounds])
     averages = [contact.t for contact in contacts_of(plan) if contact.action is Action.AGGREGATE]
     before = zip([0, *averages], averages, strict=False)

@@ -10,8 +10,8 @@ from fedsmall.data.standardise import apply
 from fedsmall.errors import DataError, PlanError
 from fedsmall.models.registry import build_model
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.tasks import build_federation, federation_from_arrays, load_site
 from fedsmall.randomness import rng_for
-from fedsmall.tasks import build_federation, federation_from_arrays, load_site
 from tests import ROOT
 
 DATA = Path(os.environ.get("FEDSMALL_DATA", ROOT.parent / "shared" / "data"))

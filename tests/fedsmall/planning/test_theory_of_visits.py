@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
-from fedsmall.randomness import rng_for
-from fedsmall.theory import (
+from fedsmall.planning.theory import (
     Visits,
     expected_draws,
     simulate_visits,
@@ -17,6 +16,7 @@ from fedsmall.theory import (
     sites_seen_in_groups,
     sites_seen_of_fraction,
 )
+from fedsmall.randomness import rng_for
 
 
 def chance_by_markov_chain(sites, visits, stays):

@@ -8,8 +8,7 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.randomness import rng_for
-from fedsmall.theory import (
+from fedsmall.planning.theory import (
     advise,
     advise_groups,
     rounds_between_aggregations,
@@ -18,6 +17,7 @@ from fedsmall.theory import (
     sites_seen,
     sites_seen_in_groups,
 )
+from fedsmall.randomness import rng_for
 from fedsmall.travel.journey import journey
 
 

@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from fedsmall.data.splits import keep_back
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.stopping import best_round, check_stop, looks, loss_of, ran_dry
 from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_run
 from fedsmall.sim.runs.scenario import build
-from fedsmall.stopping import best_round, check_stop, looks, loss_of, ran_dry
-from fedsmall.tasks import build_federation
-from fedsmall.validation import check_run
 from tests.sim.engines.harness import plan_of
 
 STOP = EarlyStop(patience=2, hold_out=0.25)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fedsmall.aggregation.radon import iterated_radon_point
 from fedsmall.errors import PlanError
-from fedsmall.randomness import rng_for
-from fedsmall.theory import (
+from fedsmall.planning.theory import (
     advise,
     advise_radon,
     expected_draws,
@@ -23,6 +22,7 @@ from fedsmall.theory import (
     simulate_visits,
     sites_to_visit,
 )
+from fedsmall.randomness import rng_for
 
 
 def test_the_papers_radon_experiment():
@@ -254,7 +254,7 @@ def test_advice_walks_enough_chains_for_the_chance_it_names(monkeypatch, failure
         walked.append(runs)
         return simulate_visits(*arguments, runs=runs, rng=rng)
 
-    monkeypatch.setattr("fedsmall.theory.simulate_visits", watched)
+    monkeypatch.setattr("fedsmall.planning.theory.simulate_visits", watched)
     advise(4, 100, failure=failure)
 
     assert walked == [max(100, ceil(10 / sqrt(failure)))]

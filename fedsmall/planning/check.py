@@ -8,19 +8,19 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedsmall.data.federation import Task
 from fedsmall.data.raw_site import BALANCED, RawSite
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.sources.registry import OWN_FILES, read_pool, read_task
 from fedsmall.data.sources.tables import BY_NAME, CONSTANT, IDENTIFIER
 from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
-from fedsmall.federation import Task
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from fedsmall.replicas.tree import idle
-from fedsmall.tasks import load_site
 
 LISTED = 8  # names in one line; the rest is counted
 NEVER = (
@@ -62,7 +62,7 @@ class Check:
 
 
 def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOOR) -> Check:
-    """Check the data of ``site`` at ``path`` as ``plan`` would use them (:func:`fedsmall.tasks.load_site`).
+    """Check the data of ``site`` at ``path`` as ``plan`` would use them (:func:`fedsmall.planning.tasks.load_site`).
 
     Counts from 1 to ``floor`` - 1 are not written out, so the report may be shown. Unusable data are a finding, not an
     error.

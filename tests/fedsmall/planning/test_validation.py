@@ -1,10 +1,10 @@
 import pytest
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.federation import Task
 from fedsmall.methods import method
 from fedsmall.plan import Plan
-from fedsmall.validation import check_plan, parameter_count
+from fedsmall.planning.validation import check_plan, parameter_count
 
 TASK = Task("small", (17,), 2, loss="hinge")
 

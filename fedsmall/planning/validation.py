@@ -5,9 +5,10 @@ import numpy as np
 from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
+from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.stopping import check_kept_back, check_stop
 from fedsmall.features import check_features
-from fedsmall.federation import Federation, Task
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
 from fedsmall.models.registry import initial_model, try_model
 from fedsmall.models.shared_part import agreed_part
@@ -15,7 +16,6 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.hidden import check_hidden
 from fedsmall.privacy.patient_level import check_noise, check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
-from fedsmall.stopping import check_kept_back, check_stop
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
 from fedsmall.training.frozen_body import halves
@@ -43,7 +43,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_distil(plan, task.loss)
     if is_patient_level(plan):
         check_patient_level(plan, _buffers(plan, task))
-    if method.family != "federated":
+    if not method.is_federated:
         return
     _check_parts(plan)
     check_hidden(plan, sites)

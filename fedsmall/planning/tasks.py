@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsmall.data.dealing import deal, dealing_notes, natural_site
+from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
 from fedsmall.data.partition import read_spec
 from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
@@ -22,7 +23,6 @@ from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
-from fedsmall.federation import Federation, Task
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from fedsmall.check import Finding, check_site, few
 from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.check import Finding, check_site, few
 
 
 def plan(task, method=None, **settings) -> Plan:
