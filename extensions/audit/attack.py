@@ -85,10 +85,7 @@ CHANGED = "images that are changed as they are trained on are not attacked yet: 
 
 
 def plans_of(scenario: Scenario, labels: Sequence[str] | None) -> list[Plan]:
-    """The plans of the methods with these labels, all by default, with the scenario's first seed.
-
-    Raises PlanError for a label that no method has.
-    """
+    """The plans of the methods with these labels (default: all), with the first seed; PlanError for an unknown one."""
     plans = [scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method))]
     known = [plan.method.label for plan in plans]
     for label in labels or ():

@@ -152,7 +152,7 @@ class Step(NamedTuple):
 
 
 def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "cpu") -> Iterator[Step]:
-    """Every contact of ``len(members)`` federations of the plan; ``members`` (federations, candidates) are in.
+    """Every contact of federations in parallel; ``members`` (federations, candidates) are in.
 
     The models of a step are those in training, and change at the next one.
     """

@@ -42,10 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found, and on what: ``about`` holds the sizes of the world, the number of runs and the seed.
-
-    ``left_out`` says of the methods that were not attacked, why.
-    """
+    """What an audit found; ``about`` has sizes, runs and seed, ``left_out`` why methods were not attacked."""
 
     name: str
     about: dict[str, Any]

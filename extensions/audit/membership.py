@@ -47,11 +47,7 @@ class Estimate:
 
 
 class Leak(NamedTuple):
-    """How well members are told from others.
-
-    ``auc`` is the chance that a member scores above another; ``found`` the share of members that are found at each of
-    :data:`RATES` of false alarms.
-    """
+    """``auc``: the chance that a member scores above another; ``found``: members found at each of :data:`RATES`."""
 
     auc: Estimate
     found: tuple[Estimate, ...]

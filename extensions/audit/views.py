@@ -1,7 +1,6 @@
 """The parties of a federation, and what each of them has in hand of a candidate: features for the membership attack.
 
-Every feature has mean 0 and spread 1 over the federations, candidate by candidate, without knowing who was in. Those of
-one kind are summed, so that a few numbers stand for a run of hundreds of contacts.
+Features have mean 0 and spread 1 over federations, by candidate; those of one kind are summed over contacts.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +20,7 @@ SERVER_TIMES = 8
 
 @dataclass(frozen=True)
 class Case:
-    """One method's sightings, and who looks: ``observers`` are sites that keep what they receive, one by one, and
-    ``group`` those that put it together.
-    """
+    """One method's sightings; ``observers`` are sites that keep what they receive, ``group`` those that share it."""
 
     world: World
     route: Route

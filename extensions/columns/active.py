@@ -43,7 +43,7 @@ class Ground:
 
 @dataclass
 class ActiveParty(Party):
-    """The party with labels: ``target`` (rows,) of its table, class numbers, or numbers where ``classes`` is 0.
+    """The party with labels: ``target`` (rows,), class numbers, or numbers where ``classes`` is 0.
 
     Where it ``grows`` none, it predicts with the trees of an earlier forest (:attr:`predicted`).
     """

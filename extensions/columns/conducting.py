@@ -31,10 +31,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Phase:
-    """One kind of exchange: what is asked at a stage, and the stage that the replies, in that order, lead to.
-
-    Both are pure functions: asked again from a stage that was kept, it is the same bytes.
-    """
+    """One kind of exchange: questions of a stage, and the stage that the replies lead to; both are pure functions."""
 
     asks: Callable[[Stage], list[Message]]
     takes: Callable[[Stage, Sequence[Message]], Stage]

@@ -53,10 +53,7 @@ def hash_to_curve(identifier: str) -> bytes:
 
 
 class Blinding:
-    """One party's part: its identifiers, and the number that it multiplies by, which is of this matching alone.
-
-    The number is drawn unless it is given, in hexadecimal digits (:func:`new_number`).
-    """
+    """One party's part: its identifiers, and its number of this matching, given in hexadecimal digits or drawn."""
 
     def __init__(self, identifiers: Sequence[str], number: str = "") -> None:
         self._key = X25519PrivateKey.from_private_bytes(bytes.fromhex(number or new_number()))

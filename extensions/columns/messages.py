@@ -69,10 +69,7 @@ def hold_talk(talk: Talk[Result], carry: Carrier) -> Result:
 
 @dataclass
 class Post:
-    """Carries messages between parties in one process, as bytes and no more, and counts them.
-
-    With ``keep``, ``heard`` holds what each party was sent.
-    """
+    """Carries messages between parties in one process as bytes, counts them, and may keep them in ``heard``."""
 
     parties: Mapping[str, Any]  # by name, who answers messages
     keep: bool = False

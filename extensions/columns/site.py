@@ -86,10 +86,7 @@ class Notebook:
         return answer[DIGEST:]
 
     def note(self, number: int, question: bytes, answer: bytes, state: bytes | None) -> None:
-        """Write down a question and its answer, without what ``state`` makes needless.
-
-        The answer comes last: until it is there, nothing was asked.
-        """
+        """Write down a question, then its answer: until that is there, nothing was asked."""
         if state is None:
             self._shelf.write(f"{number:09d}.{QUESTION}", question)
         else:

@@ -215,10 +215,7 @@ class Desk:
 
 
 def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
-    """A run's state in a word, and how far it is or why it ended.
-
-    By the log, for trying the run's lock would be in the way of the program that wants it.
-    """
+    """A run's state in a word by its log (the run's lock is for its program), and its progress or why it ended."""
     at = _read_object(home / "progress.json")
     line = f"round {at['t']} of {at['rounds']}" if at else "nothing has been trained yet"
     if (home / "outcome.json").exists():

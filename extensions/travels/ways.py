@@ -152,10 +152,7 @@ def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ..
 
 
 def contacts_shown(actions: Sequence[Action]) -> list[int]:
-    """The contacts that are shown, by number: the first ones up to a little beyond the first average.
-
-    Where that is late, those between are left out.
-    """
+    """Numbers of the contacts shown: up to a little beyond the first average, without a long stretch before it."""
     every = list(range(len(actions)))
     first = next((index for index, action in enumerate(actions) if action is Action.AGGREGATE), None)
     if first is None or first + AFTER <= FEW:

@@ -31,10 +31,9 @@ def kind_of(loss: str) -> Kind:
 
 
 class Amount(Frozen):
-    """A number for each sample, brought to mean 0 and spread 1 for training.
+    """A number, scaled to mean 0 and spread 1.
 
-    ``stated`` are the public ends of its range; without them the sites agree on ``unit``, its mean and standard
-    deviation.
+    ``stated`` is its public range; without it the sites agree on ``unit``, its mean and standard deviation.
     """
 
     kind: Literal["amount"] = "amount"

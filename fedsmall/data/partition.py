@@ -105,10 +105,7 @@ def few_classes(y: np.ndarray, classes: int, sites: int, per_site: int, rng: np.
 
 
 def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
-    """Class shares of every site from Dirichlet(``alpha`` times the classes' own shares) (Hsu et al. 2019).
-
-    A class that has run out leaves the others their odds.
-    """
+    """Class shares of sites from Dirichlet(``alpha`` times the shares of classes not used up) (Hsu et al. 2019)."""
     members = _members(y, rng)
     _possible_alpha(alpha)
     prior = np.array([len(rows) for rows in members]) / len(y)

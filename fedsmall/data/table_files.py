@@ -234,10 +234,7 @@ UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 def read_table(
     path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = (), sheet: str | None = None
 ) -> "DataFrame":
-    """The cells of a table as text, with its header's names, or ``names`` where it has no header.
-
-    Raises DataError, with the file's name, where it is no table.
-    """
+    """Cells of a table as text, with its header's names or ``names``; DataError, with the file's name, for no table."""
     check_is_regular(path)
     try:
         if path.name.startswith(LOCK):

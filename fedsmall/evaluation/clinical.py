@@ -162,7 +162,7 @@ def root_mean_squared_error(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(np.sqrt(((predicted - true) ** 2).mean()))
 
 
-def explained(predicted: np.ndarray, true: np.ndarray) -> float:
+def r_squared(predicted: np.ndarray, true: np.ndarray) -> float:
     """R2, the coefficient of determination; NaN where all that was true is equal."""
     return float(r2_scores((predicted - true)[None, :, None], true[:, None])[0])
 
@@ -182,7 +182,7 @@ def calibration_slope(predicted: np.ndarray, true: np.ndarray) -> float:
 NUMBER_STATISTICS = {  # what a report shows of one model
     "mean absolute error": mean_absolute_error,
     "root mean squared error": root_mean_squared_error,
-    "R2": explained,
+    "R2": r_squared,
     "mean error (predicted minus true)": mean_error,
     "calibration slope": calibration_slope,
 }

@@ -183,10 +183,7 @@ def grade_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def kappa_of(table: np.ndarray) -> np.ndarray:
-    """Cohen's kappa with quadratic weights (Cohen 1968) of counts (models, truth, called) -> (models,).
-
-    0 for who calls all alike, NaN where all are of one grade and called so.
-    """
+    """Cohen's quadratic kappa (1968) of counts (models, truth, called) -> (models,); NaN where all are of one grade."""
     table = np.asarray(table, dtype=np.float64)
     place = np.arange(table.shape[-1])
     apart = (place[:, None] - place) ** 2

@@ -24,10 +24,7 @@ Error = Callable[[np.ndarray, np.ndarray, int | None], float]
 
 
 def p_of_samples(gains: list[float], errors: list[float]) -> float:
-    """How probable a mean gain as large is where there is none, by the test samples of one run; two-sided.
-
-    Seeds share patients, so the error of the mean over seeds is that of one of them.
-    """
+    """The two-sided p-value of a mean gain by the test samples of one run: all seeds share these patients."""
     error = float(np.sqrt(np.mean(np.square(errors))))
     return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
 

@@ -46,7 +46,7 @@ def sum_shapes(task: Task) -> dict[str, tuple[int, ...]]:
 
 def metric_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     """The sums, float64, over samples with targets ``y`` for which a model gives ``outputs``, (samples, outputs)."""
-    outputs = bounded(outputs, task)
+    outputs = clip_outputs(outputs, task)
     loss = evaluate(outputs, y, Task(task.name, task.input_shape, task.classes, task.loss, ("loss",)))["loss"]
     sums: dict[str, float | np.ndarray] = {"count": len(y), "loss": max(0.0, loss * len(y))}
     if task.kind == "numbers":
@@ -66,7 +66,7 @@ def metric_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     return {name: np.asarray(value, dtype=np.float64) for name, value in sums.items()}
 
 
-def bounded(outputs: np.ndarray, task: Task) -> np.ndarray:
+def clip_outputs(outputs: np.ndarray, task: Task) -> np.ndarray:
     """Outputs, (samples, outputs), as sums take them: zeros in place of what is no number, none beyond a million."""
     outputs = np.nan_to_num(np.asarray(outputs, dtype=np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
     return outputs if task.kind not in ("classes", "labels") else np.clip(outputs, -1e6, 1e6)
@@ -188,7 +188,7 @@ def held_out_sums(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     sums = metric_sums(outputs, y, task)
     if task.kind != "classes":
         return sums
-    named = predicted_classes(by_class(bounded(outputs, task), task.loss))
+    named = predicted_classes(by_class(clip_outputs(outputs, task), task.loss))
     cells = np.bincount(y * task.classes + named, minlength=task.classes**2)
     return sums | {CALLED: cells.reshape(task.classes, -1).astype(np.float64)}
 

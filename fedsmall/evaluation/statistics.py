@@ -54,10 +54,9 @@ NOTHING = Shared()
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``n`` runs and the two ends of its confidence interval, NaN where one run shows no spread.
+    """A mean over ``n`` runs and the ends of its confidence interval, NaN where one run shows no spread.
 
-    ``scale``: what the ends cannot leave (:data:`ENDS`). ``freedom`` are Student's degrees, where they are not ``n`` -
-    1.
+    ``scale``: the bounds of the ends (:data:`ENDS`); ``freedom``: Student's degrees, where they are not ``n`` - 1.
     """
 
     mean: float

@@ -40,7 +40,7 @@ def kaplan_meier(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.nd
     return times, np.cumprod(1 - ((time[:, None] == times) & (event[:, None] > 0)).sum(axis=0) / at_risk)
 
 
-def seen_longer(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def censoring_curve(time: np.ndarray, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The times that occur, and the share not lost by each: Kaplan and Meier's, events and losses swapped."""
     times = np.unique(time)
     at_time = time[:, None] == times
@@ -63,7 +63,7 @@ def brier_scores(
 
     Censoring is made up for by inverse probability weights, before the last time alone (Graf et al. 1999).
     """
-    seen = seen_longer(time, event)
+    seen = censoring_curve(time, event)
     judged = (cuts < time.max()) & (at(seen, cuts) > 0)
     at_time, at_cuts = at(seen, time), at(seen, cuts[judged])  # (samples,), (some,)
     over = (time[:, None] <= cuts[judged]) & (event[:, None] > 0)  # (samples, some)

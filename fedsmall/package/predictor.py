@@ -13,7 +13,7 @@ from torch import nn
 from fedsmall.data.federation import Task
 from fedsmall.data.image_files import EACH, ENDINGS, is_image
 from fedsmall.data.preparation import Columns, Pixels, Preparation
-from fedsmall.data.sources.arrays import as_inputs, is_table, opened_npz
+from fedsmall.data.sources.arrays import as_inputs, is_table, open_npz
 from fedsmall.data.table_files import EXCEL, as_table, read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.outputs import by_class, members_of, named_classes, probabilities
@@ -144,7 +144,7 @@ def _of_images(form: Pixels, path: Path) -> Rows:
 
 
 def _array(path: Path, name: str) -> np.ndarray:
-    with opened_npz(path) as file:
+    with open_npz(path) as file:
         if name not in file:
             raise DataError(f"the .npz holds no array {name!r}; say which with --array. {nearest(name, list(file))}")
         return np.asarray(file[name])
@@ -243,7 +243,7 @@ class _Trained(BaseEstimator):
 
 
 class Classifier(ClassifierMixin, _Trained):
-    """Saved models of classes. ``classes_`` are their names, or whole numbers where all names are such, in order.
+    """Saved models of classes: ``classes_`` are names, or whole numbers where all are.
 
     The positive one is ``package.positive``.
     """

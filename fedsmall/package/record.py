@@ -163,16 +163,16 @@ def visitors_of(site: str) -> str:
     return f"{VISITORS}{site}"
 
 
-def counted(federation: Federation) -> dict[str, TrainedOn]:
+def count_samples(federation: Federation) -> dict[str, TrainedOn]:
     """On what the models of a federation are trained, in counts, by whose they are."""
     task, train = federation.task, federation.train
-    together = counted_at(task, [label for samples in train for label in samples.y.ravel()], len(train))
+    together = count_samples_at(task, [label for samples in train for label in samples.y.ravel()], len(train))
     of_all = together.model_copy(update={"samples": sum(map(len, train))})
-    alone = {site: counted_at(task, local.y, 1) for site, local in zip(federation.names, train, strict=True)}
+    alone = {site: count_samples_at(task, local.y, 1) for site, local in zip(federation.names, train, strict=True)}
     return {COMMON: of_all, CENTRAL: of_all, **alone}
 
 
-def counted_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> TrainedOn:
+def count_samples_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> TrainedOn:
     """The counts of samples with the targets ``y`` (samples, ...)."""
     if task.kind != "classes":
         return TrainedOn(sites=sites, samples=len(y))

@@ -14,7 +14,7 @@ from fedsmall.data.federation import Federation, Task
 from fedsmall.data.preparation import Preparation
 from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
-from fedsmall.package.record import TrainedOn, counted
+from fedsmall.package.record import TrainedOn, count_samples
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.evaluation import LastRound, said_of
 from fedsmall.strategies.server.run_loop import Outcome
@@ -76,7 +76,7 @@ def with_end(record: RunRecord, last: LastRound, read: dict[str, Any], federatio
     if record.model is not None:
         end["model"] = whole_model(record.plan, federation.task, record.model)
     end |= {"preparation": federation.preparation, "thresholds": thresholds}
-    return replace(record, read=read, trained_on=counted(federation), **end)
+    return replace(record, read=read, trained_on=count_samples(federation), **end)
 
 
 def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:

@@ -223,7 +223,7 @@ def _pool_of_tables(train: dict[str, Part]) -> Pool:
 
 def read_npz(path: Path) -> list[np.ndarray]:
     """The arrays of an .npz in the order x, y, x_test, y_test (the last two may be missing); nothing is unpickled."""
-    with opened_npz(path) as file:
+    with open_npz(path) as file:
         held = list(file)
         layout = next((layout for layout in LAYOUTS if layout[0] in held), LAYOUTS[0])
         for name in layout[:2]:
@@ -233,7 +233,7 @@ def read_npz(path: Path) -> list[np.ndarray]:
 
 
 @contextmanager
-def opened_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz by their names; DataError where it is none, is damaged, or holds pickled objects."""
     check_is_regular(path)
     try:
@@ -247,7 +247,7 @@ def opened_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
 
 def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
     wanted = name or PATIENT
-    with at_site(site), opened_npz(path) as file:
+    with at_site(site), open_npz(path) as file:
         if name is not None and name not in file:
             raise DataError(f"the .npz holds no array {name!r} (whose each sample is). {nearest(name, list(file))}")
         return [file[key] for key in (wanted, f"{wanted}_test") if key in file] if wanted in file else []

@@ -1,7 +1,4 @@
-"""Image folders: folder/class/image, or folder/site/class/image where every site has a folder of its own.
-
-An official test set is a folder of the same shape beside it.
-"""
+"""Image folders: folder/class/image, or folder/site/class/image where sites have folders; official test sets alike."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
