@@ -121,6 +121,7 @@ def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_
     assert reply.error.code in run_grid.LOST
 
 
+@pytest.mark.thorough
 def test_the_relay_imports_nothing_heavy():
     code = (
         "import sys, flwr.supernode.cli.flwr_clientapp; before = set(sys.modules);"

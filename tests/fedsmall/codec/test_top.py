@@ -106,6 +106,7 @@ def descended(share: float, remembers: bool, steps: int = 3000) -> float:
     return float(np.linalg.norm(common["w"] - best) / np.linalg.norm(best))
 
 
+@pytest.mark.thorough
 def test_one_number_in_a_hundred_is_enough_with_a_memory_and_not_without():
     assert descended(1.0, remembers=True) < 1e-4
     assert descended(0.01, remembers=True) < 0.1

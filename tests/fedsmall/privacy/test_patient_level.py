@@ -59,6 +59,7 @@ def test_the_accountant_of_renyi_divergences_is_above_it_and_not_far(charge):
     assert epsilon_of([charge], 1e-5) <= renyi.get_epsilon(1e-5) <= 1.3 * epsilon_of([charge], 1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("charge", CHARGES[:3])
 def test_opacus_says_the_same_epsilon(charge):
@@ -88,6 +89,7 @@ def test_charges_of_several_runs_are_composed_and_their_order_is_nothing():
     assert epsilon_of([], 1e-5) == 0
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.floats(0.5, 10), st.floats(0.03, 1), st.integers(1, 2000))
 def test_a_site_finds_noise_that_keeps_the_promise_and_wastes_little(epsilon, rate, steps):

@@ -84,6 +84,7 @@ def test_distances_of_small_floats_are_summed_in_float64():
     assert squared_distances(models, reference) == pytest.approx([3 * 2.0**-18])
 
 
+@pytest.mark.thorough
 @given(worlds, st.floats(0.01, 30.0))
 @settings(max_examples=200)
 def test_the_balanced_mean_is_within_the_bound_or_all_take_part(world, bound):
