@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?= -n auto --dist loadfile
 SLOW_ARGS ?= -n 2 --dist loadfile
-QUICK := -m "not slow and not docker"
+QUICK := -m "not slow and not thorough and not docker"
 LOWEST_EXTRAS := dicom nifti excel export tensorboard mlflow notebook
 LOWEST_TOOLS := pytest pytest-timeout pytest-xdist hypothesis pyyaml packaging nbclient nbformat hatchling
 LOWEST_TESTS ?= tests/fedsmall tests/strategies tests/clients
@@ -59,7 +59,7 @@ coverage: $(READY)
 
 # What compares processor times comes after the rest, alone.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow and not docker and not alone" $(SLOW_ARGS) --timeout=3600
+	$(BIN)/python -m pytest -m "(slow or thorough) and not docker and not alone" $(SLOW_ARGS) --timeout=3600
 	$(BIN)/python -m pytest -m "alone" --timeout=3600
 
 # Into an environment whose torch is built for CUDA: `make test-gpu VENV=...`; skipped, with the reason, where none is seen.

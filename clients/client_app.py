@@ -1,7 +1,6 @@
-"""The ClientApp: the short adapter in which Flower's messages and the NumPyClient meet.
+"""The ClientApp: the adapter between Flower's messages and the NumPyClient.
 
-Inside ``@app.train`` a NumPyClient works with any message-based strategy; a bare ``ClientApp(client_fn)`` would not
-understand their messages.
+A bare ``ClientApp(client_fn)`` would not understand the messages of message-based strategies.
 """
 
 import os
@@ -32,7 +31,7 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """The roll call: who speaks here, and for what."""
+    """Answer the roll call."""
     client = _client(message, context)
     answer = ConfigRecord({**client.get_properties({}), "version": __version__})
     return Message(RecordDict({CONFIG: answer}), reply_to=message)
@@ -40,7 +39,7 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the traveller that came, and send it back."""
+    """Train the model that came, and send it back."""
     client = _client(message, context)
     config: dict[str, Any] = dict(message.content.config_records[CONFIG])
     arrays = unpack_order(client.plan, client.home.task, arrays_of(message.content), config, client.kept)
@@ -60,7 +59,7 @@ def balance(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Judge the model that came on what the site has held out."""
+    """Evaluate the model that came on what the site has held out."""
     client = _client(message, context)
     arrays = arrays_of(message.content)
     config: dict[str, Any] = {NAMES: list(arrays)}
@@ -70,7 +69,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.evaluate(VALIDATE)
 def validate(message: Message, context: Context) -> Message:
-    """Judge the models that came on samples that they never saw, of those that the site trains on; sums are told."""
+    """Sums of the models that came over training samples that they never saw."""
     client = _client(message, context)
     arrays = arrays_of(message.content)
     config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
@@ -79,7 +78,7 @@ def validate(message: Message, context: Context) -> Message:
 
 
 def app_on(device: str) -> ClientApp:
-    """The same app for the nodes of a simulation, whose sites are to train on ``device``."""
+    """The same app for a simulation whose sites train on ``device``."""
 
     def train_on_device(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
         context.node_config[DEVICE] = device
@@ -117,7 +116,7 @@ _cohorts: dict[tuple[str, str, str], tuple[Samples, Trainer]] = {}  # by plan, s
 
 
 def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
-    """The training core of a site; kept, for a simulation asks for each of its sites at every contact."""
+    """The training core of a site; kept, for a simulation asks for each site at every contact."""
     samples, cohort = _cohorts.get((text, site.site, device), (None, None))
     if cohort is None or samples is not site.train:
         if len(_cohorts) >= MOST_COHORTS:
@@ -130,12 +129,12 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
 
 
 def arrays_of(content: RecordDict) -> Arrays:
-    """All arrays of a message, named with the record they come from."""
+    """All arrays of a message, named with their record."""
     return {name: array.numpy() for name, array in join(**content.array_records).items()}
 
 
 def records_of(arrays: Mapping[str, np.ndarray]) -> dict[str, ArrayRecord]:
-    """The records that hold these arrays, each in the order given; a record without arrays is left out."""
+    """The records that hold these arrays, in the order given."""
     return {
         part: ArrayRecord({name: Array(np.asarray(array)) for name, array in named_arrays.items()})
         for part, named_arrays in parts(arrays).items()

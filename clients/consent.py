@@ -1,7 +1,6 @@
 """The hospital's own say in runs that go on: a pause, and its approval of each new run.
 
-Both are files in the site's home: its commands write them, and its station looks before every answer. A coordinator who
-is told to wait asks again, until its own deadline.
+Both are files in the site's home. A coordinator who is told to wait asks again, until its own deadline.
 """
 
 import json
@@ -34,11 +33,11 @@ MOST_WAITING = 100  # a coordinator cannot fill the hospital's disk with questio
 
 
 class WaitsError(PolicyError):
-    """The hospital has not said yes, or not now; whoever asked is to ask again."""
+    """The hospital has not said yes, or not now; ask again."""
 
 
 class Request(Frozen):
-    """A run that asks to train here: ``lines`` say what it is and what would leave, ``verdict`` what came of it."""
+    """A run that asks to train here: ``lines`` say what it is and what would leave."""
 
     key: str
     run: str
@@ -48,32 +47,32 @@ class Request(Frozen):
 
 
 class Consent:
-    """What the station asks the hospital, in the site's ``home``; verdicts go into ``log`` when they are met first."""
+    """The station's questions to the hospital, in ``home``; verdicts go into ``log`` when they are first met."""
 
     def __init__(self, home: Path, log: SiteLog) -> None:
         self.home, self.log = home, log
         self._told: dict[str, str] = {}
 
     def check(self, kind: str, policy: Policy, plan: Plan, raw: RawSite, config: Mapping[str, Any]) -> None:
-        """Raise WaitsError where this order is not to be answered yet, and PolicyError where its run was refused."""
+        """Raise WaitsError where an order is not to be answered yet, and PolicyError where its run was refused."""
         key = _key(plan, config)
         self._check_approved(policy, key, _run_of(config), lambda: describe(plan, raw, config, policy.count_floor))
         self.check_paused(kind)
         self._told.pop(_run_of(config), None)
 
     def check_paused(self, kind: str) -> None:
-        """Raise WaitsError where the hospital has paused its site, and this kind of order waits for that."""
+        """Raise WaitsError where the site is paused and this kind of order waits for that."""
         if kind in (*WAIT_FOR_PAUSE, *extensions(HANDLERS)) and is_paused(self.home):
             raise WaitsError(IS_PAUSED)
 
     def is_new(self, run: str, reason: str) -> bool:
-        """Whether this run was not told so before: one that asks again and again needs one line in the log."""
+        """Whether this reason is new for the run: repeated questions need one line in the log."""
         before = self._told.get(run)
         self._told[run] = reason
         return before != reason
 
     def check_lines(self, policy: Policy, plan: str, lines: Callable[[], list[str]], config: Mapping[str, Any]) -> None:
-        """As :meth:`check`, of a run of another family, by its plan's text and what it is, in ``lines``; no pause."""
+        """As :meth:`check`, for an extension's run: its plan's text, and its ``lines``; no pause."""
         self._check_approved(policy, _digest(plan, config), _run_of(config), lines)
 
     def _check_approved(self, policy: Policy, key: str, run: str, lines: Callable[[], list[str]]) -> None:
@@ -96,7 +95,7 @@ class Consent:
 
 
 def pause(home: Path) -> bool:
-    """Let the site answer no order to train from now on; False where it was paused already."""
+    """Let the site answer no training order from now on; False where it was paused already."""
     if is_paused(home):
         return False
     _put(home / PAUSED, datetime.now(UTC).isoformat(timespec="seconds").encode())
@@ -116,7 +115,7 @@ def is_paused(home: Path) -> bool:
 
 
 def requests(home: Path) -> list[Request]:
-    """All runs that have asked here, those first that asked first."""
+    """All runs that have asked here, in the order in which they asked."""
     known = [Request.model_validate_json(path.read_bytes()) for path in (home / FOLDER).glob("*.json")]
     known = [request.model_copy(update={"verdict": verdict_of(home, request.key)}) for request in known]
     return sorted(known, key=lambda request: (request.asked, request.key))
@@ -133,21 +132,21 @@ def request_of(home: Path, run: str) -> Request:
 
 
 def decide(home: Path, request: Request, yes: bool) -> None:
-    """Write the hospital's verdict down; a later one takes the place of an earlier one."""
+    """Write the hospital's verdict down, in place of an earlier one."""
     _put(home / FOLDER / f"{request.key}.verdict", (YES if yes else NO).encode())
     for verdict in VERDICTS:  # the log is to tell of it again
         (home / FOLDER / f"{request.key}.{verdict}.logged").unlink(missing_ok=True)
 
 
 def verdict_of(home: Path, key: str) -> str:
-    """What the hospital has said of a request; what nobody can read is no yes."""
+    """The hospital's verdict on a request; an unreadable one is no yes."""
     path = home / FOLDER / f"{key}.verdict"
     verdict = path.read_text(errors="replace") if path.exists() else WAITING
     return verdict if verdict in VERDICTS else WAITING
 
 
 def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) -> list[str]:
-    """What a run is, and what of this site would leave for it, a line each."""
+    """A run in lines, with what of this site would leave for it."""
     privacy = plan.method.privacy
     settings = {} if privacy is None else privacy.model_dump(exclude_defaults=True)
     privacy_words = ", ".join(f"{name} = {value}" for name, value in settings.items())
@@ -164,9 +163,9 @@ def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) ->
 
 
 def _key(plan: Plan, config: Mapping[str, Any]) -> str:
-    """A digest of the run, its plan and its sites: whatever else a coordinator sends under that name asks anew.
+    """A digest of the run, its plan and its sites: anything else under that name asks anew.
 
-    Agreed class weights are left out: they come of what the sites tell in the run itself.
+    Agreed class weights are left out: they follow from the sites' sums in the run itself.
     """
     recipe = plan.recipe.model_copy(update={"class_weights": None})
     return _digest(plan.model_copy(update={"recipe": recipe}).model_dump_json(), config)

@@ -1,7 +1,7 @@
-"""A site's connection to the SuperLink: the calls of Flower's own fleet protocol that its SuperNode makes.
+"""A site's connection to the SuperLink: the calls of Flower's fleet protocol that its SuperNode makes.
 
-All calls go out, over TLS, each signed with the site's key. A call that the network loses is made again until it comes
-through; a server that no longer knows the node (it has lost its memory, or the site was revoked) is dialled anew.
+Calls go out over TLS, signed with the site's key, and are repeated until they come through; a server that no longer
+knows the node is dialled anew.
 """
 
 import threading
@@ -53,11 +53,11 @@ class NotAdmittedError(RuntimeError):
 
 
 class GoneError(RuntimeError):
-    """The run has ended, or its message is there no more: nothing is to be done about it."""
+    """The run has ended, or its message is gone."""
 
 
 class Arrival(NamedTuple):
-    """A message that was taken, without its content, and the tree of the objects that hold it."""
+    """A message without its content, and the tree of the objects that hold it."""
 
     message: Message
     tree: ObjectTree
@@ -66,9 +66,8 @@ class Arrival(NamedTuple):
 class Fleet:
     """The connection of the site whose private key is in the file ``key`` to the server at ``address``.
 
-    ``authority`` is the certificate that the server's must go back to. ``note`` keeps Flower's number of the node: a
-    program that was killed counts as connected for a minute more, in which it can go on under its number, and could not
-    be let in anew.
+    ``authority`` is the server's root certificate. ``note`` keeps Flower's node number: a killed program counts as
+    connected for a minute more and can go on only under that number.
     """
 
     def __init__(self, address: str, authority: bytes, key: Path, note: Path) -> None:
@@ -85,7 +84,7 @@ class Fleet:
         self._beating = threading.Thread(target=self._beat, daemon=True)
 
     def connect(self) -> bool:
-        """Activate the site's node, or go on as it: False. NotAdmittedError where the server lets it not in."""
+        """Activate the site's node; False where it goes on as before. Raises NotAdmittedError."""
         try:
             anew = _call_until_answered(self.activate)
         except httpx.HTTPStatusError as error:
@@ -95,7 +94,7 @@ class Fleet:
         return anew
 
     def activate(self) -> bool:
-        """Ask once to be let in; True where the node was not connected yet. Raises httpx's errors."""
+        """Ask once to be let in; False where the node was still connected. Raises httpx's errors."""
         try:
             order = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
             self.node = Node(node_id=self.client.ActivateNode(order).node_id)
@@ -109,7 +108,7 @@ class Fleet:
         return True
 
     def release(self) -> None:
-        """Let go of the node, so that the server knows at once that the site is gone."""
+        """Tell the server that the site is gone."""
         self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
 
     def close(self) -> None:
@@ -129,7 +128,7 @@ class Fleet:
         return Arrival(message, response.message_object_trees[0])
 
     def pull_object(self, run: int, name: str) -> bytes:
-        """The content of an object, once it is at the server. GoneError where it never comes."""
+        """The content of an object, once it is at the server. Raises GoneError where it never comes."""
         deadline, wait = time.monotonic() + OBJECT_S, 0.01
         request = PullObjectRequest(node=self.node, run_id=run, object_id=name)
         while True:
@@ -142,7 +141,7 @@ class Fleet:
             wait = min(2 * wait, 0.5)
 
     def confirm(self, arrival: Arrival) -> None:
-        """Tell the server that all of a message is here."""
+        """Confirm that all of a message is here."""
         about = arrival.message.metadata
         request = ConfirmMessageReceivedRequest(node=self.node, run_id=about.run_id, message_object_id=about.message_id)
         self._call(lambda: self.client.ConfirmMessageReceived(request))
@@ -150,9 +149,8 @@ class Fleet:
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
         """Send an answer, and what of its content the server asks for.
 
-        ``again``: a program that was killed may have sent a part of it. A server that has shown an answer to its run
-        before all of it had come does not ask for the rest, but takes it without the number of that sending: so what
-        was not asked for is sent so.
+        ``again``: a killed program may have sent a part. A server that showed an answer to its run before all of it had
+        come does not ask for the rest, but takes it without a session number.
         """
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -178,7 +176,7 @@ class Fleet:
             self._call(lambda part=part: self.client.PushObject(part))  # type: ignore[misc]
 
     def bundle(self, run: int) -> bytes:
-        """The bundle that a run was started with; nothing of it is ever unpacked here."""
+        """The bundle that a run was started with."""
         about = self._call(lambda: self.client.GetRun(GetRunRequest(node=self.node, run_id=run))).run
         request = GetFabRequest(node=self.node, hash_str=about.fab_hash, run_id=run)
         return bytes(self._call(lambda: self.client.GetFab(request)).fab.content)
@@ -204,7 +202,6 @@ class Fleet:
 
 
 def _call_until_answered(call: Callable[[], T]) -> T:
-    """Make a call again and again until the network and the server's gate let it through."""
     wait = FIRST_WAIT_S
     while True:
         try:

@@ -1,7 +1,6 @@
-"""What a site answers, by the kind of a request: one function for each.
+"""A site's handlers by the kind of a request.
 
-Handlers see requests in the clear; around each :meth:`fedsmall.clients.sealing.Letters.wrap` opens what comes and seals
-what leaves.
+They see requests in the clear: :meth:`fedsmall.clients.sealing.Letters.wrap` opens what comes and seals what leaves.
 """
 
 from collections.abc import Callable
@@ -41,7 +40,7 @@ def answers(kind: str) -> Callable[[Handler], Handler]:
 
 @answers("roll")
 def introduce_site(site: Session, order: SiteRequest) -> Answer:
-    """The handshake: what the site is, and the sums that a run begins with."""
+    """The handshake: the site's properties, and the sums that a run begins with."""
     if is_patient_level(order.plan):
         check_affordable(site.log, *site.account(order), str(order.config.get(RUN, "")))
     properties = site.client(order, scaled=False).get_properties({})
@@ -70,7 +69,7 @@ def tell_sums(site: Session, order: SiteRequest) -> Answer:
 
 @answers("train")
 def train(site: Session, order: SiteRequest) -> Answer:
-    """Train the model that came, or that has stayed here, look over what would leave, and send it."""
+    """Train the model that came or stayed, check what would leave, and send it."""
     site.spend(order)
     client, folder = site.client(order), site.folder_of(order.config)
     leaving, examples, metrics = fit_or_stay(client, order.arrays, with_names(order))
@@ -93,7 +92,7 @@ def send_stayed_model(site: Session, order: SiteRequest) -> Answer:
 
 @answers("evaluate")
 def evaluate(site: Session, order: SiteRequest) -> Answer:
-    """Judge a global model on the patients held out here; at a run's end keep it, and tell of it in sums."""
+    """Evaluate a global model on the held-out patients; at a run's end keep it, and tell of it in sums."""
     samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
     reported: dict[str, Any] = {EXAMPLES: 0}
     client, folder = site.client(order, after=True), site.folder_of(order.config)
@@ -110,7 +109,7 @@ def evaluate(site: Session, order: SiteRequest) -> Answer:
 
 @answers(VALIDATE)
 def validate(site: Session, order: SiteRequest) -> Answer:
-    """Judge models on patients here that they never saw."""
+    """Evaluate models on patients that they never saw."""
     return site.telling.out_of_fold(order, site.client(order, after=True))
 
 

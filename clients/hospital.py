@@ -1,4 +1,4 @@
-"""The Flower NumPyClient that speaks for a hospital: everything its program ever does with a model."""
+"""The Flower NumPyClient of a hospital."""
 
 import json
 import secrets
@@ -24,14 +24,14 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import answer, members_of
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
-from fedsmall.evaluation.stopping import shapes_told
+from fedsmall.evaluation.stopping import reported_shapes
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import told_samples
+from fedsmall.privacy.patient_level import reported_samples
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
 from fedsmall.training.in_folds import folds_of_samples
-from fedsmall.training.stack import leaving
+from fedsmall.training.stack import leaving_state
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
     CARRIED,
@@ -61,13 +61,12 @@ NDArrays = list[np.ndarray]
 
 
 class HospitalClient(NumPyClient):
-    """Trains and judges the models that come to one site; holds the site's data, and nothing of them leaves it.
+    """Trains and evaluates models at one site; holds the site's data.
 
-    ``home`` is the site as its own program knows it, ``plan`` what the consortium has agreed that this site does,
-    ``trainer`` the training core in which it is, alone or among others, ``memory`` what outlives a contact, ``kept``
-    what does so of models on their way. The lists of arrays of ``fit`` and ``evaluate`` hold a model and what travels
-    with it; ``config["names"]`` names them, "arrays/0.weight" and the like. From a ``noise_key``, which nobody else
-    knows, a real site draws the same noise for the same update, so that who asks for it again learns no more.
+    ``trainer`` is the core in which the site trains, alone or among others; ``memory`` outlives a contact, ``kept``
+    does so for compressed models on their way. The arrays of ``fit`` and ``evaluate`` are a model and what travels with
+    it, named by ``config["names"]`` ("arrays/0.weight"). From a secret ``noise_key`` a real site draws the same noise
+    for the same update, so that asking again tells no more.
     """
 
     def __init__(
@@ -91,14 +90,14 @@ class HospitalClient(NumPyClient):
         self.answered = np.zeros((0, 1))  # what the model that was judged last says of the held-out samples
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
-        """What the site answers at the roll call: its name, its task, its model's signature, its number of samples."""
+        """The answer at the roll call: site, task, model signature and number of samples."""
         return {
             "site": self.home.site,
             "task": json.dumps(asdict(self.home.task)),
             "signature": signature_of(
                 initial_model(self.plan, self.home.task), frozen_arrays(self.plan, self.home.task)
             ),
-            "num-examples": told_samples(self.plan, len(self.home.train)),
+            "num-examples": reported_samples(self.plan, len(self.home.train)),
         }
 
     def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
@@ -117,17 +116,17 @@ class HospitalClient(NumPyClient):
         self.trained = traveller.model
         model = self._leaving(traveller.model, split(received, MODEL), config)
         stays = not config.get(LEAVES, True)
-        carried = traveller.carried if stays else leaving(self.plan.recipe, traveller.carried)
+        carried = traveller.carried if stays else leaving_state(self.plan.recipe, traveller.carried)
         sent = join(**{MODEL: model, CARRIED: carried, RULE: first_of(trained.rule)})
         self.sent_names = list(sent)
         self.set_out, self.steps = received, int(trained.steps[0])
         metrics: dict[str, Scalar] = {STEPS: self.steps}
         if tells_loss(self.plan):
             metrics[LOSS] = float(trained.loss[0])
-        return list(sent.values()), told_samples(self.plan, int(trained.examples[0])), metrics
+        return list(sent.values()), reported_samples(self.plan, int(trained.examples[0])), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
-        """The model as it may leave the site: clipped and noised, or blurred, and cut, where the plan asks for that."""
+        """The model as it may leave: clipped and noised, or blurred, and sparsified, as the plan asks."""
         privacy, share = at_contacts(self.plan), self.plan.method.top_share
         if privacy is not None and config.get(LEAVES, True):
             model = self._private(privacy, model, received, config)
@@ -144,7 +143,7 @@ class HospitalClient(NumPyClient):
         return privatise_one(model, received, privacy, rng)
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Judge a model, or several that answer together, on what the site has held out; (loss, samples, metrics)."""
+        """The (loss, samples, metrics) of a model or an ensemble on what the site has held out."""
         held_out = self.home.held_out
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
@@ -155,13 +154,13 @@ class HospitalClient(NumPyClient):
     def validate(
         self, parameters: NDArrays, config: dict[str, Scalar], rows: np.ndarray | None = None, floor: int = 1
     ) -> Arrays:
-        """Judge models on samples of the site that they never saw, or on ``rows`` of these; sums are told.
+        """Sums of models over samples of the site that they never saw, or over ``rows`` of these.
 
-        With routes these are the samples that it trains on, else those that it keeps back. Where folds are of samples
-        the models of all routes come, and every sample is judged by those of its fold's. Nothing is told of fewer
-        samples than ``floor``, or than the plan's. Raises PlanError where the plan asks for no such thing.
+        With routes these are the training samples, else those kept back. Where folds are of samples, the models of all
+        routes come, and each sample is judged by its own fold's. Empty for fewer samples than ``floor`` or the plan's.
+        Raises PlanError where the plan asks for no such thing.
         """
-        validation, shapes = self.plan.method.validation, shapes_told(self.plan, self.home.task)
+        validation, shapes = self.plan.method.validation, reported_shapes(self.plan, self.home.task)
         samples = self.home.kept_back if validation is None else self.home.train
         if samples is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
@@ -178,7 +177,6 @@ class HospitalClient(NumPyClient):
         return metric_sums(outputs, y, self.home.task)
 
     def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
-        """What the models that came answer together, (samples, outputs)."""
         return self._together(self._members(parameters, config), x)
 
     def _members(self, parameters: NDArrays, config: dict[str, Scalar]) -> list[Arrays]:
@@ -186,7 +184,7 @@ class HospitalClient(NumPyClient):
         return members_of(split(received, MODEL), self.plan.method.is_ensemble)
 
     def evaluate_members(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
-        """The metrics of models that answer together, on samples of the site."""
+        """The metrics of an ensemble on samples of the site."""
         metrics = evaluate(self._together(members, samples.x), samples.y, self.home.task)
         return {name: float(value) for name, value in metrics.items()}
 
@@ -197,9 +195,9 @@ class HospitalClient(NumPyClient):
 
 
 def unpack_order(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, Any], kept: Memory) -> Arrays:
-    """What came in an order, in full where it was not so on its way. Raises PlanError where it is broken.
+    """An order's arrays, decompressed. Raises PlanError where they are broken.
 
-    ``kept`` is what the site remembers of models that came before.
+    ``kept`` is the site's memory of models that came before.
     """
     if not plan.method.is_compressed:
         return arrays
@@ -211,18 +209,18 @@ def unpack_order(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, An
 
 
 def pack_reply(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], received: Arrays) -> Arrays:
-    """What goes back, as it travels, to who sent what was ``received``; in full where it only looks as if it left."""
+    """The reply's arrays, compressed for who sent ``received``; in full where the model does not leave."""
     leaves = config.get(LEAVES, True)
     return pack(plan, sent, site, int(config[ROUND]), split(received, MODEL)) if leaves else sent
 
 
 def keyed_entropy(key: bytes, arrays: Arrays) -> int:
-    """128 bits that stand for these arrays, to those who know the ``key`` alone."""
+    """128 bits for these arrays, keyed by the site's secret."""
     return int.from_bytes(blake2b(digest_of(arrays).encode(), digest_size=16, key=key).digest())
 
 
 def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:
-    """A model's names, shapes and dtypes in a few words that differ where those differ, or the ``frozen`` numbers."""
+    """A model's signature: it differs where names, shapes, dtypes or the ``frozen`` numbers do."""
     description = json.dumps([[name, array.shape, str(array.dtype)] for name, array in model.items()])
     numbers = sum(array.size for array in model.values())
     signature = f"{len(model)} arrays, {numbers} numbers, {blake2b(description.encode(), digest_size=8).hexdigest()}"
@@ -234,7 +232,7 @@ def _names(config: dict[str, Scalar]) -> list[str]:
 
 
 def _of_routes(members: list[Arrays], config: dict[str, Scalar], routes: int) -> list[list[Arrays]]:
-    """The members of each route. Raises PlanError where an order does not say whose the models are that it brings."""
+    """The members of each route. Raises PlanError where an order's counts do not fit its models."""
     counts: list[int] = list(config.get(MEMBERS, ()))  # type: ignore[arg-type]
     if len(counts) != routes or sum(counts) != len(members) or min(counts) < 1:
         raise PlanError("the order does not say which of the models that came belong to which route")
@@ -251,13 +249,13 @@ def memory_for(plan: Plan, memory: Memory) -> Memory:
 
 
 def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) -> Fitted:
-    """Train what came, or the model that has stayed; ``client.sent_names`` names the arrays that leave, if any do."""
+    """Train what came, or the model that has stayed; ``client.sent_names`` names the arrays that leave."""
     if not isinstance(client.memory, StayingMemory):
         return client.fit(list(arrays.values()), _with_names(config, arrays))
     before = _set_out(client.memory, split(arrays, MODEL), config)
     if before is None:
         client.sent_names = []
-        return [], told_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
+        return [], reported_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
     received = join(**{MODEL: before.model})
     _, examples, metrics = client.fit(list(received.values()), _with_names(config, received))
     now, word = _trained(client, before, int(metrics[STEPS]))
@@ -276,7 +274,7 @@ def _with_names(config: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
 
 
 def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
-    """The model that has stayed here, as it was trained in this very round. Raises PlanError where there is none."""
+    """The model that has stayed here, trained in this very round. Raises PlanError where there is none."""
     kept = client.memory.read_kept() if isinstance(client.memory, StayingMemory) else None
     if kept is None or kept.of != config.get(REFERENCE):
         raise PlanError("this site has no model of this run that stays here")
@@ -284,7 +282,7 @@ def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
 
 
 def _set_out(memory: StayingMemory, model: Arrays, config: Mapping[str, Any]) -> Kept | None:
-    """Where the training sets out from; None where the site does not know it any more."""
+    """The model from which training starts; None where the site does not know it any more."""
     of, kept = int(config[REFERENCE]), memory.read_kept()
     if model and config[COMMON]:
         return Kept(model, model, model, of, 0)
@@ -294,7 +292,7 @@ def _set_out(memory: StayingMemory, model: Arrays, config: Mapping[str, Any]) ->
 
 
 def _trained(client: HospitalClient, before: Kept, steps: int) -> tuple[Kept, str | None]:
-    """What is kept after a training; where that made no model, it is what was there before, and a word says so."""
+    """What is kept after a training; where that made no sound model, what was before, and a word."""
     fault = fault_of(client.trained, {}, before.model, before.reference, float(client.plan.method.gate))
     if fault is not None:
         return before, UNSOUND
@@ -303,7 +301,7 @@ def _trained(client: HospitalClient, before: Kept, steps: int) -> tuple[Kept, st
 
 
 def _leaves(plan: Plan, now: Kept, config: Mapping[str, Any]) -> bool:
-    """Whether a model is sent unasked: it is beyond the bound, or the run ends."""
+    """Whether a model is sent unasked: beyond the bound, or at the run's end."""
     if not config.get(LEAVES, True):
         return False
     assert plan.method.divergence is not None
@@ -312,6 +310,6 @@ def _leaves(plan: Plan, now: Kept, config: Mapping[str, Any]) -> bool:
 
 
 def _sent(client: HospitalClient, kept: Kept) -> Arrays:
-    """The model on its way; the site's own check is to compare it with what its receiver knows of it."""
+    """The model on its way; the site's own check compares it with what its receiver has."""
     client.set_out, client.steps = join(**{MODEL: kept.sent}), kept.since
     return join(**{MODEL: kept.model})

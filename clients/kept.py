@@ -1,9 +1,8 @@
-"""What a site keeps of a run on its own disk, and packages of it: it can use the models without the coordinator.
+"""The models that a site keeps of a run on its own disk, and packages of them for use without the coordinator.
 
-In the folder of a run, ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is the common model of
-its end, and ``kept/own.safetensors`` the model that the site trained last; ``visitors/`` are the last that trained
-there, as they left (:class:`KeptVisitors`). Arrays alone are written while a run goes on; what makes a package of
-them comes when somebody asks for one.
+``kept/about.json`` in the run's folder says what the run is of, ``kept/common.safetensors`` is its last common model,
+``kept/own.safetensors`` the model that the site trained last, and ``visitors/`` holds the last that trained there
+(:class:`KeptVisitors`).
 """
 
 import json
@@ -30,7 +29,7 @@ from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.travel.moments import together
+from fedsmall.travel.moments import stack_members
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 
@@ -38,31 +37,29 @@ VISITORS_FOLDER = "visitors"  # in the run's folder at the site
 
 
 class KeptVisitors:
-    """What one run has left at this site, in ``folder``; the last ``count`` visitors of it."""
+    """The last ``count`` models that trained at this site in one run, as they left, in ``folder``."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._shelf, self.count = Shelf(folder), count
 
     def keep(self, t: int, model: Arrays) -> None:
-        """Keep a model as it leaves after round ``t``, and let go of those that are too old."""
+        """Keep a model as it leaves after round ``t``; later rounds and those beyond ``count`` are deleted."""
         self._shelf.put(t, model)
         self._shelf.drop(*(later for later in self.rounds() if later > t))
         self._shelf.drop(*self.rounds()[: -self.count])
 
     def rounds(self) -> list[int]:
-        """The rounds after which the kept visitors left, in order."""
+        """The rounds after which the kept models left, in order."""
         return self._shelf.rounds()
 
     def members(self) -> Arrays:
-        """The visitors as one result with a leading axis of members, oldest first; empty where there is none."""
+        """The kept models with a leading axis of members, oldest first; empty where there is none."""
         items = [item for t in self.rounds() if (item := self._shelf.get(t)) is not None]
-        return together([item.arrays for item in items]) if items else {}
+        return stack_members([item.arrays for item in items]) if items else {}
 
 
 def keep_visitor(run: Path, config: Mapping[str, Any], plan: Plan, sent: Arrays, site: str) -> None:
-    """Keep what an order has just trained at ``site``, as those read it who get it, in the folder of its ``run``; where
-    the plan asks for that.
-    """
+    """Keep the model that an order has just trained, as its receivers read it, where the plan has ``keep_last``."""
     if plan.method.keep_last and config.get(LEAVES, True):
         t, model = int(config[ROUND]), split(sent, MODEL)
         read = unpack(plan, pack(plan, join(**{MODEL: model}), site, t), model)
@@ -70,7 +67,7 @@ def keep_visitor(run: Path, config: Mapping[str, Any], plan: Plan, sent: Arrays,
 
 
 def worth_of_visitors(run: Path, config: Mapping[str, Any], client: HospitalClient) -> dict[str, float]:
-    """What a run's last visitors are worth together on the samples held out here: told once, at the end of the run."""
+    """The metrics of a run's last visitors together on the samples held out here, at the end of the run."""
     plan, held_out = client.plan, client.home.held_out
     if not plan.method.keep_last or int(config.get(ROUND, 0)) < plan.rounds or held_out is None:
         return {}
@@ -89,9 +86,7 @@ STAYS = {
 
 
 class Place(NamedTuple):
-    """Where and for whom models are kept: the folder of a run, its name, the site's data, and how many sites it has;
-    ``t`` is the round after which they were as they are kept.
-    """
+    """Where models are kept: the run's folder and name, the site's data, its count of sites, and their round ``t``."""
 
     folder: Path
     run: str
@@ -102,7 +97,7 @@ class Place(NamedTuple):
 
 
 class About(Frozen):
-    """What the kept models of a run are of, and what a row goes through to become what they take."""
+    """What the kept models of a run are of, and how a row becomes their input."""
 
     run: str
     site: str
@@ -113,9 +108,10 @@ class About(Frozen):
 
 
 def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, Any] | None = None) -> None:
-    """Keep a model of ``plan``, the common one or the site's own, unless it is only a part of one.
+    """Keep a model of ``plan``, with the ``metrics`` that the site reported; one that is only a part of a model is not
+    kept.
 
-    ``said`` is what the site answered about it. Raises PlanError for arrays that are not the plan's common model.
+    Raises PlanError for arrays that are not the plan's common model.
     """
     if has_own_models(plan):
         return
@@ -131,9 +127,9 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, 
 
 
 def load_kept(folder: Path, what: str) -> Stored | None:
-    """A package of what a site has kept of the run in ``folder``, "common", "own" or "visitors"; None for nothing.
+    """A package of the run's "common", "own" or "visitors" models; None where none are kept.
 
-    Of its data a package says how many sites there were: this site knows the counts of no other.
+    Of the training data it says the number of sites alone: a site knows no other's counts.
     """
     shelf = Shelf(folder / FOLDER)
     about = shelf.get(ABOUT)
@@ -166,7 +162,6 @@ def load_kept(folder: Path, what: str) -> Stored | None:
 
 
 def _measured(metrics: Mapping[str, Any], what: str) -> dict[str, float]:
-    """What the site found its common model worth, or its visitors, which it says beside."""
     of_visitors = {name.removeprefix(KEPT): float(value) for name, value in metrics.items() if name.startswith(KEPT)}
     of_model = {n: float(v) for n, v in metrics.items() if n != EXAMPLES and not n.startswith(KEPT)}
     return of_visitors if what == VISITORS else of_model

@@ -1,8 +1,6 @@
-"""``flwr-clientapp`` with the site's say: it takes Flower's place on the SuperExec's PATH and checks the bundle first.
+"""A ``flwr-clientapp`` on the SuperExec's PATH that checks the digest of a bundle before Flower installs it.
 
-A SuperExec starts the program called ``flwr-clientapp`` for every message, and Flower then installs and imports
-whatever bundle the server sent. This program puts one check in front of that: the digest of the bundle's contents must
-be among those that the site's policy approves, else nothing of it is unpacked and the server is told in one line.
+A bundle whose digest the site's policy does not approve is not unpacked, and the server is told so in one line.
 """
 
 import hashlib
@@ -25,7 +23,7 @@ APPROVED = "FEDSMALL_BUNDLES"  # the approved digests, separated by commas; set 
 
 
 def bundle_digest(content: bytes) -> str:
-    """SHA-256 over the names and contents of a bundle's files; how they were compressed does not matter.
+    """SHA-256 over the names and contents of a bundle's files, whatever their compression.
 
     Raises PolicyError for a bundle that is no zip file or names a file twice.
     """
@@ -48,7 +46,7 @@ def _file_digest(bundle: zipfile.ZipFile, name: str) -> str:
 
 
 def app_name(content: bytes) -> str:
-    """What a readable bundle calls itself, "publisher/name version"; its sender's word, so cut to plain letters."""
+    """A bundle's own name, "publisher/name version", cut to plain letters: it is its sender's word."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as bundle, bundle.open("pyproject.toml") as file:
             about = tomllib.loads(file.read(PIECE).decode())

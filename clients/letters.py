@@ -1,8 +1,7 @@
-"""What the letters of one run need at a site, on its own disk: keys, what it has seen of the run, and what it gave out.
+"""A site's part of sealed handovers in one run, on its own disk: keys, transcript, and what it gave out.
 
-All of it lies in the run's folder at the site, so that a station that is killed goes on as it was. What a letter must
-never tell twice is written down before it leaves: the seeds that hide a summand with the summand's digest, and the set
-of sites for whose sum this site has helped.
+Whatever a letter must never tell twice is written down before it leaves: the seeds that hide a summand with its digest,
+and the set of sites for whose sum this site has helped.
 """
 
 import json
@@ -37,19 +36,19 @@ ENDED = "ended"
 
 
 class Desk:
-    """One run's letters at ``site``; ``identity`` is the secret of the site's, ``run`` the run's name and id."""
+    """One run's letters at ``site``; ``identity`` is the site's secret, ``run`` the run's name and id."""
 
     def __init__(self, folder: Path, site: str, run: str, identity: bytes) -> None:
         self.folder, self.site, self.run, self._identity = folder / FOLDER, site, run, identity
         self._shelf, self._sent = Shelf(self.folder), Shelf(self.folder / "sent")
 
     def announce(self) -> Announcement:
-        """What the site announces in this run: the same however often it is asked."""
+        """The site's announcement in this run: always the same one."""
         keys = self._own()
         return announce(self.site, self.run, self._identity, bytes.fromhex(keys["key"]), keys["nonce"])
 
     def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
-        """Check what all ``sites`` of the run announce against the ``roll``, keep it, and reveal what was drawn here.
+        """Check the announcements of all ``sites`` against the ``roll``, keep them, and reveal this site's nonce.
 
         Raises LetterError that names the first site which is not who it should be.
         """
@@ -69,9 +68,9 @@ class Desk:
         return str(self._own()["nonce"])
 
     def open(self, plan: Plan, order: Order) -> "OpenDesk":
-        """The desk at work under a run's plan, whose seed was fixed before anything that all sites drew was revealed.
+        """The desk under a run's plan, whose seed was fixed before any nonce was revealed.
 
-        Raises LetterError where its routes are not what all sites have drawn.
+        Raises LetterError where the routes do not follow from the nonces of all sites.
         """
         announced, roll = self.read_announced()
         if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
@@ -86,7 +85,7 @@ class Desk:
         return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
 
     def read_announced(self) -> tuple[dict[str, Announcement], str]:
-        """What all sites of the run announced, and the digest of the roll. LetterError where they were never told."""
+        """The announcements of all sites and the digest of the roll. Raises LetterError where there are none."""
         kept = self._read("announced")
         if kept is None:
             raise LetterError("this site was never told the keys of this run")
@@ -98,34 +97,34 @@ class Desk:
         return Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
 
     def keep_thread(self, thread: Thread) -> None:
-        """Remember what was seen of the run."""
+        """Write the transcript down."""
         self._write("thread", thread.at)
 
     def keep_common(self, group: int, model: Arrays) -> None:
-        """Remember the last common model of a group: what is trained where a letter may not be used."""
+        """Write down a group's last common model: it is trained where a letter may not be used."""
         self._shelf.put(f"common.{group}", model)
 
     def common(self, group: int) -> Arrays | None:
-        """The last common model of a group that came here; None where none ever did."""
+        """A group's last common model; None where none ever came."""
         item = self._shelf.get(f"common.{group}")
         return item.arrays if item else None
 
     def keep_sent(self, t: int, content: bytes) -> None:
-        """Keep a traveller as it was sealed after round ``t``, and let go of the oldest."""
+        """Keep a model as it was sealed after round ``t``, and delete the oldest."""
         # not flushed: without it a traveller is replaced, and none is lost
         self._sent.write(f"{t:09d}{ARRAYS}", content, flush=False)
         self._sent.drop(*self._sent.rounds()[:-SENT])
 
     def sent(self, t: int) -> bytes:
-        """The traveller that was sealed after round ``t``. LetterError where it is gone."""
+        """The model sealed after round ``t``. Raises LetterError where it is gone."""
         if (content := self._sent.read(f"{t:09d}{ARRAYS}")) is None:
             raise LetterError(f"the traveller of round {t} is not kept here any more")
         return content
 
     def seeds(self, t: int, helpers: Sequence[str], summand: np.ndarray, of: str = "") -> dict[str, bytes]:
-        """The seeds that hide this summand of round ``t``: the same for the same numbers, and none for others.
+        """The seeds that hide the summand of round ``t``: the same for the same numbers; LetterError for other numbers.
 
-        The sum is ``of`` something else than models where that is not empty.
+        ``of`` names a sum of something else than models.
         """
         seeds_by_sum, mark, key = self._read("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
         if (kept := seeds_by_sum.get(key)) is not None:
@@ -138,14 +137,14 @@ class Desk:
         return fresh
 
     def note_help(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
-        """Write down for whose sum this site helps; LetterError where it has helped for another set of sites before."""
+        """Write down for whose sum this site helps. Raises LetterError where it has helped for another set of sites."""
         helped, key = self._read("helped") or {}, f"{_sum(of, t)}.{group}"
         if helped.setdefault(key, list(sites)) != list(sites):
             raise LetterError(f"this site has helped to open the sum of round {t} before, of other sites")
         self._write("helped", helped)
 
     def count_readdressed(self, t: int, to: str, most: int) -> None:
-        """Count a traveller that goes to another site than it was sealed for; LetterError where they are too many."""
+        """Count a model that goes to another site than it was sealed for. Raises LetterError beyond ``most``."""
         readdressed, mark = self._read("readdressed") or [], [t, to]
         if mark not in readdressed:
             if len(readdressed) >= most:
@@ -153,11 +152,11 @@ class Desk:
             self._write("readdressed", [*readdressed, mark])
 
     def has_announced(self) -> bool:
-        """Whether the keys of all are here."""
+        """Whether the keys of all sites are here."""
         return (self.folder / "announced.json").exists()
 
     def end(self) -> None:
-        """Say that the run is over; its keys go when the site hears of another (:func:`destroy_ended`)."""
+        """Mark the run as over; its keys are deleted when another begins (:func:`destroy_ended`)."""
         if self.folder.exists():
             write_private(self.folder / ENDED, b"")
 
@@ -180,10 +179,7 @@ class Desk:
 
 @dataclass
 class OpenDesk:
-    """A run's ``desk`` at work: who writes and opens letters, whose ways they go, and what was seen of the run by now.
-
-    It holds from order to order, for what it is made of does not change in a run.
-    """
+    """A run's ``desk`` under its plan: keys, routes and transcript. It holds for all orders of the run."""
 
     desk: Desk
     plan: Plan
@@ -194,7 +190,7 @@ class OpenDesk:
     starts: dict[int, Arrays] = field(default_factory=dict)  # the groups' first models, as far as they were asked for
 
     def is_for(self, desk: Desk, plan: Plan, order: Order) -> bool:
-        """Whether it is the desk of this order."""
+        """Whether this is the open desk of an order."""
         same = (self.desk.folder, self.desk.run) == (desk.folder, desk.run)
         return same and self.nonces == order.nonces and self.plan == plan and desk.has_announced()
 
@@ -204,15 +200,12 @@ def _sum(of: str, t: int) -> str:
 
 
 def random_hex(count: int) -> str:
-    """So many random bytes, in hexadecimal digits."""
+    """``count`` random bytes, in hexadecimal digits."""
     return secrets.token_hex(count)
 
 
 def destroy_ended(runs: Path, but: Path) -> None:
-    """Delete the keys of all runs in a site's folder that are over, and whatever of models was kept for letters.
-
-    Of the run ``but``, which is taken up again, nothing is deleted.
-    """
+    """Delete the keys and models that were kept for letters of all runs that are over, but of the run in ``but``."""
     for mark in set(runs.glob(f"*/{FOLDER}/{ENDED}")) - {but / FOLDER / ENDED}:
         for path in sorted(mark.parent.rglob("*")):
             if path.is_file() and path != mark:
@@ -220,9 +213,9 @@ def destroy_ended(runs: Path, but: Path) -> None:
 
 
 def check_identities(home: Path, identities: Mapping[str, str], pinned: str | None) -> list[str]:
-    """Who is new among the consortium's identities that were ``told``; all are remembered in ``home``.
+    """The new names among the consortium's ``identities``; all are remembered in ``home``.
 
-    Raises LetterError where they are not what the policy has ``pinned`` (a digest), or a site's is another than before.
+    Raises LetterError where the digest is not the one ``pinned`` by the policy, or a site's identity has changed.
     """
     if pinned is not None and pinned.removeprefix("sha256:") != roll_digest(identities):
         raise LetterError(
@@ -243,7 +236,7 @@ def check_identities(home: Path, identities: Mapping[str, str], pinned: str | No
 
 
 def identity_of(path: Path) -> bytes:
-    """A site's identity, the secret half. Raises PlanError where it has none."""
+    """The secret half of a site's identity. Raises PlanError where it has none."""
     if not path.exists():
         raise PlanError(
             "this site has no identity for letters yet; `fedsmall site keygen` makes one, and its public half goes to "
@@ -253,7 +246,7 @@ def identity_of(path: Path) -> bytes:
 
 
 def arrays_in(content: bytes, who: str) -> Arrays:
-    """The arrays in what ``who`` has sealed. Raises LetterError where these are none."""
+    """The arrays in what ``who`` has sealed. Raises LetterError where it cannot be read."""
     try:
         return dict(load(content))
     except (SafetensorError, ValueError, KeyError, TypeError):
@@ -261,7 +254,7 @@ def arrays_in(content: bytes, who: str) -> Arrays:
 
 
 def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
-    """What a letter of ``who`` holds, in full. LetterError where codes are not of a model ``like`` the run's."""
+    """The arrays of a letter of ``who``, decompressed. Raises LetterError unless they fit a model ``like`` this."""
     try:
         return unpack(plan, held, like)
     except CodecError as error:
@@ -269,9 +262,10 @@ def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
 
 
 def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays | None, who: str) -> None:
-    """Raise LetterError, with the sender's name, unless a model may be trained on.
+    """Raise LetterError, naming the sender, unless a model may be trained on.
 
-    It must be like the ``expected`` one, finite, and, where ``last`` is a common model, of no absurd size beside it.
+    It must have the shapes of ``expected``, be finite and, where ``last`` is a common model, not absurdly large beside
+    it.
     """
     if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
         raise LetterError(f"what {who} sent is no model of this run")
@@ -283,7 +277,7 @@ def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays |
 
 
 def check_beside(model: Arrays, carried: Arrays, who: str) -> None:
-    """Raise LetterError, with the sender's name, unless what was sent beside a model fits it."""
+    """Raise LetterError, naming the sender, unless the arrays beside a model fit it."""
     shapes = {name: array.shape for name, array in model.items()}
     if any(array.shape != shapes.get(name.rpartition("/")[2], ()) for name, array in carried.items()):
         raise LetterError(f"what {who} sent beside its model fits no part of it")
@@ -293,7 +287,7 @@ def check_beside(model: Arrays, carried: Arrays, who: str) -> None:
 
 
 def fault_of(model: Arrays, carried: Arrays, received: Arrays, last: Arrays, gate: float) -> str | None:
-    """Why a model that was trained on what ``came`` may not leave, or None where it may; ``last`` is a common model."""
+    """Why a model trained from ``received`` may not leave; None where it may. ``last`` is a common model."""
     if not (_finite(model) and _finite(carried)):
         return "it holds a number that is not finite"
     if not gate:

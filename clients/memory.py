@@ -1,9 +1,8 @@
-"""What a site remembers of a run between contacts, behind one small interface with two homes.
+"""A site's memory of a run between contacts: in Flower's Context, or on the site's own disk.
 
-In a simulation Flower's Context keeps it. In a deployment a restarted SuperNode loses its Context, so there it is on
-the site's own disk, a version for every round that wrote one: a contact may be asked for twice (the answer was lost, or
-the coordinator went back to its last journal entry), and whoever is asked for round t again must start from what it
-remembered before t, or the answer would differ. So a version is read by the round that asks, and a few are kept.
+A restarted SuperNode loses its Context, so real sites write a version for every round. A contact may be asked for twice
+(the answer was lost, or the coordinator went back in its journal), and round t must start from the memory before t
+again: a version is read by the round that asks.
 """
 
 from pathlib import Path
@@ -47,25 +46,25 @@ class ContextMemory:
 
 
 class RoundMemory:
-    """The memory of one run, in ``folder``, as the local training up to round ``t`` sees it."""
+    """The memory of one run, in ``folder``, as training up to round ``t`` sees it."""
 
     def __init__(self, folder: Path, t: int) -> None:
         self.t, self._shelf = t, Shelf(folder)
 
     def read(self) -> Arrays:
-        """What was remembered by the last round before ``t``; empty where there is none."""
+        """The memory written by the last round before ``t``; empty where there is none."""
         before = [t for t in self._shelf.rounds() if t < self.t]
         item = self._shelf.get(before[-1]) if before else None
         return item.arrays if item else {}
 
     def write(self, arrays: Arrays) -> None:
-        """Remember these arrays as of round ``t``, and let go of the oldest versions."""
+        """Write these arrays as of round ``t``, and delete the oldest versions."""
         self._shelf.put(self.t, arrays)
         self._shelf.drop(*self._shelf.rounds()[:-KEEP])
 
 
 def memories_of(run: Path, t: int) -> tuple[RoundMemory, RoundMemory]:
-    """What a site remembers of training and of models on their way, in a run's folder, as round ``t`` sees it."""
+    """The memories of training, and of compressed models on their way, in a run's folder, as round ``t`` sees them."""
     return RoundMemory(run, t), RoundMemory(run / TRAVEL, t)
 
 
@@ -75,7 +74,7 @@ STAYS = "stays/"  # begins the names of it in the site's memory, beside what tra
 class Kept(NamedTuple):
     """A ``model`` as it was trained last, the one that the site was sent last, and the last that all sites had.
 
-    ``since`` are the optimizer steps since it was ``sent`` one, and ``reference`` was made after round ``of``.
+    ``since`` counts the optimizer steps since ``sent``; ``reference`` was made after round ``of``.
     """
 
     model: Arrays
@@ -86,7 +85,7 @@ class Kept(NamedTuple):
 
 
 class StayingMemory:
-    """A site's memory of which training sees its own part alone."""
+    """A site's memory with a model that stays; training sees its own part alone."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -97,7 +96,7 @@ class StayingMemory:
         return {name: array for name, array in self._memory.read().items() if not name.startswith(STAYS)}
 
     def write(self, arrays: Arrays) -> None:
-        """What training remembers; it is written down with the model (:meth:`keep`)."""
+        """Take the memory of training; :meth:`keep` writes it down with the model."""
         self._trained = dict(arrays)
 
     def read_kept(self) -> Kept | None:
@@ -110,7 +109,7 @@ class StayingMemory:
         return Kept(model, sent, reference, int(held["of"]), int(held["since"]))
 
     def keep(self, kept: Kept) -> None:
-        """Remember a model, and what training has written."""
+        """Write down a model with the memory of training."""
         models = join(model=kept.model, sent=kept.sent, reference=kept.reference)
         held = {**models, "of": np.array(kept.of), "since": np.array(kept.since)}
         stays = {f"{STAYS}{name}": np.asarray(array) for name, array in held.items()}

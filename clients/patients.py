@@ -1,4 +1,4 @@
-"""Patient-level privacy at a real site: what its patients have spent over all runs, and answers that are given once."""
+"""Patient-level privacy at a real site: the account over all runs, and answers that are given once."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ from fedsmall.wire import ROUND, ROUNDS, Arrays
 
 
 def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], run: str) -> None:
-    """Raise PolicyError where the whole of a run, on top of all others, would cost more than the policy allows.
+    """Raise PolicyError where a whole run, on top of all others, would cost more than the policy allows.
 
-    Asked at the roll call, so that a run does not stop in its middle. ``seat`` is the site's place, and of how many.
-    PlanError where the plan's noise is too small for any cost to be counted.
+    It is asked at the roll call, so that no run stops in its middle. ``seat`` is the site's index and the count of
+    sites. Raises PlanError where the plan's noise is too small for any cost to be counted.
     """
     check_noise(plan, {seat[0]: samples}, seat[1])
     whole = protection_of(plan, samples, *seat).charge(steps_of(plan, *seat))
@@ -34,10 +34,10 @@ def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, sea
 def charge_contact(
     log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], config: Mapping[str, Any]
 ) -> None:
-    """Charge the steps that an order asks for, before any is taken. Raises PolicyError where they are not allowed.
+    """Charge an order's steps before any is taken. Raises PolicyError where they are not allowed.
 
-    More may be charged than is ever sent, never less. Raises PlanError for steps beyond those of the plan, whose noise
-    is right for so many and no more.
+    More may be charged than is ever sent, never less. Raises PlanError for steps beyond the plan's, for which its noise
+    was computed.
     """
     rounds = int(config[ROUNDS])
     assert plan.recipe.steps is not None
@@ -52,7 +52,7 @@ def charge_contact(
 
 
 def spent_here(log: SiteLog, delta: float) -> list[tuple[str, float]]:
-    """For each run, the epsilon that it has cost this site's patients; at the end, under "all runs", that of all."""
+    """For each run, the epsilon that it has cost this site's patients; at the end that of "all runs"."""
     charges = log.charges()
     runs = dict.fromkeys(run for run, _ in charges)
     epsilons = [(run, epsilon_of([charge for of, charge in charges if of == run], delta)) for run in runs]
@@ -60,9 +60,9 @@ def spent_here(log: SiteLog, delta: float) -> list[tuple[str, float]]:
 
 
 def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callable[[], Answer]) -> Answer:
-    """The answer to an order; where the same was given before, that one, bit by bit: it costs nothing to tell it again.
+    """The answer to an order; the very same order gets the very same answer, at no further cost.
 
-    The answers to the last few rounds are kept. An order that differs in anything is another, and is answered anew.
+    The answers to the last few rounds are kept. An order that differs in anything is answered anew.
     """
     words = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | list | tuple)}
     digest = digest_of(arrays) + json.dumps(words, sort_keys=True, default=list)

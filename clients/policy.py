@@ -1,7 +1,7 @@
-"""The site's own policy: what it allows, read from its own file and enforced by its own program before it answers.
+"""The site's policy: what it allows, read from its own file and enforced by its own program before it answers.
 
-The server's word is not taken for anything that the site can know itself: samples, rounds, what privacy was spent. What
-only the server knows, the number of sites, is taken from its order, and written into the site's log.
+Samples, rounds and spent privacy are the site's own counts; the number of sites, which only the server knows, is taken
+from its order and logged.
 """
 
 import signal
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PolicyError
-from fedsmall.evaluation.stopping import told_by_key
+from fedsmall.evaluation.stopping import unseen_key
 from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
@@ -33,38 +33,33 @@ SLACK = 1e-6  # sums of epsilons are rounded
 
 
 class Policy(Frozen):
-    """What a site allows. An empty list allows all of its kind; ``clip``, ``noise`` and ``budget`` None demand nothing.
+    """What a site allows. An empty list allows all of its kind; None demands nothing.
 
-    ``judge`` is whether sums over the patients here may be told: over those trained on or kept back, of models that
-    never saw them (``validate``, ``stop``), and over those held out, of the common model at a run's end.
-    ``permute`` is whether models trained here may be handed on to another site, and ``least_blur`` the noise demanded
-    then, as :class:`fedsmall.parts.Privacy` counts it. ``least_batch`` is the least number of samples in a step.
-    Before a model leaves, the site tries to read its own patients from it: where it finds more than ``most_read``, it
-    does what ``when_read`` says.
+    ``judge``: sums over patients here may be told, over those trained on or kept back of models that never saw them
+    (``validate``, ``stop``), and over those held out of the common model at a run's end. ``permute``: models trained
+    here may be handed on, with at least ``least_blur`` as noise (:class:`fedsmall.parts.Privacy`). ``least_batch`` is
+    the least number of samples in a step. Before a model leaves, the site tries to read its own patients from it, and
+    beyond ``most_read`` does what ``when_read`` says.
 
-    ``clip`` is the largest norm allowed, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta``
-    that all runs on this site's data may spend together, at the level of the site. ``most_epsilon`` is the most epsilon
-    at ``delta`` that all runs may cost a patient, and demands patient-level privacy, as ``least_lot`` does, the least
-    expected number of samples in a step. ``bundles`` are the digests of the Flower bundles whose code
-    may be loaded here; "own" stands for the one that the fedsmall installed here would send. ``devices`` are those that
-    may train here; "cuda" stands for every GPU. Where ``approve``, each new run waits until somebody here has said yes
+    ``clip`` is the largest norm, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta`` of all
+    runs together, at the level of the site. ``most_epsilon`` is the most epsilon at ``delta`` that all runs may cost a
+    patient; it demands patient-level privacy, as does ``least_lot``, the least expected number of samples in a step.
+    ``bundles`` are digests of Flower bundles whose code may be loaded; "own" is the one of the fedsmall installed here.
+    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes
     (:mod:`fedsmall.clients.consent`).
 
-    ``most_rounds`` are the local rounds of a plan, and those that a run may train here with what it has trained anew.
-    ``least_per_class`` is the least number of samples of every class that the site has. ``most_orders_per_minute`` and
-    ``most_order_mib`` are how many orders, and how much in one, are taken, and ``most_order_minutes`` is how long the
-    site works on one. What is kept of a run is deleted
-    ``forget_after_days`` after it was last heard of, and sealed by the key in the file ``rest_key``
-    (:mod:`fedsmall.clients.shelf`); None keeps it, and as it is.
+    ``most_rounds`` limits a plan's local rounds, and those of a run here with what it trains anew. ``least_per_class``
+    is the least number of samples of every class. ``most_orders_per_minute``, ``most_order_mib`` and
+    ``most_order_minutes`` limit orders, their size, and the work on one. A run is deleted ``forget_after_days`` after
+    it was last heard of, and sealed by the key in the file ``rest_key`` (:mod:`fedsmall.clients.shelf`).
 
-    ``sealed`` demands that models which are handed on go in letters that no server opens, ``secure`` that a server
-    learns of an average the sum alone. ``roll`` pins the identities of all sites of the consortium, by their digest;
-    ``most_readdressed`` is how many travellers of a run may be sealed anew because the one they went to was silent.
+    ``sealed`` demands that models are handed on in letters that no server opens, ``secure`` that a server learns only
+    the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
+    run that are sealed anew because a site was silent.
 
-    ``columns`` is whether the site takes part in runs over split columns (an extension), in which
-    other sites learn which patients both have, and ``least_side`` how many of them either side of a split must hold.
-    ``predict_from`` is the table, beside the policy's own file, of new patients about whom such a forest may be asked;
-    None lets none be asked here.
+    ``columns``: the site takes part in runs over split columns (an extension), in which other sites learn which
+    patients both have; ``least_side`` of them must be on either side of a split. ``predict_from`` is the table of new
+    patients, beside the policy's file, about whom such a forest may be asked.
     """
 
     tasks: tuple[str, ...] = ()
@@ -105,11 +100,10 @@ class Policy(Frozen):
     def check_plan(
         self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1, per_class: int | None = None
     ) -> None:
-        """Raise PolicyError, in one line, unless this site may take part in the plan.
+        """Raise PolicyError, in one line without a number of the site's, unless this site may take part in the plan.
 
-        ``task`` is the name of the site's own task, ``samples`` what it would train on, ``sites`` what the server says
-        of the federation, ``numbers`` how many a model has, ``per_class`` the samples of the site's rarest class, where
-        there are classes. The line names no number of the site's.
+        ``task`` is the name of the site's own task, ``samples`` its training samples, ``sites`` the server's count,
+        ``numbers`` the size of a model, ``per_class`` the samples of the site's rarest class.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:
@@ -124,7 +118,7 @@ class Policy(Frozen):
             )
         if sites < self.least_sites:
             raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
-        if (key := told_by_key(plan)) is not None and not self.judge:
+        if (key := unseen_key(plan)) is not None and not self.judge:
             raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {key} out")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
@@ -135,12 +129,12 @@ class Policy(Frozen):
         self._check_hops(plan, numbers, sites)
 
     def check_budget(self, epsilon: float) -> None:
-        """Raise PolicyError where ``epsilon``, spent after the contact that is asked for, is over the budget."""
+        """Raise PolicyError where ``epsilon``, after the contact that is asked for, is over the budget."""
         if self.budget is not None and not epsilon <= self.budget:
             raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
 
     def check_patients(self, epsilon: float, plan: Plan) -> None:
-        """Raise PolicyError where ``epsilon``, at the policy's delta, is more than a patient here may be charged."""
+        """Raise PolicyError where ``epsilon``, at the policy's delta, is more than a patient may be charged."""
         if self.most_epsilon is not None and not epsilon <= self.most_epsilon * (1 + SLACK):
             raise PolicyError(
                 f"with this the runs on this site's patients would cost more than epsilon {self.most_epsilon:g} at "
@@ -148,7 +142,7 @@ class Policy(Frozen):
             )
 
     def check_device(self, device: str) -> None:
-        """Raise PolicyError unless the site's program may train on the device that it is started with."""
+        """Raise PolicyError unless the site may train on this device."""
         if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:
             raise PolicyError(f'device "{device}" is not among those allowed here ({", ".join(self.devices)})')
 
@@ -225,7 +219,7 @@ class Policy(Frozen):
 
 
 def load_policy(path: Path) -> Policy:
-    """The policy in a TOML file. Raises PolicyError, naming the key, if it cannot be read: nothing is allowed then."""
+    """The policy in a TOML file. Raises PolicyError, naming the key, where it cannot be read."""
     try:
         values = read_toml(path)
     except FileNotFoundError:
@@ -257,7 +251,7 @@ LOOK_S = 0.5  # how often it is asked whether work on an order may go on
 
 
 class CutError(BaseException):
-    """Work on an order was cut for this ``reason``; nothing that catches errors of the work itself catches this."""
+    """Work on an order was cut for this ``reason``; no handler of ordinary errors catches it."""
 
     def __init__(self, reason: PolicyError) -> None:
         super().__init__(str(reason))
@@ -265,7 +259,7 @@ class CutError(BaseException):
 
 
 class Pace:
-    """When the last orders came; a refused one counts too, so that asking more often does not help."""
+    """The times of the last orders; refused ones count too."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -297,11 +291,10 @@ def check_time(policy: Policy, seconds: float) -> None:
 
 @contextmanager
 def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
-    """Ask again and again, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
+    """Check every half second, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
 
-    Wherever the work is: between two steps of Python, so a single operation on arrays is waited for. It is as if the
-    program had been killed there, and whoever goes on is to go by what is on the disk. A program does so in its main
-    thread, as a station answers; in others nothing is cut.
+    It ends between two steps of Python, as if the program had been killed there: go on by what is on the disk. Works in
+    the main thread, where a station answers; in others nothing is cut.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -328,7 +321,7 @@ def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
 
 
 def least_of_a_class(raw: RawSite) -> int | None:
-    """How many samples of its rarest class a site trains on, of those it has; None where there are no classes."""
+    """The samples of a site's rarest class; None where there are no classes."""
     if raw.task.kind != "classes" or not len(raw.train):
         return None
     _, counts = np.unique(raw.train.y, return_counts=True)

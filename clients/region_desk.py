@@ -1,9 +1,8 @@
 """The program that speaks for a region in the federation above it, as a station does for a hospital.
 
-To the server above a region is a site like any other: at the roll call it tells what its hospitals have said together,
-its training is the region's own run up to the round in which regions meet, and what it sends is the region's common
-model, and how many samples are behind it. It holds no data: the region's server leaves in a folder what is to go up,
-and finds there what has come down (:mod:`fedsmall.travel.handover`). So either may be killed at any time.
+To the server above, a region is a site: its training is the region's own run up to the next round in which regions
+meet, and its model the region's common one. It holds no data: the region's server exchanges models with it in a folder
+(:mod:`fedsmall.travel.handover`), so either may be killed at any time.
 """
 
 import json
@@ -36,7 +35,7 @@ POLL_S = 0.05
 
 @dataclass
 class RegionDesk:
-    """Speaks for the region ``name``, whose server keeps its runs in ``runs``; this program writes to ``home``."""
+    """The client of the region ``name``, whose server keeps its runs in ``runs``; it writes to ``home``."""
 
     name: str
     runs: Path
@@ -51,7 +50,7 @@ class RegionDesk:
         self._door = LoggedAnswers(log, ends, Consent(self.home, log).is_new, self._handle)
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
-        """What the region answers to one message; a refusal or a failure is an answer too, of one line."""
+        """The answer to one message; a refusal or a failure is an answer of one line."""
         return self._door.answer(kind, config, arrays)
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -68,7 +67,7 @@ class RegionDesk:
         return handlers[kind](home, config, arrays)
 
     def _home_of(self, config: Mapping[str, Any]) -> Path:
-        """The folder of the region's own run of the same name. Raises WaitsError where it was not started yet."""
+        """The folder of the region's run of the same name. Raises WaitsError where it was not started yet."""
         run = str(config.get(RUN, ""))
         if not RUN_NAME.fullmatch(run):
             raise PlanError("the order does not say of which run it is")
@@ -77,7 +76,7 @@ class RegionDesk:
         return self.runs / run
 
     def _check_plan(self, asked: Plan, home: Path, config: Mapping[str, Any]) -> None:
-        """Raise PlanError where what is run above is another plan, other regions, or another run of that name."""
+        """Raise PlanError where the run above has another plan, other regions, or another id than before."""
         sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
         if sheet.region != self.name or self.name not in config.get(SITES, ()):
             raise PlanError(f"the run here is one of region {sheet.region!r}, and {self.name!r} was asked")
@@ -127,14 +126,13 @@ class RegionDesk:
 
 
 def _as_begun(asked: Plan, plan: Plan) -> Plan:
-    """A plan without what follows from an agreement: above, balanced weights are numbers once all have told theirs."""
+    """The plan above with balanced weights, which are numbers there once all sites have told theirs."""
     if plan.recipe.class_weights != BALANCED or asked.recipe.class_weights is None:
         return asked
     return asked.model_copy(update={"recipe": asked.recipe.model_copy(update={"class_weights": BALANCED})})
 
 
 def _ended(home: Path) -> str:
-    """That the region's own run ended early, where it did, and why."""
     try:
         reason = json.loads((home / "failure.json").read_text())["reason"]
     except (OSError, ValueError, LookupError):

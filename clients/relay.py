@@ -1,7 +1,6 @@
-"""From a message to the site's station and back; and the ClientApp of the classic programs, which does nothing else.
+"""Messages passed on to the site's station, and the ClientApp of Flower's classic programs, which does only that.
 
-All that takes time to load (torch, the data, the model) lives in the station (:mod:`fedsmall.clients.station`), which
-is also the only one that can read the data: who passes messages on needs no right to, and reads no number in a model.
+torch, the data and the model live in the station (:mod:`fedsmall.clients.station`), which alone may read the data.
 """
 
 import os
@@ -13,7 +12,7 @@ from flwr.clientapp import ClientApp
 from fedsmall.clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.entry_points import HANDLERS, extensions
-from fedsmall.frames import FrameError, header_and_block, joined, pieces_of, with_block
+from fedsmall.frames import FrameError, header_and_block, join_pieces, pieces_of, with_block
 from fedsmall.sealing.words import BEFORE, HELP, READDRESS
 from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
@@ -39,7 +38,7 @@ app = ClientApp()
 
 
 def relay_any(message: Message, context: Context) -> Message:
-    """What the app does with every kind of message: the station knows what each is."""
+    """Pass any message on: the station knows what each is."""
     return relay(message)
 
 
@@ -49,9 +48,9 @@ for kind in KINDS:
 
 
 def relay(message: Message) -> Message:
-    """Pass a message on to the station and bring back its answer; an error is one line that the station wrote."""
+    """The station's answer to a message; an error is one line that the station wrote."""
     try:
-        frame = joined(message.content.config_records.values())
+        frame = join_pieces(message.content.config_records.values())
     except FrameError as error:
         return refusal(message, f"the order cannot be read: {error}")
     sign = signer(Path(os.environ[KEY])) if KEY in os.environ else None
@@ -59,9 +58,9 @@ def relay(message: Message) -> Message:
 
 
 def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:
-    """The answer of the station at ``path`` to a message whose frame is here, arrays unread on both ways.
+    """The answer of the station at ``path`` to a message in ``frame``; its arrays stay unread.
 
-    Where the site's log stands is signed here: the station, which says so, has no key.
+    The log statement is signed here, for the station has no key.
     """
     kind = KINDS.get(message.metadata.message_type)
     if kind is None:
@@ -85,5 +84,5 @@ def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = Non
 
 
 def refusal(message: Message, reason: str, code: int = REFUSED) -> Message:
-    """An answer that is no more than one line."""
+    """An answer of one line."""
     return Message(Error(code=code, reason=reason), reply_to=message)

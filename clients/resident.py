@@ -1,9 +1,8 @@
-"""The one program of a site that speaks to the network: takes orders, passes them to the station, sends its answers.
+"""The site's program on the network: it takes orders, passes them to the station and sends its answers.
 
-It stands in place of Flower's SuperNode, its SuperExec and a fresh ClientApp for every message, and speaks the
-SuperNode's own protocol (:mod:`fedsmall.clients.fleet`). It opens no port, and imports and runs nothing that the server
-sends. A run's bundle is read once, for its digest: an app that the policy does not approve gets no order to the
-station.
+It replaces Flower's SuperNode, SuperExec and ClientApp processes and speaks the SuperNode's protocol
+(:mod:`fedsmall.clients.fleet`). It opens no port and runs no code of the server: a run's bundle is read once, for its
+digest, and orders of an app that the policy does not approve never reach the station.
 """
 
 import signal
@@ -26,7 +25,7 @@ from fedsmall.clients.relay import KILLED, answer_of, refusal
 from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
-from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, joined, leaves
+from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, join_pieces, leaves
 
 SHORTEST_S, LONGEST_S = 0.08, 3.0  # between two questions to the server, which costs it 5 ms to answer
 PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do
@@ -39,9 +38,9 @@ GIVEN = "given"  # beside the order in hand: its answer, from before it is sent 
 class Resident:
     """One site's program: ``fleet`` is its line to the server, ``station`` the path of the station's socket.
 
-    ``approved`` are the digests of bundles that the policy approves, separated by commas. ``taken`` is where the order
-    in hand is written down: a program that was killed says so when it is back, and is sent the order again. An answer
-    is written down too before it is sent: a server that has a part of one takes no other.
+    ``approved`` are the approved digests of bundles, separated by commas. The order in hand is written to ``taken``:
+    after a kill the program says so, and is sent the order again. An answer is written down before it is sent, for a
+    server that has a part of one takes no other.
     """
 
     fleet: Fleet
@@ -66,7 +65,7 @@ class Resident:
             time.sleep(min(max((time.monotonic() - since) / PATIENCE, SHORTEST_S), LONGEST_S))
 
     def connect(self) -> None:
-        """Connect, however long it takes; then give back an order that was in hand when this program was killed."""
+        """Connect, however long it takes; then answer the order that was in hand when this program was killed."""
         if not self._let_in() and self._in_hand() is None:
             self.fleet.release()  # an order that was on its way here may be lost: who is seen away is sent it again
             time.sleep(AWAY_S)
@@ -79,7 +78,7 @@ class Resident:
             self._settle(message, lambda: given, again=True)
 
     def _let_in(self) -> bool:
-        """Dial until the server lets the site in; False where it had counted the site as connected all the while."""
+        """Dial until admitted; False where the server had counted the site as connected all the while."""
         wait = FIRST_WAIT_S
         while True:
             try:
@@ -147,7 +146,7 @@ class Resident:
             if size > MOST_ARRAYS_BYTES:
                 raise FrameError("it is larger than is taken")
             pieces.append(piece_in(content))
-        return joined(pieces)
+        return join_pieces(pieces)
 
     def _refused(self, run: int) -> str:
         if run not in self.runs:
@@ -162,12 +161,12 @@ class Resident:
 
 
 def write_message(path: Path, message: Message) -> None:
-    """Write a message down, readable by nobody else."""
+    """Write a message down, readable by its user alone."""
     write(path, message_to_proto(message).SerializeToString(), mode=0o600)
 
 
 def read_message(path: Path) -> Message | None:
-    """The message that was written down; None where there is none, or, after the power went, none that can be read."""
+    """The message that was written down; None where there is none, or none that can be read (after a power cut)."""
     try:
         return message_from_proto(ProtoMessage.FromString(path.read_bytes()))
     except (OSError, DecodeError, ValueError, LookupError):
@@ -175,7 +174,7 @@ def read_message(path: Path) -> Message | None:
 
 
 def piece_in(content: bytes) -> ConfigRecord:
-    """The record in an object's content. FrameError where it holds none."""
+    """The record in an object's content. Raises FrameError where it holds none."""
     try:
         return ConfigRecord.inflate(content)
     except Exception as error:  # whatever Flower raises over bytes that another made

@@ -1,11 +1,10 @@
-"""A site's folders of runs: one for each, which holds the run to what it was at the first; and how a site lets go.
+"""A site's folder of each run, which holds the run to how it began; and how a site deletes it.
 
-A site lets go of all that it keeps of a run when somebody asks for it, or some days after the run was last heard of.
-The log keeps its lines, and gets one more. Three things that belong to no single run stay, for they protect patients
-against the next one: the privacy account beside the log, and the digests of whom sums were told of
-(``told_sums.json``, ``told_patients.json``, ``told_held_out.json``), without which a later run could single somebody
-out by subtraction. Files are deleted as the system deletes them: copies elsewhere stay, and what lay on a disk may be
-found there. Where that matters, keep them sealed (:mod:`fedsmall.clients.shelf`) and destroy the key.
+Deletion is asked for, or comes some days after a run was last heard of; it adds a line to the log. Three things outlive
+every run, for they protect patients against the next one: the log, the privacy account beside it, and the digests of
+whom sums were told of (``told_sums.json``, ``told_patients.json``, ``told_held_out.json``), without which a later run
+could single somebody out by subtraction. Deleted files may still be found on the disk or in copies; where that matters,
+seal them (:mod:`fedsmall.clients.shelf`) and destroy the key.
 """
 
 import json
@@ -33,12 +32,12 @@ AGREED = "agreed.json"  # in the folder of a run: what it was at the first
 
 
 def run_folder(home: Path, run: str) -> Path:
-    """A run's folder at the site: its name comes over the network, so only its digest becomes part of a path."""
+    """A run's folder: its name comes over the network, so only its digest becomes part of a path."""
     return home / blake2b(run.encode(), digest_size=16).hexdigest()
 
 
 def own_folder(home: Path, run: str, ident: str) -> Path:
-    """The folder of the run ``ident``, by its name; what an earlier run of that name has left there is put aside."""
+    """The folder of the run ``ident``; that of an earlier run of the same name is renamed."""
     folder = run_folder(home, run)
     mark = folder / "id"
     if mark.exists() and mark.read_text() != ident:
@@ -51,20 +50,20 @@ def own_folder(home: Path, run: str, ident: str) -> Path:
 
 
 def folder_of_order(home: Path, config: Mapping[str, Any]) -> Path:
-    """The folder, at the site whose home this is, of the run that an order is of; PlanError where it names none."""
+    """The folder of an order's run. Raises PlanError where it names none."""
     if not config.get(RUN):
         raise PlanError("the order does not say of which run it is")
     return own_folder(home / RUNS, str(config[RUN]), one_line(config.get(RUN_ID, ""), 64))
 
 
 def folders_of(home: Path, run: str) -> list[Path]:
-    """The folders of all runs that had this name, the one that has it now first; those that are there."""
+    """The folders of all runs that had this name, the current one first."""
     now = run_folder(home, run)
     return [path for path in (now, *sorted(home.glob(f"{now.name}-*"))) if path.is_dir()]
 
 
 def check_same_data(folder: Path, digest: str) -> None:
-    """A run's data are those of its first contact: a file changed under way would mix two populations."""
+    """Raise DataError where the data are not those of the run's first contact: two populations would mix."""
     path = folder / "data"
     if not path.exists():
         write_private(path, digest.encode())
@@ -73,9 +72,9 @@ def check_same_data(folder: Path, digest: str) -> None:
 
 
 def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
-    """Keep the scaling on which the sites of a run have agreed, once: its mean and scale, each of this ``shape``.
+    """Keep the agreed scaling of a run, once: mean and scale, each of this ``shape``.
 
-    Raises PlanError where that is not what came, or another came before.
+    Raises PlanError where it is not that, or another came before.
     """
     numbers = [np.asarray(array) for array in agreed.values()]
     fits = set(agreed) == {"mean", "scale"} and all(a.shape == shape and a.dtype == np.float64 for a in numbers)
@@ -89,7 +88,7 @@ def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
 
 
 def scaling_of(folder: Path) -> Scaling:
-    """The scaling of a run, as it was kept. Raises PlanError where the site was told none."""
+    """The run's scaling. Raises PlanError where the site was told none."""
     if not (path := folder / "scaling").exists():
         raise PlanError("this site was never told the scaling of this run")
     return Scaling(**load(path.read_bytes()))
@@ -110,7 +109,7 @@ class Forgotten(NamedTuple):
 
 
 def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the site") -> Forgotten | None:
-    """Delete what the site keeps of the run of this name, and of earlier ones of that name; None where that is nothing.
+    """Delete all runs of this name; None where there is none.
 
     The line in the log is written first: what cannot be logged is not done.
     """
@@ -121,7 +120,7 @@ def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the 
 
 
 def forget_old(home: Path, log: SiteLog, days: int | None) -> list[str]:
-    """Delete what is kept of runs that were not heard of for so many days; their names. None days keep all."""
+    """Delete runs that were not heard of for so many days, and return their names; None keeps all."""
     if days is None:
         return []
     before = time.time() - days * DAY_S
@@ -146,6 +145,6 @@ def _last_used(folder: Path) -> float:
 
 
 def _name(folder: Path) -> str:
-    """The run's name; of earlier releases' folders, which do not say it, the folder's."""
+    """The run's name; the folder's where it does not say it (earlier releases)."""
     path = folder / AGREED
     return str(json.loads(path.read_text())["run"]) if path.exists() else folder.name

@@ -1,4 +1,4 @@
-"""What sealing does around a site's handlers: what came is opened and looked at, what leaves is sealed or masked."""
+"""Sealing around a site's handlers: orders are opened and checked, answers are sealed or masked."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -47,8 +47,8 @@ from fedsmall.sealing.tallies import (
     SUMS_BEFORE,
     UNSEEN,
     Shapes,
+    evaluation_tally,
     flat,
-    judged,
     judged_shapes,
     shapes_in,
     unseen_shapes,
@@ -106,9 +106,9 @@ MOST_WORDS = 1 << 24  # of a tally
 
 
 class Errand:
-    """What one order asks of a site, whose desk is ``at_work``; ``config`` is the order's, ``task`` the site's.
+    """One sealed order at a site, whose desk is ``at_work``; ``config`` is the order's, ``task`` the site's.
 
-    Where it is ``of`` a sum of something else than models, it follows on what the round has made.
+    ``of`` names a sum of something else than models, which follows on what the round has made.
     """
 
     def __init__(
@@ -123,10 +123,11 @@ class Errand:
     # -- what came --------------------------------------------------------------------------------------------------
 
     def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
-        """The arrays of an order as its trainer takes them, whether the model is the common one, and why a letter
-        was not used, which is then in its place.
+        """An order's arrays as the trainer takes them, whether the model is the common one, and why a letter was not
+        used.
 
-        Raises LetterError where the order is not of this site's traveller, or brings another common model than all.
+        The last common model then takes its place. Raises LetterError where the order is not of the model that the plan
+        has here, or brings another common model than all sites were told of.
         """
         received, group = parts(arrays), self.ways.group(self.t, self.desk.site)
         self._check_rule(received.get(RULE, {}))
@@ -148,7 +149,7 @@ class Errand:
         return join(**{MODEL: opened[MODEL], CARRIED: opened.get(CARRIED, {}), RULE: received.get(RULE, {})}), False, ""
 
     def _see_average(self) -> None:
-        """Go on with the thread by what the order says of the last average; LetterError where it was told otherwise."""
+        """Extend the transcript by the last average; LetterError where it contradicts what was seen before."""
         last, average = self.ways.last_average(self.t, through=bool(self.of)), self.order.average
         if (average.t if average else 0) != last:
             raise LetterError(
@@ -192,7 +193,7 @@ class Errand:
         return parcel(self.plan, groups[group], 0, group).read
 
     def _letter(self, record: Arrays, by: From | None, kind: str) -> Arrays:
-        """The arrays in a letter, which must be of the traveller that the plan has here now."""
+        """The arrays in a letter, which must be of the model that the plan has here now."""
         letter = record.get(LETTER)
         if by is None or letter is None or letter.dtype != np.uint8:
             raise LetterError("the order brings no letter where one was to come")
@@ -212,7 +213,6 @@ class Errand:
         return carried
 
     def _check_model(self, model: Arrays, carried: Arrays, group: int) -> None:
-        """The receiver's gate: LetterError, with the sender's name, for a model that no site should train on."""
         assert self.order.by is not None
         expected, common = self._initial(group), self.desk.common(group)
         last = expected if common is None else common
@@ -221,9 +221,9 @@ class Errand:
     # -- what leaves ------------------------------------------------------------------------------------------------
 
     def seal_reply(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
-        """The answer of a site that was to train what it ``received`` and wants to send ``sent``, as it may leave.
+        """The answer to a training order as it may leave: ``sent``, trained from ``received``, sealed or masked.
 
-        An update that no site should train on stays here: the traveller goes on as it came, and a sum is without it.
+        A model that no site should train on stays here: the received one goes on, and a sum is without it.
         """
         records, start = parts(sent), parts(received)
         wrong = self._wrong(records[MODEL], start[MODEL], records.get(CARRIED, {}))
@@ -250,7 +250,7 @@ class Errand:
         return join(**{MODEL: {LETTER: self._write_letter(TRAVELLER, to, content)}})
 
     def _to_average(self, records: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
-        """A summand under masks, and letters with their seeds to the helpers; moments go on in a letter."""
+        """A masked summand, with its seeds in letters to the helpers; moments go on in a letter."""
         carried, to = records.get(CARRIED, {}), self.ways.next_site(self.t, self.desk.site)
         beside: Arrays = {}
         if carried and to is not None:
@@ -269,7 +269,7 @@ class Errand:
         return join(**{MODEL: {MASKED: masked(numbers, seeds)}, SEEDS: letters, CARRIED: beside})
 
     def mask_sums(self, values: np.ndarray) -> Arrays:
-        """What this site adds to a sum of something else than models, (numbers,): under masks, beside its letters."""
+        """This site's masked part of a sum of something else than models, (numbers,), with letters to the helpers."""
         try:
             numbers = to_words(values)
         except ReplyError as error:
@@ -279,9 +279,9 @@ class Errand:
         return join(**{TALLY: {MASKED: masked(numbers, seeds, wide=True)}, SEEDS: letters})
 
     def check_judged(self, model: Arrays) -> None:
-        """Raise LetterError where a server asks what another model is worth than the common one of this round.
+        """Raise LetterError where a server asks to evaluate another model than this round's common one.
 
-        An ensemble's earlier members, and moving averages, are not among what all sites were told of.
+        An ensemble's earlier members and moving averages are not checked: sites are told no digest of them.
         """
         method = self.plan.method
         if not (method.is_ensemble or method.ema):
@@ -293,21 +293,20 @@ class Errand:
 
     @property
     def _since(self) -> str:
-        """What this site has seen of the run when it tells what it is asked for."""
+        """The digest of what this site has seen of the run when it answers."""
         return self.thread.at[self.ways.last_average(self.t, through=True)] if self.of else self.thread.before(self.t)
 
     def _write_letter(self, kind: str, to: str, content: bytes) -> np.ndarray:
         return np.frombuffer(self.post.write(kind, self.t, to, self._since, content), np.uint8)
 
     def _wrong(self, model: Arrays, received: Arrays, carried: Arrays) -> str | None:
-        """Why a model that was trained here may not leave; the gate of a run whose server sees no model."""
         common = self.desk.common(self.ways.group(self.t, self.desk.site))
         return fault_of(model, carried, received, received if common is None else common, self.plan.method.gate)
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
     def sum_streams(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
-        """The sum of the streams of these sites' seeds, with which a server opens one sum, of one set of sites.
+        """The sum of the streams of these sites' seeds, with which a server opens one sum of one set of sites.
 
         Raises LetterError for a set that is too small, has a site that is not in the sum, or is not the first.
         """
@@ -326,16 +325,16 @@ class Errand:
         return {"config": {}}, join(**{SUM: {SUM: total(seeds, count, wide=bool(self.of))}})
 
     def _words(self) -> int:
-        """How many words the server adds up; a longer stream would tell no more of any summand."""
         count = int(self.config.get(NUMBERS, 0))
         if not 0 < count <= MOST_WORDS or count % WORDS:
             raise LetterError("the question does not say how many numbers are to be opened")
         return count
 
     def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
-        """The traveller that this site sealed after round ``written``, sealed to who trains it for this order's round.
+        """The model that this site sealed after round ``written``, sealed anew for the site that trains it in this
+        round.
 
-        Its addressee was silent. Raises LetterError where the plan has it nowhere then, or an average lies between.
+        Raises LetterError where the plan has it nowhere then, or an average lies between.
         """
         if not self.ways.last_average(self.t) < written < self.t:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
@@ -351,9 +350,9 @@ class Errand:
 
 @dataclass
 class Letters:
-    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` is where it keeps a run's.
+    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` gives a run's folder.
 
-    ``identity`` is the file of its identity.
+    ``identity`` is the file of the site's identity.
     """
 
     name: str
@@ -364,7 +363,7 @@ class Letters:
     _at_work: OpenDesk | None = None
 
     def wrap(self, kind: str, handle: Handler) -> Handler:
-        """A handler of requests of this ``kind``, with letters opened before it and sealed after it."""
+        """The handler of requests of this ``kind`` with letters opened before it and sealed after it."""
         around = {
             "roll": self._announce,
             "scaling": self._take,
@@ -376,7 +375,7 @@ class Letters:
         return partial(around[kind], handle) if kind in around else handle
 
     def _announce(self, handle: Handler, order: SiteRequest) -> Answer:
-        """Announce keys beside the answer to a roll call, once the consortium's identities are as this site knows."""
+        """Announce keys in the answer to a roll call, once the consortium's identities are the known ones."""
         sealed = needs_letters(order.plan)
         desk = self.desk(order.config) if sealed else None
         if sealed:
@@ -387,7 +386,6 @@ class Letters:
         return {**header, "config": header["config"] | words}, sums
 
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
-        """Take what all sites have announced, and reveal what this one had drawn."""
         header, leaving = handle(order)
         if not needs_letters(order.plan):
             return header, leaving
@@ -411,7 +409,7 @@ class Letters:
         return errand.seal_reply(order.arrays, header, sent)
 
     def _open_order(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
-        """The order as its trainer takes it; a letter that may not be used is named in the site's log."""
+        """The order as its trainer takes it; a letter that may not be used is noted in the site's log."""
         _, kept = memories_of(self.folder_of(order.config), int(order.config[ROUND]))
         received = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
         if errand is None:
@@ -427,14 +425,12 @@ class Letters:
         return header, self._mask_sums(order, SUMS_BEFORE, sums, shapes_in(sums))
 
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
-        """What a global model is worth here, in a sum; what the budget was charged stays beside it. The run's keys go
-        when another begins.
-        """
+        """A global model's evaluation, in a secure sum where the plan asks for it; charges stay in the clear."""
         header, sums = handle(order)
         if is_secure(order.plan):
             metrics, task = header["metrics"], order.raw.task
             header = {"metrics": {name: value for name, value in metrics.items() if name.startswith(CHARGED)}}
-            tally = judged(task, metrics, split(sums, HELD_OUT))
+            tally = evaluation_tally(task, metrics, split(sums, HELD_OUT))
             sums = {} if order.config.get(KEEP) else self._mask_sums(order, JUDGED, tally, judged_shapes(task))
         if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.desk(order.config).end()
@@ -449,10 +445,7 @@ class Letters:
         return header, self._mask_sums(order, UNSEEN, tally, unseen_shapes(order.plan, order.raw.task))
 
     def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
-        """The consortium's identities, as a message says them and this site knows them.
-
-        Raises LetterError where they are others than it knows.
-        """
+        """The consortium's identities in a message. Raises LetterError where this site knows others."""
         roll = self._roll(config)
         identity = name_of(identity_of(self.identity))
         if roll.get(self.name) != identity:
@@ -465,22 +458,19 @@ class Letters:
         return roll
 
     def help(self, order: SiteRequest) -> Answer:
-        """The answer to a server that asks for the streams of one sum."""
+        """The streams of one sum's masks."""
         letters, of = split(order.arrays, SEEDS), one_line(order.config.get(OF, ""), 20)
         return self._errand(order, of).sum_streams(int(order.config.get(GROUP, 0)), letters, order.policy)
 
     def _mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: Shapes) -> Arrays:
-        """Sums of this site as they may leave, where the plan lets the server see those of all sites alone.
-
-        LetterError where a server asks what another model is worth than the common one of this round.
-        """
+        """Sums of this site under masks. LetterError where the model is not this round's common one."""
         errand = self._errand(order, of)
         if of == JUDGED:
             errand.check_judged(split(order.arrays, MODEL))
         return errand.mask_sums(flat(sums, shapes))
 
     def readdress(self, order: SiteRequest) -> Answer:
-        """The answer to a server that cannot deliver a letter, for its addressee is silent."""
+        """A letter sealed anew, for its addressee is silent."""
         return self._errand(order).reseal_traveller(int(order.config[WRITTEN]), order.policy, self.log)
 
     def _errand(self, order: SiteRequest, of: str | None = None) -> Errand:
@@ -492,7 +482,7 @@ class Letters:
         return Errand(self._at_work, words, order.raw.task, order.config, of)
 
     def desk(self, config: Mapping[str, Any]) -> Desk:
-        """This site's letters of the run that a message is of."""
+        """This site's letters of a message's run."""
         if not RUN_NAME.fullmatch(str(config[RUN])):  # two runs could be told apart by where the name ends alone
             raise LetterError("a run's name has letters, digits, dots, hyphens and underscores")
         run = f"{config[RUN]} {one_line(config.get(RUN_ID, ''), 64)}"

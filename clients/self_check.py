@@ -17,7 +17,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
 from fedsmall.planning.validation import leaving_contacts
 from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
-from fedsmall.privacy.reading import apart, layers_read, records_read
+from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts
 
@@ -26,7 +26,7 @@ FIRST, LAST = 1.0, 8.0  # blur: from as large as the update, doubled as long as 
 
 
 class Blurred(NamedTuple):
-    """What may leave; the blur that it took, ``kappa`` or 0, and how many patients could be read without."""
+    """The arrays that may leave, their blur ``kappa`` or 0, and how many patients could be ``read`` without."""
 
     sent: Arrays
     kappa: float
@@ -34,10 +34,9 @@ class Blurred(NamedTuple):
 
 
 def check_released(plan: Plan, raw: RawSite) -> int:
-    """How many numbers a model of the plan has, where its privacy is kept by what it would have a site send.
+    """The numbers in a model of the plan. Raises PlanError where its privacy does not hold, whatever a server checks.
 
-    Raises PlanError elsewhere, whatever a server checks. The sums from which features are scaled are exact, so under a
-    ledger they may not be asked for.
+    The sums from which features are scaled are exact, so under a ledger they may not be asked for.
     """
     privacy, model = plan.method.privacy, initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
@@ -56,16 +55,16 @@ def check_released(plan: Plan, raw: RawSite) -> int:
 def patients_read(
     received: Arrays, sent: Arrays, plan: Plan, patients: np.ndarray, steps: int = 1, within: float = CLOSE
 ) -> int:
-    """How many of a site's ``patients`` (patients, ...) can be read from all that it sends, model and beside.
+    """The number of a site's ``patients`` (patients, ...) that can be read from all that it sends.
 
-    ``received`` and ``sent`` are a contact's arrays as they are on the wire ("arrays/0.weight"). Beside a model go
-    moments and controls, which are gradients themselves: they are tried as they are, and against what came. ``steps``
-    is how many led from one to the other. Of trees none is found: this reads gradients, and nobody has tried trees.
+    ``received`` and ``sent`` are a contact's arrays as on the wire ("arrays/0.weight"), ``steps`` the optimizer steps
+    between them. Moments and controls are gradients themselves: they are tried as they are, and against what came.
+    Trees are not tried: the count is 0.
     """
     if not plan.method.trains_networks:
         return 0
     received_parts, start = parts(received), parts(received).get(MODEL, {})
-    model, sizes = parts(sent).get(MODEL, {}), apart(patients)
+    model, sizes = parts(sent).get(MODEL, {}), distances_to_others(patients)
     is_read = np.zeros(len(patients), dtype=bool)
     for kept in {1.0, _kept(plan, steps)}:  # what weight decay has left of the model that came
         is_read |= records_read({name: kept * array for name, array in start.items()}, model, patients, within, sizes)
@@ -78,10 +77,7 @@ def patients_read(
 
 
 def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: HospitalClient) -> tuple[Arrays, float]:
-    """What may leave once the site has tried to read its own patients from it, and the blur that this took.
-
-    A word alone is left as it is.
-    """
+    """The arrays that may leave after the site has tried to read its own patients from them, and the blur."""
     if not sent:
         return sent, 0.0
     patients, key = client.trainer.seen(client.home.train.x), client.noise_key or b""
@@ -95,11 +91,10 @@ def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: Hospit
 def blur_update(
     received: Arrays, sent: Arrays, plan: Plan, patients: np.ndarray, steps: int, policy: Policy, key: bytes
 ) -> Blurred:
-    """``sent``, its model blurred as far as it takes that no more patients can be read from it than the policy lets.
+    """``sent``, its model blurred until no more patients can be read from it than the policy allows.
 
-    What a ledger counts and is at least as much as blur is left alone: whether it was touched would be one more thing
-    told. The noise is drawn from the site's ``key`` for this very update. Raises PolicyError where the policy would
-    send nothing instead, and where no blur helps.
+    A ledger's noise of at least that much is left alone: whether it was blurred would tell more. The noise is drawn
+    from the site's ``key`` for this very update. Raises PolicyError where the policy refuses, and where no blur helps.
     """
     model, start = parts(sent).get(MODEL, {}), parts(received).get(MODEL, {})
     privacy, most = plan.method.privacy, policy.most_read
@@ -131,13 +126,13 @@ def blur_update(
 
 
 def _kept(plan: Plan, steps: int) -> float:
-    """What share of a model is left after so many steps of weight decay, where that is all that moves it."""
+    """The share of a model that so many steps of weight decay leave, where that alone moves it."""
     recipe = plan.recipe
     return float((1 - recipe.lr * recipe.weight_decay) ** steps) if recipe.optimizer == "sgd" else 1.0
 
 
 def _groups(arrays: Arrays) -> dict[str, Arrays]:
-    """Arrays by what they are of each layer: {"momentum": {"0.weight": ...}}."""
+    """Arrays by their part of each layer: {"momentum": {"0.weight": ...}}."""
     groups: dict[str, Arrays] = {}
     for name, array in arrays.items():
         prefix, _, parameter = name.rpartition("/")
@@ -146,7 +141,7 @@ def _groups(arrays: Arrays) -> dict[str, Arrays]:
 
 
 def _origins(group: Arrays, before: Arrays, start: Arrays, plan: Plan) -> list[Arrays]:
-    """Where an array that goes beside a model may have set out from: zero, what came, what is left of that, a model."""
+    """What an array beside a model may have set out from: zero, what came, that decayed, or a model."""
     alike = [{name: array for name, array in known.items() if name in group} for known in (before, start)]
     whole = [known for known in alike if known.keys() == group.keys()]
     decay = plan.recipe.betas[0] if plan.recipe.optimizer == "adam" else plan.recipe.momentum

@@ -1,7 +1,4 @@
-"""What a station works with from order to order: the site's data, its log, its letters, and the core that trains.
-
-A request is read here (:meth:`Session.read`), which is where policy, hospital and run are asked whether it is allowed.
-"""
+"""A station's state from order to order: the site's data, log, letters and training core."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +62,7 @@ class Session:
         self._released: tuple[str, int] | None = None
 
     def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
-        """A message, read, once it is known that the policy allows it, and the hospital has agreed to it."""
+        """A message as a request, once policy, hospital and run allow it."""
         plan = plan_of(config)
         raw, digest = self._read_samples(plan)
         place, sites = self.place(config)
@@ -79,20 +76,20 @@ class Session:
         return order
 
     def place(self, config: Mapping[str, Any]) -> tuple[int, int]:
-        """The site's number among those of the run, and how many these are."""
+        """The site's index among the names of the run's sites, and their count."""
         names = sorted({str(name) for name in config.get(SITES, ())})
         if self.name not in names:
             raise PlanError("the order is of a run that this site is not in")
         return names.index(self.name), len(names)
 
     def place_of_models(self, order: SiteRequest) -> Place:
-        """Where a model is kept, on the site's own disk, so that it can be used here when the run is over."""
+        """Where models of an order's run are kept on the site's own disk."""
         folder = self.folder_of(order.config)
         scaling, (_, sites) = scaling_of(folder) if order.raw.scaled else None, self.place(order.config)
         return Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
 
     def client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
-        """Who trains and judges here; with the memory that the site has before the order's round, or ``after`` it."""
+        """The client that trains and evaluates here, with the memory before the order's round, or ``after`` it."""
         folder = self.folder_of(order.config)
         scaling = scaling_of(folder) if order.raw.scaled and scaled else None
         key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
@@ -108,10 +105,10 @@ class Session:
         return HospitalClient(home, cohort.plan, cohort, memory, kept, secret(self.home / NOISE_KEY))
 
     def spend(self, order: SiteRequest) -> None:
-        """Count the contact's rounds, and the contact against the budget, before anything is trained.
+        """Count a contact's rounds, and charge the privacy budget, before anything is trained.
 
         An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
-        of any of them: more than was spent, never less.
+        of any: more than was spent, never less.
         """
         count_rounds(order, self.folder_of(order.config))
         if is_patient_level(order.plan):
@@ -126,7 +123,7 @@ class Session:
         self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
 
     def account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
-        """Whose account an order of a run with patient-level privacy is charged to."""
+        """The arguments by which an order of a run with patient-level privacy is charged."""
         return order.policy, order.plan, len(order.raw.train), self.place(order.config)
 
     def _trainer(self, plan: Plan, home: SiteData) -> Trainer:
@@ -134,14 +131,13 @@ class Session:
         return cohort_for(plan, home.task, [self.name], [home.train], path="loop", device=self.device, seat=seat)
 
     def _count_released(self, plan: Plan, raw: RawSite, digest: str) -> int:
-        """How many numbers a model has, once it is known that the plan's privacy is kept by what it would have sent."""
+        """The numbers in a model, once the plan's privacy is checked."""
         key = plan.model_dump_json() + digest
         if self._released is None or self._released[0] != key:
             self._released = (key, check_released(plan, raw))
         return self._released[1]
 
     def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
-        """The site's samples and their digest, read again when a file has changed."""
         key = (plan.data_key, stamp(self.data))
         if self._samples is None or self._samples[0] != key:
             raw = load_site(plan, self.name, self.data)

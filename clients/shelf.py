@@ -1,11 +1,9 @@
-"""What a site keeps on its own disk: named arrays and words in folders, sealed by a key of its own where it has one.
+"""Named arrays and words in folders on a site's disk, encrypted at rest where the site's policy names a ``rest_key``.
 
-Where the site's policy names a ``rest_key``, what is kept of a run is encrypted by AES-256-GCM with a fresh nonce for
-each file: who has the files and not the key reads nothing, and what was changed is refused. It protects copies: a
-backup, a disk that is thrown away or stolen, a folder that is mounted elsewhere, as long as the key is not among them;
-so it belongs on another disk, a stick, or in what the system unlocks at the start. It does not protect from who can act
-as the station's user, or as root, while the site is up. To destroy the key is to delete all that it sealed, on every
-copy.
+Files are encrypted by AES-256-GCM with a fresh nonce each; changed ones are refused. This protects copies (a backup, a
+stolen disk, a mounted folder) as long as the key is not among them, so keep the key on another disk. It does not
+protect from who acts as the station's user while the site is up. Destroying the key deletes all that it sealed, on
+every copy.
 """
 
 import contextlib
@@ -34,30 +32,30 @@ _key: ContextVar[bytes | None] = ContextVar("rest_key", default=None)
 
 
 class Item(NamedTuple):
-    """What lies on a shelf under one name: ``arrays``, and ``words`` as JSON has them (a mapping beside arrays)."""
+    """The arrays and JSON words under one name; beside arrays the words are a mapping."""
 
     arrays: Arrays
     words: Any
 
 
 class Shelf:
-    """The items in one ``folder`` of a site: each is whole or not there, and its user's alone; ``is_sealed`` at rest.
+    """The items in one ``folder`` of a site, written whole or not at all and readable by its user alone.
 
-    Arrays lie in NAME.safetensors with their words in its metadata, words alone in NAME.json. A name that is a number
-    is a round's.
+    Arrays lie in NAME.safetensors with their words in its metadata, words alone in NAME.json. A number as a name is a
+    round.
     """
 
     def __init__(self, folder: Path, is_sealed: bool = True) -> None:
         self.folder, self._is_sealed = folder, is_sealed
 
     def put(self, name: str | int, arrays: Mapping[str, np.ndarray] | None = None, words: Any = None) -> None:
-        """Keep an item; it is on the disk before what lay there goes."""
+        """Keep an item; the old one stays until the new one is on the disk."""
         if arrays is None:
             return self.write(f"{_text(name)}{WORDS}", json.dumps(words).encode())
         self.write(f"{_text(name)}{ARRAYS}", bytes_of(arrays, words))
 
     def get(self, name: str | int) -> Item | None:
-        """An item, None where there is none. PolicyError where it cannot be read."""
+        """An item; None where there is none. Raises PolicyError where it cannot be read."""
         arrays, words = self.read(f"{_text(name)}{ARRAYS}"), self.read(f"{_text(name)}{WORDS}")
         if arrays is None and words is None:
             return None
@@ -75,11 +73,11 @@ class Shelf:
         return sorted({int(path.stem) for path in self.folder.glob("*.*") if path.stem.isdigit()})
 
     def last(self, count: int) -> list[int]:
-        """The last ``count`` of them."""
+        """The last ``count`` rounds."""
         return self.rounds()[-count:]
 
     def drop(self, *names: str | int) -> None:
-        """Delete items; those that are not there are no error."""
+        """Delete items, where they are there."""
         for name in names:
             for ending in (ARRAYS, WORDS):
                 (self.folder / f"{_text(name)}{ending}").unlink(missing_ok=True)
@@ -95,7 +93,7 @@ class Shelf:
 
 
 def bytes_of(arrays: Mapping[str, np.ndarray], words: Mapping[str, Any] | None = None) -> bytes:
-    """Arrays as one file or letter holds them."""
+    """Arrays and words as the bytes of one safetensors file."""
     texts = None if words is None else {name: json.dumps(value) for name, value in words.items()}
     return bytes(save({name: np.asarray(array, order="C") for name, array in arrays.items()}, texts))
 
@@ -117,14 +115,14 @@ def _text(name: str | int) -> str:
 
 
 def write_private(path: Path, content: bytes, flush: bool = True) -> None:
-    """Write a file that the site's user alone may read, in a folder that is theirs alone."""
+    """Write a file readable by the site's user alone, in a folder that is theirs alone."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write(path, content, flush=flush, mode=0o600)
 
 
 @contextlib.contextmanager
 def sealed_by(rest_key: str | None) -> Iterator[None]:
-    """Within it, what is kept is sealed by the key in the file ``rest_key``; None seals nothing.
+    """Encrypt what is kept within it by the key in the file ``rest_key``; None encrypts nothing.
 
     The key is made where there is none yet. Raises PolicyError where it cannot be read or made, or is no key.
     """
@@ -136,7 +134,7 @@ def sealed_by(rest_key: str | None) -> Iterator[None]:
 
 
 def seal(content: bytes) -> bytes:
-    """The content as it may lie on the disk."""
+    """The content as it may lie on the disk: encrypted where there is a key."""
     key = _key.get()
     if key is None:
         return content
@@ -145,9 +143,9 @@ def seal(content: bytes) -> bytes:
 
 
 def unseal(content: bytes) -> bytes:
-    """What was sealed; what was written before there was a key is as it is.
+    """The content of a sealed file; a plain one is as it is.
 
-    Raises PolicyError where there is no key for it, or another, or it was changed.
+    Raises PolicyError where the key is missing or another, or the content was changed.
     """
     if not content.startswith(SEALED):
         return content
@@ -161,7 +159,7 @@ def unseal(content: bytes) -> bytes:
 
 
 def secret(path: Path) -> bytes:
-    """The key in a file, which nobody else may read; drawn from the system where there is none yet."""
+    """The key in a private file; drawn from the system's randomness where there is none yet."""
     if not path.exists():
         write_private(path, secrets.token_bytes(KEY))
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Where a client finds its site's name and data: in a simulation's federation, or in its own files."""
+"""A client's site: its name and data, in a simulation's federation or in its own files."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from fedsmall.planning.tasks import build_federation
 
 @dataclass(frozen=True)
 class SiteData:
-    """A site as its own program knows it; ``place`` is its number among the ``sites``, in the order of their names.
+    """A site as its own program knows it; ``place`` is its index in the order of the ``sites``' names.
 
     A site that is not ``simulated`` draws its noise from its own system. ``kept_back`` are training samples on which no
     model is trained: they tell when to stop.
@@ -34,7 +34,7 @@ _federations: dict[str, Federation] = {}  # by data key, the newest last
 
 
 def give_federation(plan: Plan, federation: Federation) -> None:
-    """Let the clients of this process use a federation that is in memory already, for plans with this data key."""
+    """Let this process's clients use a federation in memory, for plans with its data key."""
     _federations.clear()
     _federations[plan.data_key] = federation
 
@@ -48,10 +48,7 @@ def _federation(plan: Plan) -> Federation:
 
 
 def simulated_site(plan: Plan, context: Context) -> SiteData:
-    """The site that the node's partition number means, in the order of names.
-
-    Raises DataError where the federation has no such site.
-    """
+    """The site of the node's partition number, in the order of names. Raises DataError where there is none."""
     return site_in(_federation(plan), plan, int(context.node_config["partition-id"]))
 
 

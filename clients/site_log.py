@@ -1,9 +1,9 @@
 """The log of one site, and beside it what a shorter log cannot take back: number of lines, last digest, budget.
 
-A chain of digests alone cannot show that its end was cut off, that all of it was written anew, or that it is another
-site's; ``log.state.json`` can, and the privacy budget is counted from both, whichever has spent more. Who can write
-both files can put both back to an older state; what the site has signed, which the coordinator holds and sends with
-every order, shows that (:class:`LogEnds`). A log that does not go on from either is not gone on with.
+A chain of digests cannot show that its end was cut off, that it was written anew, or that it is another site's;
+``log.state.json`` can, and the privacy budget is counted from whichever of both has spent more. Who can write both
+files can put both back; the site's signed statements, which the coordinator holds and sends with every order, show that
+(:class:`LogEnds`). Nothing is appended to a log that contradicts either.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,10 +28,10 @@ PUT_BACK = (
 
 
 class LogState(Frozen):
-    """What the site knows of its log.
+    """The state of a site's log.
 
-    ``releases`` is how often privacy was spent, at ``noise`` or more each time; ``charges`` is what each run has cost
-    the patients; ``broken`` is where the log did not go on from the line that was written last, once that was seen.
+    ``releases`` counts how often privacy was spent, at ``noise`` or more each time; ``charges`` is the patients' cost
+    by run; ``broken`` says where the log did not go on from its last line.
     """
 
     site: str
@@ -44,11 +44,11 @@ class LogState(Frozen):
 
 
 class BrokenLogError(PolicyError):
-    """The site's log is not the one that was written here; nothing may leave until that is back."""
+    """The site's log is not the one that was written here; nothing may leave."""
 
 
 class SiteLog:
-    """The log of the site ``name`` in ``home``; it has one writer, the site's station."""
+    """The log of the site ``name`` in ``home``; the station is its one writer."""
 
     def __init__(self, home: Path, name: str) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class SiteLog:
         return list(self._log.entries())
 
     def of_run(self, run: str) -> list[dict[str, Any]]:
-        """The lines of one run, oldest first. PlanError, with the nearest name, where the log knows no such run."""
+        """The lines of one run, oldest first. Raises PlanError, with the nearest name, for an unknown run."""
         entries = self.entries()
         known = list(dict.fromkeys(str(entry["run"]) for entry in entries if entry.get("run")))
         if run not in known:
@@ -78,7 +78,7 @@ class SiteLog:
 
     @property
     def lines(self) -> int:
-        """How many lines were in the file when it was read, and were written since."""
+        """The lines in the file when it was read, and those written since."""
         self._known()
         return len(self._digests) // DIGEST_BYTES
 
@@ -89,7 +89,7 @@ class SiteLog:
         return digest.hex() or FIRST
 
     def check_stands(self) -> None:
-        """Raise BrokenLogError unless the file goes on from what was written here last; looks at its end alone."""
+        """Raise BrokenLogError unless the file's end is what was written here last."""
         state = self._known()
         try:
             last, head = self._log.last()
@@ -110,23 +110,23 @@ class SiteLog:
         return state.releases, state.noise
 
     def spend(self, noise: float, *, run: str, **fields: Any) -> None:
-        """Write down that privacy is spent once more, at this noise."""
+        """Write down one more release, at this noise."""
         state = _spent(self._known(), 1, [noise])
         self._append(state, "spent", run=run, noise=noise, **fields)
 
     def charges(self) -> tuple[tuple[str, Charge], ...]:
-        """What patients were charged, (run, charge) for every run, sampling rate and noise."""
+        """The patients' charges, (run, charge) for every run, sampling rate and noise."""
         return self._known().charges
 
     def charge(self, charge: Charge, *, run: str, **fields: Any) -> None:
-        """Write down that patients are charged so many steps."""
+        """Write down a charge of steps to the patients."""
         state = self._known()
         state = state.model_copy(update={"charges": _summed([*state.charges, (run, charge)])})
         reason = f"{charge.steps} steps at sampling rate {charge.rate:.3g}, noise {charge.noise:.3g}"
         self._append(state, "charged", run=run, reason=reason, **charge._asdict(), **fields)
 
     def verify(self) -> LogCheck:
-        """Check the chain, and that it is this site's and as long as the state says. ValueError where there is none."""
+        """Check the chain, its site, and its length by the state. Raises ValueError where there is no log."""
         if not self.path.exists() and self._state_file.exists():
             return LogCheck(0, FIRST, "the log is gone; its state is still there")
         check = verify(self.path)
@@ -161,7 +161,6 @@ class SiteLog:
         return entry
 
     def _break(self, state: LogState, entry: dict[str, Any]) -> str | None:
-        """Where the log did not go on from the state: found when a line is added, and kept for whoever looks later."""
         before = entry
         if entry["n"] == state.lines + 2:  # a crash came between the line before and its state
             before = self.entries()[-2]
@@ -170,7 +169,7 @@ class SiteLog:
         return f"it was cut off or replaced: after the {state.lines} lines written here came line {entry['n']}"
 
     def _known(self) -> LogState:
-        """The state, with all that the log says was spent; read once, for a log is long and has one writer."""
+        """The state, with all that the log says was spent; read once."""
         if self._current is None:
             begun, entries = self._state_file.exists(), self.entries()
             noises = [float(entry["noise"]) for entry in entries if entry["event"] == "spent"]
@@ -185,7 +184,7 @@ class SiteLog:
         return self._current
 
     def _adopt(self, state: LogState) -> None:
-        """Begin a state beside a log that has none, an older fedsmall's; a line says so."""
+        """Begin a state beside the log of an older fedsmall, and log that."""
         *_, last = self.entries() or [{"n": 0, "digest": FIRST}]
         state = state.model_copy(update={"lines": last["n"], "head": last["digest"]})
         self._append(state, "adopted", run="", reason="there was no state beside this log")
@@ -203,13 +202,12 @@ def _spent(state: LogState, more: int, noises: list[float]) -> LogState:
 
 
 def _charged(entries: Iterable[dict[str, Any]]) -> tuple[tuple[str, Charge], ...]:
-    """What the lines of a log say that patients were charged."""
     lines = (entry for entry in entries if entry["event"] == "charged")
     return _summed((e["run"], Charge(float(e["rate"]), float(e["noise"]), int(e["steps"]))) for e in lines)
 
 
 def _summed(charges: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
-    """Charges of one run, rate and noise as one, in the order in which they first came."""
+    """Charges of one run, rate and noise as one, in the order of their first."""
     steps: dict[tuple[str, float, float], int] = {}
     for run, charge in charges:
         key = (run, charge.rate, charge.noise)
@@ -218,7 +216,7 @@ def _summed(charges: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], 
 
 
 def _most(account: Iterable[tuple[str, Charge]], other: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
-    """Of two accounts the one that has charged more, run by run: neither a cut log nor a lost state gives any back."""
+    """Of two accounts the larger, run by run: neither a cut log nor a lost state gives any back."""
     steps: dict[tuple[str, float, float], int] = {}
     for run, charge in [*account, *other]:
         key = (run, charge.rate, charge.noise)
@@ -230,19 +228,19 @@ Config = Mapping[str, Any]
 
 
 class LogEnds:
-    """Holds a site to what it has signed; ``public`` is the file of its public key.
+    """Checks of the site's log against what it has signed; ``public`` is the file of its public key.
 
-    Without that file a coordinator's word is taken for what was signed: it can do no more than stop this site.
+    Without that file the coordinator's word is taken, which can do no more than stop this site.
     """
 
     def __init__(self, log: SiteLog, public: Path) -> None:
         self.log, self.public = log, public
 
     def take_order(self, config: Config) -> tuple[OrderEnds | None, Config]:
-        """What an order says of the logs, None where it says nothing; and the rest of its config.
+        """The log statements in an order, None where there are none; and the rest of its config.
 
-        Raises BrokenLogError where the log here does not go on from what was written or signed, and PolicyError for
-        words that cannot be read, or that this site never signed.
+        Raises BrokenLogError where the log does not go on from what was written or signed, and PolicyError for
+        statements that cannot be read, or that this site never signed.
         """
         self.log.check_stands()
         rest = {key: value for key, value in config.items() if key != ENDS}
@@ -258,11 +256,11 @@ class LogEnds:
 
     @staticmethod
     def fields(order: OrderEnds | None) -> dict[str, Any]:
-        """What the line of an answer holds of the order: its run's id, and its line in the coordinator's log."""
+        """The fields of an answer's log line that name its order: run id, and line in the coordinator's log."""
         return {"id": order.id, "seen": order.line, "seen_head": order.head} if order else {}
 
     def statement_fields(self, order: OrderEnds | None, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """What an answer says of the log, which ``entry`` tells of it; to be signed by who has the key."""
+        """The statement of the log for an answer, whose line is ``entry``; unsigned, for the station has no key."""
         if order is None:
             return {}
         place = {"line": entry["n"], "head": entry["digest"], **self.fields(order)}

@@ -1,8 +1,7 @@
-"""One message to a site's station, read, and held to what its run was at the first; and what of an error may leave.
+"""Messages to a site's station: read, and checked against the run as it began; and which words of an error may leave.
 
-What a run is, its plan and its sites, is fixed by the first message that the hospital's policy and people let in, which
-is the roll call. It lies in the run's folder at the site, and so does what was trained: a station that is started again
-holds the server to the same.
+The first message that policy and people let in, the roll call, fixes the run's plan and sites. They lie in the run's
+folder with the orders that were trained, so a restarted station holds the server to the same.
 """
 
 import json
@@ -24,11 +23,11 @@ from fedsmall.clients.shelf import write_private
 from fedsmall.clients.site_log import BrokenLogError, LogEnds, SiteLog
 from fedsmall.data.raw_site import BALANCED, RawSite
 from fedsmall.errors import DataError, PlanError, PolicyError
-from fedsmall.files import DiskFullError, one_line, told_when_full
+from fedsmall.files import DiskFullError, one_line, raise_when_full
 from fedsmall.frames import Header
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.sealing.words import needs_letters, unsealed
+from fedsmall.sealing.words import needs_letters, remove_seal
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 
@@ -41,7 +40,7 @@ TWICE = 2  # how often a plan's rounds may be trained in all, where the server t
 
 
 class Agreed(NamedTuple):
-    """What a site takes part in: the run's name and id, the plan, and the names of all its sites."""
+    """The run in which a site takes part: its name and id, the plan, and the names of all its sites."""
 
     run: str
     ident: str
@@ -50,7 +49,7 @@ class Agreed(NamedTuple):
 
 
 class SiteRequest(NamedTuple):
-    """One message, read: the plan, the policy of this moment, the site's samples, and the message itself."""
+    """One message, read: the plan, the current policy, the site's samples, and the message itself."""
 
     plan: Plan
     policy: Policy
@@ -60,7 +59,7 @@ class SiteRequest(NamedTuple):
 
 
 def plan_of(config: Mapping[str, Any]) -> Plan:
-    """The plan that a message brings. Raises PlanError where it brings none that this version knows."""
+    """The plan in a message. Raises PlanError where there is none that this version knows."""
     try:
         return Plan.model_validate_json(str(config[PLAN]))
     except (KeyError, ValidationError):
@@ -68,15 +67,15 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
 
 
 def with_names(order: SiteRequest) -> dict[str, Any]:
-    """The words of a message, with the names of the arrays that it brings, for a NumPyClient.
+    """The message's config with the names of its arrays, for a NumPyClient.
 
-    What is trained at a real site leaves it, whatever an order says: noise is left out where it does not.
+    A real site's training always leaves it, so LEAVES is set: an order cannot switch the noise off.
     """
     return {**order.config, NAMES: list(order.arrays), LEAVES: True}
 
 
 def reason_of(error: Exception) -> str:
-    """What leaves the site of an error: words that were written to, and nothing of the system's but a full disk."""
+    """The words of an error that may leave the site."""
     if isinstance(error, DataError):
         return error.words  # a file's name may be a patient's
     if isinstance(error, TOLD):
@@ -85,16 +84,13 @@ def reason_of(error: Exception) -> str:
 
 
 def check_order(kind: str, order: SiteRequest, folder: Path) -> None:
-    """Hold an order of any kind to the run in ``folder`` as it was at the first.
-
-    Raises PlanError where its plan or its sites are others, and as :func:`check_contact`.
-    """
+    """Raise PlanError where an order's plan or sites are not the run's in ``folder``; and as :func:`check_contact`."""
     _check_agreed(kind, order, folder)
     check_contact(kind, order.plan, order.config)
 
 
 def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
-    """Raise PlanError where a plan has no contact of an order's round, or another number of local rounds there."""
+    """Raise PlanError where the plan has no contact of an order's round, or another number of local rounds there."""
     t, rounds = _number(config, ROUND), rounds_before(plan)
     if t and t not in rounds:
         raise PlanError(f"the plan has no contact after round {t}")
@@ -103,9 +99,9 @@ def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
 
 
 def count_rounds(order: SiteRequest, folder: Path) -> None:
-    """Count the local rounds of an order that holds, before they are trained; an order that is asked again counts once.
+    """Count an order's local rounds before they are trained; an order that is asked again counts once.
 
-    Raises PolicyError where the run in ``folder`` has trained here as much as the policy allows, or twice its plan.
+    Raises PolicyError where the run in ``folder`` has trained as much as the policy allows, or twice its plan.
     """
     t, rounds, path = int(order.config[ROUND]), rounds_before(order.plan), folder / TRAINED
     asked = f"{t} {digest_of(order.arrays)}"
@@ -120,14 +116,14 @@ def count_rounds(order: SiteRequest, folder: Path) -> None:
             "its plan's, or what the policy here allows (most_rounds); start a new run"
         )
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with told_when_full(path.name), os.fdopen(handle, "a") as file:
+    with raise_when_full(path.name), os.fdopen(handle, "a") as file:
         file.write(f"{asked}\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def rounds_before(plan: Plan) -> Mapping[int, int]:
-    """The local rounds of each contact of a plan, by the round after which it is."""
+    """The local rounds of each contact of a plan, by the round of the contact."""
     return _rounds_before(plan.model_dump_json())
 
 
@@ -137,7 +133,7 @@ def _rounds_before(plan: str) -> dict[int, int]:
 
 
 def read_agreed(folder: Path) -> Agreed | None:
-    """What the run in ``folder`` was at the first; None where nothing was kept of it, as by earlier releases."""
+    """What the run in ``folder`` was when it began; None where nothing was kept of it."""
     if not (folder / AGREED).exists():
         return None
     record = json.loads((folder / AGREED).read_text())
@@ -148,7 +144,7 @@ def read_agreed(folder: Path) -> Agreed | None:
 
 def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
     config, plan, before = order.config, order.plan, read_agreed(folder)
-    plan = unsealed(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
+    plan = remove_seal(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
     sites = tuple(sorted({str(site) for site in config[SITES]}))
     if before is not None and before.sites != sites:
         raise PlanError("the order is for other sites than those with which this run began")
@@ -163,7 +159,6 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
 
 
 def _begins(before: Plan, plan: Plan) -> bool:
-    """Whether ``before`` is the plan without the numbers of class weights on which its sites agree in the run."""
     balanced = plan.recipe.model_copy(update={"class_weights": BALANCED})
     return plan.recipe.class_weights is not None and plan.model_copy(update={"recipe": balanced}) == before
 
@@ -177,9 +172,9 @@ def _number(config: Mapping[str, Any], key: str) -> int:
 
 @dataclass
 class LoggedAnswers:
-    """The door of a site's program: what ``handle`` answers is written to ``log`` first, by the line that it names.
+    """A site's answers: what ``handle`` gives is written to ``log`` before it leaves.
 
-    ``is_new(run, reason)`` says whether a run was not told so before: who asks again needs one line in the log.
+    ``is_new(run, reason)`` says whether this reason is new for the run, so that repeated questions need one line.
     """
 
     log: SiteLog
@@ -188,7 +183,7 @@ class LoggedAnswers:
     handle: Handle
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
-        """The answer to one message; a refusal or a failure is an answer too, of one line."""
+        """The answer to one message; a refusal or a failure is an answer of one line."""
         try:
             return self._logged(one_line(kind, 20), one_line(config.get(RUN, ""), 100), config, arrays)
         except BrokenLogError as error:  # nothing is written to it, so that it can be put back

@@ -1,4 +1,4 @@
-"""The line between the program that speaks to the network and its station: a Unix socket that carries frames."""
+"""Frames over a Unix socket, between the program that speaks to the network and its station."""
 
 import os
 import socket
@@ -42,7 +42,7 @@ Answering = Callable[[str, Mapping[str, Any], Arrays], tuple[Header, Arrays]]
 
 
 class LineError(ConnectionError):
-    """The other end spoke no frame, or went away in the middle of one."""
+    """The other end sent no frame, or went away within one."""
 
 
 def send(line: socket.socket, header: Header, arrays: Arrays) -> None:
@@ -51,7 +51,7 @@ def send(line: socket.socket, header: Header, arrays: Arrays) -> None:
 
 
 def receive(line: socket.socket) -> tuple[Header, Arrays]:
-    """Receive one frame; raises LineError where it is none."""
+    """Receive one frame. Raises LineError where it is none."""
     try:
         words, arrays = lengths(_exactly(line, LENGTHS.size))
         return header_of(_exactly(line, words)), arrays_of_block(_exactly(line, arrays))
@@ -60,7 +60,7 @@ def receive(line: socket.socket) -> tuple[Header, Arrays]:
 
 
 def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
-    """Send a frame to the station at ``path`` and return the frame that it answers with.
+    """The station's answer to a frame, from the socket at ``path``.
 
     Raises OSError where it cannot be reached within ``wait_s``, LineError where it goes away before it has answered.
     """
@@ -127,10 +127,9 @@ def listen(path: Path) -> socket.socket:
 
 
 def serve(path: Path, answer: Answering, ready: str) -> None:
-    """Answer one caller after the other at the socket ``path``, for ever; a caller that fails harms only itself.
+    """Answer one caller after the other at the socket ``path``, for ever; a caller's failure harms only itself.
 
-    ``answer`` is asked with the kind of a message, its config and its arrays; ``ready`` is printed once somebody can
-    call.
+    ``answer`` takes a message's kind, config and arrays; ``ready`` is printed once the socket listens.
     """
     with listen(path) as listening:
         print(ready, flush=True)

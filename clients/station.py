@@ -1,9 +1,8 @@
-"""A site's station: the long-lived program that holds the data and does everything that is ever done with them.
+"""A site's station: the long-lived program that holds the data and does all work on them.
 
-It answers on a Unix socket that only its own user can reach, and speaks to no network. Before it answers it asks the
-site's policy; after it has answered it writes down what left. What goes wrong inside is told as one line; the traceback
-stays in the station's own log. What it answers is a table (:data:`fedsmall.clients.handlers.HANDLERS`), to which
-extensions add kinds of their own by the entry points ``fedsmall.handlers``.
+It answers on a Unix socket that only its own user can reach, and knows no network. The site's policy is asked before
+every answer, and what left is logged after it; tracebacks stay in the station's own log. Handlers are a table
+(:data:`fedsmall.clients.handlers.HANDLERS`); extensions add theirs by the entry points ``fedsmall.handlers``.
 """
 
 import sys
@@ -35,9 +34,9 @@ Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 @dataclass
 class Station:
-    """One site at work: ``name`` is its own name, ``data`` its file or folder, ``home`` is where it writes.
+    """One site at work: its ``name``, its file or folder ``data``, the folder ``home`` where it writes.
 
-    ``device`` is where it trains: its own matter, of which no message speaks.
+    ``device`` is where it trains; no message speaks of it.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Station:
         self._extensions: dict[str, Extension] = {}
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
-        """What the site answers to one message; a refusal or a failure is an answer too, of one line."""
+        """The answer to one message; a refusal or a failure is an answer of one line."""
         try:
             return self._logged.answer(kind, config, arrays)
         except CutError as cut:
@@ -80,7 +79,6 @@ class Station:
             return handle(order)
 
     def _extension(self, kind: str) -> Extension:
-        """What answers a kind that an extension brings. Raises PlanError where none does."""
         if kind not in self._extensions:
             if kind not in extensions(GROUP):
                 raise PlanError("this site was asked for something that it does not know")
@@ -90,7 +88,6 @@ class Station:
         return self._extensions[kind]
 
     def _check_goes_on(self, kind: str, policy: Policy, since: float) -> None:
-        """Raise PolicyError where an order taken then is to be worked on no longer."""
         check_time(policy, time.monotonic() - since)
         self.consent.check_paused(kind)
 

@@ -1,4 +1,4 @@
-"""What a station tells of its patients in sums, and never of a few more of them, or a few less, than it told before."""
+"""A site's answers in sums over patients; sums that differ from earlier ones by a few patients are never told."""
 
 import json
 import secrets
@@ -37,7 +37,7 @@ Entry = dict[str, Any]  # {"seen": {digest: count}, "last": what was told last, 
 
 
 class Verdict(Enum):
-    """What may be told: these sums, which were told before, or are new enough; or what was told last."""
+    """What may be told: the same sums again, new ones, or the last ones in place of these."""
 
     AGAIN = "again"
     NEW = "new"
@@ -45,7 +45,7 @@ class Verdict(Enum):
 
 
 def verdict(before: Entry | None, now: Counter[str], floor: int) -> Verdict:
-    """Whether sums over the values ``now`` (their digests, counted) may be told, by what was told ``before``."""
+    """Whether sums over the values ``now`` (their digests, counted) may be told after those ``before``."""
     fresh = (now - Counter(before["seen"] if before else {})).total()
     if fresh == 0 and before is not None and _of(now) in before["told"]:
         return Verdict.AGAIN
@@ -53,19 +53,19 @@ def verdict(before: Entry | None, now: Counter[str], floor: int) -> Verdict:
 
 
 def updated_entry(before: Entry | None, now: Counter[str], last: Any) -> Entry:
-    """The entry once sums over the values ``now`` are told, of which ``last`` is to be told again."""
+    """The entry once sums over the values ``now`` are told; ``last`` is to be told again."""
     seen = Counter(before["seen"] if before else {}) | now
     return {"seen": seen, "last": last, "told": [*(before["told"] if before else []), _of(now)]}
 
 
 def recall(path: Path, **empty: Any) -> dict[str, Any]:
-    """What a file remembers, with the site's "key"; ``empty`` and a new key where there is none yet."""
+    """The memory in a file, with the site's "key"; ``empty`` and a new key where there is none yet."""
     item = _shelf(path).get(path.stem)
     return dict(item.words) if item else {"key": secrets.token_hex(16), **empty}
 
 
 def write(path: Path, known: dict[str, Any]) -> None:
-    """Remember."""
+    """Write the memory to its file."""
     _shelf(path).put(path.stem, words=known)
 
 
@@ -74,7 +74,7 @@ def _shelf(path: Path) -> Shelf:
 
 
 def digest(content: bytes, known: dict[str, Any], size: int) -> str:
-    """``size`` bytes that stand for a value, to those who know the key alone."""
+    """A digest of ``size`` bytes, keyed by the site's secret."""
     return blake2b(content, digest_size=size, key=bytes.fromhex(known["key"])).hexdigest()
 
 
@@ -83,17 +83,14 @@ def _of(now: Counter[str]) -> str:
 
 
 class Told(NamedTuple):
-    """What may be told now, and for how many features it is what was told before."""
+    """The sums that may be told, and for how many features they are those of before."""
 
     sums: Sums
     again: int
 
 
 class ToldSums:
-    """The memory of one site, in the file ``path``: {"key", "features"}.
-
-    Of a feature it holds, by its name, a :data:`Entry`.
-    """
+    """The memory of feature sums in the file ``path``: {"key", "features": {name: :data:`Entry`}}."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,7 +117,7 @@ class ToldSums:
 
 
 def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
-    """What a site may tell of its classes, each a feature called "class NAME", for weights that a plan asks for.
+    """The sums of each class, a feature called "class NAME", for the weights that a plan asks for.
 
     Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
     """
@@ -140,13 +137,13 @@ def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
 
 
 class ToldPatients:
-    """The memory of one site, in the file ``path``: {"key", "patients": as :data:`Entry`}."""
+    """The memory of patients of whom sums were told, in the file ``path``: {"key", "patients": :data:`Entry`}."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def rows(self, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
-        """The numbers of the samples that may be told of now, (rows,); none where nobody may be. Remembers them."""
+        """The rows of the samples that may be told of, (rows,); none where nobody may be. Remembers them."""
         if len(y) < floor:
             return np.arange(0)
         known = recall(self.path, patients=None)
@@ -162,7 +159,7 @@ class ToldPatients:
 
 
 def _of_these(digests: list[str], wanted: Counter[str]) -> np.ndarray:
-    """Which of those who are ``here`` are the ``wanted`` ones, each as often as wanted; none unless all are here."""
+    """The rows of the ``wanted`` digests, each as often as wanted; none unless all are there."""
     if not wanted <= Counter(digests):
         return np.arange(0)
     rows, left = [], wanted.copy()
@@ -181,9 +178,9 @@ OWN = "own_evaluation"  # in the folder of a run
 
 
 class OwnEvaluation(NamedTuple):
-    """What the common model after round ``t`` says of the site's own held-out patients; it never leaves the site.
+    """The answers of the common model after round ``t`` for the site's own held-out patients; it never leaves the site.
 
-    ``said`` are probabilities (samples, classes), or for numbers predictions (samples, outputs); ``y`` what was so.
+    ``said`` are probabilities (samples, classes), or for numbers predictions (samples, outputs); ``y`` is the truth.
     """
 
     t: int
@@ -192,16 +189,14 @@ class OwnEvaluation(NamedTuple):
 
 
 def may_be_last(plan: Plan, t: int) -> bool:
-    """Whether a run may end with the model that is judged after round ``t``: at its end, or where it ends early."""
+    """Whether a run may end with the model after round ``t``."""
     return t == plan.rounds or plan.stop is not None
 
 
 def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
-    """The numbers of the held-out patients of whom sums may be told, (rows,); None where none ever are.
+    """The rows of the held-out patients of whom sums may be told, (rows,), by :class:`ToldPatients`.
 
-    Of nobody for fewer patients than the policy's floor, and where the sums would be those of the answer before but for
-    a few (:class:`ToldPatients`). None where the policy lets no sums be told, nobody is
-    held out, and where sites have models of their own.
+    None where the policy lets no sums be told, nobody is held out, or sites have models of their own.
     """
     held = raw.held_out
     if held is None or not policy.judge or has_own_models(plan):
@@ -210,9 +205,9 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
 
 
 def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
-    """What a run has been charged here, as the site may tell it: counts, and what follows from counts and the plan.
+    """What a run was charged here, in counts and what follows from counts and the plan.
 
-    The epsilon of patient-level privacy follows from how many patients there are, and stays here.
+    The epsilon of patient-level privacy follows from the number of patients, and stays here.
     """
     privacy = plan.method.privacy
     if privacy is None or not privacy.counted:
@@ -229,10 +224,9 @@ def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[
 
 
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
-    """Keep what a model answered for the held-out patients beside the truth, on the site's own disk.
+    """Keep a model's answers for the held-out patients beside the truth, on the site's own disk.
 
-    Of classes and labels these are probabilities, of numbers they are in their own unit; of times until an event they
-    are log-odds by interval, beside the targets of those.
+    They are probabilities of classes and labels, numbers in their own unit, and log-odds by interval of survival times.
     """
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
@@ -250,7 +244,7 @@ def _said(answered: np.ndarray, task: Task) -> np.ndarray:
 
 
 def own_evaluation(folder: Path) -> OwnEvaluation | None:
-    """What :func:`keep_evaluation` has kept last; None where it has kept nothing."""
+    """What :func:`keep_evaluation` kept last; None where there is nothing."""
     if (item := Shelf(folder).get(OWN)) is None:
         return None
     return OwnEvaluation(int(item.arrays["t"]), item.arrays["said"], item.arrays["y"])
@@ -261,7 +255,7 @@ TOLD_SUMS, TOLD_PATIENTS, TOLD_HELD_OUT = "told_sums.json", "told_patients.json"
 
 @dataclass(frozen=True)
 class Telling:
-    """Answers in sums, with what the site has told in all its runs in ``home``; what it keeps back is in its log."""
+    """A site's answers in sums over all its runs in ``home``; what is withheld is noted in its log."""
 
     home: Path
     log: SiteLog
@@ -269,14 +263,14 @@ class Telling:
     def at_the_roll(self, order: SiteRequest) -> Arrays:
         """The sums that a roll call asks for, {"sums/count": (features,), "classes/count": (classes,), ...}.
 
-        Raises PlanError where it asks for others, or for classes that the plan does not balance.
+        Raises PlanError for unknown sums, classes that the plan does not balance, and sums that the plan hides.
         """
         if is_secure(order.plan) and order.config.get(TELL):
             raise PlanError("this run's sums are hidden, and the roll call asks for them in the clear")
         return self.before_the_first(order)
 
     def before_the_first(self, order: SiteRequest) -> Arrays:
-        """The same sums, where the question comes later and they go into a tally of all sites."""
+        """The same sums after the roll call, for a secure sum of all sites."""
         tellers = {CLASSES: self._classes, SUMS: self._features}  # first who may refuse: what is told is remembered
         asked = order.config.get(TELL, ())
         if not set(asked) <= set(tellers):
@@ -298,11 +292,10 @@ class Telling:
         return sums
 
     def _classes(self, order: SiteRequest) -> Sums:
-        """Sums of each class, from which the sites agree on its weight."""
         return told_classes(order.raw, order.plan, order.policy.count_floor, self.home / TOLD_SUMS)
 
     def out_of_fold(self, order: SiteRequest, client: HospitalClient) -> Answer:
-        """Sums over the site's own patients, of models that never saw them: by routes, or as they are kept back."""
+        """Sums over the site's own patients, of models that never saw them."""
         routed, floor = order.plan.method.validation is not None, order.policy.count_floor
         part = order.raw.train if routed else order.raw.kept_back
         if part is None:
@@ -313,7 +306,7 @@ class Telling:
         return {"config": {}}, join(**{OUT_OF_FOLD: sums})
 
     def at_the_end(self, order: SiteRequest, client: HospitalClient, metrics: dict[str, Any], folder: Path) -> Answer:
-        """The answer of a run's end: with sums, and with what the run was charged; what was answered is kept here."""
+        """The answer at a run's end: metrics, sums over held-out patients, and the run's charges."""
         sums: Arrays = {}
         if not metrics[EXAMPLES]:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), with_names(order))
@@ -327,7 +320,6 @@ class Telling:
         return {"metrics": metrics | spent}, join(**{HELD_OUT: sums})
 
     def _note_untold(self, order: SiteRequest, kind: str, judged: int, patients: int) -> None:
-        """Write down where sums are of fewer patients than there are."""
         if judged < patients:
             whom = "the patients of before" if judged else "nobody"
             reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"

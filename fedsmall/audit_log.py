@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fedsmall.files import told_when_full
+from fedsmall.files import raise_when_full
 
 FIRST = "0" * 64  # what the first line names as the line before
 TAIL_BYTES = 16_384
@@ -55,7 +55,7 @@ class AuditLog:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         lines: list[bytes] = []
-        with told_when_full(self.path.name), os.fdopen(handle, "r+b") as file:
+        with raise_when_full(self.path.name), os.fdopen(handle, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             last, cut = _last_line(_tail(file))
             if cut:

@@ -48,8 +48,8 @@ class Statement(Frozen):
     @property
     def content(self) -> bytes:
         """What is signed."""
-        told = self.model_dump(exclude={"signature"})
-        return PREFIX + json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+        fields = self.model_dump(exclude={"signature"})
+        return PREFIX + json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     def signed(self, sign: Sign) -> "Statement":
         """The statement with its signature."""
@@ -76,10 +76,10 @@ class OrderEnds(Frozen):
     held: Statement | None = None
 
 
-def statement_of(told: Any) -> Statement | None:
+def statement_of(fields: Any) -> Statement | None:
     """The statement in an answer's words; None where there is none that can be read."""
     try:
-        return Statement(**told) if isinstance(told, Mapping) else None
+        return Statement(**fields) if isinstance(fields, Mapping) else None
     except (ValidationError, TypeError):
         return None
 

@@ -37,13 +37,13 @@ BESIDE = Path(__file__).parents[1] / "pyproject.toml"  # of a checkout or Flower
 @cache
 def extensions(group: str) -> dict[str, EntryPoint]:
     """The entries of a group ("fedsmall.commands") by their names, in the order of the names; none is loaded."""
-    found = {entry.name: entry for entry in entry_points(group=group)}
+    entries = {entry.name: entry for entry in entry_points(group=group)}
     if BESIDE.is_file():
         project = tomllib.loads(BESIDE.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == "fedsmall":
             ours = project.get("entry-points", {}).get(group, {})
-            found |= {name: EntryPoint(name, value, group) for name, value in ours.items()}
-    return dict(sorted(found.items()))
+            entries |= {name: EntryPoint(name, value, group) for name, value in ours.items()}
+    return dict(sorted(entries.items()))
 
 
 def load_extension(group: str, name: str) -> Any:

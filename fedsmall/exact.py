@@ -61,13 +61,13 @@ def from_words(words: np.ndarray) -> np.ndarray:
     return np.array([whole / (1 << POINT) for whole in signed], dtype=np.float64)
 
 
-def added(vectors: Iterable[np.ndarray], taken_away: Iterable[np.ndarray] = ()) -> np.ndarray:
+def add_words(vectors: Iterable[np.ndarray], taken_away: Iterable[np.ndarray] = ()) -> np.ndarray:
     """The sum of vectors of words modulo 2**512, without those that are ``taken_away``: (8 n,) uint64 as each is."""
     wholes: list[int] = []
     for sign, several in ((1, vectors), (-1, taken_away)):
         for vector in several:
-            here = _wholes(vector)
-            wholes = [a + sign * b for a, b in zip(wholes or [0] * len(here), here, strict=True)]
+            numbers = _wholes(vector)
+            wholes = [a + sign * b for a, b in zip(wholes or [0] * len(numbers), numbers, strict=True)]
     return np.frombuffer(b"".join((whole % MODULUS).to_bytes(BYTES, "little") for whole in wholes), "<u8")
 
 

@@ -38,7 +38,7 @@ def write(path: Path, content: bytes, *, flush: bool = False, mode: int | None =
     """
     beside = path.with_name(path.name + BESIDE)
     try:
-        with told_when_full(path.name):
+        with raise_when_full(path.name):
             _write(beside, content, flush, stat.S_IMODE(path.stat().st_mode) if path.exists() else mode)
             os.replace(beside, path)
     except BaseException:
@@ -60,7 +60,7 @@ def _write(beside: Path, content: bytes, flush: bool, mode: int | None) -> None:
 
 
 @contextlib.contextmanager
-def told_when_full(name: str) -> Iterator[None]:
+def raise_when_full(name: str) -> Iterator[None]:
     """Tell a full disk as one, by the name of the file that was to be written."""
     try:
         yield

@@ -116,7 +116,7 @@ def _numbered(contents: Sequence[bytes]) -> list[dict[str, Any]]:
     return [{NUMBER: n, COUNT: len(contents), PIECE: content} for n, content in enumerate(contents)]
 
 
-def joined(pieces: Iterable[Mapping[str, Any]]) -> bytes:
+def join_pieces(pieces: Iterable[Mapping[str, Any]]) -> bytes:
     """The frame of which these are the pieces, in any order. FrameError where one is missing or comes twice."""
     by_number: dict[int, bytes] = {}
     counts = set()

@@ -18,9 +18,9 @@ def own_code(what: str) -> Iterator[None]:
         raise
     except Exception as wrong:
         place = traceback.extract_tb(wrong.__traceback__)[-1]
-        said = " ".join(str(wrong).split())[:200] or "no reason"
+        message = " ".join(str(wrong).split())[:200] or "no reason"
         where = f"{Path(place.filename).name}, line {place.lineno}"
-        raise PlanError(f"{what} raised {type(wrong).__name__}: {said} ({where})") from wrong
+        raise PlanError(f"{what} raised {type(wrong).__name__}: {message} ({where})") from wrong
 
 
 def look_in(*folders: Path) -> None:

@@ -1,7 +1,7 @@
-"""A reply is checked before it is used: one bad model would poison a mean, and a travelling one would visit every site.
+"""Checks of replies before they are used: one bad model would poison a mean, or visit every site.
 
-Nothing here reads an array's bytes before its header has been compared with what was sent, so a reply cannot make the
-server allocate more than the model's own size.
+An array's header is compared with what was sent before its bytes are read, so a reply cannot make the server allocate
+more than the model's own size.
 """
 
 import math
@@ -31,7 +31,7 @@ Signature = dict[str, tuple[tuple[int, ...], str]]
 
 
 class Limits(NamedTuple):
-    """What a reply may say at most: ``examples`` as at the roll call, ``steps`` as ordered, of which names."""
+    """The most that a reply may say: ``examples`` as at the roll call, ``steps`` as ordered, and known ``metrics``."""
 
     examples: float = MOST
     steps: float = MOST
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
 
 
 def plan_in(config: Mapping[str, Any]) -> Plan | None:
-    """The plan that orders carry, or None: in other people's apps the word may mean anything."""
+    """The plan in the orders, or None: in other people's apps the word may mean anything."""
     try:
         return Plan.model_validate_json(str(config[PLAN])) if PLAN in config else None
     except ValidationError:
@@ -47,7 +47,7 @@ def plan_in(config: Mapping[str, Any]) -> Plan | None:
 
 
 def plan_for(combiner: Combiner, config: Mapping[str, Any]) -> Plan | None:
-    """The plan in the orders; PlanError where the method has another half at the sites, of which no plan tells them."""
+    """The plan in the orders. Raises PlanError where the method's half at the sites needs a plan, and there is none."""
     plan, asked = plan_in(config), set()
     if plan is not None:
         of_trees = FoldTrees.half_of if plan.method.tree is not None else ""
@@ -62,20 +62,20 @@ def plan_for(combiner: Combiner, config: Mapping[str, Any]) -> Plan | None:
 
 
 def check_enough(combiner: Combiner, models: int, model: Mapping[str, np.ndarray]) -> None:
-    """Raise PlanError where there are fewer ``models`` than the aggregator takes of such a ``model``."""
+    """Raise PlanError where there are fewer ``models`` than the aggregator needs for such a ``model``."""
     if isinstance(combiner, Aggregate):
         numbers = sum(model[name].size for name in parameters_of(model))
         check_aggregator(combiner.aggregator, models, numbers, options=combiner.options)
 
 
 def samples_told(answer: Mapping[str, Any]) -> int:
-    """The number of samples that a site said it has at the roll call; 0 where it said none."""
+    """The number of samples in a site's answer to the roll call; 0 where it said none."""
     count = answer.get(EXAMPLES)
     return count if isinstance(count, int) and 0 < count <= MOST else 0
 
 
 def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
-    """What a site's reply may say: no more samples than at the roll call, no more steps than its order asks for."""
+    """The limits of a site's reply: its samples at the roll call, and the steps of its order."""
     samples = samples_told(answers.get(site, {})) or None
     if plan is None:
         return Limits(samples or MOST)
@@ -90,7 +90,7 @@ def signature_of(model: Mapping[str, np.ndarray]) -> Signature:
 
 
 class NotFinite(ReplyError):
-    """A model that is no longer finite, which may be the doing of another site than the one that sent it."""
+    """A model that is not finite, perhaps by the doing of another site than its sender."""
 
 
 def signature(record: ArrayRecord) -> Signature:
@@ -101,8 +101,8 @@ def signature(record: ArrayRecord) -> Signature:
 def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
     """Raise ReplyError, in one line without a number of the reply's data, unless the reply may be used.
 
-    Expected are a model of the signature that was sent, with finite numbers only, whatever travels with it finite too,
-    and exactly one set of metrics within its limits. NotFinite if all is well but for numbers that are not finite.
+    It must be a model of the ``expected`` signature with finite numbers, finite companions, and one set of metrics
+    within ``limits``. NotFinite where only numbers that are not finite are wrong.
     """
     if reply.has_error():
         raise ReplyError(_first_line(reply.error.reason))
@@ -110,7 +110,7 @@ def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) 
 
 
 def check_content(content: RecordDict, expected: Signature, limits: Limits) -> None:
-    """As :func:`check_reply`, of what an answer holds."""
+    """As :func:`check_reply`, for an answer's content."""
     records = array_records(content)
     if MODEL not in records:
         raise ReplyError(f"expected a record {MODEL!r} with the model; the reply has none")
@@ -130,7 +130,7 @@ def check_content(content: RecordDict, expected: Signature, limits: Limits) -> N
 
 
 def companions(reply: Message) -> dict[str, Signature]:
-    """What travels beside the model in a reply that was checked, by record; all sites of a run send the same."""
+    """The signatures of what travels beside the model in a checked reply, by record."""
     records = array_records(reply.content)
     return {key: signature(records[key]) for key in sorted(records) if key != MODEL and len(records[key])}
 
@@ -143,7 +143,7 @@ def check_headers(record: ArrayRecord) -> None:
 
 
 def check_record(record: ArrayRecord, expected: Signature) -> None:
-    """Raise ReplyError unless a record whose headers are sound has these arrays; NotFinite for the numbers alone."""
+    """Raise ReplyError unless a record with sound headers has these arrays; NotFinite for the numbers alone."""
     received = signature(record)
     if received.keys() != expected.keys():
         missing, extra = expected.keys() - received.keys(), received.keys() - expected.keys()
@@ -157,7 +157,7 @@ def check_record(record: ArrayRecord, expected: Signature) -> None:
 
 
 def _check_companion(record: ArrayRecord, expected: Signature) -> None:
-    """What travels beside the model: ".../parameter" of that parameter's shape, or a single number."""
+    """Check what travels beside the model: ".../parameter" of that parameter's shape, or a single number."""
     for name, (shape, dtype) in signature(record).items():
         parameter = expected.get(name.rpartition("/")[2], ((), ""))
         if shape != parameter[0] or np.dtype(dtype).kind not in "fiu":
@@ -177,7 +177,7 @@ def _check_numbers(record: ArrayRecord) -> None:
 
 
 def read_array(name: str, array: Array) -> np.ndarray:
-    """The array's numbers, if its bytes say what its header says; raises ReplyError otherwise."""
+    """The array's numbers. Raises ReplyError unless its bytes are what its header says."""
     named = shape_and_dtype(array)
     if named is None:
         raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
@@ -204,7 +204,7 @@ def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def checked_sums(record: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """The sums that a site tells, of these ``shapes``; ReplyError where they are not sums over one set of samples."""
+    """A site's sums, of these ``shapes``. Raises ReplyError where they are not sums over one set of samples."""
     if set(record) != set(shapes):
         raise ReplyError(f"expected {len(shapes)} sums by name, and others came")
     sums = {name: read_array(name, array) for name, array in record.items()}
@@ -279,12 +279,10 @@ def accept_replies(
     note: Note,
     check: Callable[[str, Message], None],
 ) -> tuple[dict[str, Message], dict[str, str]]:
-    """The replies that may be used, by site in the order of names; and the sites whose models are not finite, and why.
+    """The good replies, by site in order; and why the models of other sites are not finite.
 
-    ``orders`` are the contact's, each with its site. ``check(site, reply)`` raises ReplyError, or NotFinite where
-    numbers alone are wrong. A reply belongs to the order that it answers, whatever it says of itself.
-    ``note(site, kind, reason)`` is told of every reply that is set aside, of every site that is silent, and of those
-    that blurred what they sent.
+    ``orders`` come with their sites; a reply belongs to the order that it answers. ``check(site, reply)`` raises
+    ReplyError, or NotFinite. ``note(site, kind, reason)`` hears of bad replies, silent sites and blur.
     """
     answered = by_order(orders, replies, note)
     good: dict[str, Message] = {}
@@ -306,7 +304,7 @@ def accept_replies(
 
 
 def leave_out_unusual(good: dict[str, Message], note: Note) -> None:
-    """Take those out that sent something else beside the model than most sites did."""
+    """Remove the replies whose companions are not those of most sites."""
     beside = {site: companions(reply) for site, reply in good.items()}
     usual = max(beside.values(), key=list(beside.values()).count, default={})
     for site in [site for site in good if beside[site] != usual]:

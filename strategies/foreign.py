@@ -1,7 +1,7 @@
-"""An aggregation by a strategy that is not ours: Flower's own hooks, with what they need made right around them.
+"""Aggregation by Flower's own strategies, through their hooks.
 
-Flower's strategies see float parameters alone, as one reply per model in the order of the sites' names, each weighing
-the same unless weights are given. Buffers are averaged and integers carried outside; every dtype is restored.
+They see float parameters alone, one reply per model in the order of site names, with equal weights unless some are
+given. Buffers are averaged and integers carried outside; every dtype is restored.
 """
 
 import logging
@@ -25,7 +25,7 @@ FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_avail
 
 
 class FlowerCombiner(Combiner):
-    """A Flower strategy's aggregation as a combiner; its own server rounds are the aggregations, from 1 on."""
+    """A Flower strategy's aggregation as a combiner; its server rounds are the aggregations, from 1 on."""
 
     def __init__(self, strategy: Strategy) -> None:
         if isinstance(strategy, DifferentialPrivacyClientSideAdaptiveClipping):
@@ -37,7 +37,7 @@ class FlowerCombiner(Combiner):
         self.aggregations = 0
 
     def config(self, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
-        """The config of the strategy's own orders; asking tells it which model the sites set out from."""
+        """The config of the strategy's own orders; asking also tells it the model from which sites start."""
         sent = ConfigRecord(dict(config))
         model = to_record(parameters_of(common))
         with _quietly():
@@ -46,7 +46,7 @@ class FlowerCombiner(Combiner):
         return records[0] if records else sent
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The new common model; :meth:`config` has been called before. Raises ReplyError where none is returned."""
+        """The new common model, after :meth:`config`. Raises ReplyError where none is returned."""
         self.aggregations += 1
         with _quietly(), _without_metrics(_innermost(self.strategy)):
             arrays, _ = self.strategy.aggregate_train(self.aggregations, _replies(self.strategy, updates))
@@ -65,14 +65,14 @@ class FlowerCombiner(Combiner):
 
 
 def count_key(strategy: Strategy) -> str:
-    """Under which name the sites of a strategy tell their number of samples."""
+    """The metric under which a strategy's sites count their samples."""
     return str(getattr(_innermost(strategy), "weighted_by_key", EXAMPLES))
 
 
 def train_metrics_of(strategy: Strategy, contents: list[RecordDict]) -> MetricRecord | None:
-    """The metrics of some replies as the strategy's own function makes them one; Flower's mean where it has none.
+    """The metrics of replies, combined by the strategy's own function or Flower's mean.
 
-    A site that tells other metrics than most is left out: the functions take it that all tell the same.
+    Sites with other metrics than most are left out: the functions expect the same of all.
     """
     inner = _innermost(strategy)
     together = (inner if isinstance(inner, FedAvg) else FedAvg(**FEW)).train_metrics_aggr_fn
@@ -83,7 +83,7 @@ def train_metrics_of(strategy: Strategy, contents: list[RecordDict]) -> MetricRe
 
 
 def _metric_names(content: RecordDict) -> dict[tuple[str, str], int]:
-    """What a reply tells, by record and name, with the length of what is a list."""
+    """A reply's metrics by record and name, with the lengths of lists."""
     return {
         (record, name): len(value) if isinstance(value, list) else -1
         for record, metrics in content.metric_records.items()
@@ -92,14 +92,13 @@ def _metric_names(content: RecordDict) -> dict[tuple[str, str], int]:
 
 
 def _innermost(strategy: Strategy) -> Strategy:
-    """The strategy within Flower's wrappers for differential privacy."""
     within = getattr(strategy, "strategy", None)
     return _innermost(within) if isinstance(within, Strategy) else strategy
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without Flower's lines on what it was sent: these are our models, not the replies that came."""
+    """Silence Flower's lines on its replies, which here are our models."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -111,7 +110,7 @@ def _quietly() -> Iterator[None]:
 
 @contextmanager
 def _without_metrics(strategy: Strategy) -> Iterator[None]:
-    """Without the strategy's function for metrics, which has had the sites' own: what it is handed here has none."""
+    """Replace the strategy's metrics function, which finds no metrics in our models."""
     if not isinstance(strategy, FedAvg):
         yield
         return
@@ -136,7 +135,7 @@ def _replies(strategy: Strategy, updates: Updates) -> list[Message]:
 
 
 class _NoSites(Grid):
-    """As many nodes as there are models, and no way to reach them: the wrapped strategy's orders are never sent."""
+    """As many nodes as there are models; the wrapped strategy's orders are never sent."""
 
     def __init__(self, sites: int) -> None:
         self._nodes = range(1, sites + 1)
@@ -172,7 +171,7 @@ class _NoSites(Grid):
 
 
 def own_config(combiner: Combiner, common: ArrayRecord | None, config: ConfigRecord, sites: int) -> ConfigRecord:
-    """The config of an order to one of so many sites, with what a Flower strategy adds to it (FedProx's mu)."""
+    """The config of an order, with what a Flower strategy adds to it (FedProx's mu)."""
     if isinstance(combiner, FlowerCombiner) and common is not None:
         return combiner.config(to_arrays(common), config, sites)
     return config
@@ -185,7 +184,7 @@ def count_of(reply: Message, key: str) -> Any:
 
 
 def with_our_count(reply: Message, key: str) -> Message:
-    """The reply with its number of samples under the name that we check, where a strategy calls it otherwise."""
+    """The reply with its number of samples under our name as well."""
     if key != EXAMPLES and not reply.has_error() and (count := count_of(reply, key)) is not None:
         reply.content[METRICS] = MetricRecord({**reply.content.metric_records[METRICS], EXAMPLES: count})
     return reply

@@ -33,7 +33,7 @@ from fedsmall.strategies.checks import (
 )
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
-from fedsmall.training.stack import Rows, Stack, leaving
+from fedsmall.training.stack import Rows, Stack, leaving_state
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
 from fedsmall.wire import (
     ANSWER_BYTES,
@@ -61,7 +61,7 @@ Records = dict[str, ArrayRecord]
 
 @dataclass
 class Exchange:
-    """The orders of one contact and their replies: the rows of a ``stack``, each at the site that ``row_of`` has it."""
+    """The orders of one contact and their replies: the rows of a ``stack``, by site in ``row_of``."""
 
     stack: Stack
     leg: Leg
@@ -69,7 +69,7 @@ class Exchange:
     row_of: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        """Take the flags of rows as one's own: a form may change them."""
+        """Copy the rows' flags, which a form may change."""
         self.is_global, self.carries = self.signals.flags(len(self.stack)).copy(), self.signals.carries.copy()
         self.state = Rows(self.stack.state)
 
@@ -90,7 +90,7 @@ class Exchange:
 
 
 class Sent(NamedTuple):
-    """What a site is sent: sites with one ``key`` are sent the same, ``words`` go into the config of its order."""
+    """An order's part of a site: equal ``key`` means equal orders, ``words`` go into the config."""
 
     key: Hashable
     words: dict[str, Any]
@@ -98,7 +98,7 @@ class Sent(NamedTuple):
 
 
 class Form(ABC):
-    """How models travel in messages. All but the first three methods are for forms that remember something."""
+    """How models travel in messages. The methods after the third are for forms with state."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -109,22 +109,22 @@ class Form(ABC):
 
     @abstractmethod
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
-        """Raise ReplyError unless a reply may be used; put numbers in place of codes."""
+        """Raise ReplyError unless a reply may be used; decompress its content."""
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
-        """Make a row what came for it; gives what keeps it from being used."""
+        """Write a reply into its row; the fault that keeps it from being used, if any."""
         write_row(exchange.stack, row, array_records(content))
         return None
 
     def size(self, row: int, content: RecordDict) -> int:
-        """The bytes of what came for a row."""
+        """The bytes of a row's reply."""
         return size_in_bytes(array_records(content))
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:  # noqa: B027
-        """Do what must be done before the orders of a contact."""
+        """Do what comes before a contact's orders."""
 
     def compare(self, good: dict[str, Message], note: Note) -> None:  # noqa: B027
-        """Take replies out that do not go with the others."""
+        """Remove replies that do not go with the others."""
 
     def accept(self, rows: Sequence[int]) -> None:  # noqa: B027
         """Learn which rows are used."""
@@ -133,15 +133,15 @@ class Form(ABC):
         """Learn what the aggregation after round ``t`` has made."""
 
     def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
-        """Have models here that have stayed at their sites; gives the rows that are here, and the bytes sent for it."""
+        """Fetch models that have stayed at their sites; the rows that are here, and the bytes sent."""
         return list(rows), 0
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
-        """The sum of what sites sent, where single models are kept from the server."""
+        """The sum of the sites' models, where single ones are kept from the server."""
         return None
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What must be kept to go on after a restart, as arrays by name and a record for JSON."""
+        """What a restart needs, as arrays by name and a record for JSON."""
         return {}, {}
 
     def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027
@@ -150,7 +150,7 @@ class Form(ABC):
 
 @final
 class OpenModels(Form):
-    """Models that the server sees, with what travels beside them: in full, in codes, or as changes of a global one.
+    """Models that the server sees: in full, in codes, or as changes of a global one.
 
     A model in codes is handed on as it came, so that a handover rounds once.
     """
@@ -161,11 +161,11 @@ class OpenModels(Form):
         self._came: dict[int, Records] = {}  # in this exchange, until it is known what is used
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
-        """Begin anew."""
+        """Forget the codes of the last exchange."""
         self._came = {}
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
-        """The model and what travels beside it; as a change of what the site has, where it is known to have one."""
+        """The model with its companions; as a change where the site is known to have a base."""
         is_global, known = bool(exchange.is_global[row]), exchange.signals.known
         parcel, words = exchange.parcel(row), dict[str, Any]()
         reference = None
@@ -186,7 +186,7 @@ class OpenModels(Form):
         return Sent(key, words, records)
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
-        """Raise ReplyError unless a model came like the one that was sent, with finite numbers."""
+        """Raise ReplyError unless the model is like the one that was sent, with finite numbers."""
         if exchange.leg.leaves and self.plan.method.is_compressed and not reply.has_error():
             row = exchange.row_of[site]
             model = exchange.parcel(row).read if exchange.is_global[row] else exchange.state.row(row)
@@ -194,11 +194,11 @@ class OpenModels(Form):
         check_reply(reply, exchange.expected, limits)
 
     def compare(self, good: dict[str, Message], note: Note) -> None:
-        """All sites send the same beside their models."""
+        """Remove replies whose companions are unusual."""
         leave_out_unusual(good, note)
 
     def size(self, row: int, content: RecordDict) -> int:
-        """The bytes of what came for a row, as it came."""
+        """The bytes of a row's reply as it came."""
         return size_in_bytes({**array_records(content), **self._came.get(row, {})})
 
     def accept(self, rows: Sequence[int]) -> None:
@@ -226,14 +226,14 @@ class OpenModels(Form):
         if CARRIED in (codes := self._codes.get(row, {})):
             return codes[CARRIED]
         optimizer = Rows(exchange.stack.optimizer).row(row)
-        return to_record(leaving(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
+        return to_record(leaving_state(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
 
 
 @final
 class KeptModels(Form):
-    """Models that stay at their sites while they are near the last one that all had (dynamic averages).
+    """Models that stay at their sites while they are near the last common one (dynamic averaging).
 
-    An order holds a model or nothing, a reply a model or a word; ``words`` are those of every question.
+    An order holds a model or nothing, a reply a model or a word; ``words`` go into every question.
     """
 
     def __init__(self, plan: Plan, words: Mapping[str, Any]) -> None:
@@ -250,7 +250,7 @@ class KeptModels(Form):
         self._kept_by = self._reference  # which orders of this contact name
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
-        """A model where it is another than the site has; else nothing."""
+        """A model, where the site has another; else nothing."""
         words = {REFERENCE: self._reference, ANSWER_BYTES: exchange.bytes_of_model}
         if not exchange.signals.fresh[row]:
             return Sent("its own", words, lambda: {MODEL: ArrayRecord()})
@@ -275,7 +275,7 @@ class KeptModels(Form):
             raise ReplyError("expected a model and nothing beside it")
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
-        """Take a model where one came; a word may keep the row from being used."""
+        """Write a model into its row; a word may keep the row from being used."""
         metrics = content.metric_records[METRICS]
         if HAS_NO_MODEL in metrics:
             return Fault(FORGOT, "it had no model to go on with; it is sent the last that all had")
@@ -326,7 +326,7 @@ class KeptModels(Form):
 
 
 def write_row(stack: Stack, row: int, records: Mapping[str, ArrayRecord]) -> None:
-    """Make a row what came for it; what did not come beside the model is zero."""
+    """Write a reply into its row; missing companions are zero."""
     for name, array in to_arrays(records[MODEL]).items():
         stack.state[name][row] = torch.from_numpy(np.array(array))
     carried = to_arrays(records[CARRIED]) if CARRIED in records else {}
@@ -345,14 +345,14 @@ def arrays_of(records: Records) -> Arrays:
 
 
 def records_from(arrays: Arrays) -> Records:
-    """What :func:`arrays_of` gave, as records."""
+    """The inverse of :func:`arrays_of`."""
     return {key: to_record(record) for key, record in parts(arrays).items()}
 
 
 def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays) -> Records:
-    """Put the numbers in place of the codes in what a site has answered; gives its records as they came.
+    """Decompress a site's answer in place; returns its records as they came.
 
-    ``coded`` is a model in codes, ``model`` the one that the site was sent. Raises ReplyError where what came is none.
+    ``coded`` is a model in codes, ``model`` the one that the site was sent. Raises ReplyError where it cannot be read.
     """
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
@@ -370,7 +370,6 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
 
 
 def _check_difference(record: ArrayRecord, model: Signature) -> None:
-    """Raise ReplyError where arrays are larger than a difference from a model like this can have."""
     received, most = signature(record), sum(math.prod(shape) for shape, _ in model.values())
     for name, (shape, _) in received.items():
         part = name in (VALUES, GAPS, BITS) and len(shape) == 1 and shape[0] <= 2 * most

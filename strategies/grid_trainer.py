@@ -1,7 +1,4 @@
-"""The sites behind a Flower grid, as a trainer: rows of a stack go out as orders, and replies are the rows after them.
-
-So Algorithm 1 (:func:`fedsmall.algorithm.daisy_chain.daisy_chain`) is the same with messages as on a stack of models.
-"""
+"""The sites behind a Flower grid, as a trainer: orders carry rows of a stack, replies the rows after training."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
@@ -45,14 +42,12 @@ Orders = list[tuple[Message, str]]  # each with its site
 
 @final
 class GridTrainer(Trainer):
-    """Sites that are reached over a ``grid``, simulated or real; what they remember stays with them.
+    """Sites that are reached over a ``grid``, simulated or real; their memory stays with them.
 
-    ``told`` is the plan that orders hold, where that is another than the one that is run; ``roster`` has the sites that
-    have answered already, else the roll is called. ``form`` is how models travel, where the plan alone does not say so.
-    A site that is silent, or whose reply fails its check, loses nothing: its row is as it was.
-
-    In somebody's own Flower app sites are sent its ``words`` in place of a plan, and tell their samples under the name
-    ``count``; ``contents`` has what each said last.
+    ``told`` is the plan in orders, where it is not the one that is run; ``roster`` has the sites that have answered
+    already. ``form`` is how models travel, where the plan alone does not say so. The row of a silent site, or of a bad
+    reply, stays as it was. In somebody's own Flower app sites are sent ``words`` in place of a plan and count their
+    samples under ``count``; ``contents`` has their last replies.
     """
 
     path, reason, device = "remote", "sites train their models themselves", torch.device("cpu")
@@ -82,20 +77,20 @@ class GridTrainer(Trainer):
 
     @property
     def samples(self) -> tuple[int, ...]:  # type: ignore[override]
-        """How many samples each site has, as it said when it was first met."""
+        """Each site's number of samples, as it said when it was first met."""
         return tuple(self.roster.samples[site] for site in self.names)
 
     def check_room(self, models: int, like: Arrays) -> None:
         """There is room at the sites, or they say so."""
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
-        """A stack of tensors; what travels beside a model is known when it comes."""
+        """A stack of tensors; ``carried`` is what travels beside the models."""
         parameters = {name: tensor for name, tensor in state.items() if not is_buffer(name)}
         buffers = {name: tensor for name, tensor in state.items() if is_buffer(name)}
         return Stack(tuple(state), parameters, buffers, dict(carried or {}))
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
-        """Send every row to its site, and write what comes back into it; one leg at a time."""
+        """Send every row to its site, and write the replies into it; takes one leg."""
         (leg,) = legs
         self._meet()  # a program that was started again has another node id
         online = set(self.grid.get_node_ids())
@@ -119,7 +114,7 @@ class GridTrainer(Trainer):
         return self._train_result(exchange, orders, contents, lost, notes)
 
     def accept(self, rows: np.ndarray) -> None:
-        """Learn that what came of these rows in the last walk is used."""
+        """Learn which rows of the last walk are used."""
         self.form.accept(rows.tolist())
 
     def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
@@ -127,16 +122,16 @@ class GridTrainer(Trainer):
         self.form.publish(t, sent, rule)
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
-        """The sum of what these sites sent, where single models are kept from the server."""
+        """The sum of these sites' models, where single ones are kept from the server."""
         return self.form.sum_up(t, group, sites)
 
     def fetch(self, stack: Stack, rows: np.ndarray) -> tuple[np.ndarray, int]:
-        """Have the models of these rows here which have stayed at their sites in the last walk."""
+        """Fetch the models of these rows that have stayed at their sites; the rows here, and the bytes sent."""
         fetched, sent = self.form.fetch(stack, rows.tolist())
         return np.array(fetched, dtype=np.int64), sent
 
     def take_events(self) -> list[Event]:
-        """What was noted of sites since the last call."""
+        """The events of sites since the last call."""
         return self.roster.take_events()
 
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -144,7 +139,7 @@ class GridTrainer(Trainer):
         raise TypeError("models are judged at their sites, which are elsewhere")
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What must be kept to go on after a restart: the form's, and how many samples sites said that they have."""
+        """What a restart needs: the form's state, and the sites' numbers of samples."""
         arrays, words = self.form.state()
         return arrays, {"form": words, "samples": self.roster.samples}
 
@@ -154,14 +149,13 @@ class GridTrainer(Trainer):
         self.roster.samples |= words["samples"]
 
     def _meet(self) -> None:
-        """Learn who is there; our own clients, which are sent a plan, are asked who they are."""
+        """Learn who is there; our own clients, which are sent a plan, answer a roll call."""
         if PLAN in self.words:
             self.roster.call(self.grid, {PLAN: self.words[PLAN]})
         else:
             self.roster.list_unasked(self.grid)
 
     def _orders(self, exchange: Exchange) -> Orders:
-        """An order for each row, with its site; sites that are sent the same share its content."""
         leg, rule = exchange.leg, to_record(exchange.signals.rule) if exchange.signals.rule else None
         words = {**self.words, ROUND: leg.t, ROUNDS: leg.rounds, LEAVES: leg.leaves}
         contents: dict[Hashable, RecordDict] = {}
@@ -178,7 +172,7 @@ class GridTrainer(Trainer):
     def _accept_replies(
         self, exchange: Exchange, orders: Orders, replies: Any, note: Note, lost: dict[int, Fault]
     ) -> dict[int, RecordDict]:
-        """The replies that may be used, by row, which are then what came; why the others may not goes into ``lost``."""
+        """The good replies by row, written into the stack; why the others are not goes into ``lost``."""
         leg = exchange.leg
         limits = partial(limits_of, self._told, leg.rounds, self.roster.answers)
         good, spoilt = accept_replies(
@@ -208,7 +202,6 @@ class GridTrainer(Trainer):
         lost: Mapping[int, Fault],
         notes: Sequence[tuple[str, str, str]],
     ) -> Trained:
-        """What sites have said beside the models."""
         rows, leg = len(exchange.stack), exchange.leg
         records = {row: array_records(content) for row, content in contents.items()}
         rules = {row: to_arrays(record_of[RULE]) for row, record_of in records.items() if RULE in record_of}
@@ -245,6 +238,6 @@ def bytes_of(orders: Orders) -> int:
 
 
 def _numbers(contents: Mapping[int, RecordDict], name: str, default: float, rows: int) -> np.ndarray:
-    """A metric of every row, (rows,); zero where nothing came."""
+    """A metric of every row, (rows,); zero where no reply came."""
     metrics: dict[int, Any] = {row: content.metric_records[METRICS] for row, content in contents.items()}
     return np.array([float(metrics[row].get(name, default)) if row in metrics else 0.0 for row in range(rows)])

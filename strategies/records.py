@@ -1,4 +1,4 @@
-"""Between Flower's records and plain named arrays, and the stack of several travellers."""
+"""Flower's records as plain named arrays."""
 
 import math
 import re
@@ -29,25 +29,24 @@ def stacked(records: Sequence[ArrayRecord]) -> Arrays:
 
 
 def parameters_of(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """Only the float arrays that are no buffers: what a server optimizer may move."""
+    """The float arrays that are no buffers: what a server optimizer may move."""
     return {name: a for name, a in arrays.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name)}
 
 
 def array_records(content: RecordDict) -> dict[str, ArrayRecord]:
-    """The array records of a message by key; Flower's own view of them makes and checks a copy at every look."""
+    """The array records of a message by key; Flower's own view copies and checks them at every look."""
     return {key: record for key, record in content.items() if isinstance(record, ArrayRecord)}
 
 
 def size_in_bytes(records: Mapping[str, ArrayRecord]) -> int:
-    """Bytes of the arrays in a message, without framing: the same number on every engine."""
+    """Bytes of the arrays in a message, without framing: the same on every engine."""
     return sum(map(record_bytes, records.values()))
 
 
 def shape_and_dtype(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
-    """The shape and dtype that an array names, or None where it names none: over the network it may name anything.
+    """The shape and dtype that an array states; None where it states none.
 
-    Only the words that numpy itself writes count ("float32"); numpy would read much more as a dtype, and raise many
-    kinds of error on the rest.
+    Only numpy's own words count ("float32"): numpy would read much more as a dtype, and raise many kinds of error.
     """
     shape = array.shape
     if not (isinstance(shape, tuple | list) and all(type(size) is int and size >= 0 for size in shape)):

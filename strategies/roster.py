@@ -1,4 +1,4 @@
-"""Who is there: sites by name, the node ids that Flower gives them today, and questions to single ones."""
+"""The sites by name with their node ids of today, and questions to single ones."""
 
 import time
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ QUIET_S = 1.0  # without a newcomer all are there
 
 @dataclass
 class Roster:
-    """The sites that have answered the roll call, by name; ``answers`` holds what each said of itself, ``samples`` how
-    many it said that it has when it was first met, and ``events`` what became of sites that did not go as it should.
+    """The sites that have answered the roll call, by name, with their ``answers``, ``samples`` and ``events``.
 
-    A refusal enrols nobody: ``refused`` holds its reason, and the node is asked again at the next call. Node ids are
-    Flower's and change when a program restarts without node authentication; names do not.
+    ``samples`` are the counts of when a site was first met. A refusal enrols nobody: ``refused`` holds its reason by
+    node, which is asked again at the next call. Node ids change when a program restarts without node authentication;
+    names do not.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -39,23 +39,23 @@ class Roster:
         return sorted(self.nodes)
 
     def counts(self) -> dict[str, int]:
-        """How many training samples each site has, by name in order; 0 where it has not said."""
+        """Each site's number of training samples, by name in order; 0 where it has not said."""
         return {site: self.samples.get(site, 0) for site in self.sites}
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
-        """Write down what became of a site at round ``t``; the report has a row for it."""
+        """Note an event of a site at round ``t``, for the report."""
         self.events.append(event(t, site, kind, reason))
 
     def take_events(self) -> list[Event]:
-        """What was noted since the last call."""
+        """The events since the last call."""
         events, self.events = self.events, []
         return events
 
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
-        """Ask every node not yet known for its name and what it holds.
+        """Ask every unknown node for its name and what it holds.
 
-        A node that does not say its name is known by its registered one, or by its node id as text. Raises PlanError
-        when two nodes give one name.
+        A node that says no name is known by its registered one, or by its id as text. Raises PlanError when two nodes
+        give one name.
         """
         asked = [_query(node, config) for node in self._newcomers(grid)]
         if not asked:
@@ -75,17 +75,14 @@ class Roster:
         self._enter(grid, answers)
 
     def list_unasked(self, grid: Grid) -> None:
-        """Take in every node not yet known without a question, which a Flower app of another make would not answer.
-
-        A site is then its registered name, or its node id as text.
-        """
+        """Enter every unknown node by its registered name or its id as text, for apps that answer no roll call."""
         self._enter(grid, {node: {} for node in self._newcomers(grid)})
 
     def _newcomers(self, grid: Grid) -> list[int]:
         return sorted(set(grid.get_node_ids()) - set(self.nodes.values()))
 
     def _enter(self, grid: Grid, answers: dict[int, dict[str, Any]]) -> None:
-        """Write down who is new; a name whose node has gone may come back under another."""
+        """Enter new nodes; a name whose node has gone may come back under another."""
         registered = _registered_names(grid) if answers else {}
         gone = set(self.nodes.values()) - set(grid.get_node_ids()) if answers else set()
         for node, answer in answers.items():
@@ -97,10 +94,7 @@ class Roster:
 
 
 def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
-    """Return once ``count`` nodes are connected: a simulation's, like real ones, come one after the other.
-
-    Raises PlanError with both numbers where they are not all there in time.
-    """
+    """Wait until ``count`` nodes are connected. Raises PlanError with both numbers where they are not in time."""
     until = time.monotonic() + timeout_s
     while (connected := len(list(grid.get_node_ids()))) < count:
         if time.monotonic() > until:
@@ -112,7 +106,7 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
 
 
 def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
-    """How many nodes are connected, once there is one and for :data:`QUIET_S` seconds no other has come.
+    """The number of connected nodes, once no other has come for :data:`QUIET_S` seconds.
 
     Raises PlanError where there is none in time.
     """
@@ -146,7 +140,7 @@ TIMEOUT_S = 600.0
 
 
 def ask(roster: Roster, grid: Grid, kind: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:
-    """The answers of these sites, each to its own question; of those that are connected and answer."""
+    """The answers of these sites, each to its own question; silent ones are left out."""
     connected = set(grid.get_node_ids())
     nodes = {site: roster.nodes[site] for site in questions if roster.nodes[site] in connected}
     orders = {site: Message(questions[site], node, kind) for site, node in nodes.items()}
@@ -156,7 +150,7 @@ def ask(roster: Roster, grid: Grid, kind: str, questions: Mapping[str, RecordDic
 
 
 def records_of(reply: Message | None) -> dict[str, ArrayRecord]:
-    """The records of an answer. ReplyError where there is none, or it is an error."""
+    """The records of an answer. Raises ReplyError where there is none, or it is an error."""
     if reply is None:
         raise ReplyError("no answer before the deadline")
     if reply.has_error():

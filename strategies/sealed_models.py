@@ -1,7 +1,7 @@
-"""Models that the server cannot read: letters from site to site, and masked summands of which it learns the sum.
+"""Models that the server cannot read: letters from site to site, and masked summands of secure sums.
 
-Of a letter nothing but its size can be checked, so the sites keep the gate; one whose addressee is silent is written
-anew by who wrote it; and only models that were trained at the contact of an aggregation count in it.
+The server can check no more than a letter's size, so the sites keep the gate; a letter to a silent site is sealed anew
+by its writer; and an aggregation counts only models that were trained at its contact.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,10 +48,10 @@ BESIDE = 1 << 20
 
 @final
 class SealedModels(Form):
-    """Letters, secure sums, or both, as the ``plan`` that orders hold says.
+    """Letters, secure sums, or both, as the orders' ``plan`` says.
 
-    ``begun`` is what all know of the run before its first contact, ``nonces`` what the ``sites`` have drawn. In
-    ``folder`` is kept what must outlive the server.
+    ``begun`` is the transcript before the first contact, ``nonces`` are the sites' by name. ``folder`` keeps what must
+    outlive the server.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class SealedModels(Form):
         return is_secure(self.plan)
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
-        """Write down what became of a site at round ``t``."""
+        """Note an event of a site at round ``t``."""
         self.roster.note(t, site, kind, reason)
 
     def words(self, t: int, **more: Any) -> ConfigRecord:
-        """The config of a question to sites in the course of round ``t``."""
+        """The config of a question to sites at round ``t``."""
         return ConfigRecord({PLAN: self._said, ROUND: t, SEALED: self._order(), **more})
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
-        """Have letters that lie at another site than they were written to written anew."""
+        """Have letters sealed anew that lie at another site than they were written to."""
         self._came, self._masked = {}, {}
         self._clear.prepare(exchange, grid, roster)
         if not self.sealed:
@@ -140,7 +140,7 @@ class SealedModels(Form):
         return Sent(id(parcel) if is_shared else -1 - row, words, records)
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
-        """Raise ReplyError unless this is a letter, a masked summand of the size it must have, or a model."""
+        """Raise ReplyError unless this is a letter, a masked summand of the right size, or a model."""
         if reply.has_error():
             raise ReplyError((reply.error.reason or "no reason given")[:300])
         closes = exchange.leg.closes
@@ -162,7 +162,7 @@ class SealedModels(Form):
             reply.content[CARRIED] = beside
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
-        """Take a letter for the site that comes next, a summand, or a model."""
+        """Take a letter for the next site, a summand, or a model."""
         records, metrics, t = array_records(content), content.metric_records[METRICS], exchange.leg.t
         before = self._letters.get(row)
         if metrics.pop(NOT_TAKEN, None) is not None and before is not None:
@@ -192,7 +192,7 @@ class SealedModels(Form):
         self._letters |= {row: self._came[row] for row in rows if row in self._came}
 
     def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
-        """Bind all that follows to what the aggregation has made, as sites are sent it."""
+        """Extend the transcript by what the aggregation has made."""
         commons = [digest_of(parcel.read) for parcel in sent] + ([digest_of(rule)] if rule else [])
         before = self.thread.at[self.average.t if self.average else 0]
         self.thread.at[t] = after(before, t, commons)
@@ -220,7 +220,7 @@ class SealedModels(Form):
         )
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """Letters, and what all have seen of the run."""
+        """The letters, and the transcript."""
         letters = {str(row): arrays_of(_records(letter)) for row, letter in self._letters.items()}
         addresses = {str(row): [letter.by, letter.t, letter.to] for row, letter in self._letters.items()}
         average = self.average and self.average.model_dump()
@@ -238,16 +238,15 @@ class SealedModels(Form):
             self._letters[int(row)] = Letter(by, t, to, records.get(MODEL), records.get(CARRIED))
 
     def size(self, row: int, content: RecordDict) -> int:
-        """The bytes of what came for a row, as it came."""
+        """The bytes of a row's reply as it came."""
         return self._clear.size(row, content)
 
     def _is_lost(self, exchange: Exchange, row: int) -> bool:
-        """Whether a row should be a letter, and the server has none."""
         held, is_trained = self._letters.get(row), not exchange.signals.fresh[row]
         return is_trained and not exchange.is_global[row] and (held is None or held.model is None)
 
     def _order(self, by: From | None = None, beside: From | None = None) -> str:
-        """What an order says beside its plan, as JSON: of the run, and whose letters it holds."""
+        """What an order says beside its plan, as JSON: the last average, and whose letters it holds."""
         order = Order(average=self.average, nonces=self._drawn, by=by, beside=beside)
         return order.model_dump_json(exclude_defaults=True)
 

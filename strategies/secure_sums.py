@@ -1,8 +1,7 @@
-"""Sums of which the server sees no single summand: masked by the sites, and opened by helpers.
+"""Secure sums: masked by the sites, opened by helpers; the server sees no single summand.
 
-The summands of the last average are on the disk before any helper is asked. A helper opens one sum of a round, of one
-set of sites: a server that dies between its question and the journal must ask for the same set when it comes back,
-though other sites may answer then.
+The summands are on the disk before any helper is asked: a helper opens one sum of a round, of one set of sites, so a
+restarted server must ask for the same set though other sites may answer then.
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ OWN_NUMBERS, TOLD = "", "*"  # beside letters by helper, in the file
 
 
 class Summand(NamedTuple):
-    """What one site adds to a sum: its ``masked`` numbers, ``letters`` to the helpers by name, and what it tells."""
+    """A site's part of a sum: ``masked`` numbers, ``letters`` to the helpers by name, and its counts."""
 
     masked: np.ndarray
     letters: Arrays
@@ -42,16 +41,16 @@ class Summand(NamedTuple):
 
 
 class Pending:
-    """The summands of one round, by group; in ``folder``, or nowhere where that is None."""
+    """The summands of one round, by group, in ``folder``; nowhere where that is None."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.path = None if folder is None else folder / FILE
 
     def settle_summands(self, t: int, group: int | str, received: dict[str, Summand]) -> dict[str, Summand]:
-        """Of what sum helpers are asked: what was written down for this round and group before, else what ``came``.
+        """The summands of a round and group: those written down before, else those ``received``.
 
-        A sum of something else than models goes by its name in place of a group's number. Raises PlanError where the
-        file is damaged: other sites could be asked for than before.
+        ``group`` is a name for a sum of something else than models. Raises PlanError where the file is damaged: other
+        sites could be asked for than before.
         """
         if self.path is None:
             return received
@@ -89,8 +88,9 @@ def _read(flat: Arrays) -> dict[str, Summand]:
 
 @dataclass(frozen=True, eq=False)
 class Letter:
-    """What site ``by`` wrote when it had trained for round ``t``, to the site ``to``: a ``model`` with what goes along,
-    or, after an aggregation, what goes along alone (``beside``).
+    """A letter of site ``by``, written after training for round ``t`` to the site ``to``.
+
+    It holds a ``model`` with what goes along, or, after an aggregation, only that (``beside``).
     """
 
     by: str
@@ -101,30 +101,30 @@ class Letter:
 
 
 class Chain(Protocol):
-    """What is to be known of a sealed chain in order to ask in its name."""
+    """What asking the sites of a sealed run needs."""
 
     roster: Roster
     ways: Waybills
     pending: Pending
 
     def words(self, t: int, **more: Any) -> ConfigRecord:
-        """The config of a question in the course of round ``t``."""
+        """The config of a question at round ``t``."""
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
-        """Write down what became of a site."""
+        """Note an event of a site."""
 
 
 class HelpError(RuntimeError):
-    """A sum that cannot be opened, for a helper is silent; the run can be resumed when it is back."""
+    """A sum that cannot be opened, for a helper is silent; resume the run when it is back."""
 
 
 def ask_helpers(
     chain: Chain, grid: Grid, t: int, group: int, summands: Mapping[str, Summand], of: str = ""
 ) -> list[np.ndarray]:
-    """What each helper of round ``t`` tells, (numbers,) uint64 each, for the sum of these sites of a group.
+    """The stream of each helper of round ``t``, (numbers,) uint64, for the sum of these sites.
 
-    The sum is ``of`` something else than models where that is not empty. Raises HelpError where one of them does not
-    tell: without all, the sum stays closed.
+    ``of`` names a sum of something else than models. Raises HelpError where a helper is silent: without all, the sum
+    stays closed.
     """
     numbers = len(next(iter(summands.values())).masked)
     which = {OF: of, NUMBERS: numbers} if of else {GROUP: group}
@@ -151,9 +151,9 @@ def ask_helpers(
 
 
 def fetch_readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
-    """These ``letters``, by the site where each lies, written anew to it to train for round ``t``; those that came.
+    """These ``letters``, by the site where each lies, sealed anew for it to train for round ``t``; those that came.
 
-    All who wrote them are asked at once; who wrote several, one after the other.
+    All writers are asked at once; a writer of several letters is asked for one after the other.
     """
     fetched: dict[str, ArrayRecord] = {}
     waiting = sorted(letters.items())
@@ -171,7 +171,6 @@ def fetch_readdressed(chain: Chain, grid: Grid, t: int, letters: Mapping[str, Le
 
 
 def _anew(chain: Chain, t: int, letter: Letter) -> RecordDict:
-    """The question for a letter to be written anew."""
     assert letter.model is not None
     words = {WRITTEN: letter.t, ANSWER_BYTES: size_in_bytes({MODEL: letter.model})}
     return RecordDict({CONFIG: chain.words(t, **words)})
@@ -196,7 +195,7 @@ def _streams(reply: Message | None, count: int) -> np.ndarray:
 
 
 class Tally(NamedTuple):
-    """What the ``sites`` tell together, (numbers,) float64, and what each has said in the clear beside it."""
+    """The sum of the ``sites``, (numbers,) float64, and what each has said in the clear beside it."""
 
     values: np.ndarray
     sites: tuple[str, ...]
@@ -206,7 +205,7 @@ class Tally(NamedTuple):
 def open_sum_or_note(
     chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]
 ) -> Tally | None:
-    """What :func:`opened` gives; None, with an event that says why, where the sum stays closed."""
+    """As :func:`open_sum`; None, with an event that says why, where the sum stays closed."""
     try:
         return open_sum(chain, grid, t, of, kind, contents)
     except HelpError as error:
@@ -215,10 +214,10 @@ def open_sum_or_note(
 
 
 def open_sum(chain: Chain, grid: Grid, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
-    """The sum ``of`` what all sites tell of round ``t``, asked by messages of this ``kind`` with these ``contents``.
+    """The sum ``of`` all sites' numbers at round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
-    A site that is silent, or tells what is no summand, is noted and left out. Raises HelpError where fewer than three
-    are left, or a helper does not help.
+    A silent site, or one that sends no summand, is noted and left out. Raises HelpError where fewer than three are
+    left, or a helper does not help.
     """
     replies = ask(chain.roster, grid, kind, contents)
     summands: dict[str, Summand] = {}
@@ -256,7 +255,7 @@ def _summand(chain: Chain, t: int, of: str, reply: Message | None) -> Summand:
 
 
 def _of_one_length(chain: Chain, t: int, of: str, summands: dict[str, Summand]) -> dict[str, Summand]:
-    """Those whose summands are as long as most are: other lengths cannot be added."""
+    """The summands of the usual length; others cannot be added."""
     lengths = [len(summand.masked) for summand in summands.values()]
     usual = max(sorted(set(lengths)), key=lengths.count, default=0)
     for site in [site for site, summand in summands.items() if len(summand.masked) != usual]:

@@ -58,7 +58,6 @@ def _entry(shown: str, name: str, found: Any) -> str:
 
 
 def _place(found: Any) -> str:
-    """The dotted place in the sources, which are read and not imported."""
     place = f"{found.__module__}.{found.__qualname__}"
     inner = place.removeprefix("fedsmall.")  # fedsmall.sim is another name of sim, whose files are what is read
     return inner if inner.partition(".")[0] in PACKAGES else place

@@ -32,7 +32,7 @@ def page() -> str:
 
 
 def walk(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """A command and all below it, by the words that call them; a group that only holds others is one, too."""
+    """A command and all below it, by their words."""
     yield path, command
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
@@ -75,6 +75,5 @@ def _default(parameter: click.Parameter) -> str:
 
 
 def _text(help: str | None) -> str:
-    """Help on one line, as markdown that shows what a terminal does."""
     text = re.sub(r"\s+", " ", inspect.cleandoc(help or "")).strip()
     return re.sub(r"<(?=\w)", "&lt;", text).replace("|", "\\|").replace("*", "\\*")

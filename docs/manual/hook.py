@@ -1,4 +1,4 @@
-"""MkDocs calls this as it builds: it adds the pages that no file of docs/ holds, and mends links that leave docs/."""
+"""MkDocs' hooks: they add the generated pages, and mend links that leave docs/."""
 
 import re
 from pathlib import Path
@@ -55,7 +55,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A page whose links lead to pages of the site, wherever the page's own file lies; home stands in no section."""
+    """The page with links to the site's own pages; home stands in no section."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation"]
     page.meta["search"] = {"boost": next((boost for start, boost in BOOSTS if page.file.src_uri.startswith(start)), 1)}
@@ -63,6 +63,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Docstrings without the roles of Sphinx that they are written with."""
+    """Docstrings without Sphinx's roles."""
     plain = re.sub(r":(?:mod|func|class|data|meth|attr):(?=<code>)", "", html)
     return re.sub(r"<code>~[\w.]*?(\w+)</code>", r"<code>\1</code>", plain)

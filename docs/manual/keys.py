@@ -67,7 +67,6 @@ def page() -> str:
 
 
 def _together() -> str:
-    """The table of features by which plans are refused, as a page has it."""
     rows = [
         f"| `{name}` | {', '.join(f'`{other}`' for other in others)} |" for name, others in refused_partners().items()
     ]

@@ -1,4 +1,4 @@
-"""Links between pages: what leads out of docs/ in the source tree leads to a page of the site, or to none."""
+"""Links between pages: one to a file outside docs/ leads to that file's page in the site, or to none."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(\s*([^)\s]+)\s*\)")
 def relinked(markdown: str, place: str, titles: Mapping[str, str] = NO_TITLES) -> str:
     """The text of the page at ``place`` with its links as they are in the site; code blocks are left alone.
 
-    A link that is worded as its file is worded as the title of the page, where ``titles`` has one for its place. A file
-    of the source tree that is no page is named and not linked: the site knows no address for it.
+    A link worded as its file becomes worded as the page's title, by ``titles``. A source file without a page loses its
+    link.
     """
     parts = re.split(r"(^```.*?^```)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(part if part.startswith("```") else _of_text(part, place, titles) for part in parts)

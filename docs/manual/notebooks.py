@@ -1,4 +1,4 @@
-"""The notebooks of examples/notebooks as pages: their text, their code, and what outputs they hold; nothing is run."""
+"""The notebooks of examples/notebooks as pages, with the outputs that they hold; nothing is run."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _code(text: str) -> str:
-    """A code cell as a block; a cell that writes a file, or is a shell's, as what it holds."""
+    """A code cell as a block; one that writes a file, or is a shell's, as its content."""
     first, _, rest = text.partition("\n")
     written = re.fullmatch(r"%%writefile (\S+)", first)
     if written:
@@ -87,5 +87,4 @@ def _output(output: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _plain(html: str) -> str:
-    """A table of pandas without looks of its own."""
     return re.sub(r"<style scoped>.*?</style>|(?<=<table) [^>]*", "", html, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Pages of the site that are files of the project's root, or sections of README: written once, shown twice."""
+"""Pages of the site from files of the project's root, or sections of README."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Shown(NamedTuple):
-    """A file of the root as a page: for whom, and which section of it, under what title; all of it without."""
+    """A file of the root as a page: its readers, and which section under what title; all of it without."""
 
     source: str
     readers: str
@@ -47,7 +47,7 @@ def _page(shown: Shown, text: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading of the second level."""
+    """The text under a heading of the second level."""
     found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     if found is None:
         raise ValueError(

@@ -86,5 +86,4 @@ def _option(key: str, parameter: inspect.Parameter) -> str:
 
 
 def _sentence(function: Callable[..., Any]) -> str:
-    """The first line of a docstring, on a table's one line."""
     return re.sub(r"\s+", " ", (inspect.getdoc(function) or "").split("\n\n")[0]).replace("|", "\\|")

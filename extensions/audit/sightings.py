@@ -17,8 +17,8 @@ from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.extensions.audit.federations import Step, World
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.reading import layers_read, padded, read_from_stack
-from fedsmall.training.batches import taken
+from fedsmall.privacy.reading import layers_read, pad_records, read_from_stack
+from fedsmall.training.batches import gather
 from fedsmall.training.frozen_body import as_trained, halves
 from fedsmall.training.gradients.losses import LOSSES
 from fedsmall.training.gradients.mlp import forward, layers_of
@@ -54,8 +54,8 @@ class Confidence:
         return np.asarray(torch.cat(parts).numpy())
 
     def _part(self, models: Tensors, index: Tensor, rows: slice) -> Tensor:
-        outputs = self._outputs({name: tensor[rows] for name, tensor in models.items()}, taken(self._x, index[rows]))
-        return sureness(outputs, taken(self._y, index[rows]), self._loss).to("cpu", torch.float32)
+        outputs = self._outputs({name: tensor[rows] for name, tensor in models.items()}, gather(self._x, index[rows]))
+        return sureness(outputs, gather(self._y, index[rows]), self._loss).to("cpu", torch.float32)
 
 
 def outputs_of(model: nn.Module) -> Outputs:
@@ -289,7 +289,7 @@ class Reader:
     def __init__(self, world: World, members: np.ndarray, model: Arrays) -> None:
         always, drawn = (as_trained(world.plan, world.task, samples) for samples in (world.fixed, world.candidates))
         everyone = [np.concatenate([f.x, c.x]) for f, c in zip(always, drawn, strict=True)]
-        self._records = padded(everyone)  # (sites, patients, features)
+        self._records = pad_records(everyone)  # (sites, patients, features)
         self.possible = bool(layers_read(model, self._records.shape[2]))
         self.present = np.zeros((len(members), *self._records.shape[:2]), dtype=bool)
         for run, row in enumerate(members):

@@ -165,7 +165,7 @@ def aggregate(
     combined = _one_by_one(combine, parameters) if chosen.coordinatewise else _as_one_vector(combine, parameters)
     statistics = {name: rows for name, rows in floats.items() if is_buffer(name)}
     combined |= _one_by_one(partial(mean, weights=weights), statistics)
-    return {name: combined[name] if name in combined else _carried(rows) for name, rows in stack.items()}
+    return {name: combined[name] if name in combined else _carry_counter(rows) for name, rows in stack.items()}
 
 
 def check_aggregator(
@@ -253,7 +253,7 @@ def _as_one_vector(combine: Callable[[np.ndarray], np.ndarray], stack: Arrays) -
     }
 
 
-def _carried(rows: np.ndarray) -> np.ndarray:
+def _carry_counter(rows: np.ndarray) -> np.ndarray:
     """The first row that holds the largest value: counters are never averaged."""
     largest = rows.reshape(len(rows), -1).max(axis=1) if rows.size else np.zeros(len(rows))
     return np.array(rows[np.argmax(largest)])

@@ -168,7 +168,7 @@ class Summed(Combiner):
         check_enough(sites, t)
         total = self._total(common, updates) if updates.total is None else updates.total
         mean = mean_of(self.plan, common, total, sites, updates.weights, updates.steps)
-        one = Updates(
+        single = Updates(
             sites=("the sum",),
             stack=stack_of_one(mean.model),
             weights=None,
@@ -176,7 +176,7 @@ class Summed(Combiner):
             rule=stack_of_one(mean.rule),
             sites_in_all=(updates.sites_in_all or sites) / sites,  # what is divided by it are means of so many
         )
-        made = self.inner.combine(common, one, t)
+        made = self.inner.combine(common, single, t)
         return {name: array.astype(common[name].dtype) for name, array in made.items()}
 
     def _total(self, common: Arrays, updates: Updates) -> np.ndarray:
@@ -236,10 +236,10 @@ def _of_models(plan: Plan) -> Combiner:
 def _check_controls(common: Arrays, updates: Updates) -> None:
     shapes = {f"control/{name}": (len(updates.sites), *common[name].shape) for name in parameters_of(common)}
     for name, shape in shapes.items():
-        came = updates.rule[name].shape if name in updates.rule else "nothing"
-        if came != shape:
+        shape_sent = updates.rule[name].shape if name in updates.rule else "nothing"
+        if shape_sent != shape:
             raise ReplyError(
-                f"SCAFFOLD expects {name!r} of shape {shape} from {len(updates.sites)} sites; came {came}."
+                f"SCAFFOLD expects {name!r} of shape {shape} from {len(updates.sites)} sites; came {shape_sent}."
             )
 
 
@@ -249,8 +249,8 @@ def _check_replicas(tree: Tree, updates: Updates) -> None:
     assert isinstance(depth, int)
     for node in ReplicaTree(fanout, depth).nodes[1:]:
         for name, array in updates.stack.items():
-            came = updates.rule.get(f"{node}/{name}")
-            if came is None or came.shape != array.shape:
+            sent = updates.rule.get(f"{node}/{name}")
+            if sent is None or sent.shape != array.shape:
                 raise ReplyError(
                     f"The server is to fold trees of {len(ReplicaTree(fanout, depth))} models, and array {name!r} of "
                     f"replica {node} did not come with every anchor."

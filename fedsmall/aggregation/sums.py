@@ -153,9 +153,9 @@ def _controlled(plan: Plan, common: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _expected(arrays: Mapping[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:
-    came = np.shape(arrays[name]) if name in arrays else "nothing"
-    if came != like.shape:
-        raise ReplyError(f"A secure sum expects {name!r} of shape {like.shape}; came {came}.")
+    shape = np.shape(arrays[name]) if name in arrays else "nothing"
+    if shape != like.shape:
+        raise ReplyError(f"A secure sum expects {name!r} of shape {like.shape}; came {shape}.")
     return np.asarray(arrays[name])
 
 

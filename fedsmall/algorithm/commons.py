@@ -61,10 +61,10 @@ class Commons:
             counted = updates(group)
             if not counted.sites:
                 continue
-            model, told = combine_soundly(self._combiners[group], self.models[group], counted, t, gate)
-            if told:
+            model, refusals = combine_soundly(self._combiners[group], self.models[group], counted, t, gate)
+            if refusals:
                 refused.add(group)
-                events += told
+                events += refusals
             self._take(group, model)
         if self._method.by_samples:
             self.turn = (self.turn + 1) % len(self.models)
@@ -78,11 +78,11 @@ class Commons:
 
     def unite(self, weights: np.ndarray) -> int:
         """Make the regions' global models their mean with ``weights``, (regions,); returns the bytes sent."""
-        one = aggregate(self.stack(), "mean", weights, {}, np.random.default_rng(0))  # a mean draws nothing
+        mean = aggregate(self.stack(), "mean", weights, {}, np.random.default_rng(0))  # a mean draws nothing
         for group in range(len(self.models)):
-            self._take(group, one)
+            self._take(group, mean)
         self.agreed = True
-        return 2 * len(self.models) * sum(array.nbytes for array in one.values())
+        return 2 * len(self.models) * sum(array.nbytes for array in mean.values())
 
     def go_on_with(self, stack: Arrays) -> None:
         """Take the groups' next common models, {name: (groups, ...)}, made at once where they :attr:`are_means`."""
@@ -187,8 +187,8 @@ def sound_means(models: Tensors, last: Tensors) -> Tensors | None:
     if not all(tensor.is_floating_point() for tensor in models.values()):
         return None
     made = group_means(models)
-    for mine, theirs in zip(halves(made), halves(last), strict=True):
-        if mine and not (Rows(mine).norms() < NEAR * Rows(theirs).norms()).all():
+    for new, old in zip(halves(made), halves(last), strict=True):
+        if new and not (Rows(new).norms() < NEAR * Rows(old).norms()).all():
             return None
     return made
 

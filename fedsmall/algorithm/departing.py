@@ -12,7 +12,7 @@ from fedsmall.codec.top import cut
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
-from fedsmall.training.stack import Rows, Stack, Tensors, leaving
+from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state
 from fedsmall.travel.schedule import Contact
 from fedsmall.wire import CARRIED, MODEL, Arrays
 
@@ -55,12 +55,12 @@ class Door:
             self._cut(stack, Rows(received().state).arrays(), at)
         make_small(self._plan, stack, names, t)
 
-    def _cut(self, stack: Stack, came: Arrays, at: np.ndarray) -> None:
+    def _cut(self, stack: Stack, start: Arrays, at: np.ndarray) -> None:
         models, left = Rows(stack.state).arrays(), {name: array[at] for name, array in self._left.items()}
-        sent, self._after = cut(models, came, left, self._share or 1.0)
-        each = ({name: array[row] for name, array in sent.items()} for row in range(len(at)))
+        sent, self._after = cut(models, start, left, self._share or 1.0)
+        moved = ({name: array[row] for name, array in sent.items()} for row in range(len(at)))
         self._bytes_up = np.array(
-            [_bytes(difference(one, {name: a[row] for name, a in came.items()})) for row, one in enumerate(each)]
+            [_bytes(difference(model, {name: a[row] for name, a in start.items()})) for row, model in enumerate(moved)]
         )
         _put(stack.state, sent)
 
@@ -96,7 +96,7 @@ def _bytes(arrays: Arrays) -> int:
 
 
 def _parts(plan: Plan, stack: Stack) -> list[tuple[str, Tensors]]:
-    beside = leaving(plan.recipe, stack.optimizer)
+    beside = leaving_state(plan.recipe, stack.optimizer)
     return [(MODEL, stack.state), *([(CARRIED, beside)] if beside else [])]
 
 
@@ -107,7 +107,7 @@ def _put(tensors: Tensors, arrays: Arrays) -> None:
 
 def bytes_of_one(recipe: Recipe, stack: Stack) -> tuple[int, int]:
     """The bytes of one of the stack's models, and of what goes along with it."""
-    return Rows(stack.state).bytes_per_row, Rows(leaving(recipe, stack.optimizer)).bytes_per_row
+    return Rows(stack.state).bytes_per_row, Rows(leaving_state(recipe, stack.optimizer)).bytes_per_row
 
 
 def bytes_of_stretch(

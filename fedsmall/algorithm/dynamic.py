@@ -59,7 +59,7 @@ def squared_distances(models: Mapping[str, np.ndarray], reference: Mapping[str, 
     return total
 
 
-def asked_in_turn(seed: int, t: int, sites: Iterable[str]) -> list[str]:
+def order_of_asking(seed: int, t: int, sites: Iterable[str]) -> list[str]:
     """The order in which sites are asked for their models at the average of round ``t``, from a stream of its own."""
     names = sorted(sites)
     return [names[place] for place in rng_for(seed, "balance", t).permutation(len(names))]
@@ -73,11 +73,11 @@ class Gathered:
         self._sum = {name: np.zeros(array.shape) for name, array in self._reference.items()}
         self._weight = 0.0
 
-    def take(self, came: Weighed) -> None:
+    def take(self, weighed: Weighed) -> None:
         """Take in one more model."""
         for name, total in self._sum.items():
-            total += came.weight * (came.model[name].astype(np.float64) - self._reference[name])
-        self._weight += came.weight
+            total += weighed.weight * (weighed.model[name].astype(np.float64) - self._reference[name])
+        self._weight += weighed.weight
 
     def squared_distance(self) -> float:
         """How far the mean of what has come is from the last common model, squared."""
@@ -112,32 +112,32 @@ class Coordinator:
         """
         beyond = sorted(site for site, violates in present.items() if violates)
         self.violations += len(beyond)
-        others = asked_in_turn(self.seed, t, present.keys() - set(beyond))
+        others = order_of_asking(self.seed, t, present.keys() - set(beyond))
         if last or self.violations >= sites:
-            asked, came = len(present), set(fetch([*beyond, *others]))
+            asked, taking_part = len(present), set(fetch([*beyond, *others]))
         elif beyond:
-            asked, came = balance_by_asking(reference, self.bound, [beyond, *([site] for site in others)], fetch)
+            asked, taking_part = balance_by_asking(reference, self.bound, [beyond, *([site] for site in others)], fetch)
         else:
             return Taken((), False)
-        whole = bool(came) and asked == len(present)
+        whole = bool(taking_part) and asked == len(present)
         self.violations = 0 if whole else self.violations
-        return Taken(tuple(sorted(came)), whole)
+        return Taken(tuple(sorted(taking_part)), whole)
 
 
 def balance_by_asking(
     reference: Mapping[str, np.ndarray], bound: float, turns: Iterable[Sequence[str]], fetch: Fetch
 ) -> tuple[int, set[str]]:
     """How many sites were asked, turn after turn, until the mean of what came is within the bound; and who came."""
-    gathered, came, asked = Gathered(reference), set[str](), 0
+    gathered, taking_part, asked = Gathered(reference), set[str](), 0
     for turn in turns:
         models = fetch(turn)
         for site in sorted(models):
             gathered.take(models[site])
-        came |= models.keys()
+        taking_part |= models.keys()
         asked += len(turn)
-        if came and gathered.squared_distance() <= bound:
+        if taking_part and gathered.squared_distance() <= bound:
             break
-    return asked, came
+    return asked, taking_part
 
 
 @final
@@ -156,11 +156,11 @@ class DynamicAverages(Topology):
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an average that is due; after it, what took part has become its mean."""
         t, travellers = moment.contact.t, self.travellers
-        self._came = came = travellers.updates()  # as far as models are here
+        self._came = updates = travellers.updates()  # as far as models are here
         reference, sites = self.commons.models[0], len(travellers.names)
         self._bytes = 0
         taken = self._coordinator.settle(
-            t, reference, self._beyond(came, reference), self._fetch, sites, last=t >= self.plan.rounds
+            t, reference, self._beyond(updates, reference), self._fetch, sites, last=t >= self.plan.rounds
         )
         events, mean = self._made(t, taken.whole, of_sites(self._came, taken.sites))
         if taken.whole:
@@ -192,21 +192,21 @@ class DynamicAverages(Topology):
         if words["sites"]:
             self._become(words["sites"], arrays)
 
-    def _beyond(self, came: Updates, reference: Arrays) -> dict[str, bool]:
+    def _beyond(self, updates: Updates, reference: Arrays) -> dict[str, bool]:
         travellers = self.travellers
         if travellers.trainer.is_remote:
             sent = {travellers.names[site] for site in travellers.at[travellers.has_sent]}
-            return {site: site in sent for site in came.sites}
-        beyond = squared_distances(came.stack, reference) > self._coordinator.bound if came.sites else ()
-        return dict(zip(came.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
+            return {site: site in sent for site in updates.sites}
+        beyond = squared_distances(updates.stack, reference) > self._coordinator.bound if updates.sites else ()
+        return dict(zip(updates.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
 
     def _fetch(self, sites: Sequence[str]) -> Mapping[str, Weighed]:
-        there, sent = self.travellers.fetch(sites)
+        present, sent = self.travellers.fetch(sites)
         self._bytes += sent
         if sent:  # models are here that were not
             self._came = self.travellers.updates()
-        updates = of_sites(self._came, sorted(there))
-        weights = np.ones(len(there)) if updates.weights is None else updates.weights
+        updates = of_sites(self._came, sorted(present))
+        weights = np.ones(len(present)) if updates.weights is None else updates.weights
         return {
             site: Weighed({name: array[row] for name, array in updates.stack.items()}, float(weights[row]))
             for row, site in enumerate(updates.sites)
@@ -222,12 +222,12 @@ class DynamicAverages(Topology):
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
         gate = self.travellers.gate
         if whole:
-            self.travellers.refused, told = self.commons.aggregate(lambda group: updates, t, gate)
-            return told, None
+            self.travellers.refused, events = self.commons.aggregate(lambda group: updates, t, gate)
+            return events, None
         if not updates.sites:
             return [], None
-        mean, told = combine_soundly(self.commons.combiner, self.commons.models[0], updates, t, gate)
-        return told, mean
+        mean, events = combine_soundly(self.commons.combiner, self.commons.models[0], updates, t, gate)
+        return events, mean
 
     def _become(self, sites: Sequence[str], mean: Arrays) -> None:
         places = np.flatnonzero(np.isin(self.travellers.names, sites))

@@ -63,16 +63,16 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
     """
     if alone:
         rows = range(len(next(iter(replies.values()), ())))
-        each = (
+        pairs = (
             [{name: array[row : row + 1] for name, array in part.items()} for part in (replies, sent)] for row in rows
         )
-        found = [too_large(came, was, common, gate).get(0) for came, was in each]
-        return {row: reason for row, reason in enumerate(found) if reason is not None}
+        faults = [too_large(reply, start, common, gate).get(0) for reply, start in pairs]
+        return {row: reason for row, reason in enumerate(faults) if reason is not None}
     reasons: dict[int, str] = {}
     with np.errstate(over="ignore", invalid="ignore"):  # infinitely far is far enough
-        for came, was, last in zip(halves(replies), halves(sent), halves(common), strict=True):
-            updates = sizes({name: _difference(came[name], was[name]) for name in came})
-            scale = np.maximum(sizes(was), size(last)) if was else updates
+        for reply, start, last in zip(halves(replies), halves(sent), halves(common), strict=True):
+            updates = sizes({name: _difference(reply[name], start[name]) for name in reply})
+            scale = np.maximum(sizes(start), size(last)) if start else updates
             for row in np.flatnonzero(updates > _bound(updates, scale, last, gate)):
                 reasons.setdefault(int(row), _reason(updates, scale, int(row)))
     return reasons
@@ -127,8 +127,8 @@ def _finite(model: Arrays) -> bool:
     return all(np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f")
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.subtract(one, other, dtype=np.float64) if np.issubdtype(one.dtype, np.floating) else np.zeros_like(one)
+def _difference(new: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.subtract(new, other, dtype=np.float64) if np.issubdtype(new.dtype, np.floating) else np.zeros_like(new)
 
 
 def _bound(updates: np.ndarray, scale: np.ndarray, common: Arrays, gate: float) -> np.ndarray:
@@ -145,8 +145,8 @@ def _reason(updates: np.ndarray, scale: np.ndarray, row: int) -> str:
     return f"its update is {_times(updates[row], usual)} the median of this contact's"
 
 
-def _times(one: float, other: float) -> str:
-    factor = one / other if other else np.inf
+def _times(size: float, other: float) -> str:
+    factor = size / other if other else np.inf
     if not factor < 1e6:
         return "more than a million times"
     return f"{factor:,.0f} times"

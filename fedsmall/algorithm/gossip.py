@@ -29,7 +29,7 @@ from fedsmall.algorithm.travellers import Travellers
 from fedsmall.parts import Topology
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.training.stack import Rows, Tensors, leaving
+from fedsmall.training.stack import Rows, Tensors, leaving_state
 from fedsmall.travel.moments import Moment
 from fedsmall.travel.schedule import Action, Contact, bijection
 from fedsmall.wire import Arrays
@@ -80,14 +80,14 @@ class Mail:
         self.sent += np.bincount(self._open[3, due], minlength=2)
         self._open[4, due] = self.exchanges + 1 + 2 * self.delay  # no sooner, for the answer may be under way
         self._fly(rng, self._open[0, due], acknowledgement=False)
-        came = self._landed(acknowledgement=False)
-        came = came[self._had[came - self._oldest] | np.isin(came, self._open[0])]  # else they were withdrawn
-        fresh = np.unique(came[~self._had[came - self._oldest]])
+        ids = self._take_landed(acknowledgement=False)
+        ids = ids[self._had[ids - self._oldest] | np.isin(ids, self._open[0])]  # else they were withdrawn
+        fresh = np.unique(ids[~self._had[ids - self._oldest]])
         self._had[fresh - self._oldest] = True
-        self.acknowledged += ACKNOWLEDGED * len(came)
-        self._fly(rng, np.repeat(came, ACKNOWLEDGED), acknowledgement=True)
+        self.acknowledged += ACKNOWLEDGED * len(ids)
+        self._fly(rng, np.repeat(ids, ACKNOWLEDGED), acknowledgement=True)
         letters = self._open[:, np.searchsorted(self._open[0], fresh)]
-        known = self._landed(acknowledgement=True)
+        known = self._take_landed(acknowledgement=True)
         self._open = self._open[:, ~np.isin(self._open[0], known)]
         self._forget()
         return Delivered(letters[2], letters[3], letters[1])
@@ -102,7 +102,7 @@ class Mail:
         flying = np.array([numbers, due, np.full(len(numbers), acknowledgement)], dtype=np.int64)[:, lasting]
         self._flying = np.concatenate([self._flying, flying], axis=1)
 
-    def _landed(self, acknowledgement: bool) -> np.ndarray:
+    def _take_landed(self, acknowledgement: bool) -> np.ndarray:
         down = (self._flying[1] <= self.exchanges) & (self._flying[2] == acknowledgement)
         numbers: np.ndarray = self._flying[0, down]
         self._flying = self._flying[:, ~down]
@@ -139,9 +139,9 @@ class Places:
     def send_on(self, rows: np.ndarray, t: int) -> None:
         """Hand travellers on after round ``t``, by the permutation that a server would follow, or along the ring."""
         to = self.next_sites(t)[self.at[rows]]
-        leaving = rows[to != self.at[rows]]
-        self.mail.post(to[to != self.at[rows]], leaving, TRAVELLER)
-        self.at[leaving] = UNDER_WAY
+        departing = rows[to != self.at[rows]]
+        self.mail.post(to[to != self.at[rows]], departing, TRAVELLER)
+        self.at[departing] = UNDER_WAY
 
     def exchange(self) -> tuple[np.ndarray, Delivered]:
         """One exchange: gives the travellers that came, and of the parcels what the mail gives."""
@@ -214,15 +214,15 @@ class PushSum:
     def take(self, receivers: np.ndarray, numbers: np.ndarray) -> None:
         """Add parcels that have come, by their numbers."""
         for first, sums, weights in self._parcels:
-            here = (numbers >= first) & (numbers < first + len(weights))
-            if here.any():
-                rows = numbers[here] - first
-                into = torch.from_numpy(receivers[here])
+            inside = (numbers >= first) & (numbers < first + len(weights))
+            if inside.any():
+                rows = numbers[inside] - first
+                into = torch.from_numpy(receivers[inside])
                 for name, held in self.sums.items():
                     held.index_add_(0, into, sums[name][torch.from_numpy(rows)].to(torch.float64))
-                np.add.at(self.weights, receivers[here], weights[rows])
+                np.add.at(self.weights, receivers[inside], weights[rows])
                 self._taken[first] = self._taken.get(first, 0) + len(rows)
-        self._parcels = [one for one in self._parcels if self._taken.get(one.first, 0) < len(one.weights)]
+        self._parcels = [parcel for parcel in self._parcels if self._taken.get(parcel.first, 0) < len(parcel.weights)]
 
     def means(self) -> tuple[np.ndarray, Tensors]:
         """The sites that have a mean, in order, and what they have: {name: (sites, ...)} in the models' dtypes."""
@@ -311,7 +311,7 @@ class Peers(topologies.Topology):
 
     def _bytes(self, places: Places) -> int:
         stack, mail = self.travellers.stack, places.mail
-        moments = Rows(leaving(self.plan.recipe, stack.optimizer)).bytes_per_row if stack.optimizer else 0
+        moments = Rows(leaving_state(self.plan.recipe, stack.optimizer)).bytes_per_row if stack.optimizer else 0
         model, floats = (
             Rows(some).bytes_per_row
             for some in (stack.state, {name: t for name, t in stack.state.items() if t.is_floating_point()})

@@ -52,13 +52,13 @@ class Server(Topology):
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every group's models become one."""
         travellers, t = self.travellers, moment.contact.t
-        commons, means, told = travellers.commons, travellers.means(), list[Event]()
+        commons, means, events = travellers.commons, travellers.means(), list[Event]()
         if means is None:
-            travellers.refused, told = commons.aggregate(travellers.updates, t, travellers.gate)
+            travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
         else:
             commons.go_on_with(means)
             travellers.refused = set()
-        yield from become_global(travellers, moment, told)
+        yield from become_global(travellers, moment, events)
 
 
 @final
@@ -69,9 +69,9 @@ class Regions(Topology):
         """Let every region's models become one, and the regions' where they meet."""
         travellers, commons = self.travellers, self.travellers.commons
         travellers.group = regions_of(self.plan, len(travellers.names))[travellers.at]
-        travellers.refused, told = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
+        travellers.refused, events = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
         between = commons.unite(travellers.shares()) if meet(self.plan, moment.contact) else 0
-        yield from become_global(travellers, moment, told, between)
+        yield from become_global(travellers, moment, events, between)
 
 
 @final
@@ -90,13 +90,13 @@ class Region(Topology):
         """Let the region's models become one, and that one with the other regions' where they meet."""
         travellers, commons, t = self.travellers, self.travellers.commons, moment.contact.t
         weight = float(travellers.shares().sum())  # of what counts, before it is averaged
-        travellers.refused, told = commons.aggregate(travellers.updates, t, travellers.gate)
+        travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
         if meet(self._whole, moment.contact):
-            own = commons.models[0]
-            one = self._united(t, own, weight)
-            _check_like(own, one)
-            commons.go_on_with({name: one[name][None] for name in own})
-        yield from become_global(travellers, moment, told)
+            model = commons.models[0]
+            united = self._united(t, model, weight)
+            _check_like(model, united)
+            commons.go_on_with({name: united[name][None] for name in model})
+        yield from become_global(travellers, moment, events)
 
     def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
         if before.action is not Action.PERMUTE:
@@ -106,21 +106,23 @@ class Region(Topology):
         return np.array([names.index(to[names[site]]) for site in at])
 
 
-def _check_like(own: Arrays, one: Arrays) -> None:
-    told = [{name: (array.shape, array.dtype) for name, array in model.items()} for model in (own, one)]
-    if told[0] != told[1]:
+def _check_like(below: Arrays, above: Arrays) -> None:
+    layouts = [{name: (array.shape, array.dtype) for name, array in model.items()} for model in (below, above)]
+    if layouts[0] != layouts[1]:
         raise PlanError("the united model has other arrays than this region's")
 
 
-def become_global(travellers: Travellers, moment: Moment, told: Sequence[Event], between: int = 0) -> Iterator[Moment]:
-    """The moment with what its aggregation, of which events ``told``, has made; after it all models are that."""
+def become_global(
+    travellers: Travellers, moment: Moment, events: Sequence[Event], between: int = 0
+) -> Iterator[Moment]:
+    """The moment with what its aggregation, which had these ``events``, has made; after it all models are that."""
     travellers.publish()
     commons = travellers.commons
     yield moment._replace(
         common=commons.result() if commons.agreed else None,
         commons=tuple(commons.models),
         of_routes=commons.of_routes,
-        events=[*moment.events, *told],
+        events=[*moment.events, *events],
         bytes_between=moment.bytes_between + between,
     )
     travellers.become_common()

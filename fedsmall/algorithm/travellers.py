@@ -17,7 +17,7 @@ from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import at_contacts
-from fedsmall.training.stack import Rows, Stack, Tensors, leaving, stacked, tensors_of
+from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
 from fedsmall.travel.journey import groups_of, move_on, route_at, set_out
 from fedsmall.travel.moments import Event, Initial, Moment, event, nobody, starting
@@ -68,16 +68,16 @@ class Travellers:
         self.group = groups_of(method, rows, len(self.commons))
         if method.region_count > 1:
             self.group = regions_of(self.plan, len(self.names))[self.at]
-        own = self.plan.initial_models == "independent" and not method.grouped
+        independent = self.plan.initial_models == "independent" and not method.grouped
         common = self._outbox.take(self.commons.models, 0)
-        start = [self._initial(self.names[site]) for site in self.at] if own else common
+        start = [self._initial(self.names[site]) for site in self.at] if independent else common
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
-        if own:
+        if independent:
             make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
         else:
             self.stack = self.stack.rows(self.group)
         self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
-        self.common = np.full(rows, not own)  # the last common model, untouched
+        self.common = np.full(rows, not independent)  # the last common model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
         self._here = np.zeros(rows, dtype=bool)  # trained at the last contact, too
         self._by = np.full(rows, -1)  # the site that trained it last
@@ -100,9 +100,9 @@ class Travellers:
             closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
             legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
             before = contact
-        received = self._kept()
+        received = self._remember_sent()
         trained = self._train(legs, received, order_rule)
-        good, grown = self._judged(received)
+        good, grown = self._check_norms(received)
         good[list(trained.lost)] = False
         if not good.all() or grown.any():
             self._sizes = []  # some models will be put back
@@ -122,8 +122,8 @@ class Travellers:
             self._outbox.known.answered(contact.t, orders, [names[row] for row in np.flatnonzero(good)])
         between = crossed * sum(self._sizes_of_one)
         self.at, self._before, self._memory = at, contact, trained.memory
-        told = sorted((self.names[at[row]], fault) for row, fault in lost.items())
-        events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in told]
+        faults = sorted((self.names[at[row]], fault) for row, fault in lost.items())
+        events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in faults]
         events += [event(contact.t, *note) for note in trained.notes]
         events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
         self.trained[[row for row, fault in lost.items() if fault.stays]] = True
@@ -135,7 +135,7 @@ class Travellers:
         self.trainer.accept(np.flatnonzero(good))
         if trained.messages is not None:
             self._carries[good] = trained.messages.carries[good]
-        self._rule = trained.rule if (good | ~self._counted()).all() else {}
+        self._rule = trained.rule if (good | ~self._counting_rows()).all() else {}
         order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
         if trained.messages is not None:
@@ -160,8 +160,8 @@ class Travellers:
 
     def _models(self, rows: list[int]) -> Arrays:
         """The models of some rows, {name: (rows, ...)}, fetched where they have stayed at their sites."""
-        here, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
-        return Rows(self.stack.state).arrays(here.tolist())
+        fetched, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
+        return Rows(self.stack.state).arrays(fetched.tolist())
 
     def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact, order_rule: Arrays) -> Moment:
         """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
@@ -196,7 +196,7 @@ class Travellers:
 
     def shares(self) -> np.ndarray:
         """What the models of every region count together, (regions,)."""
-        counted = self._counted()
+        counted = self._counting_rows()
         return np.bincount(self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self.commons))
 
     def publish(self) -> None:
@@ -228,8 +228,8 @@ class Travellers:
         is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
         number = np.where(is_global, self.group, len(self.commons) + np.arange(len(at)))
         by = ["" if flag or site < 0 else self.names[site] for site, flag in zip(self._by, is_global, strict=True)]
-        told = zip(at.tolist(), number.tolist(), by, is_global.tolist(), strict=True)
-        return {self.names[site]: (model, name, flag) for site, model, name, flag in sorted(told)}
+        rows = zip(at.tolist(), number.tolist(), by, is_global.tolist(), strict=True)
+        return {self.names[site]: (model, name, flag) for site, model, name, flag in sorted(rows)}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """What must be kept to go on after the last contact, as arrays by name and a record for JSON."""
@@ -264,8 +264,8 @@ class Travellers:
         for name, array in kept["of_each"].items():
             setattr(self, name, np.array(array))
         models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
-        own = {name: models[name] for name in names}
-        self.stack = self.trainer.stack_of(tensors_of(own), tensors_of(kept.get("beside", {})))
+        tensors = {name: models[name] for name in names}
+        self.stack = self.trainer.stack_of(tensors_of(tensors), tensors_of(kept.get("beside", {})))
         self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
         self._before, self._rule = before, kept.get("rule", {})
         if numbers["refused"] is not None:
@@ -275,7 +275,7 @@ class Travellers:
     def updates(self, group: int = 0) -> Updates:
         """What counts in a group's aggregation: its travellers that :meth:`_counted` has, wherever they are."""
         rows = np.argsort(self.at)
-        rows = rows[(self._counted() & (self.group == group))[rows]]
+        rows = rows[(self._counting_rows() & (self.group == group))[rows]]
         assert self._before is not None
         names = tuple(self.names[site] for site in self.at[rows])
         summed = self.trainer.sum_up(self._before.t, group, names)
@@ -284,14 +284,14 @@ class Travellers:
             return Updates(summed.sites, {}, weights, summed.steps, sites_in_all=len(self.names), total=summed.total)
         return Updates(
             sites=names,
-            stack=self._outbox.owed(Rows(self.stack.state).arrays(rows.tolist()), group),
+            stack=self._outbox.add_residual(Rows(self.stack.state).arrays(rows.tolist()), group),
             weights=self._examples[rows] if self.plan.method.weighted else None,
             steps=self._steps[rows],
             rule={name: array[rows] for name, array in self._rule.items()},
             sites_in_all=len(self.names),
         )
 
-    def _counted(self) -> np.ndarray:
+    def _counting_rows(self) -> np.ndarray:
         """Which travellers count in the next aggregation: those trained since the last.
 
         Of models that are kept from the server, those trained for this very contact: only then is a sum sent.
@@ -330,7 +330,9 @@ class Travellers:
         """
         groups, state = len(self.commons), self.stack.state
         in_turn = np.arange(len(self.at)) % groups
-        plain = self.commons.are_means and not self._in_part and self._counted().all() and len(self.at) % groups == 0
+        plain = (
+            self.commons.are_means and not self._in_part and self._counting_rows().all() and len(self.at) % groups == 0
+        )
         if not plain or (self.group != in_turn).any():
             return None
         turns = {name: tensor.view(-1, groups, *tensor.shape[1:]) for name, tensor in state.items()}
@@ -348,13 +350,13 @@ class Travellers:
             tensor[torch.from_numpy(rows).to(tensor.device)] = 0
         self._carries[rows], self._by[rows] = False, -1
 
-    def _kept(self) -> Callable[[], Stack]:
+    def _remember_sent(self) -> Callable[[], Stack]:
         if self.common.all() and not self.stack.optimizer:
             return lambda: self._of_groups(np.arange(len(self.at)))
         copy = self.stack.clone()
         return lambda: copy
 
-    def _judged(self, received: Callable[[], Stack]) -> tuple[np.ndarray, np.ndarray]:
+    def _check_norms(self, received: Callable[[], Stack]) -> tuple[np.ndarray, np.ndarray]:
         """Which models are finite, and which may have had an update that is too large: (models,) each.
 
         Quick: a finite norm tells that all numbers are.
@@ -362,17 +364,17 @@ class Travellers:
         stack, nothing = self.stack, np.zeros(len(self.at), dtype=bool)
         if not self.gate:
             return Rows(stack.state | stack.optimizer).finite(), nothing
-        was = self._sizes or sizes_of(received())
-        self._sizes = now = sizes_of(stack)
-        finite = all(np.isfinite(norms).all() for norms in now)
+        earlier = self._sizes or sizes_of(received())
+        self._sizes = sizes = sizes_of(stack)
+        finite = all(np.isfinite(norms).all() for norms in sizes)
         doubtful = stack.optimizer if finite else stack.state | stack.optimizer
-        grown = np.any([after > GROWN * before for after, before in zip(now, was, strict=True)], axis=0)
+        grown = np.any([after > GROWN * before for after, before in zip(sizes, earlier, strict=True)], axis=0)
         return Rows(doubtful).finite() if doubtful else ~nothing, np.asarray(grown)
 
     def _too_large(self, received: Stack, rows: np.ndarray) -> dict[int, str]:
-        came, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
-        found = too_large(came, sent, self._largest(), self.gate, alone=self._alone)
-        return {int(rows[row]): why for row, why in found.items()}
+        replies, sent = Rows(self.stack.state).arrays(rows.tolist()), Rows(received.state).arrays(rows.tolist())
+        outliers = too_large(replies, sent, self._largest(), self.gate, alone=self._alone)
+        return {int(rows[row]): why for row, why in outliers.items()}
 
     def _set_aside(
         self,
@@ -389,9 +391,9 @@ class Travellers:
         if not len(good) and (reasons or any(fault.kind != ABSENT for fault in lost.values())):
             why = reasons | {row: fault.reason for row, fault in lost.items()}
             named = sorted((self.names[self.at[row]], reason) for row, reason in why.items())
-            told = "; ".join(f"{site}: {reason}" for site, reason in named)
-            told = told if self.trainer.is_remote else next(iter(why.values()))
-            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {told[:1000]}")
+            reasons_given = "; ".join(f"{site}: {reason}" for site, reason in named)
+            reasons_given = reasons_given if self.trainer.is_remote else next(iter(why.values()))
+            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {reasons_given[:1000]}")
         self.common[good], self.trained[good] = False, True
         events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []
         self._by[good] = self.at[good]
@@ -400,7 +402,7 @@ class Travellers:
     def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[Event]:
         bad = np.array(sorted(reasons, key=lambda row: self.at[row]))
         self.stack.put(bad, received.rows(bad))
-        moments = leaving(self.plan.recipe, received.optimizer) if arrived else received.optimizer
+        moments = leaving_state(self.plan.recipe, received.optimizer) if arrived else received.optimizer
         models = sizes(halves(Rows(received.state).arrays())[0])
         beside = sizes(Rows(moments).arrays()) if moments else np.zeros(len(models))
         absurd = are_outsized(models, beside, self._largest()) & (self._by >= 0) & self._federated

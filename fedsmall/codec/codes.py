@@ -67,8 +67,8 @@ def decode(sent: Arrays, wire: str, like: Like, dtype: str) -> Arrays:
         raise CodecError(f"expected a scale for each of {len(coded)} arrays")
     read = {name: array for name, array in sent.items() if name != SCALES}
     for name, scale in zip(coded, scales.T, strict=True):
-        one = _of(name, like)
-        shape = (len(scale), *(() if one is None else one.shape))
+        shaped = _of(name, like)
+        shape = (len(scale), *(() if shaped is None else shaped.shape))
         numbers = _numbers(name, sent[name], wire, shape).astype(dtype)
         with np.errstate(invalid="ignore", over="ignore"):
             read[name] = _squares(name, numbers * scale[:, None].astype(dtype)).reshape(shape)

@@ -48,12 +48,12 @@ class Known:
         The first goes whole, of others a ``share`` of the numbers for each contact since the one before: as many as a
         model may have changed on its way.
         """
-        told = model
+        sent = model
         if self.models:
-            told, _ = cut_one(model, self.models[self.now], {}, min(1.0, share * max(1, self.contacts)))
-        self.models = dict(sorted((self.models | {t: dict(told)}).items())[-2:])
+            sent, _ = cut_one(model, self.models[self.now], {}, min(1.0, share * max(1, self.contacts)))
+        self.models = dict(sorted((self.models | {t: dict(sent)}).items())[-2:])
         self.contacts = 0
-        return told
+        return sent
 
     def ground(self, site: str) -> Ground:
         """What an order to this site builds on."""

@@ -18,7 +18,7 @@ import numpy as np
 from fedsmall.codec.codes import SCALES, CodecError, decode, encode
 from fedsmall.codec.differences import completed, difference
 from fedsmall.codec.known import Known
-from fedsmall.codec.top import owed
+from fedsmall.codec.top import add_residual
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import CARRIED, MODEL, Arrays, first_of, join, parts, split, stack_of_one
@@ -59,10 +59,10 @@ def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, refere
     ``reference`` is the model that the site was sent.
     """
     packed = {}
-    for part, own in parts(arrays).items():
+    for part, plain in parts(arrays).items():
         wire = wire_of(part, plan)
         coded = part in PACKED and plan.method.is_compressed
-        packed[part] = first_of(encode(stack_of_one(own), wire, [stream(plan, part, t, site)])) if coded else own
+        packed[part] = first_of(encode(stack_of_one(plain), wire, [stream(plan, part, t, site)])) if coded else plain
     if plan.method.top_share is not None:
         packed[MODEL] = difference(packed[MODEL], reference)
     return join(**packed)
@@ -73,19 +73,19 @@ def unpack(plan: Plan, arrays: Arrays, like: Arrays, reference: Arrays | None = 
 
     ``like`` is a model of the run, ``reference`` the one that it may be a difference from. Raises CodecError.
     """
-    return join(**{part: read_part(plan, part, own, like, reference) for part, own in parts(arrays).items()})
+    return join(**{part: read_part(plan, part, packed, like, reference) for part, packed in parts(arrays).items()})
 
 
-def read_part(plan: Plan, part: str, own: Arrays, like: Arrays, reference: Arrays | None = None) -> Arrays:
+def read_part(plan: Plan, part: str, arrays: Arrays, like: Arrays, reference: Arrays | None = None) -> Arrays:
     """One part of a message, read. CodecError where it is broken."""
     if part == MODEL and plan.method.top_share is not None:
-        return completed(own, reference)
-    if part not in PACKED or SCALES not in own or not plan.method.is_compressed:
-        return own
+        return completed(arrays, reference)
+    if part not in PACKED or SCALES not in arrays or not plan.method.is_compressed:
+        return arrays
     wire = wire_of(part, plan)
-    if not all(np.ndim(own[name]) for name in own if name in like and np.ndim(like[name])):
+    if not all(np.ndim(arrays[name]) for name in arrays if name in like and np.ndim(like[name])):
         raise CodecError("an array of the model came as a single number")
-    return first_of(decode(stack_of_one(own), wire, like, plan.dtype))
+    return first_of(decode(stack_of_one(arrays), wire, like, plan.dtype))
 
 
 def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = None) -> Parcel:
@@ -97,8 +97,8 @@ def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = 
         return Parcel({}, model, t)
     wire, share = plan.method.wire, plan.method.top_share
     if share is not None:
-        told = (known or Known()).tell(model, t, share)
-        return Parcel(told, told, t)
+        read = (known or Known()).tell(model, t, share)
+        return Parcel(read, read, t)
     sent = encode(stack_of_one(model), wire, [rng_for(plan.seed, "quantise common", t, group)])
     return Parcel(first_of(sent), first_of(decode(sent, wire, model, plan.dtype)), t)
 
@@ -135,17 +135,17 @@ class Outbox:
         self._of = list(models)
         return [each.read for each in self.sent]
 
-    def owed(self, models: Arrays, group: int) -> Arrays:
+    def add_residual(self, models: Arrays, group: int) -> Arrays:
         """Models {name: (models, ...)} that came of a group's common model, with what sites were not told of it."""
         common = self._of[group]
         if self._plan.method.top_share is None or common is None:
             return models
-        return owed(models, common, self.sent[group].read)
+        return add_residual(models, common, self.sent[group].read)
 
     def state(self, models: Sequence[Arrays]) -> tuple[Arrays, dict[str, Any]]:
         """What must be kept to send the same again after a restart, where these are the groups' models now."""
         known = self.known
-        same = [mine is model for mine, model in zip(self._of, models, strict=True)]
+        same = [packed is model for packed, model in zip(self._of, models, strict=True)]
         numbers = {"made": self._made, "same": same, "has": known.has, "taken": known.taken, "contacts": known.contacts}
         return join(**{str(t): model for t, model in known.models.items()}), numbers
 
@@ -155,7 +155,7 @@ class Outbox:
         self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
         self._made = list(numbers["made"])
         self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
-        told = of and [Parcel(of[max(of)], of[max(of)], max(of))]
-        self.sent = told or [
+        restored = of and [Parcel(of[max(of)], of[max(of)], max(of))]
+        self.sent = restored or [
             parcel(self._plan, model, t, k) for k, (model, t) in enumerate(zip(models, self._made, strict=True))
         ]

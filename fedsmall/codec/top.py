@@ -25,20 +25,20 @@ def cut(models: Arrays, received: Arrays, left: Arrays, share: float) -> tuple[A
     most from ``received`` leave, a ``share`` of all, rounded up; of equal ones the first. All others leave as they
     came. A model with a number that is not finite leaves whole, and its ``left`` stays.
     """
-    one = first_of(models)
-    if not (names := coded_names(one)):
+    model = first_of(models)
+    if not (names := coded_names(model)):
         return models, {}
     rows = partial(flat, names=names, models=(len(models[names[0]]),))
-    trained, came = rows(models), rows(received)  # (models, numbers)
+    trained, start = rows(models), rows(received)  # (models, numbers)
     before = rows(left) if left else np.zeros_like(trained)
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = trained + before
-        moved = wanted - came
+        moved = wanted - start
     sound = np.isfinite(moved).all(axis=1, keepdims=True)
     chosen = np.stack([largest(np.abs(row), share) for row in np.where(sound, moved, 0)])
-    sent = np.where(sound, np.where(chosen, wanted, came), trained)
+    sent = np.where(sound, np.where(chosen, wanted, start), trained)
     after = np.where(sound, np.where(chosen, 0, moved), before)
-    return models | unflat(sent, one, names), unflat(after, one, names)
+    return models | unflat(sent, model, names), unflat(after, model, names)
 
 
 def cut_one(model: Arrays, received: Arrays, left: Arrays, share: float) -> tuple[Arrays, Arrays]:
@@ -64,10 +64,10 @@ def largest(sizes: np.ndarray, share: float) -> np.ndarray:
     return chosen
 
 
-def owed(models: Arrays, common: Mapping[str, np.ndarray], told: Mapping[str, np.ndarray]) -> Arrays:
-    """Models {name: (models, ...)} trained from the one that sites were ``told``, as if from the ``common`` one.
+def add_residual(models: Arrays, common: Mapping[str, np.ndarray], sent: Mapping[str, np.ndarray]) -> Arrays:
+    """Models {name: (models, ...)} trained from the one that sites were ``sent``, as if from the ``common`` one.
 
     So an average adds what sites have learnt to all that the server knows, told or not.
     """
-    moved = {name: models[name] + (common[name] - told[name]) for name in coded_names(common)}
+    moved = {name: models[name] + (common[name] - sent[name]) for name in coded_names(common)}
     return models | moved

@@ -34,19 +34,19 @@ class Judged(Protocol):
         """What :func:`loss_of` gave, or nothing."""
 
 
-def shapes_told(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
+def reported_shapes(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     """What a site tells at an evaluation of models that never saw its samples, by name, and its shape."""
     shapes = sum_shapes(task)
     return shapes if plan.method.validation is not None else {name: shapes[name] for name in TOLD}
 
 
-def loss_of(told: Mapping[str, Arrays]) -> dict[str, float]:
-    """The loss over all samples of which sites ``told``, with how many there are at how many sites; empty if none."""
-    if not told:
+def loss_of(sums: Mapping[str, Arrays]) -> dict[str, float]:
+    """The loss over all samples of which sites ``sums``, with how many there are at how many sites; empty if none."""
+    if not sums:
         return {}
-    whole = add_sums(told[site] for site in sorted(told))
+    whole = add_sums(sums[site] for site in sorted(sums))
     count = float(whole["count"])
-    return {"loss": float(whole["loss"]) / count, "samples": count, "sites": float(whole.get(TELLING, len(told)))}
+    return {"loss": float(whole["loss"]) / count, "samples": count, "sites": float(whole.get(TELLING, len(sums)))}
 
 
 def looks(plan: Plan) -> frozenset[int]:
@@ -67,16 +67,16 @@ def looks(plan: Plan) -> frozenset[int]:
 
 def best_round(evaluations: Sequence[Judged]) -> int | None:
     """The round of the lowest loss, the earlier of equal ones; None before there is any."""
-    losses = [(each.stop["loss"], each.t) for each in evaluations if each.stop]
+    losses = [(evaluation.stop["loss"], evaluation.t) for evaluation in evaluations if evaluation.stop]
     return min(losses)[1] if losses else None
 
 
-def ran_dry(plan: Plan, evaluations: Sequence[Judged]) -> bool:
+def has_run_dry(plan: Plan, evaluations: Sequence[Judged]) -> bool:
     """Whether the plan's patience is over: so many evaluations have not lowered the loss."""
     best = best_round(evaluations)
     if plan.stop is None or best is None:
         return False
-    return sum(each.t > best for each in evaluations if each.stop) >= plan.stop.patience
+    return sum(evaluation.t > best for evaluation in evaluations if evaluation.stop) >= plan.stop.patience
 
 
 def check_stop(plan: Plan) -> None:
@@ -108,6 +108,6 @@ def check_kept_back(plan: Plan, federation: Federation) -> None:
         )
 
 
-def told_by_key(plan: Plan) -> str | None:
+def unseen_key(plan: Plan) -> str | None:
     """By what key of a scenario sites are asked to judge models that never saw some of their samples, or None."""
     return "validate" if plan.method.validation is not None else "stop" if plan.kept_back else None

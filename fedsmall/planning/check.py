@@ -68,23 +68,23 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     error.
     """
     try:
-        plan, told = _with_classes(plan, path)
+        plan, notes = _with_classes(plan, path)
         raw = load_site(plan, site, path)
         leaving = leaves(plan, raw, floor)
     except (DataError, PlanError) as wrong:
         return Check((Finding("problem", str(wrong)),))
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
-    found = [*told, _shape(raw, floor), *_classes(raw.learns(None), y, floor), *_features(raw.task, x, floor)]
-    found += [Finding("note", note) for note in raw.notes if not any(word in note for word in (BY_NAME, CONSTANT))]
-    found += [
+    findings = [*notes, _shape(raw, floor), *_classes(raw.learns(None), y, floor), *_features(raw.task, x, floor)]
+    findings += [Finding("note", note) for note in raw.notes if not any(word in note for word in (BY_NAME, CONSTANT))]
+    findings += [
         *_duplicates(Part(x, y), floor),
         *_patients(raw, floor),
         *_leakage(raw, floor),
         *_withheld(raw),
         *_idle(plan, raw),
     ]
-    return Check(tuple(found), leaving, tuple(line.format(floor=floor) for line in NEVER))
+    return Check(tuple(findings), leaving, tuple(line.format(floor=floor) for line in NEVER))
 
 
 def few(count: int, floor: int = COUNT_FLOOR) -> str:
@@ -121,8 +121,8 @@ def _shape(raw: RawSite, floor: int) -> Finding:
 
 def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:
     if task.kind == "labels":
-        there = ", ".join(f"{name}: {few(int(y[:, k].sum()), floor)}" for k, name in enumerate(task.labels))
-        return [Finding("good", f"Samples with each label: {there}")]
+        of_labels = ", ".join(f"{name}: {few(int(y[:, k].sum()), floor)}" for k, name in enumerate(task.labels))
+        return [Finding("good", f"Samples with each label: {of_labels}")]
     if y.ndim != 1 or task.kind != "classes":
         return []
     counts = {name: int((y == label).sum()) for label, name in enumerate(task.class_names)}
@@ -146,14 +146,16 @@ def _features(task: Task, x: np.ndarray, floor: int) -> list[Finding]:
         low, high = np.where(missing, np.inf, x).min(axis=0), np.where(missing, -np.inf, x).max(axis=0)
     flat = [name for name, least, most in zip(names, low, high, strict=True) if least >= most]
     named = [name for name in columns if IDENTIFIER.search(name)]
-    found = [Finding("note" if gaps else "good", f"Missing values: {_listed(gaps) if gaps else 'none'}")]
+    findings = [Finding("note" if gaps else "good", f"Missing values: {_listed(gaps) if gaps else 'none'}")]
     if gaps:
-        found.append(Finding("good", "A missing value is replaced at this site by the mean over all sites"))
+        findings.append(Finding("good", "A missing value is replaced at this site by the mean over all sites"))
     if flat:
-        found.append(Finding("note", f"Columns that say nothing here (one value, or none): {_listed(flat)}"))
+        findings.append(Finding("note", f"Columns that say nothing here (one value, or none): {_listed(flat)}"))
     if named:
-        found.append(Finding("note", f"Columns that look like identifiers or dates: {_listed(named)}. Leave them out"))
-    return found
+        findings.append(
+            Finding("note", f"Columns that look like identifiers or dates: {_listed(named)}. Leave them out")
+        )
+    return findings
 
 
 def _duplicates(part: Part, floor: int) -> list[Finding]:
@@ -162,16 +164,16 @@ def _duplicates(part: Part, floor: int) -> list[Finding]:
         seen.setdefault(x.tobytes(), Counter())[np.asarray(y).tobytes()] += 1
     again = sum(labels.total() - 1 for labels in seen.values())
     torn = sum(len(labels) > 1 for labels in seen.values())
-    found = [
+    findings = [
         Finding(
             "note" if again else "good", f"Samples that occur more than once: {few(again, floor) if again else 'none'}"
         )
     ]
     if torn:
-        found.append(
+        findings.append(
             Finding("note", f"{few(torn, floor)} of them have different labels; one of the labels must be wrong")
         )
-    return found
+    return findings
 
 
 def _leakage(raw: RawSite, floor: int) -> list[Finding]:

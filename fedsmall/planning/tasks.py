@@ -74,21 +74,21 @@ def federation_from_arrays(
     from fedsmall.data.sources.arrays import TEST, given_samples, is_table, pool_of_arrays, tables_of, with_outcome
     from fedsmall.data.sources.patients import patients_listed
 
-    said = {"name": plan.task} if isinstance(plan.task, str) else {"name": "arrays", **plan.task}
+    options = {"name": plan.task} if isinstance(plan.task, str) else {"name": "arrays", **plan.task}
     given = given_samples(sites, test)
-    said, notes = with_outcome(said, given)
-    if "time" in said or is_table(next(iter(given.values()))[0]):
-        source = read_task({"csv": TABLES, **{key: value for key, value in said.items() if key != "name"}})
-        pool = read_pool(source._replace(values=(tables_of(said, given),)), ("natural", "site"), plan.seed, None)
+    options, notes = with_outcome(options, given)
+    if "time" in options or is_table(next(iter(given.values()))[0]):
+        source = read_task({"csv": TABLES, **{key: value for key, value in options.items() if key != "name"}})
+        pool = read_pool(source._replace(values=(tables_of(options, given),)), ("natural", "site"), plan.seed, None)
     else:
-        pool = pool_of_arrays(said, given)
-        pool = with_loss(pool, said["loss"]) if "loss" in said else pool
+        pool = pool_of_arrays(options, given)
+        pool = with_loss(pool, options["loss"]) if "loss" in options else pool
     train = dict(pool.train)
     common = train.pop(TEST, None)
     whose = {str(name): [np.asarray(names)] for name, names in (patients or {}).items()}
     pool = patients_listed(replace(pool, train=train, notes=(*pool.notes, *notes)), whose)
     plan = plan.model_copy(update={"partition": {"natural": "site"}})  # samples come with their sites
-    return _federation(plan, str(said["name"]), pool, common)
+    return _federation(plan, str(options["name"]), pool, common)
 
 
 def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
@@ -134,14 +134,14 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
     part = pool.train[min(pool.train)]
     classes = kind_of(pool.loss) == "classes"
     of_classes = (*GRADED, *CLASS_METRICS) if pool.loss == ORDINAL else CLASS_METRICS
-    told = of_classes if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
+    usual = of_classes if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
     width = outputs_for(pool.outcome) if pool.outcome is not None else int(np.prod(part.y.shape[1:]))
     return Task(
         name,
         input_shape=part.x.shape[1:],
         classes=len(pool.class_names) if classes else width,
         loss=pool.loss,
-        metrics=tuple(dict.fromkeys([*told, *asked])),
+        metrics=tuple(dict.fromkeys([*usual, *asked])),
         class_names=pool.class_names,
         feature_names=pool.feature_names,
         target=pool.outcome.name if pool.outcome is not None else None,

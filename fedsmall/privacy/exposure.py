@@ -19,7 +19,7 @@ import numpy as np
 
 from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
-from fedsmall.privacy.reading import WITHIN, distances, layers_read, padded
+from fedsmall.privacy.reading import WITHIN, distances, layers_read, pad_records
 from fedsmall.travel.journey import journey
 from fedsmall.travel.moments import Initial, Moment, starting
 from fedsmall.travel.schedule import Action, Contact, contacts_of
@@ -46,12 +46,12 @@ class Exposure:
         if not self.layers:
             self._seen: frozenset[int] = frozenset()
             return
-        self._records = padded([samples.x for samples in train])  # (sites, most, features)
-        there = ~np.isnan(self._records).any(axis=2)
-        self._number = np.cumsum(there).reshape(there.shape) - 1  # of every record
-        self._all = self._records[there][None]  # (1, patients, features)
+        self._records = pad_records([samples.x for samples in train])  # (sites, most, features)
+        recorded = ~np.isnan(self._records).any(axis=2)
+        self._number = np.cumsum(recorded).reshape(recorded.shape) - 1  # of every record
+        self._all = self._records[recorded][None]  # (1, patients, features)
         parties = ("server", "neighbours", "averages")
-        self._nearest = {party: np.full(there.sum(), np.inf) for party in parties}  # they have come to each record
+        self._nearest = {party: np.full(recorded.sum(), np.inf) for party in parties}  # they have come to each record
         self._of_site: list[set[int]] = [set() for _ in names]
         way = list(_steps(plan, [len(samples) for samples in train]))
         self._way, self._seen = iter(way), self._chosen()
@@ -86,7 +86,7 @@ class Exposure:
             near[~np.isfinite(near)] = np.inf  # where there is no patient, nothing is near
             self._shown_to_server(near, sites, self._shown(step.contact, rows))
             if step.to is not None:
-                self._came(near, sites, self._from[rows], step.to[rows])
+                self._show_to_neighbours(near, sites, self._from[rows], step.to[rows])
         if moment.commons:
             self._turn += 1
             commons = [self._kept(model) for model in moment.commons]
@@ -110,7 +110,7 @@ class Exposure:
     def _shown_to_server(self, near: np.ndarray, sites: np.ndarray, shown: np.ndarray) -> None:
         self._take("server", near[shown], sites[shown])
 
-    def _came(self, near: np.ndarray, sites: np.ndarray, set_out: np.ndarray, to: np.ndarray) -> None:
+    def _show_to_neighbours(self, near: np.ndarray, sites: np.ndarray, set_out: np.ndarray, to: np.ndarray) -> None:
         known = (to != sites) & ((set_out == EVERYBODY) | (set_out == to))
         self._take("neighbours", near[known], sites[known])
         read = known[:, None] & (near <= WITHIN)
@@ -118,9 +118,9 @@ class Exposure:
             self._of_site[to[row]] |= set(self._number[sites[row]][read[row]].tolist())
 
     def _take(self, party: str, near: np.ndarray, sites: np.ndarray) -> None:
-        there = np.isfinite(near)
-        records = self._number[sites][there]
-        self._nearest[party][records] = np.minimum(self._nearest[party][records], near[there])
+        is_near = np.isfinite(near)
+        records = self._number[sites][is_near]
+        self._nearest[party][records] = np.minimum(self._nearest[party][records], near[is_near])
 
     def _set_out(self, commons: list[Arrays], count: int) -> None:
         """Let so many travellers set out from the global models of their groups."""
@@ -154,11 +154,11 @@ class Exposure:
             return {"blind": True}
         others = [len(read) for read in self._of_site]
         parties = list(self._nearest) if self.plan.method.permutes else ["server", "averages"]
-        told: dict[str, Any] = {"patients": len(self._nearest["server"])}
-        told |= {"looked": self.looked, "contacts": len(self._contacts)}
-        told |= {party: int((self._nearest[party] <= WITHIN).sum()) for party in parties}
-        told["close"] = {party: int((self._nearest[party] <= CLOSE).sum()) for party in parties}
-        return told | ({"curious": [float(np.median(others)), max(others)]} if "neighbours" in parties else {})
+        counts: dict[str, Any] = {"patients": len(self._nearest["server"])}
+        counts |= {"looked": self.looked, "contacts": len(self._contacts)}
+        counts |= {party: int((self._nearest[party] <= WITHIN).sum()) for party in parties}
+        counts["close"] = {party: int((self._nearest[party] <= CLOSE).sum()) for party in parties}
+        return counts | ({"curious": [float(np.median(others)), max(others)]} if "neighbours" in parties else {})
 
     def _chosen(self) -> frozenset[int]:
         units = sum(self._kept(self._initial(None))[f"{layer}.weight"].shape[0] for layer in self.layers)

@@ -24,13 +24,13 @@ def _check_sites(method: Method, sites: int) -> None:
     if least >= LEAST:
         return
     if models < LEAST:
-        said = f"{_counted(models, 'model')} of {_counted(sites, 'site')}"
+        summed = f"{_counted(models, 'model')} of {_counted(sites, 'site')}"
         advice = "have more sites" if sites < LEAST else f"let {LEAST} models or more travel (fraction, models)"
     else:
-        said = f"groups of {_counted(least, 'model')}"
+        summed = f"groups of {_counted(least, 'model')}"
         advice = f"have {_counted(models // LEAST, 'group')} at most, or more models"
     raise PlanError(
-        f"A secure sum takes {LEAST} sites at least, and this plan has {said}: {advice}, or secure = false."
+        f"A secure sum takes {LEAST} sites at least, and this plan has {summed}: {advice}, or secure = false."
     )
 
 

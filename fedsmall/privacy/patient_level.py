@@ -88,7 +88,7 @@ def lot_of(plan: Plan) -> int:
     return lot
 
 
-def told_samples(plan: Plan, samples: int) -> int:
+def reported_samples(plan: Plan, samples: int) -> int:
     """The number of samples that a site tells: its own; under patient-level privacy the lot, which everybody knows."""
     return lot_of(plan) if is_patient_level(plan) else samples
 
@@ -147,9 +147,9 @@ def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
     privacy = plan.method.privacy
     if privacy is None or privacy.level != "patient" or privacy.epsilon is not None:
         return
-    for place, own in samples.items():
+    for place, size in samples.items():
         steps = steps_of(plan, place, sites)
-        if _is_out_of_reach(protection_of(plan, own, place, sites).charge(steps), privacy.delta):
+        if _is_out_of_reach(protection_of(plan, size, place, sites).charge(steps), privacy.delta):
             raise PlanError(
                 f"noise = {privacy.noise:g} is too small for {steps} steps at delta {privacy.delta:g}: epsilon above "
                 f"{REACH:,} is no promise, and is not counted. {_enough_noise(steps, privacy.delta):.2g} is always "
@@ -203,18 +203,18 @@ def noise_for(epsilon: float, delta: float, rate: float, steps: int) -> float:
         return 1.0
     # many small steps together are nearly one Gaussian, which gives a start; epsilon falls as a power of the noise
     goal, low, high = math.log((1 - CLOSE / 2) * epsilon), -math.inf, math.inf
-    here, slope = math.log(max(rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.4)), -1.2
+    middle, slope = math.log(max(rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon, 0.4)), -1.2
     before: tuple[float, float] | None = None
     for _ in range(60):
-        spent = _epsilon((Charge(rate, math.exp(here), steps),), delta)
+        spent = _epsilon((Charge(rate, math.exp(middle), steps),), delta)
         if (1 - CLOSE) * epsilon <= spent <= epsilon:
-            return math.exp(here)
-        low, high = (here, high) if spent > epsilon else (low, here)
+            return math.exp(middle)
+        low, high = (middle, high) if spent > epsilon else (low, middle)
         off = math.log(spent) - goal
-        if before is not None and before[0] != here:
-            slope = min((off - before[1]) / (here - before[0]), -0.1)
-        before, guess = (here, off), here - off / slope
-        here = guess if low < guess < high else (max(low, high - 2) + min(high, low + 2)) / 2
+        if before is not None and before[0] != middle:
+            slope = min((off - before[1]) / (middle - before[0]), -0.1)
+        before, guess = (middle, off), middle - off / slope
+        middle = guess if low < guess < high else (max(low, high - 2) + min(high, low + 2)) / 2
     raise PlanError(f"no noise gives epsilon {epsilon:g} at delta {delta:g} in {steps} steps; take fewer rounds")
 
 

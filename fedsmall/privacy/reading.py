@@ -37,13 +37,13 @@ def records_read(
     where all its numbers together are ``within`` this share of its norm, or of ``sizes``, (patients,).
     """
     records = np.asarray(patients)[None]
-    found = read_from_stack(
+    read = read_from_stack(
         stack_of_one(start), stack_of_one(sent), records, within, None if sizes is None else sizes[None]
     )
-    return np.asarray(found[0])
+    return np.asarray(read[0])
 
 
-def apart(patients: np.ndarray) -> np.ndarray:
+def distances_to_others(patients: np.ndarray) -> np.ndarray:
     """How far each record is from the mean of the site's others, (patients,); a lone one from zero.
 
     A size for records whose features are not at mean 0, such as images: the mean is near everybody there.
@@ -60,10 +60,10 @@ def read_from_stack(
 ) -> np.ndarray:
     """:func:`records_read` for many updates at once: {name: (models, ...)}, patients (models, most, ...).
 
-    Missing patients are NaN (:func:`padded`), and never read. The result, and ``sizes``, have shape (models, most).
+    Missing patients are NaN (:func:`pad_records`), never read. The result and ``sizes`` have shape (models, most).
     """
-    found: np.ndarray = distances(start, sent, patients, sizes) <= within
-    return found
+    read: np.ndarray = distances(start, sent, patients, sizes) <= within
+    return read
 
 
 def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
@@ -85,7 +85,7 @@ def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarr
     return np.asarray(np.where(np.isnan(shares), np.inf, shares))
 
 
-def padded(sites: Sequence[np.ndarray]) -> np.ndarray:
+def pad_records(sites: Sequence[np.ndarray]) -> np.ndarray:
     """The records of several sites as one array, (sites, most, features), NaN where a site has fewer."""
     rows = [np.asarray(records).reshape(len(records), -1) for records in sites]
     out = np.full((len(rows), max(map(len, rows)), rows[0].shape[1]), np.nan)

@@ -64,7 +64,7 @@ def as_blur(privacy: Privacy | None, numbers: int) -> float:
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
 
 
-def blurred(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
+def add_blur(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
     """The models that may leave: what was ``sent`` plus noise of deviation ``kappa`` * |update| / sqrt(numbers).
 
     Arrays have shape (models, ...); ``rngs`` holds one generator a model. Weights and running statistics each have
@@ -131,7 +131,7 @@ def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[n
     depend on the site's samples and the ledger does not cover them. Blurs instead where the plan asks for it.
     """
     if privacy.clip is None:
-        return blurred(sent, received, privacy.blur or 0.0, rngs)
+        return add_blur(sent, received, privacy.blur or 0.0, rngs)
     names = [name for name in sorted(sent) if _is_private(name, sent[name])]
     update = _rows({name: sent[name].astype(np.float64) - received[name] for name in names})  # (models, parameters)
     norms = np.linalg.norm(update, axis=1, keepdims=True)

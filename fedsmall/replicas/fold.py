@@ -122,19 +122,19 @@ def measure(name: str) -> Measure:
     if not function:
         raise PlanError(f'There is no diversity {name!r}; use {", ".join(MEASURES)}, or your own "module:function".')
     try:
-        own: Callable[[Arrays, Arrays], float] = getattr(import_module(module), function)
+        measured: Callable[[Arrays, Arrays], float] = getattr(import_module(module), function)
     except (ImportError, AttributeError):
         raise PlanError(f"diversity = {name!r}: Python finds no such function; is its folder on the path?") from None
-    return lambda families: Divergence(_each(own, families, name))
+    return lambda families: Divergence(_each(measured, families, name))
 
 
-def _each(own: Callable[[Arrays, Arrays], float], families: Families, name: str) -> np.ndarray:
+def _each(function: Callable[[Arrays, Arrays], float], families: Families, name: str) -> np.ndarray:
     def model(row: int) -> Arrays:
         return {layer: families.stack[layer][row] for layer in families.layers}
 
     values = np.array(
         [
-            [float(own(model(parent), model(child))) for child in children]
+            [float(function(model(parent), model(child))) for child in children]
             for parent, children in zip(families.parents, families.children, strict=True)
         ]
     )
@@ -174,10 +174,10 @@ def fold_trees(
     for parents, children in _families(rows):
         sites = tuple(split_row(rows[parent])[0] for parent in parents)
         families = Families(models, parents, children, layers, sites, predict)
-        alpha, own = _coefficients(families, fold, diversity)
+        alpha, parent_share = _coefficients(families, fold, diversity)
         for array in models.values():
             if np.issubdtype(array.dtype, np.floating):
-                _fold_array(array, parents, children, alpha, own)
+                _fold_array(array, parents, children, alpha, parent_share)
     anchors = [row for row, name in enumerate(rows) if split_row(name)[1] == ANCHOR]
     return {name: array[anchors] for name, array in models.items()}
 
@@ -215,8 +215,8 @@ def _coefficients(families: Families, fold: str, diversity: str) -> tuple[np.nda
     return weights(measure(diversity)(families)) / 2, 0.5
 
 
-def _fold_array(array: np.ndarray, parents: np.ndarray, children: np.ndarray, alpha: np.ndarray, own: float) -> None:
-    total = own * array[parents].astype(np.float64)
+def _fold_array(array: np.ndarray, parents: np.ndarray, children: np.ndarray, alpha: np.ndarray, share: float) -> None:
+    total = share * array[parents].astype(np.float64)
     for place in range(children.shape[1]):
         weight = alpha[:, place].reshape(-1, *[1] * (array.ndim - 1))  # (families, 1, ...)
         total += weight * array[children[:, place]]

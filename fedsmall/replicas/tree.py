@@ -90,18 +90,18 @@ def tree_at(tree: Tree, place: int, sites: int) -> ReplicaTree:
     Raises PlanError where a setting given per site is not given for every site.
     """
 
-    own = {
+    settings = {
         name: setting[place] if isinstance(setting, tuple) else setting
         for name, setting in _per_site(tree, sites).items()
     }
-    return ReplicaTree(**own, perturbation=tree.perturbation)
+    return ReplicaTree(**settings, perturbation=tree.perturbation)
 
 
 def own_tree(tree: Tree, place: int, sites: int) -> Tree:
     """The plan's tree as the site at ``place`` of ``sites`` alone sees it: with one value for each setting."""
     settings = _per_site(tree, sites).items()
-    own = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
-    return tree.model_copy(update=own)
+    values = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
+    return tree.model_copy(update=values)
 
 
 def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
@@ -166,10 +166,10 @@ def idle(tree: Tree, samples: Sequence[int]) -> str | None:
     Such replicas are the anchor again, but for the order of batches.
     """
     trees = forest(tree, len(samples))
-    same = [n for one, n in zip(trees, samples, strict=True) if one.depth and not block_size(n, one.drop)]
+    same = [n for grown, n in zip(trees, samples, strict=True) if grown.depth and not block_size(n, grown.drop)]
     if not same:
         return None
-    copies = max(len(one) for one in trees)
+    copies = max(len(grown) for grown in trees)
     return (
         f"replicas lack no sample of their anchor at {len(same)} of {len(samples)} sites (drop times samples is below "
         f"1): that is plain averaging at {copies} times the work; take drop = "

@@ -137,11 +137,13 @@ def after(before: str, t: int, commons: Sequence[str]) -> str:
 
 def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:
     """A site's announcement, from its identity's secret, its sealing key's seed, and what it has drawn."""
-    said = (site, _halves(sealing).hex(), digest("drawn", nonce))
+    content = (site, _halves(sealing).hex(), digest("drawn", nonce))
     signature = (
-        ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(canon(VERSION, "announce", run, *said)).hex()
+        ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(canon(VERSION, "announce", run, *content)).hex()
     )
-    return Announcement(site=site, identity=name_of(identity), sealing=said[1], commitment=said[2], signature=signature)
+    return Announcement(
+        site=site, identity=name_of(identity), sealing=content[1], commitment=content[2], signature=signature
+    )
 
 
 def name_of(identity: bytes) -> str:
@@ -157,9 +159,9 @@ def private(seed: bytes) -> Any:
     return hpke.MLKEM768X25519PrivateKey(post_quantum, classic)
 
 
-def public(told: str) -> Any:
+def public(text: str) -> Any:
     """The public half of a sealing key, as announced. Raises ValueError for anything else."""
-    raw = bytes.fromhex(told)
+    raw = bytes.fromhex(text)
     if len(raw) != ML_KEM + X25519:
         raise ValueError("no sealing key")
     post_quantum = mlkem.MLKEM768PublicKey.from_public_bytes(raw[:ML_KEM])

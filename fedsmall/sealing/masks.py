@@ -35,7 +35,7 @@ def stream(seed: bytes, length: int) -> np.ndarray:
 def total(seeds: Iterable[bytes], length: int, wide: bool = False) -> np.ndarray:
     """The sum of the streams of several seeds modulo 2**64, or of ``wide`` numbers modulo 2**512: (length,) uint64."""
     if wide:
-        return exact.added(stream(seed, length) for seed in seeds)
+        return exact.add_words(stream(seed, length) for seed in seeds)
     added = np.zeros(length, dtype=np.uint64)
     for seed in seeds:
         added += stream(seed, length)
@@ -45,16 +45,16 @@ def total(seeds: Iterable[bytes], length: int, wide: bool = False) -> np.ndarray
 def masked(summand: np.ndarray, seeds: Mapping[str, bytes], wide: bool = False) -> np.ndarray:
     """A summand (length,) uint64 under the streams of all helpers' seeds."""
     mask = total(seeds.values(), len(summand), wide)
-    return exact.added([summand, mask]) if wide else np.asarray(summand + mask)
+    return exact.add_words([summand, mask]) if wide else np.asarray(summand + mask)
 
 
 def unmasked(summands: Iterable[np.ndarray], streams: Iterable[np.ndarray], wide: bool = False) -> np.ndarray:
     """The sum of masked summands, from what the helpers told: (length,) uint64."""
     if wide:
-        return exact.added(summands, streams)
-    first, *others = [np.array(each) for each in summands]
-    for each in others:
-        first += each
-    for told in streams:
-        first -= told
+        return exact.add_words(summands, streams)
+    first, *others = [np.array(summand) for summand in summands]
+    for summand in others:
+        first += summand
+    for mask in streams:
+        first -= mask
     return np.asarray(first)

@@ -22,7 +22,7 @@ def known_identities(home: Path) -> dict[str, str]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def spoken(roll: Mapping[str, str]) -> str:
+def digest_words(roll: Mapping[str, str]) -> str:
     """The roll as twelve groups of five digits, for one telephone call of all hospitals: nearly 200 bits of it."""
     number = int(roll_digest(roll), 16)
     groups = []

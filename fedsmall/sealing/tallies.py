@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsmall.data.federation import Task
 from fedsmall.evaluation.site_sums import held_out_shapes
-from fedsmall.evaluation.stopping import TELLING, shapes_told
+from fedsmall.evaluation.stopping import TELLING, reported_shapes
 from fedsmall.plan import Plan
 from fedsmall.wire import EXAMPLES, Arrays
 
@@ -31,14 +31,14 @@ def judged_shapes(task: Task) -> dict[str, tuple[int, ...]]:
 
 def unseen_shapes(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     """What a tally of samples holds that models never saw, by name: how many sites tell, and their sums."""
-    return {TELLING: (), **shapes_told(plan, task)}
+    return {TELLING: (), **reported_shapes(plan, task)}
 
 
-def judged(task: Task, said: Mapping[str, float], sums: Arrays) -> Arrays:
-    """The tally of one site that has ``said`` metrics of so many examples, and tells ``sums`` at a run's end."""
-    samples = float(said.get(EXAMPLES, 0))
-    known = np.array([samples if np.isfinite(said.get(name, np.nan)) else 0.0 for name in task.metrics])
-    values = np.array([float(said.get(name, 0.0)) for name in task.metrics])
+def evaluation_tally(task: Task, metrics: Mapping[str, float], sums: Arrays) -> Arrays:
+    """The tally of one site with its ``metrics`` of so many examples, and ``sums`` at a run's end."""
+    samples = float(metrics.get(EXAMPLES, 0))
+    known = np.array([samples if np.isfinite(metrics.get(name, np.nan)) else 0.0 for name in task.metrics])
+    values = np.array([float(metrics.get(name, 0.0)) for name in task.metrics])
     products = np.where(known > 0, known * np.nan_to_num(values), 0.0)
     return {
         TELLING: np.array(float(samples > 0)),
@@ -48,7 +48,7 @@ def judged(task: Task, said: Mapping[str, float], sums: Arrays) -> Arrays:
     }
 
 
-def judged_together(task: Task, tally: Arrays) -> tuple[dict[str, float], Arrays]:
+def metrics_of_tally(task: Task, tally: Arrays) -> tuple[dict[str, float], Arrays]:
     """Each metric, the mean over the sites weighed by their held-out samples, and the sums; empty where none told."""
     known, products = tally["metrics"]
     metrics = {name: float(p / n) for name, n, p in zip(task.metrics, known, products, strict=True) if n > 0}
@@ -70,7 +70,7 @@ def flat(arrays: Mapping[str, np.ndarray], shapes: Shapes) -> np.ndarray:
     return np.concatenate([piece.ravel() for piece in pieces])
 
 
-def apart(values: np.ndarray, shapes: Shapes) -> Arrays:
+def split_vector(values: np.ndarray, shapes: Shapes) -> Arrays:
     """The arrays of these ``shapes`` in a vector of :func:`flat`."""
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
     return {

@@ -50,10 +50,10 @@ class Waybills:
 
     def traveller(self, t: int, site: str) -> int:
         """The traveller that trains at a site for the contact of round ``t``. PlanError where none does."""
-        there = self.legs[self.number(t)][1]
-        if site not in there:
+        places = self.legs[self.number(t)][1]
+        if site not in places:
             raise PlanError(f"by the plan {site} trains no model for the contact of round {t}")
-        return there[site]
+        return places[site]
 
     def next_site(self, t: int, site: str) -> str | None:
         """Where the traveller that a site trained for round ``t`` trains next; None after the last contact."""
@@ -74,29 +74,29 @@ class Waybills:
 
     def group(self, t: int, site: str) -> int:
         """The group of the traveller that trains at a site for round ``t``."""
-        method, there = self.plan.method, self.legs[self.number(t)][1]
+        method, places = self.plan.method, self.legs[self.number(t)][1]
         groups = method.group_count(len(self.names))
         if method.by_samples:
             averages = sum(c.action is Action.AGGREGATE for c, _ in self.legs[: self.number(t)])
             return averages % groups
-        return int(groups_of(method, len(there), groups)[self.traveller(t, site)])
+        return int(groups_of(method, len(places), groups)[self.traveller(t, site)])
 
     def members(self, t: int, group: int) -> list[str]:
         """The sites whose travellers of a group train for the contact of round ``t``, in order."""
-        there = self.legs[self.number(t)][1]
-        return sorted(site for site in there if self.group(t, site) == group)
+        places = self.legs[self.number(t)][1]
+        return sorted(site for site in places if self.group(t, site) == group)
 
     def helpers(self, t: int, of: str = "") -> list[str]:
         """The sites that hold the keys of the sums of round ``t``, in order: drawn by lot from those that take part.
 
         In a tally ``of`` something else than models all sites take part.
         """
-        there = list(self.names) if of else sorted(self.legs[self.number(t)][1])
-        if len(there) < ALL_HELP_BELOW:
-            return there
+        present = list(self.names) if of else sorted(self.legs[self.number(t)][1])
+        if len(present) < ALL_HELP_BELOW:
+            return present
         words = ("helpers", of) if of else ("helpers",)
-        drawn = rng_for(self.plan.travel_seed, *words, t).permutation(len(there))[:HELPERS]
-        return sorted(there[k] for k in drawn.tolist())
+        drawn = rng_for(self.plan.travel_seed, *words, t).permutation(len(present))[:HELPERS]
+        return sorted(present[k] for k in drawn.tolist())
 
 
 def seed_of(nonces: Mapping[str, str], seed: int) -> int:

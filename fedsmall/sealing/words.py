@@ -83,7 +83,7 @@ def needs_letters(plan: Plan) -> bool:
     return is_sealed(plan) or is_secure(plan)
 
 
-def unsealed(plan: Plan) -> Plan:
+def remove_seal(plan: Plan) -> Plan:
     """The plan as all sites know it before they have drawn its routes."""
     return plan.model_copy(update={"route_seed": None})
 

@@ -52,7 +52,7 @@ def _shift(images: Tensor, numbers: np.ndarray, most: float) -> Tensor:
     down, right = (np.floor(numbers * (2 * most + 1)) - most).T
     height, width = images.shape[2:]
     rows, columns = np.arange(height) - down[:, None], np.arange(width) - right[:, None]
-    return _taken(images, rows[:, :, None].repeat(width, 2), columns[:, None].repeat(height, 1))
+    return _take_pixels(images, rows[:, :, None].repeat(width, 2), columns[:, None].repeat(height, 1))
 
 
 def _rotate(images: Tensor, numbers: np.ndarray, degrees: float) -> Tensor:
@@ -65,8 +65,8 @@ def _rotate(images: Tensor, numbers: np.ndarray, degrees: float) -> Tensor:
     columns = np.clip(cosines * x - sines * y + (width - 1) / 2, 0, width - 1)
     above, left = np.floor(rows), np.floor(columns)
     down, right = (_as(images, share)[:, None] for share in (rows - above, columns - left))
-    upper = _taken(images, above, left) * (1 - right) + _taken(images, above, left + 1) * right
-    lower = _taken(images, above + 1, left) * (1 - right) + _taken(images, above + 1, left + 1) * right
+    upper = _take_pixels(images, above, left) * (1 - right) + _take_pixels(images, above, left + 1) * right
+    lower = _take_pixels(images, above + 1, left) * (1 - right) + _take_pixels(images, above + 1, left + 1) * right
     return upper * (1 - down) + lower * down
 
 
@@ -84,7 +84,7 @@ OPERATIONS: dict[str, tuple[int, int, Operation]] = {  # the first of an image's
 }
 
 
-def _taken(images: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
+def _take_pixels(images: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
     """The pixels at these places, (images, height, width) each; beyond an edge those of the edge."""
     count, channels, height, width = images.shape
     places = np.clip(rows, 0, height - 1) * width + np.clip(columns, 0, width - 1)

@@ -17,8 +17,8 @@ from fedsmall.privacy.patient_level import (
     chance_for,
     epsilon_of,
     protection_of,
+    reported_samples,
     steps_of,
-    told_samples,
 )
 from fedsmall.randomness import rng_for
 from fedsmall.training.augmentation import DRAWS, augment_images
@@ -68,8 +68,8 @@ class Batches:
         self._plan, self._names, self._masks, self._device = plan, tuple(names), masks, device
         self._dtype = getattr(torch, plan.dtype)
         self.examples = np.array([len(s) for s in samples])  # (sites,)
-        self._x = joined([s.x for s in samples], self._dtype, device)  # (all samples, ...)
-        self._y = joined([s.y for s in samples], self._dtype, device)
+        self._x = concatenate([s.x for s in samples], self._dtype, device)  # (all samples, ...)
+        self._y = concatenate([s.y for s in samples], self._dtype, device)
         self._first = np.cumsum(self.examples) - self.examples
         batches = [batch_size(plan.recipe, of_site) for of_site in samples]
         sizes = [batch_sizes(plan.recipe, int(n), batch) for n, batch in zip(self.examples, batches, strict=True)]
@@ -107,8 +107,8 @@ class Batches:
         for step, masks in enumerate(self._drawn_masks(sites, t)):
             for rows, size in self._together(sites, step, pads):
                 weight = self._weight(sites, step, rows, size) if pads else None
-                mine = {name: mask[rows, :size] for name, mask in masks.items()}
-                batch = self._take(index[rows, step, :size], weight, mine)
+                masks_of_batch = {name: mask[rows, :size] for name, mask in masks.items()}
+                batch = self._take(index[rows, step, :size], weight, masks_of_batch)
                 yield rows, batch if chances is None else self._changed(batch, chances[rows, step, :size])
 
     def _together(self, sites: np.ndarray, step: int, pads: bool) -> list[tuple[slice, int]]:
@@ -122,7 +122,7 @@ class Batches:
         return [(slice(a, b), int(sizes[a])) for a, b in pairwise(edges)]
 
     def _take(self, index: Tensor, weight: Tensor | None, masks: Tensors) -> Batch:
-        return Batch(taken(self._x, index), taken(self._y, index), weight, masks)
+        return Batch(gather(self._x, index), gather(self._y, index), weight, masks)
 
     def _changed(self, batch: Batch, chances: np.ndarray) -> Batch:
         return batch._replace(x=augment_images(batch.x, chances, self._plan.recipe.augment or {}))
@@ -172,19 +172,19 @@ class Batches:
         return torch.from_numpy(index).to(self._device)
 
 
-def taken(samples: Tensor, index: Tensor) -> Tensor:
+def gather(samples: Tensor, index: Tensor) -> Tensor:
     """The samples of these numbers, (*index.shape, ...)."""
     return samples.index_select(0, index.reshape(-1)).view(*index.shape, *samples.shape[1:])
 
 
-def joined(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:
+def concatenate(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The samples of all sites one after the other: floats of the given dtype, or whole numbers, (all samples, ...)."""
-    joined = torch.from_numpy(np.concatenate(arrays))
-    return joined.to(device, dtype) if joined.is_floating_point() else joined.to(device, torch.int64)
+    concatenate = torch.from_numpy(np.concatenate(arrays))
+    return concatenate.to(device, dtype) if concatenate.is_floating_point() else concatenate.to(device, torch.int64)
 
 
-def _by_site(joined: Tensor, sites: int) -> Tensor:
-    return joined.view(sites, -1, *joined.shape[1:])
+def _by_site(concatenate: Tensor, sites: int) -> Tensor:
+    return concatenate.view(sites, -1, *concatenate.shape[1:])
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -209,13 +209,13 @@ class Lots:
     ) -> None:
         self._names, self._masks, self._device, self._shapes = tuple(names), masks, device, dict(shapes)
         self._dtype = getattr(torch, plan.dtype)
-        self._x = joined([s.x for s in samples], self._dtype, device)
-        self._y = joined([s.y for s in samples], self._dtype, device)
+        self._x = concatenate([s.x for s in samples], self._dtype, device)
+        self._y = concatenate([s.y for s in samples], self._dtype, device)
         self._counts = np.array([len(s) for s in samples])
         self._first = np.cumsum(self._counts) - self._counts
         self.protections = protections(plan, samples, seat)
         self._seed, self._secret = plan.seed, seat.secret
-        self.examples = np.array([told_samples(plan, len(s)) for s in samples])  # (sites,)
+        self.examples = np.array([reported_samples(plan, len(s)) for s in samples])  # (sites,)
         assert plan.recipe.steps is not None
         self.steps = np.full(len(names), plan.recipe.steps)
 
@@ -226,26 +226,29 @@ class Lots:
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
         """The steps of round t at these sites, as :meth:`fedsmall.training.batches.Batches.round` gives them."""
         chances = [chance_for(self._seed, self._names[site], t, self._secret) for site in sites]
-        mine = [self.protections[site] for site in sites]
+        masks_of_batch = [self.protections[site] for site in sites]
         for _ in range(int(self.steps[0])):
             lots = [
                 _lot(chance, guard.rate, int(self._counts[site]))
-                for chance, guard, site in zip(chances, mine, sites, strict=True)
+                for chance, guard, site in zip(chances, masks_of_batch, sites, strict=True)
             ]
             size = max(1, *map(len, lots))
             index, weight = np.empty((len(sites), size), dtype=np.int64), np.zeros((len(sites), size))
             index[...] = self._first[sites, None]
-            for row, (lot, guard) in enumerate(zip(lots, mine, strict=True)):
+            for row, (lot, guard) in enumerate(zip(lots, masks_of_batch, strict=True)):
                 index[row, : len(lot)] += lot
                 weight[row, : len(lot)] = 1 / guard.lot
-            yield slice(0, len(sites)), self._batch(index, weight, self._drop(chances, lots, size), chances, mine)
+            yield (
+                slice(0, len(sites)),
+                self._batch(index, weight, self._drop(chances, lots, size), chances, masks_of_batch),
+            )
 
     def _batch(
         self, index: np.ndarray, weight: np.ndarray, masks: Tensors, chances: list[Chance], guards: list[Protection]
     ) -> Batch:
         where = torch.from_numpy(index).to(self._device)
         known = torch.from_numpy(weight).to(self._device, self._dtype)
-        return Batch(taken(self._x, where), taken(self._y, where), known, masks, self._noise(chances, guards))
+        return Batch(gather(self._x, where), gather(self._y, where), known, masks, self._noise(chances, guards))
 
     def _noise(self, chances: list[Chance], guards: list[Protection]) -> Tensors:
         """What is added to the gradients of every parameter, (rows, ...), as views of one block."""
@@ -287,7 +290,7 @@ def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Se
     assert privacy is not None
     steps = [steps_of(plan, place, seat.sites, rounds) for place in seat.places]
     guards = protections(plan, samples, seat)
-    return [epsilon_of([guard.charge(taken)], privacy.delta) for guard, taken in zip(guards, steps, strict=True)]
+    return [epsilon_of([guard.charge(gather)], privacy.delta) for guard, gather in zip(guards, steps, strict=True)]
 
 
 def _lot(chance: Chance, rate: float, samples: int) -> np.ndarray:

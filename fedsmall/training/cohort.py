@@ -51,7 +51,7 @@ class Cohort(OneModelTrainer):
         seat: Seat | None = None,
     ) -> None:
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(len(each) for each in samples)
+        self.samples = tuple(map(len, samples))
         dtype = getattr(torch, plan.dtype)
         self._halves = halves(plan, task)
         check_augment(plan, task, self._halves.body is not None)
@@ -73,7 +73,9 @@ class Cohort(OneModelTrainer):
         model.to(self.device)  # in place: what computes gradients holds this model
         shape = self._halves.seen(np.zeros((1, *task.input_shape), plan.dtype)).shape
         shapes = dropout_shapes(model, torch.zeros(shape, dtype=dtype, device=self.device))
-        samples = [replace(one, x=self._halves.seen(one.x)) for one in samples]  # pooled ones stay pooled
+        samples = [
+            replace(site_samples, x=self._halves.seen(site_samples.x)) for site_samples in samples
+        ]  # pooled ones stay pooled
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches: Batches | Lots
         if is_patient_level(plan):

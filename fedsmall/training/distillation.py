@@ -43,7 +43,7 @@ def distillation(plan: Plan, federation: Federation, teacher: Teacher) -> tuple[
     method = Method(name="FedAvg", aggregate_every=1, privacy=plan.method.privacy)
     loss, names, train = federation.task.loss, [], []
     for name, samples in zip(federation.names, federation.train, strict=True):
-        x = perturbed(samples.x, rng_for(plan.seed, "distil", name))
+        x = perturb_rows(samples.x, rng_for(plan.seed, "distil", name))
         outputs = teacher(name, x)
         if outputs is not None:
             names.append(name)
@@ -53,7 +53,7 @@ def distillation(plan: Plan, federation: Federation, teacher: Teacher) -> tuple[
     return student, replace(federation, task=task, names=tuple(names), train=tuple(train), held_out=())
 
 
-def perturbed(x: np.ndarray, rng: np.random.Generator, copies: int = COPIES, noise: float = NOISE) -> np.ndarray:
+def perturb_rows(x: np.ndarray, rng: np.random.Generator, copies: int = COPIES, noise: float = NOISE) -> np.ndarray:
     """A site's rows, (samples, ...), and behind them ``copies`` for each: mixed with another row, and noised.
 
     The noise is ``noise`` times the standard deviation of each feature over the site's rows.
@@ -70,5 +70,5 @@ def soft_answers(outputs: np.ndarray, loss: str, together: str = "probability") 
 
     (samples, classes); of one output, (samples, 1), those of the second class.
     """
-    said = answer(outputs, loss, together)
-    return np.asarray(expit(said) if loss == "logistic" else softmax(said, axis=-1))
+    answers = answer(outputs, loss, together)
+    return np.asarray(expit(answers) if loss == "logistic" else softmax(answers, axis=-1))

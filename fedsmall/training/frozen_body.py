@@ -82,7 +82,7 @@ def halves(plan: Plan, task: Task) -> Halves:
 def as_trained(plan: Plan, task: Task, samples: Sequence[Samples]) -> tuple[Samples, ...]:
     """Samples as what trains, and so what leaves a site, sees them."""
     cut = halves(plan, task)
-    return tuple(replace(one, x=cut.seen(one.x)) for one in samples)
+    return tuple(replace(site_samples, x=cut.seen(site_samples.x)) for site_samples in samples)
 
 
 def _body(model: nn.Module, graph: fx.Graph) -> list[fx.Node]:

@@ -32,9 +32,11 @@ class SitesInFolds(OneModelTrainer):
     ) -> None:
         assert plan.method.validation is not None
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(len(each) for each in samples)
+        self.samples = tuple(map(len, samples))
         self._routes = plan.method.validation.routes
-        parts = [part for name, own in zip(names, samples, strict=True) for part in _parts(plan, name, own)]
+        parts = [
+            part for name, site_samples in zip(names, samples, strict=True) for part in _parts(plan, name, site_samples)
+        ]
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
         self._inner = within(_with_trees_for(plan, self._routes), rows, parts)
         self.path, self.device = self._inner.path, self._inner.device
@@ -46,8 +48,8 @@ class SitesInFolds(OneModelTrainer):
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`, on the samples that the models of the legs' routes may see."""
-        there = [leg._replace(sites=leg.sites * self._routes + leg.route) for leg in legs]
-        return self._inner.walk(stack, there, signals)
+        legs_of_parts = [leg._replace(sites=leg.sites * self._routes + leg.route) for leg in legs]
+        return self._inner.walk(stack, legs_of_parts, signals)
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """As :meth:`OneModelTrainer.predict`."""
@@ -58,10 +60,12 @@ class SitesInFolds(OneModelTrainer):
         return self._inner.seen(x)
 
 
-def _parts(plan: Plan, site: str, own: Samples) -> list[Samples]:
+def _parts(plan: Plan, site: str, samples: Samples) -> list[Samples]:
     assert plan.method.validation is not None
-    folds = folds_of_samples(plan, site, own)
-    return [Samples(own.x[folds != route], own.y[folds != route]) for route in range(plan.method.validation.routes)]
+    folds = folds_of_samples(plan, site, samples)
+    return [
+        Samples(samples.x[folds != route], samples.y[folds != route]) for route in range(plan.method.validation.routes)
+    ]
 
 
 def _with_trees_for(plan: Plan, routes: int) -> Plan:
@@ -74,7 +78,7 @@ def _with_trees_for(plan: Plan, routes: int) -> Plan:
     return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
 
 
-def folds_of_samples(plan: Plan, site: str, own: Samples) -> np.ndarray:
+def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
     """The fold of every sample of a site, (samples,), where folds are of samples.
 
     Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. Equal
@@ -83,17 +87,17 @@ def folds_of_samples(plan: Plan, site: str, own: Samples) -> np.ndarray:
     Raises PlanError where a site has samples of one patient alone: a route would have none there.
     """
     assert plan.method.validation is not None
-    kin = kin_of(Part(own.x, own.y, own.patients))
-    groups = np.arange(len(own)) if kin is None else kin
+    kin = kin_of(Part(samples.x, samples.y, samples.patients))
+    groups = np.arange(len(samples)) if kin is None else kin
     first = representatives(groups)
     if len(first) < 2:
-        whose = "one sample" if len(own) < 2 else "samples of one patient, or equal ones,"
+        whose = "one sample" if len(samples) < 2 else "samples of one patient, or equal ones,"
         raise PlanError(
             f"{site} has {whose} and folds of samples need two at least: every route leaves some out. Give it more."
         )
     routes, rng = plan.method.validation.routes, rng_for(plan.seed, "folds of samples", site)
     shuffled = first[rng.permutation(len(first))]
-    dealt = shuffled[np.argsort(classes_of(own.y)[shuffled], kind="stable")]  # class by class, shuffled within
+    dealt = shuffled[np.argsort(classes_of(samples.y)[shuffled], kind="stable")]  # class by class, shuffled within
     of_group = np.empty(int(groups.max()) + 1, dtype=np.int64)
     of_group[groups[dealt]] = (np.arange(len(dealt)) + rng.integers(routes)) % routes
     return np.asarray(of_group[groups])

@@ -50,14 +50,14 @@ class MixedCohort(Trainer):
     ) -> None:
         check_own_models(plan, len(names))
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(len(each) for each in samples)
+        self.samples = tuple(map(len, samples))
         self._shared = shared_layers(plan)
         tasks = [task_at(task, site.y) for site in samples]
         self._like = agreed_part(plan, tasks)
-        each = list(zip(kinds_of(plan), tasks, strict=True))
-        kinds = [pair for place, pair in enumerate(each) if each.index(pair) == place]
+        pairs = list(zip(kinds_of(plan), tasks, strict=True))
+        kinds = [pair for place, pair in enumerate(pairs) if pairs.index(pair) == place]
         self._groups = [
-            self._group(number, kind, own, [i for i, pair in enumerate(each) if pair == (kind, own)], samples, make)
+            self._group(number, kind, own, [i for i, pair in enumerate(pairs) if pair == (kind, own)], samples, make)
             for number, (kind, own) in enumerate(kinds)
         ]
         self.path = self._groups[0].cohort.path
@@ -88,8 +88,8 @@ class MixedCohort(Trainer):
         for group in self._groups:
             rows = np.flatnonzero(np.isin(leg.sites, group.sites))
             if len(rows):
-                own = leg._replace(sites=leg.sites[rows])
-                trained, memory = self._train_group(group, stack, rows, own, flags[rows], memory)
+                group_leg = leg._replace(sites=leg.sites[rows])
+                trained, memory = self._train_group(group, stack, rows, group_leg, flags[rows], memory)
                 for name, column in report.items():
                     column[rows] = getattr(trained, name)
         return Trained(report["loss"], report["steps"].astype(int), report["examples"].astype(int), {}, memory)
@@ -97,7 +97,7 @@ class MixedCohort(Trainer):
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """Outputs, (samples, width), of a shared part completed with the layers that site number ``site`` remembers."""
         group = next(group for group in self._groups if site in group.sites)
-        return group.cohort.predict_at(site, self._completed(group, Traveller(model), site, memory).model, x, {})
+        return group.cohort.predict_at(site, self._complete(group, Traveller(model), site, memory).model, x, {})
 
     # -- one architecture ----------------------------------------------------------------------------------------
 
@@ -124,12 +124,12 @@ class MixedCohort(Trainer):
     ) -> tuple[Trained, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)
-        travellers = [self._completed(group, stack.traveller(row), site, memory) for row, site in pairs]
+        travellers = [self._complete(group, stack.traveller(row), site, memory) for row, site in pairs]
         models = inner.stack(travellers)
         local = leg._replace(sites=np.searchsorted(group.sites, sites))
         prefix = f"{INNER}/{group.number}/"
-        own = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
-        trained = inner.walk(models, [local], Signals(common, memory=own))
+        kept_here = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
+        trained = inner.walk(models, [local], Signals(common, memory=kept_here))
         kept = {name: array.copy() if name.startswith(PRIVATE) else array for name, array in memory.items()}
         kept |= {f"{prefix}{key}": self._spread(group, array) for key, array in trained.memory.items()}
         kept.setdefault(KNOWN, np.zeros(len(self.names)))[sites] = 1
@@ -137,14 +137,14 @@ class MixedCohort(Trainer):
             self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
         return trained, kept
 
-    def _completed(self, group: _Group, own: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
+    def _complete(self, group: _Group, traveller: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
         private = dict(group.private[int(np.searchsorted(group.sites, site))])
         moments: Arrays = {}
         if KNOWN in memory and memory[KNOWN][site]:
             for word, into in ((PRIVATE, private), (MOMENTS, moments)):
                 prefix = f"{word}/{group.number}/"
                 into |= {key.removeprefix(prefix): held[site] for key, held in memory.items() if key.startswith(prefix)}
-        return Traveller({**own.model, **private}, {**own.carried, **moments})
+        return Traveller({**traveller.model, **private}, {**traveller.carried, **moments})
 
     def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, traveller: Traveller, kept: Arrays) -> None:
         shared = stack.state | stack.optimizer

@@ -82,8 +82,8 @@ def step(parameters: Tensors, gradients: Tensors, state: Tensors, recipe: Recipe
     moments = optimizer.moments(recipe)
     steps = state["step"].add_(1).to(widest_float(state["step"].device)) if optimizer.counts else None
     for name, parameter in parameters.items():
-        mine = {moment: state[f"{moment}/{name}"] for moment in moments}
-        optimizer.update(parameter, gradients[name], mine, recipe, Rate(lr, steps))
+        moments_of_one = {moment: state[f"{moment}/{name}"] for moment in moments}
+        optimizer.update(parameter, gradients[name], moments_of_one, recipe, Rate(lr, steps))
 
 
 def learning_rate(recipe: Recipe, t: int, rounds: int) -> float:

@@ -103,8 +103,8 @@ class Stack:
         for name, tensor in models.optimizer.items():  # sites elsewhere say what goes beside a model
             if name not in self.optimizer:
                 self.optimizer[name] = tensor.new_zeros((len(self), *tensor.shape[1:]))
-        for mine, theirs in zip(self._parts(), models._parts(), strict=True):
-            for name, tensor in mine.items():
+        for rows_here, theirs in zip(self._parts(), models._parts(), strict=True):
+            for name, tensor in rows_here.items():
                 tensor[index_of(index, tensor)] = theirs.get(name, 0)
 
     def clone(self) -> "Stack":
@@ -115,7 +115,7 @@ class Stack:
         return self.parameters, self.buffers, self.optimizer
 
 
-def leaving(recipe: Recipe, optimizer: Mapping[str, Held]) -> dict[str, Held]:
+def leaving_state(recipe: Recipe, optimizer: Mapping[str, Held]) -> dict[str, Held]:
     """What of a model's optimizer state goes along when it leaves a site: nothing that starts afresh on arrival."""
     if recipe.optimizer_state != "reset":
         return dict(optimizer)

@@ -44,8 +44,8 @@ def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -
     before = t - rounds
     arrived = before == 0 or schedule.action(before) is not Action.TRAIN
     closes = t >= plan.rounds or schedule.action(t) is Action.AGGREGATE
-    there = np.asarray(sites, dtype=np.int64)
-    return Leg(there, t, rounds, federated and arrived, federated and closes, route_at(plan, t))
+    places = np.asarray(sites, dtype=np.int64)
+    return Leg(places, t, rounds, federated and arrived, federated and closes, route_at(plan, t))
 
 
 class Seat(NamedTuple):

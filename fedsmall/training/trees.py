@@ -79,8 +79,8 @@ def _mixed_cohort(
         with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
             warnings.simplefilter("ignore", UserWarning)
             if plan.method.tree is None:
-                own = seat.of([everyone.index(name) for name in names])
-                return Cohort(plan, task, names, samples, path=path, device=device, seat=own)
+                group_seat = seat.of([everyone.index(name) for name in names])
+                return Cohort(plan, task, names, samples, path=path, device=device, seat=group_seat)
             return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
 
     return MixedCohort(plan, task, names, samples, of_one_kind)
@@ -108,7 +108,7 @@ class TreeCohort(OneModelTrainer):
         assert plan.method.tree is not None
         self._shared = shared
         self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(len(each) for each in samples)
+        self.samples = tuple(map(len, samples))
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
         check_features(plan)
@@ -128,8 +128,8 @@ class TreeCohort(OneModelTrainer):
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`, of anchors; with whole trees that travel, replicas are in its optimizer part."""
-        mine = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
-        stack = self._with_replicas(self._inner.stack_of(state, mine))
+        moments = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
+        stack = self._with_replicas(self._inner.stack_of(state, moments))
         stack.optimizer |= {
             name: tensor.to(self.device) for name, tensor in (carried or {}).items() if is_replica(name)
         }
@@ -164,11 +164,11 @@ class TreeCohort(OneModelTrainer):
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             first, last = t == leg.t - leg.rounds + 1, t == leg.t
             nodes = stack.rows(parents)
-            one = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
-            trained = self._inner.walk(nodes, [one], signals)
+            round_leg = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
+            trained = self._inner.walk(nodes, [round_leg], signals)
             signals = self._to_nodes(Signals(memory=self._narrowed(trained.memory)), parents)
             put_anchors(stack, nodes, self._anchor_places(rows))
-            sent = self._end_round(stack, nodes, rows, parents, one.closes)
+            sent = self._end_round(stack, nodes, rows, parents, round_leg.closes)
         return self._anchors(trained, rows, sent, leg.rounds)
 
     def _end_round(self, stack: Stack, nodes: Stack, rows: np.ndarray, parents: np.ndarray, closes: bool) -> Arrays:
@@ -206,7 +206,7 @@ class TreeCohort(OneModelTrainer):
     def _spread(self, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For the nodes of some sites: their rows in the inner cohort, and which of the given rows each grows from."""
         rows = [self._of_site[site] for site in sites]
-        return np.concatenate(rows), np.repeat(np.arange(len(sites)), [len(mine) for mine in rows])
+        return np.concatenate(rows), np.repeat(np.arange(len(sites)), [len(nodes) for nodes in rows])
 
     def _anchor_places(self, rows: np.ndarray) -> np.ndarray:
         return np.flatnonzero([split_row(self._rows[row])[1] == ANCHOR for row in rows])
@@ -265,7 +265,7 @@ def plant_trees(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:
     """All nodes of all rows' trees as one stack, row by row; the trees of ``young`` rows are grown anew."""
     fresh = torch.from_numpy(young).to(next(iter(stack.parameters.values())).device)
 
-    def joined(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    def join_replicas(tensors: Mapping[str, torch.Tensor]) -> Tensors:
         grown = {}
         for name, own in tensors.items():
             columns = [own]
@@ -276,7 +276,7 @@ def plant_trees(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:
         return grown
 
     moments = {name: tensor for name, tensor in stack.optimizer.items() if not is_replica(name)}
-    return Stack(stack.names, joined(stack.parameters), joined(stack.buffers), joined(moments))
+    return Stack(stack.names, join_replicas(stack.parameters), join_replicas(stack.buffers), join_replicas(moments))
 
 
 def put_anchors(stack: Stack, nodes: Stack, anchors: np.ndarray) -> None:

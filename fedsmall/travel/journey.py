@@ -44,12 +44,10 @@ def routes_of(method: Method, sites: int) -> np.ndarray:
 
 def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
     """The sites at which travellers train for the first contact."""
-    there, folds = drawn(plan, sites, contact, samples), folds_of(plan, samples)
+    at, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
     if folds is None:
-        return there
-    return np.asarray(
-        there[assign_sites(rng_for(plan.travel_seed, "set out"), routes_of(plan.method, sites), folds[there])]
-    )
+        return at
+    return np.asarray(at[assign_sites(rng_for(plan.travel_seed, "set out"), routes_of(plan.method, sites), folds[at])])
 
 
 def move_on(
@@ -70,18 +68,18 @@ def move_on(
         return np.asarray((at + 1) % sites)
     folds = folds_of(plan, samples)
     if folds is not None:
-        there = drawn(plan, sites, contact, samples)
+        taking_part = draw_sites(plan, sites, contact, samples)
         route = assign_sites(
-            rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)], folds[there]
+            rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)], folds[taking_part]
         )
-        return np.asarray(there[route[np.argsort(np.argsort(at))]])
+        return np.asarray(taking_part[route[np.argsort(np.argsort(at))]])
     route = bijection(plan.travel_seed, before.t, len(at))
     if everyone:
         return np.asarray(route[at])
-    return np.asarray(drawn(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
+    return np.asarray(draw_sites(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
 
 
-def drawn(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
+def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
     """The numbers of the sites that take part in a contact, in order; of the first, where all go round."""
     if not plan.method.is_federated:
         return np.arange(sites)
@@ -200,10 +198,10 @@ def assign_sites(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray
         raise ValueError("models of these routes cannot all be at sites of these folds without one at its own fold")
     drawn = rng.permutation(len(folds))
     for model in np.flatnonzero(folds[drawn] == routes):
-        own = routes[model]
-        if folds[drawn[model]] != own:
+        route = routes[model]
+        if folds[drawn[model]] != route:
             continue  # a swap before has mended it
-        able = np.flatnonzero((folds[drawn] != own) & (routes != own))
+        able = np.flatnonzero((folds[drawn] != route) & (routes != route))
         other = able[rng.integers(len(able))]
         drawn[[model, other]] = drawn[[other, model]]
     return np.asarray(drawn)

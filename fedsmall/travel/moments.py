@@ -96,10 +96,10 @@ class Visitors:
 
     def members(self) -> dict[str, Arrays]:
         """The visitors that each site has kept, {name: (members, ...)}, oldest first; only of sites that have any."""
-        return {site: together(kept) for site, kept in self._kept.items() if kept}
+        return {site: stack_members(models) for site, models in self._kept.items() if models}
 
 
-def together(models: Sequence[Arrays]) -> Arrays:
+def stack_members(models: Sequence[Arrays]) -> Arrays:
     """Models as one result with a leading axis of members."""
     return {name: np.stack([model[name] for model in models]) for name in models[0]}
 
@@ -117,5 +117,5 @@ def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
     """The models with which the groups start: all one, or each its own where initial models are independent."""
     method = plan.method
     groups = method.region_count if method.region_count > 1 else method.group_count(sites)
-    own = plan.initial_models == "independent" and method.group_count(sites) > 1
-    return [initial(f"group-{group}") if own else initial(None) for group in range(groups)]
+    independent = plan.initial_models == "independent" and method.group_count(sites) > 1
+    return [initial(f"group-{group}") if independent else initial(None) for group in range(groups)]

@@ -98,9 +98,11 @@ def plan_above(plan: Plan) -> Plan:
 
 def differences(plan: Plan, other: Plan) -> list[str]:
     """What decides numbers and is not the same in two plans, a line each: "recipe.lr is 0.1 and 0.05"."""
-    one, two = (_flat(json.loads(each.model_dump_json(exclude=DECIDE_NOTHING))) for each in (plan, other))
-    keys = [key for key in sorted(one | two) if one.get(key) != two.get(key) and key != "method.label"]
-    return [f"{key} is {one.get(key, 'not there')} and {two.get(key, 'not there')}" for key in keys]
+    first, second = (
+        _flat(json.loads(plan_of_two.model_dump_json(exclude=DECIDE_NOTHING))) for plan_of_two in (plan, other)
+    )
+    keys = [key for key in sorted(first | second) if first.get(key) != second.get(key) and key != "method.label"]
+    return [f"{key} is {first.get(key, 'not there')} and {second.get(key, 'not there')}" for key in keys]
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:

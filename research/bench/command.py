@@ -94,7 +94,6 @@ def _counts(text: str) -> list[int]:
 
 
 def _left_out(ray: bool, device: str) -> Sequence[str]:
-    """The contenders that are not measured: Ray's where it was not asked for, and who takes no device, on one."""
     if device != "cpu":
         return CPU_ALONE
     return [] if ray else [RAY]
@@ -143,7 +142,6 @@ def _grown(console: Console, device: str) -> list[dict[str, Any]]:
 
 
 def _pictured(console: Console, device: str, root: Path | None, sites: Sequence[int]) -> list[ImageRow]:
-    """Measure and print a line for each; one that cannot be measured says why."""
     console.print(f"Convolutional networks, {IMAGES} images a site, FedDC d = 1, on {device}")
     rows = []
     for row in image_rows(device, root, sites=sites):

@@ -1,7 +1,7 @@
-"""What ``fedsmall bench`` measures: our engines, and the same federation trained in other ways, to equal losses.
+"""The contenders of ``fedsmall bench``: our engines, and the same federation trained in other ways, to equal losses.
 
-The plain ways share nothing with the engine but the samples, the initial model and the routes. They are given their
-routes before the clock starts and do nothing but train, permute and aggregate; the engines' times hold everything.
+The plain ways share only the samples, the initial model and the routes with the engine, and get their routes before the
+clock starts; the engines' times hold everything.
 """
 
 from collections.abc import Callable, Iterator

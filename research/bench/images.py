@@ -34,7 +34,7 @@ TASK = Task("bench-cifar10", (3, 32, 32), 10)
 
 
 class Pictures(NamedTuple):
-    """Images and their classes that sites draw from, others to judge by, and what they are."""
+    """The images of sites, others to evaluate on, and the name of both."""
 
     train: Samples
     test: Samples
@@ -59,7 +59,7 @@ class ImageRow:
 
 
 def pictures(root: Path | None) -> Pictures:
-    """CIFAR-10's images where they are at hand, else noise; none is downloaded."""
+    """CIFAR-10's images where they are in ``root``, else noise."""
     if root is None or not (root / "cifar10.npz").is_file():
         rng = rng_for(0, "bench", "pictures")
         train, test = (

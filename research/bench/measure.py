@@ -36,7 +36,6 @@ def _run(work: Workload, name: str, rounds: int, federation: Federation, device:
 
 
 def _checked(work: Workload, name: str, federation: Federation, device: str) -> Measured:
-    """What a contender's loss is after ``work.check`` rounds, or why a rival cannot be had here."""
     try:
         model = _run(work, name, work.check, federation, device).model
     except ImportError as error:

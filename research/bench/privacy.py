@@ -25,8 +25,7 @@ PATIENTS = {"level": "patient", "clip": 1.0, "noise": 1.0, "lot": LOT}
 def privacy_over_plain(repeats: int, device: str) -> tuple[float, float]:
     """The time of a clipped step, and of one with lots and noise, over that of a plain one; medians of runs in turn.
 
-    50 sites with 64 samples each, all of them in every step, and an MLP of 17,226 parameters. A clipped step is that of
-    the gradients alone, without the engine around it.
+    50 sites of 64 samples, all in every step, and an MLP of 17,226 parameters; without the engine around the step.
     """
     rng = rng_for(0, "bench", "privacy")
     names = tuple(f"site-{number:02d}" for number in range(SITES))

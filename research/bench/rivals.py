@@ -1,7 +1,6 @@
 """Other frameworks' simulators for ``fedsmall bench``, where they are installed: see the README.
 
-They train one site after the other and know one common model, so they are held against the engines on what all of them
-can do: FedAvg that averages after every round.
+They know one common model, so they are compared on what all can do: FedAvg that averages after every round.
 """
 
 import io
@@ -53,8 +52,6 @@ def _imports() -> Iterator[None]:
 
 
 class _Loaders:
-    """The sites' samples as FedLab asks for them."""
-
     def __init__(self, federation: Federation) -> None:
         self._sets = [torch.utils.data.TensorDataset(*pair) for pair in _samples(federation)]
 
@@ -114,8 +111,6 @@ def _by_pfl(plan: Plan, federation: Federation, device: str) -> Timing:
 
 
 class _WithLoss(nn.Module):
-    """A network with the two methods that pfl calls."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
@@ -125,7 +120,6 @@ class _WithLoss(nn.Module):
         return nn.functional.cross_entropy(self.network(x), y)
 
     def metrics(self, x: Tensor, y: Tensor, **_: Any) -> dict[str, Any]:
-        """Nothing is evaluated."""
         return {}
 
 

@@ -15,7 +15,7 @@ from fedsmall.wire import Arrays
 
 
 class Timing(NamedTuple):
-    """The seconds that the rounds took by the wall and of processor time, and the common model after them."""
+    """The rounds' wall and processor seconds, and the common model after them."""
 
     seconds: float
     processor: float

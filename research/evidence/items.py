@@ -70,11 +70,11 @@ class Item(Frozen):
         return "" if is_there else " or ".join(needs)
 
     def as_run(self, profile: str) -> "Item":
-        """This item as a profile's results are to be read: what was run as printed departs in nothing."""
+        """The item as a profile's results are read: what was run as printed departs in nothing."""
         return self if profile == "quick" or not self.here else self.model_copy(update={"apart": ""})
 
     def scenarios(self, profile: str) -> dict[str, Scenario]:
-        """What is run, by the value that is varied (one entry, "", where none is)."""
+        """The scenarios by the value that is varied (one entry, "", where none is)."""
         if profile not in PROFILES:
             raise PlanError(f"There is no profile {profile!r}. {nearest(profile, list(PROFILES))}")
         table = read(PAPERS / self.file(profile))

@@ -1,9 +1,7 @@
-"""What the runs' numbers say: intervals, paired differences, corrected tests, verdicts and claims.
+"""Intervals, paired differences, corrected tests, verdicts and claims, from the runs' values alone.
 
-All of it is made from the values alone, so that a change of a rule needs no new run. One table is one family: the
-p-values of all its differences are corrected together (Holm), and so are the intervals on which verdicts and claims
-rest (Bonferroni), for the number of verdicts, or of differences, in it. The intervals that are printed are those of one
-row, at 95%.
+One table is one family: the p-values of its differences are corrected together (Holm), and so are the intervals on
+which verdicts and claims rest (Bonferroni). The printed intervals are those of one row, at 95%.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +24,7 @@ MARGIN = 0.02  # two points: what is called agreement with a published accuracy
 
 
 def judge_rows(item: Item, rows: Sequence[EvidenceRow]) -> list[EvidenceRow]:
-    """The rows with everything that follows from their values, in place: whatever they said before is made anew."""
+    """The rows, with everything that follows from their values made anew in place."""
     bases = {row.variant: row for row in rows if row.label == item.baseline and not row.trivial}
     for row in rows:
         _compare(row, bases.get(row.variant))

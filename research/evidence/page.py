@@ -1,4 +1,4 @@
-"""docs/evidence.md: every number beside the published one, made from the results in docs/evidence and nothing else."""
+"""docs/evidence.md: every number beside the published one, made from the results in docs/evidence alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -109,13 +109,11 @@ def _cores(about: Mapping[str, Any]) -> str:
 
 
 def _tables(item: Item, result: ItemResult) -> str:
-    """A table for each variant, and below them what takes their weight."""
     tables = [_table(item, rows) for rows in _variants(result.rows)]
     return "\n".join([*tables, *(f"{sentence}\n" for sentence in _reservations(item, result))])
 
 
 def _reservations(item: Item, result: ItemResult) -> list[str]:
-    """The sentences that a table needs beside it: too few runs, or nothing learnt."""
     return [sentence for sentence in (cannot_decide(result.rows), nothing_learnt(item, result.rows)) if sentence]
 
 
@@ -144,7 +142,6 @@ def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
 
 
 def _hospitals(item: Item, result: ItemResult) -> str:
-    """A table for each metric, one column a hospital."""
     published = published_by_hospital(item.experiment)
     if item.figure == "hospitals":
         words = "The common model on each hospital's own held-out patients, mean over seeds (sd)"

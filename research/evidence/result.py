@@ -14,9 +14,9 @@ from fedsmall.sim.runs.files import read_json, write_json
 class EvidenceRow:
     """One method in one variant. ``against`` and ``p_value`` are its difference from the baseline, None for itself.
 
-    ``values`` are the runs' own, in the order of ``seeds`` ("seed" or "seed.fold"). ``of`` says whose metric it is: the
-    "common" model's, or the mean over the "sites" where no model is common. ``trivial`` is a prediction that looks at
-    no sample: it is measured like a method, and not tested.
+    ``values`` are the runs', in the order of ``seeds`` ("seed" or "seed.fold"). ``of`` is "common", or "sites" for the
+    mean over sites where no model is common. A ``trivial`` row is a prediction without looking at samples; it is not
+    tested.
     """
 
     variant: str
@@ -43,7 +43,7 @@ class EvidenceRow:
 
 @dataclass
 class ItemResult:
-    """An item, reproduced: its rows, the curves behind its figure, and what it ran on. JSON in docs/evidence."""
+    """An item's rows, the curves of its figure, and what it ran on."""
 
     item: str
     profile: str
@@ -70,7 +70,7 @@ class ItemResult:
 
 
 def load(path: Path) -> ItemResult:
-    """The result in a file that :meth:`ItemResult.save` wrote; what older ones hold beside it is left aside."""
+    """The result in a file that :meth:`ItemResult.save` wrote; unknown keys of older ones are dropped."""
     table = read_json(path)
     known = {field.name for field in fields(EvidenceRow)}
     rows = [{name: value for name, value in row.items() if name in known} for row in table["rows"]]

@@ -1,4 +1,4 @@
-"""From runs to rows: each method's final values by seed, its curves, and its hospitals."""
+"""Rows from runs: each method's final values by seed, its curves, and its hospitals."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +28,7 @@ def rows_of(item: Item, runs: dict[str, Run]) -> list[EvidenceRow]:
 def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
     """For each method and for "sites" and "common": rounds, mean, low and high end of the metric over seeds.
 
-    The mean over the sites' own models and the common model are two things, and never share a curve. A point is there
-    where every seed's evaluation has the metric.
+    Sites' own models and the common model never share a curve. A point needs the metric of every seed.
     """
     curves: dict[str, dict[str, list[list[float]]]] = {}
     for label, done in _by_label(run).items():
@@ -49,7 +48,7 @@ def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
 def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str, dict[str, list[float]]]]:
     """For each method and site: every metric of the common model on the site's own held-out samples, by seed.
 
-    Where the evaluations do not hold them (central training), the model that was kept is judged anew.
+    Where the evaluations lack them (central training), the kept model is evaluated.
     """
     table: dict[str, dict[str, dict[str, list[float]]]] = {}
     trivials = {done_run.row["label"]: trivials_of(run.done) for done_run in trivials_of(run.done)}
@@ -123,9 +122,9 @@ def _row(item: Item, variant: str, label: str, done: Sequence[PlanRun]) -> Evide
 
 
 def _epsilon(done_run: PlanRun) -> float | None:
-    """What the run has spent against the server, who knows which sites took part; None without privacy.
+    """The run's epsilon against the server, who knows which sites took part; None without privacy.
 
-    Of a patient's epsilon, that of the site where it is largest.
+    Patient-level: that of the site where it is largest.
     """
     privacy = done_run.plan.method.privacy
     if privacy is None or not privacy.counted:
@@ -136,7 +135,6 @@ def _epsilon(done_run: PlanRun) -> float | None:
 
 
 def _by_label(run: Run) -> dict[str, list[PlanRun]]:
-    """The finished runs by method, in the order of all tables and figures."""
     order = in_order([done_run.plan.method for done_run in run.done])
     groups: dict[str, list[PlanRun]] = {method.label: [] for method in order}
     for done_run in run.done:

@@ -1,4 +1,4 @@
-"""Runs the papers' tables and figures, and writes docs/evidence from what came of them."""
+"""Runs the papers' tables and figures, and writes docs/evidence."""
 
 import time
 from copy import deepcopy
@@ -36,11 +36,10 @@ def reproduce(
     console: Console | None = None,
     processes: int | None = 1,
 ) -> ItemResult:
-    """Run one item and write its part of the evidence into ``docs``/evidence: a JSON file and a figure.
+    """Run one item and write its JSON file and figure into ``docs``/evidence.
 
-    The runs themselves are kept in folders under ``out`` (runs/ITEM...). An item whose data are not at hand is recorded
-    as not run, with what is missing; it is never an error. ``processes`` as for
-    :func:`fedsmall.sim.runs.execute.execute`.
+    The runs are kept under ``out`` (runs/ITEM...). An item whose data are missing is recorded as not run. ``processes``
+    as for :func:`fedsmall.sim.runs.execute.execute`.
     """
     missing = item.missing(data_root, profile)
     if missing:
@@ -75,7 +74,7 @@ def reproduce(
 
 
 def tuned(item: Item, variant: str, scenario: Scenario) -> tuple[Scenario, dict[str, float]]:
-    """The scenario with the rates that the item's recorded search chose, and those rates."""
+    """The scenario with the rates of the item's recorded search, and those rates."""
     tries = load_search(item.kept_search).get(variant) if item.kept_search.is_file() else None
     if not tries:
         return scenario, {}
@@ -92,7 +91,7 @@ def conclude(
     data_root: Path | None = None,
     docs: Path = DOCS,
 ) -> ItemResult:
-    """What finished runs (by the value that is varied) say of an item, written into ``docs``/evidence."""
+    """The item's result from finished runs (by the value that is varied), written into ``docs``/evidence."""
     item = item.as_run(profile)
     result = ItemResult(item.name, profile, _command(item, profile), rows=rows_of(item, runs))
     _describe(result, item, runs, rates, seconds)
@@ -106,9 +105,9 @@ def conclude(
 
 
 def rewrite(docs: Path = DOCS) -> Path:
-    """Make docs/evidence.md, and the tables in the pages beside it, anew from docs/evidence; return the page's path.
+    """Make docs/evidence.md and the tables in other pages anew from docs/evidence; return the page's path.
 
-    What follows from the runs' values is judged anew by today's rules, in the JSON files too.
+    Verdicts follow today's rules, in the JSON files too.
     """
     folder = docs / "evidence"
     results = {item.name: _judged_anew(item, folder) for item in items().values() if _file(item, folder).is_file()}

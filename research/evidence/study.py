@@ -1,12 +1,12 @@
 """`fedsmall reproduce study`: when does letting models travel pay, against FedAvg with the same traffic?
 
-A random fraction of a factorial design: every cell is one combination of samples per site, sites, classes per site,
-model, optimizer, local steps per contact, and contacts. In each cell FedDC, FedAvg with equal communication and FedAvg
-with equal period each get their own learning rate, searched on training sites alone, and are then
-compared seed by seed on the test samples, with seeds that the search has not seen.
+A random fraction of a factorial design: a cell combines samples per site, sites, classes per site, model, optimizer,
+local steps per contact, and contacts. In each cell FedDC, FedAvg with equal communication and FedAvg with equal period
+get their own learning rates, searched on training sites alone, and are compared on the test samples by seeds that the
+search has not seen.
 
-Cells come in a fixed random order, so the first N of them are a balanced sample of the whole design, and a study that
-is stopped goes on where it was. Results are kept as one line a cell in docs/evidence/study.csv.
+Cells come in a fixed random order, so the first N are a balanced sample, and a stopped study goes on where it was.
+Results are one line a cell in docs/evidence/study.csv.
 """
 
 import csv
@@ -76,7 +76,7 @@ EVERY = 8
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of the factors; ``classes`` is the number of classes at a site, 10 being all of them."""
+    """One combination of the factors; ``classes`` is the number at a site, 10 being all."""
 
     samples: int
     sites: int
@@ -113,7 +113,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """What a cell showed: FedDC minus FedAvg in accuracy, at equal communication (``same``) and period (``rare``)."""
+    """FedDC minus FedAvg in accuracy, at equal communication (``same``) and period (``rare``)."""
 
     feddc: float
     same_mean: float
@@ -134,7 +134,7 @@ class CellOutcome:
 
 
 def cells() -> list[Cell]:
-    """All cells of the design, in the fixed random order in which they are run."""
+    """All cells in the fixed random order in which they are run."""
     full, images = (_shuffled(design, name) for design, name in ((FULL, "study"), (IMAGES, "study of images")))
     listed: list[Cell] = []
     while full:
@@ -244,7 +244,6 @@ def _search(cell: Cell, scenario: Scenario) -> list[Try]:
 
 
 def _scores(scenario: Scenario) -> dict[str, list[float]]:
-    """Each method's accuracy of the common model at the end, seed by seed."""
     federations = [build_federation(scenario.plan(0, seed)) for seed in scenario.seeds]
     scores = {}
     for index in range(len(scenario.method)):

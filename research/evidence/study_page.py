@@ -49,10 +49,10 @@ def section(folder: Path) -> str:
 
 
 def judge(study: Sequence[tuple[Cell, CellOutcome]], key: str) -> list[Judged]:
-    """What each cell says: "pays", "costs", "no difference" within a point, else "undecided".
+    """Each cell's word: "pays", "costs", "no difference" within a point, else "undecided".
 
-    "pays" and "costs" need both an interval that leaves out zero and, over all cells together, false discoveries held
-    to 5% (Benjamini & Hochberg 1995): among hundreds of cells some intervals miss zero by chance.
+    "pays" and "costs" need an interval without zero and, over all cells together, false discoveries held to 5%
+    (Benjamini & Hochberg 1995).
     """
     discovered = false_discovery_control([getattr(outcome, f"{key}_p") for _, outcome in study]) <= RATE
     judged = []

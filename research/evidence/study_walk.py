@@ -1,8 +1,7 @@
-"""A short simulation of plain averaging and daisy-chaining: what the study runs tens of thousands of times.
+"""A short simulation of plain averaging and daisy-chaining, which the study runs tens of thousands of times.
 
-The same mathematics as every engine, to rounding (a test holds it to them), by the routes and stretches of
-:mod:`fedsmall.algorithm.daisy_chain`, without metrics and records. Several federations, one a seed, run side
-by side in one stack, for a few sites of small models do not fill a processor.
+The same mathematics as every engine, to rounding (a test checks it), without metrics and records. Several federations,
+one a seed, run side by side in one stack, for a few small models do not fill a processor.
 """
 
 from collections.abc import Sequence
@@ -78,7 +77,6 @@ def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
 
 
 def _moved(side: Side, at: np.ndarray, contact: Contact) -> np.ndarray:
-    """Where a side's models train after a contact, by the routes of its own seed."""
     first, sites = side.rows.start, len(side.federation.names)
     rows: np.ndarray = move_on(side.plan, sites, at[side.rows] - first, contact, contact) + first
     return rows

@@ -1,4 +1,4 @@
-"""Tables in pages that are written by hand, filled by whatever measures them, between two marks."""
+"""Generated tables between two marks in pages that are written by hand."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ TABLE = re.compile(r"<!-- table (?P<name>[\w-]+) -->\n.*?<!-- end -->", flags=re
 def filled(text: str, table_of: Callable[[str], str | None]) -> str:
     """The page with every table made anew, ``<!-- table NAME -->`` to ``<!-- end -->``.
 
-    ``table_of`` gives a table by its name, or None for one to be left.
+    ``table_of`` gives a table by its name; None leaves it.
     """
 
     def one(match: re.Match[str]) -> str:
@@ -23,7 +23,7 @@ def filled(text: str, table_of: Callable[[str], str | None]) -> str:
 
 
 def fill(docs: Path, table_of: Callable[[str], str | None]) -> None:
-    """:func:`filled` for all pages in a folder; those in which nothing changes are not touched."""
+    """:func:`filled` for all pages in a folder; unchanged ones are not touched."""
     for page in docs.glob("*.md"):
         text = page.read_text(encoding="utf-8")
         if (fresh := filled(text, table_of)) != text:

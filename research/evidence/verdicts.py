@@ -20,7 +20,7 @@ class Verdict:
 def smallest_p(runs: int, comparisons: int = 1) -> float:
     """The smallest p-value of the sign-flip test over ``runs`` differences, corrected for ``comparisons`` (Holm).
 
-    No difference, however clear, can have a smaller one; above .05 such runs cannot decide.
+    Above .05 such runs cannot decide.
     """
     patterns = 2**runs if runs <= EXACT_UP_TO else SIGN_DRAWS + 1
     return min(1.0, comparisons * 2 / patterns)
@@ -51,10 +51,9 @@ def verdict(
 ) -> Verdict:
     """Whether a measured mean agrees with a published one to within ``margin``, as one of ``comparisons`` verdicts.
 
-    ``spread`` is the standard deviation over the ``published_runs`` runs behind the published mean, where it was
-    printed; without it the published number is taken as exact, which the sentence says. Agreement is shown, not
-    presumed: the whole interval of the difference, corrected (Bonferroni), must lie within the margin, and for
-    "differs" wholly outside it.
+    ``spread`` is the standard deviation over the ``published_runs``, where it was printed; without it the published
+    number counts as exact. The whole interval of the difference, corrected (Bonferroni), must lie within the margin,
+    and for "differs" wholly outside it.
     """
     if np.isnan(measured.width):
         return Verdict("undecided", "one run shows no spread")

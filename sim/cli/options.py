@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from fedsmall.files import plain
-from fedsmall.sealing.roll import roll_digest, spoken
+from fedsmall.sealing.roll import digest_words, roll_digest
 
 ENGINE = typer.Option(help="cohort, inprocess or ray; the fastest one here if not given", show_default=False)
 DEVICE = typer.Option(
@@ -42,7 +42,7 @@ def say_roll(roll: Mapping[str, str]) -> None:
     """Names and identities, and their digest for people and for a policy."""
     for name, identity in sorted(roll.items()):
         say(f"{name:16} {identity}")
-    say(f"to read to each other: {spoken(roll)}")
+    say(f"to read to each other: {digest_words(roll)}")
     say(f'to pin in policy.toml: roll = "sha256:{roll_digest(roll)}"')
 
 

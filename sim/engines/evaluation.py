@@ -17,7 +17,7 @@ from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.outputs import answer, probabilities
 from fedsmall.evaluation.outputs import spread as members_spread
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
-from fedsmall.evaluation.stopping import shapes_told
+from fedsmall.evaluation.stopping import reported_shapes
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.strategies.server.judging import Answer, Answers, Question, spread
@@ -255,7 +255,7 @@ class LocalJudges:
         if not isinstance(self.trainer, OneModelTrainer):
             return {}
         validation, task = self.plan.method.validation, self.federation.task
-        floor, shapes = validation.floor if validation else 1, shapes_told(self.plan, task)
+        floor, shapes = validation.floor if validation else 1, reported_shapes(self.plan, task)
         samples_of = dict(
             zip(self.federation.names, self.federation.train if validation else self.federation.kept_back, strict=False)
         )

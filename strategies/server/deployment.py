@@ -1,9 +1,8 @@
-"""What the ServerApp of a federation of real sites does: a run from its sheet, through a journal, to what came of it.
+"""The ServerApp of real sites: a run from its sheet, through a journal, to its outcome.
 
-The folder of a run holds ``sheet.json`` (what it is), ``journal/``, ``log.jsonl`` (every order and answer, chained),
-``progress.json``, and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run
-that is started again in its folder goes on from its journal. The app itself is
-:mod:`fedsmall.sim.consortium.server_app`, which makes the folder what a simulation's is.
+A run's folder holds ``sheet.json``, ``journal/``, ``log.jsonl`` (every order and answer, chained), ``progress.json``,
+and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run that is started
+again goes on from its journal. The app is :mod:`fedsmall.sim.consortium.server_app`.
 """
 
 import contextlib
@@ -51,9 +50,9 @@ Finish = Callable[[Path, Told], object]
 
 
 def serve(grid: Grid, context: Context, finish: Finish) -> None:
-    """Conduct the run that the run's config names; what ends it early is told in one line in ``failure.json``.
+    """Conduct the run that the run's config names; an early end is told in one line in ``failure.json``.
 
-    ``finish(folder, told)`` writes down more of it in its folder, before ``outcome.json`` says that it is finished.
+    ``finish(folder, told)`` writes more into the run's folder, before ``outcome.json`` says that it is finished.
     """
     name = str(context.run_config.get("run", ""))
     if not RUN_NAME.fullmatch(name):
@@ -89,7 +88,6 @@ def _sheet_in(folder: Path) -> Sheet:
 
 
 def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
-    """Lead a run to its end and write what came of it; gives what its log says at the end."""
     if not isinstance(sheet, RunSheet):
         record, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
         _finish_noting_faults(finish, log, folder, record)
@@ -102,9 +100,9 @@ def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: Audi
 
 
 def tell_failure(folder: Path, log: AuditLog, error: Exception) -> None:
-    """Say in one line what ended a run early, where the coordinator's command looks and in the log.
+    """Write in one line what ended a run early, for the coordinator's command and into the log.
 
-    The disk may be full: the reason needs little room, and the log may have none left for it.
+    The disk may be full: the reason needs little room, and the log may have none left.
     """
     line = " ".join(str(error).split())[:2000] or type(error).__name__
     put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
@@ -113,7 +111,7 @@ def tell_failure(folder: Path, log: AuditLog, error: Exception) -> None:
 
 
 def tell_waits(folder: Path, reasons: dict[str, str]) -> None:
-    """Say in the run's folder which sites' hospitals are waited for, and why."""
+    """Write down which sites' hospitals are waited for, and why."""
     if reasons:
         put(folder / WAITS_FILE, json.dumps(reasons).encode())
     else:
@@ -121,7 +119,7 @@ def tell_waits(folder: Path, reasons: dict[str, str]) -> None:
 
 
 def _finish_noting_faults(finish: Finish, log: AuditLog, folder: Path, record: Told) -> None:
-    """What ``finish`` does; a fault of it is written down and ends no run: the model is worth more than its page."""
+    """Call ``finish``; its fault is logged and ends no run: the model is worth more than its page."""
     try:
         finish(folder, record)
     except Exception as error:
@@ -130,9 +128,9 @@ def _finish_noting_faults(finish: Finish, log: AuditLog, folder: Path, record: T
 
 
 def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> tuple[Outcome, Told]:
-    """Meet the sites, agree on the scaling, and walk the contacts that the journal does not hold yet.
+    """Meet the sites, agree on the scaling, and run the contacts that the journal does not hold yet.
 
-    Returns what came of it, and what the sites said of themselves: their task, how rows become samples, their counts.
+    Returns the outcome, and what the sites said of themselves: task, rows, counts.
     """
     sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     line = line_of(folder, grid.get_nodes, partial(tell_waits, folder)) if sheet.region else None
@@ -168,10 +166,10 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
 def write_outcome(
     folder: Path, plan: Plan, outcome: Outcome, met: Mapping[str, Any] | None = None, finish: Finish | None = None
 ) -> None:
-    """The common model (safetensors) and what was measured (JSON), each written whole or not at all.
+    """Write the common model (safetensors) and the results (JSON), each whole or not at all.
 
-    ``met`` is what the sites said of themselves, ``finish`` writes more. The outcome comes last: whoever sees it may
-    take it that the run is finished and the model is there.
+    ``met`` is what the sites said of themselves, ``finish`` writes more. The outcome comes last: it marks the run as
+    finished.
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = {"plan": json.loads(plan.model_dump_json()), **outcome.words(), **(met or {})}

@@ -1,13 +1,12 @@
-"""The grid of a run over real sites: it waits for them, but not for ever, and sends orders as frames.
+"""The grid of a run over real sites: it waits for them until a deadline, and sends orders as frames.
 
-An order whose site went away before it answered is sent again when the site is back: training is a function of the
-order alone, so the answer has the same bits. So is one that a hospital has not agreed to yet, or paused. What is still
-missing at the deadline is left out, and the strategy counts the site as silent; below the quorum the run stops and can
-be resumed. Every order and answer is a line in the log.
+An order whose site went away, or whose hospital has not agreed yet, is sent again; training is a function of the order
+alone, so the answer has the same bits. Sites still missing at the deadline count as silent; below the quorum the run
+stops and can be resumed. Every order and answer is logged.
 
-Flower makes an object of every array and of every record around it, and a call of every object: 83 calls for a contact
-of three sites with a model of four arrays. In a frame (:mod:`fedsmall.frames`) they are one record; both ends ask for
-that one alone. Answers are asked for together, and each is unpacked by itself: one that nobody can read harms no other.
+Flower makes an object of every array and a call of every object: 83 calls for a contact of three sites with a model of
+four arrays. A frame (:mod:`fedsmall.frames`) is one record. Answers are polled together but unpacked one by one, so an
+unreadable one harms no other.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.ends import ENDS, Statement
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
-from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, joined, leaves, pieces_with
+from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, join_pieces, leaves, pieces_with
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, Sheet
 from fedsmall.strategies.records import array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
@@ -51,11 +50,11 @@ ANSWER_S = 0.01  # between two looks for answers; the grid below asks the SuperL
 
 
 class QuorumError(RuntimeError):
-    """Fewer sites answered than the run sheet asks for; the run can be resumed when they are back."""
+    """Fewer sites answered than the run sheet asks for; the run can be resumed."""
 
 
 class RetryingGrid(Grid):
-    """Flower's grid for one run, which ``mail`` reaches; ``log`` gets a line for all orders, answers and silences."""
+    """Flower's grid for one run over ``mail``, with retries; ``log`` gets a line for each order, answer and silence."""
 
     def __init__(
         self,
@@ -76,15 +75,15 @@ class RetryingGrid(Grid):
         self.names: dict[int, str] = {}
 
     def get_nodes(self) -> Iterable[Any]:
-        """The run's own nodes that are connected now; whoever else is admitted and online does not exist for it."""
+        """The run's own nodes that are connected now."""
         nodes = [node for node in self.mail.get_nodes() if node.name in self.sheet.sites]
         self.names |= {node.node_id: node.name for node in nodes}
         return nodes
 
     def get_node_ids(self) -> Iterable[int]:
-        """The connected nodes, after a wait of at most the deadline for those that were there before.
+        """The connected nodes, after waiting at most the deadline for those that were there before.
 
-        Raises QuorumError where fewer than the quorum are there then.
+        Raises QuorumError where they are fewer than the quorum.
         """
         deadline = self.clock() + self.sheet.round_deadline_s
         while True:
@@ -104,7 +103,7 @@ class RetryingGrid(Grid):
         return sorted(connected)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send the orders and return the answers that came before the deadline; see the module's own words."""
+        """Send the orders and return the answers that came before the deadline."""
         orders = list(messages)
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
@@ -119,7 +118,7 @@ class RetryingGrid(Grid):
         return replies
 
     def _patience_s(self, orders: list[Message]) -> float:
-        """Before the first contact people may have to be asked, which takes as long as it takes them to come."""
+        """The wait for answers; longer before the first contact, when people may have to be asked."""
         questions = all(order.metadata.message_type.startswith(MessageType.QUERY) for order in orders)
         return max(self.sheet.round_deadline_s, self.sheet.start_deadline_s if questions else 0.0)
 
@@ -171,7 +170,7 @@ class RetryingGrid(Grid):
         return None
 
     def _note_silent(self, orders: list[Message], waits: Mapping[int, Message]) -> list[Message]:
-        """Note who was silent; who said that its hospital is waited for has that as its answer."""
+        """Note silent sites; the reply of one whose hospital is waited for stands as its answer."""
         answers = []
         for order in orders:
             reply = waits.get(id(order))
@@ -184,10 +183,10 @@ class RetryingGrid(Grid):
         return answers
 
     def _answer_to(self, order: Message) -> Message | None:
-        """What came for one order, or None.
+        """The reply to one order, or None.
 
-        Each is asked for alone: Flower unpacks answers together, so that one nobody can read would take the others
-        with it; and what an answer says of itself, the order that it answers too, is only its sender's word.
+        Asked for alone, for Flower unpacks answers together, and one unreadable answer would lose the others; what an
+        answer says of itself is only its sender's word.
         """
         key = order.metadata.message_id
         try:
@@ -211,7 +210,7 @@ class RetryingGrid(Grid):
         return {order.metadata.message_id: order for order in orders}
 
     def _push_again(self, orders: list[Message]) -> dict[str, Message]:
-        """The strategy knows an order by its id: the one it holds takes the id of the copy that is sent."""
+        """Send orders again; each takes the id of its copy, by which the strategy knows it."""
         sent: dict[str, Message] = {}
         for order in orders:
             copy = Message(order.content, order.metadata.dst_node_id, order.metadata.message_type)
@@ -223,7 +222,7 @@ class RetryingGrid(Grid):
         return order.metadata.dst_node_id in {node.node_id for node in self.get_nodes()}
 
     def _check_statement(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
-        """An answer without what it says of its site's log, and that; an error where it does not go on from before."""
+        """An answer and the statement taken out of it; an error where that does not go on from the last."""
         if reply.has_error():
             return reply, None
         try:
@@ -289,9 +288,9 @@ class RetryingGrid(Grid):
 
 
 def _digest(reply: Message) -> tuple[int, str]:
-    """Bytes and digest of an answer's arrays: what :func:`fedsmall.audit_log.digest_of` gave at the site.
+    """Bytes and digest of an answer's arrays, as :func:`fedsmall.audit_log.digest_of` gave at the site.
 
-    An answer that is not checked yet may be anything: its arrays' bytes are taken as they came, and none is made.
+    The answer is not checked yet, so no array is made: bytes are taken as they came.
     """
     total, size = hashlib.sha256(), 0
     for name, array in sorted(join(**reply.content.array_records).items()):
@@ -314,9 +313,9 @@ FIRST_S, LONGEST_S = 1.0, 15.0  # between two questions
 
 
 class Waits:
-    """Who is waited for and why; ``tell`` is given {site: reason} whenever that changes.
+    """The sites that are waited for and why; ``tell`` is given {site: reason} whenever that changes.
 
-    A site that was waited for in vain, for all of a contact's time, is not waited for again until it has answered.
+    A site that was waited for in vain for a whole contact is not waited for again until it has answered.
     """
 
     def __init__(self, tell: Callable[[dict[str, str]], None], clock: Callable[[], float]) -> None:
@@ -326,7 +325,7 @@ class Waits:
         self._in_vain: set[str] = set()
 
     def again(self, site: str) -> float | None:
-        """When a site that says it waits is to be asked again; None where it has been waited for long enough."""
+        """When to ask a waiting site again; None where it was waited for long enough."""
         if site in self._in_vain:
             return None
         self._asked[site] = self._asked.get(site, 0) + 1
@@ -341,14 +340,14 @@ class Waits:
         return True
 
     def over(self, site: str) -> None:
-        """It has answered."""
+        """Note that the site has answered."""
         self._asked.pop(site, None)
         self._in_vain.discard(site)
         if self.reasons.pop(site, None) is not None:
             self.tell(dict(self.reasons))
 
     def give_up(self, sites: Iterable[str]) -> None:
-        """The contact's time is over."""
+        """Note that the contact's time is over."""
         self._in_vain |= set(sites)
 
 
@@ -361,8 +360,6 @@ Blocks = dict[tuple[tuple[str, int], ...], list[bytes]]  # what arrays became, b
 
 @dataclass
 class _Arriving:
-    """An answer that was taken, and what of it is here so far."""
-
     message: Message
     left: list[str]
     pieces: list[ConfigRecord] = field(default_factory=list)
@@ -377,7 +374,7 @@ class _Waiting:
 
 
 class FrameMail:
-    """Orders and answers as frames over ``grid``, Flower's HttpGrid, whose own client makes the calls."""
+    """Orders and answers as frames over ``grid``, Flower's HttpGrid, whose client makes the calls."""
 
     def __init__(self, grid: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self.grid = grid
@@ -406,7 +403,7 @@ class FrameMail:
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """What has come for these orders; one question asks for all that is outstanding, no more often than pays."""
+        """The answers to these orders; one call asks for all outstanding ones, at growing intervals."""
         now = self.clock()
         if self._waiting and now - self._last >= min(
             max((now - self._since) / PATIENCE, SHORTEST_LOOK_S), LONGEST_LOOK_S
@@ -417,7 +414,7 @@ class FrameMail:
         return [self._came.pop(key) for key in message_ids if key in self._came]
 
     def _push(self, messages: list[Message]) -> list[str]:
-        """As Flower's grid, but that leaves go last: who has the last leaf has all, and lets the server clear up."""
+        """Push as Flower's grid, but with leaves last: who has the last leaf has all, and the server clears up."""
         with no_object_id_recompute():
             objects: dict[str, Any] = {}
             for message in messages:
@@ -442,7 +439,7 @@ class FrameMail:
         return list(asked.message_ids)
 
     def forget(self, message_ids: Iterable[str]) -> None:
-        """Ask for these answers no more: their deadline is over."""
+        """Ask for these answers no more."""
         for key in message_ids:
             self._waiting.pop(key, None)
 
@@ -465,7 +462,7 @@ class FrameMail:
         return has_news
 
     def _gather(self, waiting: _Waiting, arriving: _Arriving) -> bool:
-        """Fetch what is there of an answer; True once that is all, or enough to know that it cannot be used."""
+        """Fetch what is there of an answer; True once that is all, or enough to refuse it."""
         while arriving.left:
             request = PullObjectRequest(
                 node=self.grid.node, run_id=arriving.message.metadata.run_id, object_id=arriving.left[0]
@@ -497,22 +494,22 @@ class FrameMail:
         if arriving.message.has_error():
             return Message(arriving.message.error, reply_to=waiting.order)
         try:
-            return Message(unpack(joined(arriving.pieces)), reply_to=waiting.order)
+            return Message(unpack(join_pieces(arriving.pieces)), reply_to=waiting.order)
         except (FrameError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             return unreadable(waiting.order, str(error) if isinstance(error, FrameError) else type(error).__name__)
 
     def get_nodes(self) -> Iterable[Any]:
-        """The nodes that are connected now."""
+        """The connected nodes."""
         return self.grid.get_nodes()  # type: ignore[no-any-return]
 
 
 def unreadable(order: Message, why: str) -> Message:
-    """The answer that stands for one which nobody can read."""
+    """The error that stands for an unreadable answer."""
     return Message(Error(REFUSED, f"its answer cannot be read ({one_line(why, 100)})"), reply_to=order)
 
 
 def pack(content: RecordDict, blocks: Blocks | None = None) -> tuple[RecordDict, int]:
-    """An order's content as a frame in records, and the frame's bytes; ``blocks`` are the arrays packed so far."""
+    """An order's content as a frame in records, and its bytes; ``blocks`` caches packed arrays."""
     blocks = {} if blocks is None else blocks
     config: Mapping[str, Any] = content.config_records.get(CONFIG, {})
     words = {key: value for key, value in config.items() if not isinstance(value, bytes)}
@@ -526,9 +523,9 @@ def pack(content: RecordDict, blocks: Blocks | None = None) -> tuple[RecordDict,
 
 
 def unpack(frame: bytes) -> RecordDict:
-    """The content of an answer: its arrays in the order that its words give (safetensors keeps none), and its numbers.
+    """The content of an answer: arrays in the order of its header (safetensors keeps none), and metrics.
 
-    Raises FrameError, or what Flower raises over words that are none of its kinds.
+    Raises FrameError, or Flower's errors for invalid metrics and config.
     """
     header, arrays = from_frame(frame)
     order = header.get("order", sorted(arrays))

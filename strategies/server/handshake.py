@@ -1,8 +1,7 @@
-"""What a run asks its sites before their first contact: the roll, and whether they took the scaling; no more than that.
+"""The handshake before a run's first contact: the roll call, and the agreed scaling.
 
-What sites tell in sums, of features and of classes, comes with the answer to the roll, so one question is left: it
-brings the scaling, and is not asked where nothing is scaled. What was agreed on is kept in the run's folder, and a run
-that is resumed asks for no sums again.
+Sums over features and classes come with the roll call's answers; a second question brings the scaling, where there is
+one. What was agreed is kept in the run's folder, so a resumed run asks for no sums again.
 """
 
 import json
@@ -30,7 +29,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
-from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, apart
+from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
 from fedsmall.sealing.waybills import seed_of
 from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
 from fedsmall.strategies.checks import read_array
@@ -47,7 +46,7 @@ Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by
 
 
 class Met(NamedTuple):
-    """What the sites of a run have agreed on: the ``sheet`` with it, their ``task``, and how they write letters."""
+    """The sites' agreement: the ``sheet`` with it, their ``task``, and how models are sealed."""
 
     sheet: RunSheet
     task: Task
@@ -55,11 +54,10 @@ class Met(NamedTuple):
 
 
 def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
-    """Wait for the sites, ask them, and let them agree; their answers go into the ``roster``.
+    """Wait for the sites and let them agree; their answers go into the ``roster``.
 
-    Those of a region agree with those of all others, over its ``line`` upwards.
-
-    Raises PlanError that names every site that is missing, refuses, or differs from the others.
+    A region's sites agree with those of all others over its ``line``. Raises PlanError that names every site that is
+    missing, refuses, or differs from the others.
     """
     wait_for_sites(sheet, grid)
     hidden = is_secure(sheet.plan)
@@ -86,7 +84,7 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
 def fetch_secure_sums(
     sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task
 ) -> Told:
-    """The sums of all sites as one site's answer, under secure sums; nothing where none are wanted any more."""
+    """The secure sums of all sites as one site's answer; empty where none are needed any more."""
     assert sealed is not None
     scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
     tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
@@ -94,14 +92,14 @@ def fetch_secure_sums(
 
 
 def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
-    """Of what the roll call asks for sums: of all that is not agreed on yet. A task that is not scaled has none."""
+    """The kinds of sums that are not agreed on yet."""
     features = [] if (folder / SCALING_FILE).exists() else [SUMS]
     balanced = plan.recipe.class_weights == BALANCED and not (folder / WEIGHTS_FILE).exists()
     return [*features, CLASSES] if balanced else features
 
 
 def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
-    """Wait until every site of the sheet is connected under its registered name; PlanError names those that are not."""
+    """Wait until every site of the sheet is connected. Raises PlanError that names those that are not."""
     deadline = grid.clock() + sheet.start_deadline_s
     while True:
         missing = set(sheet.sites) - {node.name for node in grid.get_nodes()}
@@ -116,9 +114,9 @@ def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
 
 
 def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str] = ()) -> Told:
-    """Call the roll, and return the answers, with the sums that sites are asked to ``tell``.
+    """Call the roll and return the answers, with the sums in ``tell``.
 
-    A site is who its registered key says; PlanError names every site that refuses, and why.
+    A site is who its registered key says. Raises PlanError that names every site that refuses, and why.
     """
     config = _words(sheet)
     if tell:
@@ -134,7 +132,7 @@ def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[st
 
 
 def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: bool = False) -> Scaling | None:
-    """The scaling of all sites, from what all told; kept in the folder, so that a resumed run has it."""
+    """The scaling from all sites' sums; kept in the folder for a resumed run."""
     if not all(answer.get("scaled") for answer in roster.answers.values()):
         return None
     if (scaling := scaling_in(folder)) is None:
@@ -151,9 +149,9 @@ def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: b
 def send_agreement(
     roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
 ) -> tuple[RunSheet, SealedModels | None]:
-    """The second question: it brings every site the scaling, and the keys of all; not asked where there is neither.
+    """Send every site the scaling and the keys of all; nothing is sent where there is neither.
 
-    Gives the sheet, whose plan then has the seed of its routes where the sites have drawn one, and how they write.
+    Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
     content, letters = RecordDict({CONFIG: _words(sheet)}), needs_letters(sheet.plan)
     if scaling is not None:
@@ -184,7 +182,7 @@ def _read_announcement(site: str, answer: Mapping[str, Any]) -> Announcement:
 
 
 def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -> RunSheet:
-    """The sheet with the class weights that follow from what the sites told; kept, so that a resumed run has them."""
+    """The sheet with the class weights from the sites' sums; kept for a resumed run."""
     if sheet.plan.recipe.class_weights != BALANCED:
         return sheet
     if (weights := weights_in(folder)) is None:
@@ -203,7 +201,7 @@ def _words(sheet: RunSheet) -> ConfigRecord:
 
 
 def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
-    """The answers of all sites of the sheet to one question, by name; PlanError where one refuses or is silent."""
+    """The answers of all sites to one question, by name. Raises PlanError where one refuses or is silent."""
     nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
     orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
     replies = list(grid.send_and_receive(orders.values()))
@@ -232,9 +230,9 @@ def _kinds_of_sums(answers: Told) -> list[str]:
 
 
 def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) -> list[Sums]:
-    """One kind of sums out of a site's answer, checked: three arrays of one shape, (features,) or (classes,).
+    """One kind of sums in a site's answer, checked: three arrays of one shape, (features,) or (classes,).
 
-    A region's are exact sums of its sites', which are several summands: (parts, features).
+    A region's are exact, in several summands: (parts, features).
     """
     record: Any = content.array_records.get(kind, {})
     try:
@@ -259,7 +257,7 @@ def keep_scaling(folder: Path, scaling: Scaling) -> None:
 
 
 def scaling_in(folder: Path) -> Scaling | None:
-    """The scaling that was kept; None where there is none."""
+    """The scaling that was kept, or None."""
     if not (path := folder / SCALING_FILE).exists():
         return None
     return Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
@@ -271,7 +269,7 @@ def keep_weights(folder: Path, weights: Sequence[float]) -> None:
 
 
 def weights_in(folder: Path) -> list[float] | None:
-    """The class weights that were kept; None where there are none."""
+    """The class weights that were kept, or None."""
     path = folder / WEIGHTS_FILE
     return list(json.loads(path.read_text())) if path.exists() else None
 
@@ -280,9 +278,9 @@ MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
 
 
 def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What sites said of themselves, by name: "samples" they train on, and as "rows" how rows become samples.
+    """The sites' answers by name: training "samples", and as "rows" how rows become samples.
 
-    The rows are those of the first site; None where a site reads its rows otherwise, but for the separator of a file.
+    The rows are the first site's; None where sites differ in more than the separator of a file.
     """
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
     texts = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
@@ -303,10 +301,9 @@ WORDS = ("task", "signature")  # on which the sites of a region have agreed
 
 
 def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, Sequence[Sums]]) -> None:
-    """Let a region's sites, whose ``answers`` to the roll and ``sums`` by kind are here, agree with all others'.
+    """Let a region's sites agree with all others' by their ``answers`` to the roll and ``sums`` by kind.
 
-    What came of it is kept in the run's folder, where it is looked for before sites are asked. Raises PlanError where
-    the regions agreed on less than these sites need.
+    The agreement is kept in the run's folder. Raises PlanError where it is less than these sites need.
     """
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
@@ -321,14 +318,14 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
 
 
 def combine_sums(sums: Sequence[Sums]) -> Arrays:
-    """The sums of several sites as one, exactly: {"count": (parts, features), ...}, padded with zeros."""
+    """The exact sum of several sites' sums: {"count": (parts, features), ...}, padded with zeros."""
     parts = {name: in_parts([getattr(site_sums, name) for site_sums in sums]) for name in ("count", "total", "squares")}
     most = max(map(len, parts.values()))
     return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
 
 
 def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
-    """The sums of all sites together, as one site's answer to the roll holds them; PlanError where one tells none."""
+    """The secure sums of all sites, as one site's answer to the roll. Raises PlanError where a site sends none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
     contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
     tally = open_sum(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
@@ -341,12 +338,12 @@ def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int)
     shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in ("count", "total", "squares")}
     if sum(size for (size,) in shapes.values()) != len(tally.values) or min(sizes.values()) < 1:
         raise PlanError("The sums that sites tell are not those that they were asked for.")
-    arrays = apart(tally.values, shapes)
+    arrays = split_vector(tally.values, shapes)
     return {TOGETHER: RecordDict({name: to_record(split(arrays, name)) for name in sizes})}
 
 
 def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
-    """Call the roll and return the task on which all sites agree; the first site's, where sites have their own models.
+    """Call the roll and return the agreed task; the first site's, where sites have their own models.
 
     Raises PlanError, with both values, where two sites differ in task, model or version, or nobody answers.
     """
@@ -368,7 +365,7 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
 
 
 def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
-    """What a site said, without what may differ: sites with models of their own may want longer or shorter targets."""
+    """A site's answer without what may differ: sites with own models may differ in the length of targets."""
     if key != "task" or not has_own_models(plan):
         return str(answer.get(key))
     task = json.loads(str(answer[key]))
@@ -376,7 +373,6 @@ def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
 
 
 def _check_alike(key: str, values: Mapping[str, str]) -> None:
-    """Raise PlanError where a site says other than most, with both values; of tasks, with what differs in them."""
     usual = Counter(values.values()).most_common(1)[0][0]
     most = next(site for site, value in values.items() if value == usual)
     for site, value in values.items():
@@ -389,7 +385,7 @@ def _check_alike(key: str, values: Mapping[str, str]) -> None:
 
 
 def _differences(usual: str, other: str) -> list[str]:
-    """What differs in two tasks, the names of features first; of lists what the other lacks, or all for their order."""
+    """The differing fields of two tasks, features first; of lists what the other lacks, or all for their order."""
     tasks = [json.loads(usual), json.loads(other)]
     fields = [name for name in tasks[0] if tasks[0][name] != tasks[1].get(name)]
     differing: list[dict[str, Any]] = [{}, {}]

@@ -1,7 +1,6 @@
-"""What the coordinator holds of its sites' logs: the last line that each has signed, over all runs.
+"""The heads of the sites' logs: the last line that each site has signed, over all runs.
 
-It is sent to the site with every order, which is how a site learns that its own log has been cut off or put back to an
-older state; and every answer must go on from it.
+Every order carries the site's own, so it learns when its log was cut off or put back; every answer must go on from it.
 """
 
 import fcntl
@@ -23,8 +22,7 @@ FILE = "heads.json"
 class Heads:
     """The statements of one run's sites, kept in ``folder`` (NAME.pub beside ``heads.json``) for all runs.
 
-    A site whose public key is not there may answer without one: there is nothing to hold it to. Without a folder
-    nothing is kept.
+    A site without a public key there may answer without a statement. Without a folder nothing is kept.
     """
 
     def __init__(self, folder: Path | None, sheet: Sheet) -> None:
@@ -35,13 +33,13 @@ class Heads:
         self._new: dict[str, Statement] = {}
 
     def order(self, site: str, entry: Mapping[str, Any]) -> str:
-        """What an order to a site says, as JSON; ``entry`` is the line of the run's log that tells of it."""
+        """The statement for an order to a site, as JSON; ``entry`` is the order's line in the run's log."""
         ends = OrderEnds(line=entry["n"], head=entry["digest"], held=self.held.get(site))
         self._asked[site] = ends
         return ends.model_dump_json(exclude_defaults=True)
 
     def check_statement(self, site: str, content: Any) -> Statement | None:
-        """The statement of a site's answer. Raises ReplyError where it does not go on from the last one."""
+        """The statement in a site's answer. Raises ReplyError where it does not go on from the last one."""
         statement, asked = statement_of(content), self._asked.get(site)
         if site not in self.keys and statement is None:
             return None
@@ -62,7 +60,7 @@ class Heads:
         return statement
 
     def keep(self) -> None:
-        """Write down what is new; of two runs at once, the later line stays."""
+        """Write down new statements; of two runs at once, the later line stays."""
         if self.folder is None or not self._new:
             return
         with (self.folder / "heads.lock").open("w") as lock:

@@ -1,10 +1,9 @@
-"""The run's journal: the whole state on disk after every contact; a run that was killed goes on to the same bits.
+"""The run's journal: the whole state on disk after every contact; a killed run goes on to the same bits.
 
-A state is two files: ``000012.safetensors`` with the arrays, then ``000012.json`` with everything else and the digest
-of both. Each is written beside, flushed to the disk and put in place by a rename, the JSON last: a state without a JSON
-that fits was never finished. The last ``keep`` states stay, so the disk holds at most ``keep`` + 1 times the models of
-all sites, the common model and the optimizer state that travels; and of the states after an aggregation, in which all
-sites have one model, the last ``lasting``: a run can be taken back to one of them.
+A state is ``000012.safetensors`` with the arrays, then ``000012.json`` with the rest and the digests of both, each
+flushed and put in place by a rename: a state without a fitting JSON was never finished. The last ``keep`` states stay,
+so the disk holds at most ``keep`` + 1 times all models with their optimizer state; and the last ``lasting`` after an
+aggregation, to which a run can be taken back.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ OWN = re.compile(r"\d{6,}\.(json|safetensors)(\.new)?")
 
 
 class FileJournal:
-    """A journal in a folder of its own. ``faults`` says, after :meth:`latest`, what was passed over and why."""
+    """A journal in a folder of its own. ``faults`` says what :meth:`latest` passed over, and why."""
 
     def __init__(self, folder: Path, keep: int = KEEP, lasting: int = LASTING) -> None:
         self.folder = folder
@@ -39,9 +38,9 @@ class FileJournal:
         self._lasting: set[int] | None = None
 
     def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
-        """Write the state after ``contact`` contacts, all or nothing; then let the oldest go.
+        """Write the state after ``contact`` contacts, all or nothing; then delete the oldest.
 
-        ``meta`` must be what JSON can hold; numbers come back with the same bits. A ``lasting`` state stays longer.
+        ``meta`` must fit into JSON; numbers come back with the same bits. A ``lasting`` state stays longer.
         """
         self._lasting = self._lasting_ones() if self._lasting is None else self._lasting
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -59,7 +58,7 @@ class FileJournal:
         return sorted(_contact(path) for path in self._ours() if path.suffix == ".json")
 
     def go_back(self, contact: int) -> None:
-        """Forget what came after the state of ``contact``. PlanError, and nothing is lost, if it is not there whole."""
+        """Delete the states after ``contact``. Raises PlanError, and deletes nothing, if that one is not whole."""
         try:
             _read(self._path(contact, "json"))
         except (OSError, ValueError, KeyError, SafetensorError):
@@ -72,10 +71,10 @@ class FileJournal:
                 path.unlink()
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
-        """The last state that was written whole and is still whole: contacts done, arrays, meta.
+        """The last whole state: contacts done, arrays, meta; None where the first was never written.
 
-        None where the first contact was never written whole. Raises PlanError where there were states and none is left,
-        or all of the last ``keep`` are damaged: a run must not begin anew, nor far back, unasked.
+        Raises PlanError where no state is whole any more, or all of the last ``keep`` are damaged: a run must not begin
+        anew, nor go far back, unasked.
         """
         self.faults = []
         ours = self._ours()
@@ -105,7 +104,7 @@ class FileJournal:
             )
 
     def cards(self, last: int = KEEP) -> list[tuple[int, dict[str, Any]]]:
-        """Contact and meta of the last states whose record is whole, oldest first; their arrays stay unread."""
+        """Contact and meta of the last whole records, oldest first; arrays stay unread."""
         states = []
         for path in sorted((path for path in self._ours() if path.suffix == ".json"), key=_contact)[-last:]:
             with contextlib.suppress(OSError, ValueError, KeyError):  # damaged, or let go while we read
@@ -123,11 +122,9 @@ class FileJournal:
                 path.unlink()
 
     def _lasting_ones(self) -> set[int]:
-        """Which states on the disk are to stay; those of earlier releases do not say, and go."""
         return {_contact(path) for path in self._ours() if path.suffix == ".json" and _is_lasting(path)}
 
     def _ours(self) -> list[Path]:
-        """The journal's own files; whatever else lies in the folder is left alone."""
         return [path for path in self.folder.glob("*") if OWN.fullmatch(path.name)]
 
 
@@ -159,7 +156,7 @@ def _is_lasting(path: Path) -> bool:
 
 
 def put(path: Path, content: bytes) -> None:
-    """Write a file of a run so that it outlives a power cut."""
+    """Write a file so that it outlives a power cut."""
     write(path, content, flush=True)
 
 

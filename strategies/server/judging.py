@@ -1,9 +1,7 @@
-"""What models are worth: one question, put to whoever has the samples.
+"""Evaluation: which model each site is to evaluate, and on what (:class:`Question`), and the evaluation of the answers.
 
-A :class:`Question` says which model each site is to judge, and on what. Who answers it is an argument of
-:class:`Judging`, which makes an evaluation of the answers: the sites over a grid (:class:`SiteJudges`), all of them
-together where no server may see what a single one tells (:class:`HiddenJudges`), or the samples that are at hand
-(:class:`fedsmall.sim.engines.evaluation.LocalJudges`).
+:class:`Judging` takes who answers as an argument: the sites over a grid (:class:`SiteJudges`), all of them in a secure
+sum (:class:`HiddenJudges`), or a simulation's samples (:class:`fedsmall.sim.engines.evaluation.LocalJudges`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +17,18 @@ from flwr.serverapp import Grid
 from fedsmall.data.federation import Task
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, sums_to_json
-from fedsmall.evaluation.stopping import TELLING, looks, loss_of, shapes_told
+from fedsmall.evaluation.stopping import TELLING, looks, loss_of, reported_shapes
 from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.sealing.tallies import JUDGED, TOGETHER, UNSEEN, apart, judged_shapes, judged_together, unseen_shapes
+from fedsmall.sealing.tallies import (
+    JUDGED,
+    TOGETHER,
+    UNSEEN,
+    judged_shapes,
+    metrics_of_tally,
+    split_vector,
+    unseen_shapes,
+)
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
@@ -50,12 +56,11 @@ from fedsmall.wire import (
 
 
 class Question(NamedTuple):
-    """Models to be judged after round ``t``, by the site that is to judge each.
+    """Models to be evaluated after round ``t``, by site, on what each has held out.
 
-    It is on what the site has held out; or, where they are ``unseen``, on samples that the models never saw: with
-    routes all that a site trains on, else what it keeps back for ``stop``. Where folds are of samples the members of
-    all routes come as one model, ``counts`` of each, and every sample is judged by those of its own fold. ``memory`` is
-    what sites with layers of their own remember, in a simulation.
+    ``unseen``: on samples that the models never saw, with routes the training samples, else those kept back for
+    ``stop``. Where folds are of samples, the members of all routes come as one model, ``counts`` of each. ``memory`` is
+    that of sites with layers of their own, in a simulation.
     """
 
     t: int
@@ -67,10 +72,9 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a site says of its model: ``metrics`` over so many held-out ``samples``, and ``sums`` over samples.
+    """A site's ``metrics`` over so many held-out ``samples``, and ``sums`` (:mod:`fedsmall.evaluation.site_sums`).
 
-    The sums are those of :mod:`fedsmall.evaluation.site_sums`. ``charged`` is what the run was charged to the site's
-    privacy budget, and ``sites`` how many answer together.
+    ``charged`` is the run's charge to the site's privacy budget, ``sites`` how many answer together.
     """
 
     samples: float = 0
@@ -80,7 +84,7 @@ class Answer:
     sites: int = 0
 
     def beside(self) -> dict[str, Any]:
-        """What an evaluation keeps of it beside the metrics."""
+        """What an evaluation keeps beside the metrics."""
         sums = {"sums": sums_to_json(self.sums)} if self.sums else {}
         known = {TELLING: self.sites, "charged": self.charged, "samples": self.samples}
         return {name: value for name, value in known.items() if value} | sums
@@ -93,10 +97,10 @@ Judge = Callable[[Question], Answers]
 @final
 @dataclass
 class Judging:
-    """The evaluator of a run whose models a ``judge`` judges; with its ``plan`` of samples that they never saw too.
+    """The evaluator of a run whose models a ``judge`` evaluates, on unseen samples too where the ``plan`` asks for it.
 
-    Models are judged on what sites hold out, unless ``on_test`` judges them on a test set that all share. ``sites``
-    gives how many training samples each site has, by name.
+    ``on_test`` evaluates on a shared test set in place of held-out samples. ``sites`` gives each site's number of
+    training samples by name.
     """
 
     plan: Plan
@@ -106,10 +110,10 @@ class Judging:
     on_test: Evaluator | None = None
 
     def __call__(self, moment: Moment) -> Evaluation | None:
-        """The evaluation after a moment; None where nobody tells anything.
+        """The evaluation after a moment; None where nobody answers.
 
-        Of samples that models never saw it has, with routes and after averages, what to expect at an unseen hospital;
-        with ``stop`` the loss by which the run ends.
+        On unseen samples it has, with routes, what to expect at an unseen hospital; with ``stop`` the loss by which the
+        run ends.
         """
         t, held_out = moment.contact.t, self._own if has_own_models(self.plan) else self._common
         evaluation = (self.on_test or held_out)(moment)
@@ -131,7 +135,7 @@ class Judging:
         return looks(self.plan)
 
     def _common(self, moment: Moment) -> Evaluation | None:
-        """The common model on each site's held-out samples; metrics weighed by how many these are."""
+        """The common model on each site's held-out samples; metrics weighed by their number."""
         if moment.common is None:
             return None
         t = moment.contact.t
@@ -155,10 +159,7 @@ class Judging:
         return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=beside_metrics)
 
     def _own(self, moment: Moment) -> Evaluation | None:
-        """The shared part of each site's model after its last training, which the site completes with its own layers.
-
-        There is no model that all sites could judge; "held_out" has for each the common shared part, completed alike.
-        """
+        """Each site's shared layers completed with its own; "held_out" has the common ones, completed alike."""
         t, memory = moment.contact.t, moment.memory
         metrics = self._metrics(Question(t, _rows(moment), memory=memory))
         if not metrics:
@@ -171,10 +172,7 @@ class Judging:
         return {site: answer.metrics for site, answer in self.judge(question).items() if answer.samples}
 
     def _never_seen(self, moment: Moment) -> Question:
-        """Which model each site is to judge of those that never saw its samples; of no site where there is none.
-
-        Without routes that is the common one; where all train alone, the site's own.
-        """
+        """The model that each site evaluates on unseen samples: by routes, the common one, or its own."""
         t, sites, of_routes = moment.contact.t, self.sites(), moment.of_routes()
         if of_routes and self.plan.method.by_samples:
             counts = tuple(len(next(iter(members.values()))) for members in of_routes)
@@ -194,9 +192,9 @@ class Judging:
 def evaluator_for(
     roster: Roster, grid: Grid, plan: Plan, task: Task | None = None, sealed: SealedModels | None = None
 ) -> Evaluator:
-    """Who judges models over real sites: each site for itself or, where the plan hides what each tells, all together.
+    """The evaluator over real sites: each for itself or, where the plan hides single answers, all in a secure sum.
 
-    Sums that sites tell are read where their ``task`` is known.
+    Sums are read where the ``task`` is known.
     """
     judges = SiteJudges(roster, grid, plan, task)
     hidden = HiddenJudges(sealed, judges) if sealed is not None and sealed.secure else None
@@ -206,10 +204,7 @@ def evaluator_for(
 @final
 @dataclass
 class SiteJudges:
-    """The sites, asked over a grid. Who is silent, or tells what cannot be, is left out.
-
-    They judge after a question's round: a site with layers of its own takes them as they were then.
-    """
+    """The sites, asked over a grid; silent ones and impossible answers are left out."""
 
     roster: Roster
     grid: Grid
@@ -227,7 +222,7 @@ class SiteJudges:
         self._ask(question, self.contents(question, **{KEEP: True}))
 
     def contents(self, question: Question, **more: Any) -> dict[str, RecordDict]:
-        """What each site is sent; sites that are sent the same model share it."""
+        """What each site is sent; equal models are shared."""
         words = {PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: question.t, **more}
         config = ConfigRecord(words | ({MEMBERS: list(question.counts)} if question.counts else {}))
         distinct = {id(model): model for model in question.models.values()}
@@ -275,7 +270,7 @@ class SiteJudges:
         if OUT_OF_FOLD not in content:
             return None  # it has too few samples to tell of
         assert self.task is not None
-        sums = checked_sums(array_records(content)[OUT_OF_FOLD], shapes_told(self.plan, self.task))
+        sums = checked_sums(array_records(content)[OUT_OF_FOLD], reported_shapes(self.plan, self.task))
         if sums["count"] > self.roster.answers[site].get(EXAMPLES, 0):
             raise ReplyError("it tells of more samples than the site said at the roll call")
         return Answer(sums=sums)
@@ -284,13 +279,13 @@ class SiteJudges:
 @final
 @dataclass
 class HiddenJudges:
-    """All sites together, as one of the name ``TOGETHER``: of no single one is more known than what it was charged."""
+    """All sites in one secure sum, under the name ``TOGETHER``; single sites tell only their charges."""
 
     sealed: SealedModels
     sites: SiteJudges
 
     def __call__(self, question: Question) -> Answers:
-        """The one answer, where enough sites tell."""
+        """The one answer, where enough sites send."""
         t, task = question.t, self.sites.task
         assert task is not None
         shapes = unseen_shapes(self.sealed.plan, task) if question.unseen else judged_shapes(task)
@@ -304,10 +299,10 @@ class HiddenJudges:
             if not question.unseen:
                 self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
             return answers
-        sums = apart(tally.values, shapes)
+        sums = split_vector(tally.values, shapes)
         if question.unseen:
             return {TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
-        metrics, held_out = judged_together(task, sums)
+        metrics, held_out = metrics_of_tally(task, sums)
         if metrics:
             samples, telling = (round(float(sums[name])) for name in ("samples", TELLING))
             answers[TOGETHER] = Answer(samples, metrics, held_out, sites=telling)
@@ -318,7 +313,6 @@ class HiddenJudges:
         return RecordDict({**content, CONFIG: config})
 
     def _charged(self, tally: Tally, t: int) -> Answers:
-        """What each site was charged to its privacy budget, which it tells itself; it says nothing of its patients."""
         answers: Answers = {}
         for site, metrics in tally.said.items():
             charged = charges_in(metrics)
@@ -332,17 +326,17 @@ class HiddenJudges:
 
 
 def kind_of(question: Question) -> str:
-    """The type of the messages that put a question."""
+    """The message type of a question."""
     return f"{MessageType.EVALUATE}.{VALIDATE}" if question.unseen else MessageType.EVALUATE
 
 
 def charges_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a site says, what a run was charged to its privacy budget."""
+    """A run's charges to a site's privacy budget, in its metrics."""
     return {name.removeprefix(CHARGED): value for name, value in metrics.items() if name.startswith(CHARGED)}
 
 
 def spread_over_sites(by_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Mean and standard deviation over the sites of each metric that all of them have, and the single values."""
+    """Mean and standard deviation over sites of each metric that all have, and the single values."""
     metrics_of = list(by_site.values())
     known = [name for name in metrics_of[0] if all(name in metrics for metrics in metrics_of)]
     return {"names": list(by_site)} | spread({name: [metrics[name] for metrics in metrics_of] for name in known})
@@ -358,13 +352,12 @@ def spread(values: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, Any]
 
 
 def _rows(moment: Moment) -> dict[str, Arrays]:
-    """Each site's own model."""
     models = moment.models()
     return {site: {name: array[row] for name, array in models.items()} for row, site in enumerate(moment.sites)}
 
 
 def _visitors(answers: Answers) -> dict[str, Any]:
-    """What sites say of their last visitors together, each on its own held-out samples; of those that keep any."""
+    """The metrics of sites' recent-model ensembles, each on its own held-out samples."""
     by_site = {
         site: {name.removeprefix(KEPT): value for name, value in answer.metrics.items() if name.startswith(KEPT)}
         for site, answer in answers.items()

@@ -1,7 +1,6 @@
-"""A run of several regions: a region's line to the program that speaks for it above, and what goes on above.
+"""A run of several regions: a region's line to the server above, and the last model handed down there.
 
-It waits as long as the other regions take, and says in the run's folder for whom; a run that is stopped ends the wait.
-Above there is a mean of the regions' common models, of which each region is handed the last one too.
+A region waits as long as the others take, and says in the run's folder for whom.
 """
 
 import time
@@ -36,15 +35,15 @@ class Line:
     tell: Callable[[dict[str, str]], None] = lambda _: None
 
     def meet(self, words: Mapping[str, Any], sums: Arrays) -> Handed:
-        """Hand up what the region's sites say together; gives what all regions agreed on."""
+        """Hand up the region's sums; returns what all regions agreed on."""
         put(self.handover.met, dict(words), sums)
         return self._wait(lambda: read(self.handover.agreed), "they have not met yet")
 
     def united(self, t: int, model: Arrays, weight: float) -> Arrays:
-        """Hand up the region's common model after round ``t``; gives the united one.
+        """Hand up the region's common model after round ``t``; returns the united one.
 
-        Where that is there already, a server was started again: it takes what its region has had a part in before.
-        Raises PlanError where the other regions have gone on without this one.
+        One that is there already was made with this region's part, before a restart. Raises PlanError where the other
+        regions have gone on without this one.
         """
         down = self.handover.down(t)
         if not down.exists():
@@ -84,9 +83,9 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class HandDown:
-    """Brings every region the run's last united model, which no order to train brings any more.
+    """An evaluator that sends every region the last united model, for which no training order follows.
 
-    It stands where an evaluator does, and judges nothing: every region's own run has its sites judge that model.
+    It evaluates nothing: each region's own run does.
     """
 
     roster: Roster
@@ -94,7 +93,7 @@ class HandDown:
     plan: Plan
 
     def __call__(self, moment: Moment) -> Evaluation | None:
-        """Raise ReplyError unless every region has taken it; the run, resumed, hands it out again."""
+        """Send the model. Raises ReplyError unless every region has taken it; the resumed run sends it again."""
         t, nodes = moment.contact.t, self.roster.nodes
         assert moment.common is not None
         words = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})

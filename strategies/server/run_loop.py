@@ -1,8 +1,4 @@
-"""A run, moment by moment: what Flower's own loop does, and what a long run needs besides.
-
-:func:`run_rounds` runs a plan over the sites of any trainer. :func:`follow` lets an evaluator see the models where the
-scenario asks for it, keeps a journal, reports progress and stops when told; it does not know where moments come from.
-"""
+"""The loop over a run's contacts: evaluation, journal, progress and stopping."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +8,7 @@ from typing import Any, Protocol
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.algorithm.topologies import Topology, United
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.stopping import best_round, looks, ran_dry
+from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger, at_contacts
 from fedsmall.training.trainer import Trainer
@@ -23,18 +19,15 @@ from fedsmall.wire import Arrays, join, parts
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the models were worth after round ``t``.
+    """The metrics of a run's models after round ``t``.
 
-    ``common`` are the metrics of the common model, or None where there is none at that time. ``sites`` are the metrics
-    of the sites' own models after their local training: means and spreads under "accuracy_mean", "accuracy_sd" and the
-    like, and under "per_site" the metrics of each. ``extra`` holds the same two for further test sets by name.
-    ``kept``, at the end of a run whose sites keep visitors, is of each site's visitors together: what ``sites`` has,
-    and under "held_out" the metrics on the site's own held-out samples. ``spread`` is how far the members of an
-    ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), empty for one model.
-    ``validation`` is what to expect at an unseen hospital, where models
-    travel by routes. ``told`` is what real sites tell beside their metrics, by site: under "samples" how
-    many they judge by, under "sums" those of :mod:`fedsmall.evaluation.site_sums`, under "charged" what the run was
-    charged to its privacy budget. ``stop`` is the loss on training samples that the models never saw
+    ``common`` are those of the common model, None where there is none. ``sites`` are those of the sites' own models
+    after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's. ``extra`` holds
+    the same two for further test sets by name. ``kept``, at the end of a run with ``keep_last``, is of each site's
+    recent models together, and under "held_out" on the site's own held-out samples. ``spread`` is how far the members
+    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`). ``validation`` is what to expect at an unseen
+    hospital, with routes. ``told`` is what real sites add, by site: the number of "samples", "sums"
+    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples
     (:func:`fedsmall.evaluation.stopping.loss_of`), by which a run ends early.
     """
 
@@ -51,13 +44,11 @@ class Evaluation:
 
 @dataclass
 class Outcome:
-    """What a run has left behind so far. ``model`` is the last common one; ``stopped`` if the run was cut short.
+    """A run's results so far. ``model`` is the last common one; ``stopped`` where the run was cut short.
 
-    ``seconds`` is the wall time of the rounds, without building data or starting an engine.
-    ``bytes_between`` are those that the servers of several regions sent each other. ``chosen`` is the round to which
-    ``model`` belongs, where the plan's ``stop`` keeps the best and not the last.
-    ``averaged`` says of every average that may be left out how many models it took, and whether these were all, and
-    ``sent_by`` how many bytes had been sent by then.
+    ``seconds`` is the wall time of the rounds alone, ``bytes_between`` the traffic between servers of regions,
+    ``chosen`` the round of ``model`` where the plan's ``stop`` keeps the best. ``averaged`` says of every optional
+    average how many models it took and whether these were all, ``sent_by`` the bytes sent by then.
     """
 
     model: Arrays | None = None
@@ -76,12 +67,12 @@ class Outcome:
     sent_by: list[int] = field(default_factory=list)
 
     def words(self) -> dict[str, Any]:
-        """All but the model as JSON can hold it, for a journal and the folder of a run."""
+        """All but the model, for JSON."""
         kept = {name: value for name, value in vars(self).items() if name in _KEPT}
         return kept | {"evaluations": [vars(evaluation) for evaluation in self.evaluations]}
 
     def take_up(self, words: Mapping[str, Any]) -> None:
-        """Be again what :meth:`words` said; an earlier release's said less."""
+        """Restore what :meth:`words` gave; an earlier release's has less."""
         vars(self).update({name: words[name] for name in _KEPT if name in words})
         self.evaluations = [Evaluation(**saved) for saved in words["evaluations"]]
         self.averaged = [(int(models), bool(whole)) for models, whole in self.averaged]
@@ -94,7 +85,7 @@ Stop = Callable[[], bool]
 
 
 def due_in(plan: Plan) -> Callable[[Contact], bool]:
-    """Whether a contact is the first at or after a round in which an evaluation is asked for, or one that may stop."""
+    """Whether a contact is the first at or after a round with an evaluation, or one that may stop the run."""
     period, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
 
     def due(contact: Contact) -> bool:
@@ -105,13 +96,13 @@ def due_in(plan: Plan) -> Callable[[Contact], bool]:
 
 
 def ledger_of(plan: Plan) -> Ledger | None:
-    """The ledger of what noise at contacts costs, where the plan asks for any; blur claims nothing."""
+    """The ledger of noise at contacts, where the plan's privacy is counted; blur claims nothing."""
     privacy = at_contacts(plan)
     return Ledger(privacy) if privacy is not None and privacy.counted else None
 
 
 def charge_contacts(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
-    """The contacts, each charged to the ledger before it takes place; a piece of one is no release."""
+    """The contacts, each charged to the ledger before it takes place; a segment of one is no release."""
     for contact in contacts:
         if ledger is not None and contact.travels:
             ledger.charge()
@@ -129,13 +120,12 @@ def follow(
     stop: Stop | None = None,
     keep: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Go through a run's moments and write down in ``outcome`` what comes of them.
+    """Go through a run's moments and collect their results in ``outcome``.
 
-    ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and where ``stop()`` is true the run
-    ends early.
+    ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and a true ``stop()`` ends the run.
     """
     started, due = time.perf_counter(), due_in(plan)
-    for moment in moments if not ran_dry(plan, outcome.evaluations) else ():
+    for moment in moments if not has_run_dry(plan, outcome.evaluations) else ():
         contact = moment.contact
         outcome.rounds = contact.t
         outcome.client_updates += moment.updates
@@ -156,7 +146,7 @@ def follow(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
-        if ran_dry(plan, outcome.evaluations):
+        if has_run_dry(plan, outcome.evaluations):
             break
     outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started
@@ -165,7 +155,7 @@ def follow(
 
 
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
-    """Let the outcome's model be the moment's common one: the last, or with ``stop`` the best by now."""
+    """Take the moment's common model: the last, or with ``stop`` the best so far."""
     if plan.stop is not None:
         now, best = moment.contact.t, best_round(outcome.evaluations)
         if best is not None and best != now:
@@ -186,7 +176,7 @@ class Journal(Protocol):
 
 @dataclass
 class KeptRun:
-    """What a journal keeps of a run, and takes it up from."""
+    """A run's state in its journal."""
 
     topology: Topology
     outcome: Outcome
@@ -194,7 +184,7 @@ class KeptRun:
     journal: Journal | None
 
     def restore(self) -> int:
-        """Go back to the last state that was kept; gives how many contacts are done.
+        """Go back to the last saved state; returns the number of contacts done.
 
         Raises PlanError where an earlier release has written it.
         """
@@ -218,7 +208,7 @@ class KeptRun:
         return done
 
     def save(self) -> None:
-        """Write down the state after the last contact; not where to go on would be to go on with what is wrong."""
+        """Write the state after the last contact, unless it is unsound: a resumed run would go on with it."""
         assert self.journal is not None
         travellers = self.topology.travellers
         if not travellers.is_sound():
@@ -251,11 +241,11 @@ def run_rounds(
     outcome: Outcome | None = None,
     united: United | None = None,
 ) -> Outcome:
-    """Run a plan over the sites of ``trainer``, here or behind a grid, from the journal's last contact on.
+    """Run a plan over the sites of ``trainer`` from the journal's last contact on.
 
     ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
-    evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united``
-    is the line of one region of several to the others (:class:`~fedsmall.algorithm.topologies.Region`).
+    evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a
+    region's line to the others (:class:`~fedsmall.algorithm.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)

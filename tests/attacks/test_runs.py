@@ -40,6 +40,7 @@ def attacks(order: Heard) -> Iterator[Heard]:
         yield order._replace(arrays=dict(list(order.arrays.items())[1:]))
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_attacked_at_every_step_ends_with_the_same_bits(tmp_path, monkeypatch):
     answer, tried = Station.answer, []
 

@@ -30,6 +30,7 @@ def of_sites(question: Heard, *sites: str) -> Heard:
     return question._replace(arrays=join(seeds={site: letters[site] for site in sites}))
 
 
+@pytest.mark.thorough
 def test_nothing_that_sites_tell_leaves_in_the_clear(world):
     answers = [h for h in world.heard if h.kind in (EVALUATE, BEFORE, "roll")]
 

@@ -140,6 +140,7 @@ def traces(of: Held) -> Iterator[tuple[Trained, str, set[bytes]]]:
             yield each, kind, pieces - known
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "sites"), RUNS)
 def test_the_server_of_a_sealed_run_holds_no_model_of_a_site(runs, name, sites):
     of = runs(name, sites, True)
@@ -150,6 +151,7 @@ def test_the_server_of_a_sealed_run_holds_no_model_of_a_site(runs, name, sites):
     assert [memory.found(set().union(*searched), of.held[place]) for place in PLACES] == [set()] * 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "sites"), RUNS)
 def test_the_same_search_finds_every_model_in_the_clear(runs, name, sites):
     of = runs(name, sites, False)
@@ -169,6 +171,7 @@ def written(told: list[np.ndarray]) -> set[bytes]:
     return as_numbers | memory.windows(to_words(array) for array in told)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "sites"), RUNS)
 def test_the_server_of_a_sealed_run_holds_no_sums_of_a_site(runs, name, sites):
     of, clear = runs(name, sites, True), runs(name, sites, False)
@@ -180,6 +183,7 @@ def test_the_server_of_a_sealed_run_holds_no_sums_of_a_site(runs, name, sites):
     assert memory.found(seen, clear.held["passed"]) == seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "sites"), RUNS)
 def test_the_search_finds_the_common_models_of_a_sealed_run(runs, name, sites):
     of = runs(name, sites, True)

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedsmall.clients import launcher, relay, socket_frames
 from fedsmall.errors import PolicyError
-from fedsmall.frames import from_frame, joined, pieces_of, to_frame
+from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame
 from fedsmall.sim.consortium.flower_cli import own_digest
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
@@ -60,7 +60,7 @@ def test_a_message_goes_to_the_station_and_its_answer_comes_back_in_order(statio
     words, arrays = asked[0]
     assert words == {"kind": "train", "config": {"round": 2, "common": True}}
     assert arrays["arrays/b"].tolist() == [1.0, 2.0]
-    told, came = from_frame(joined(reply.content.config_records.values()))
+    told, came = from_frame(join_pieces(reply.content.config_records.values()))
     assert told == {"metrics": {"num-examples": 9}, "order": ["arrays/b", "arrays/a"]}
     assert {name: array.tobytes() for name, array in came.items()} == {n: a.tobytes() for n, a in sent.items()}
     assert came["arrays/a"].shape == ()
@@ -121,6 +121,7 @@ def test_a_station_that_ends_before_it_has_answered_is_sent_the_order_again(tmp_
     assert reply.error.code in run_grid.LOST
 
 
+@pytest.mark.thorough
 def test_the_relay_imports_nothing_heavy():
     code = (
         "import sys, flwr.supernode.cli.flwr_clientapp; before = set(sys.modules);"

@@ -11,7 +11,7 @@ from fedsmall.clients.fleet import Arrival, GoneError, NotAdmittedError
 from fedsmall.clients.launcher import bundle_digest
 from fedsmall.clients.relay import KILLED
 from fedsmall.clients.resident import Resident
-from fedsmall.frames import from_frame, joined, pieces_of, to_frame
+from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
 from tests.clients.test_relay import bundle, station
@@ -87,7 +87,7 @@ def test_an_order_goes_to_the_station_and_its_answer_back_to_the_bit(at_work):
     assert program.work()
     assert not program.work()
 
-    words, arrays = from_frame(joined(line.replies[0].content.config_records.values()))
+    words, arrays = from_frame(join_pieces(line.replies[0].content.config_records.values()))
     assert asked[0][0] == {"kind": "train", "config": {"round": 2}}
     assert asked[0][1]["arrays/w"].tolist() == [1.0, 2.0]
     assert words == {"metrics": {"num-examples": 9}}

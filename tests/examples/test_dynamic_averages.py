@@ -66,6 +66,7 @@ def test_against_periods_of_as_many_bytes_tight_bounds_are_ahead_on_digits_alone
     assert sum(len(bounds) for bounds in BOUNDS.values()) * len(SETS) == 32
 
 
+@pytest.mark.thorough
 def test_a_run_is_as_it_was(data_root, monkeypatch):
     monkeypatch.setenv("FEDSMALL_DATA", str(data_root))
     kept = cell_of(CELLS, HEART, 1, 0.3)
@@ -75,6 +76,7 @@ def test_a_run_is_as_it_was(data_root, monkeypatch):
     assert (again.accuracy, again.bytes) == (kept.accuracy[:1], kept.bytes[:1])
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_table_and_the_figure_is_drawn(tmp_path):
     draw(CELLS, tmp_path / "figure.svg")
 

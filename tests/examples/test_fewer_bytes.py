@@ -44,6 +44,7 @@ def test_arrays_shrink_to_a_half_and_a_quarter(data, method):
     assert all(cell_of(data, method, form).frames < full.frames for form in FORMS[1:])
 
 
+@pytest.mark.thorough
 def test_frames_are_weighed_as_they_were():
     data, method = "breast cancer, 20 x 10", "FedAvg, b = 1"
     plan = scenario_of(data, 1).plan(list(FORMS).index("int8"), 0)

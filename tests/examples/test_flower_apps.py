@@ -77,6 +77,7 @@ def test_its_project_names_what_it_imports_and_the_flower_that_we_run(app):
     assert set(named) - {"fedsmall"} <= {re.split(r"[^\w-]", one)[0] for one in declared}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("app", APPS)
 def test_it_learns_and_says_so(app, capsys, caplog):
     with modules(app) as (client, server), caplog.at_level("INFO", logger="flwr"):
@@ -87,6 +88,7 @@ def test_it_learns_and_says_so(app, capsys, caplog):
     check(app, "\n".join([*caplog.messages, capsys.readouterr().out]))
 
 
+@pytest.mark.thorough
 def test_a_model_of_the_hub_is_a_folder_or_a_name(tmp_path):
     """A folder of ``save_pretrained`` takes the way of a name, without a download."""
     with modules("flower_text"):

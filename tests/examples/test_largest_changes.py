@@ -45,6 +45,7 @@ def test_one_number_in_a_hundred_needs_rounds(method):
     assert long.low > -0.01
 
 
+@pytest.mark.thorough
 def test_frames_are_weighed_as_they_were(data_root, monkeypatch):
     monkeypatch.setenv("FEDSMALL_DATA", str(data_root))
     plan = scenario_of("heart disease", 1, SHARES).plan(SHARES.forms.index("top10%"), 0)
@@ -53,6 +54,7 @@ def test_frames_are_weighed_as_they_were(data_root, monkeypatch):
     assert frames_of(plan, SHARES.weighed) == pytest.approx(kept.frames, rel=0.02)  # orders have lost a word since
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_table_and_the_figure_is_drawn(tmp_path):
     draw(CELLS, tmp_path / "figure.svg")
 

@@ -91,6 +91,7 @@ def test_what_is_no_mlp_is_averaged_as_it_is():
     assert np.array_equal(matched(stack)["0.weight"], stack["0.weight"])
 
 
+@pytest.mark.thorough
 def test_it_is_the_combiner_of_a_run_which_is_what_was_kept():
     data = "breast cancer, 10 x 30"
     kept = read_json(KEPT)[data]

@@ -1,6 +1,7 @@
 """The comparison without a server in small, from the scenario to the table."""
 
 import numpy as np
+import pytest
 
 from examples.no_server import KEPT, Row, measure, table
 from fedsmall.research.evidence.items import DOCS
@@ -11,6 +12,7 @@ LABELS = ("FedDC, server", "FedDC, gossip", "FedDC, gossip, 20% lost")
 SMALL = ("seeds=[0, 1]", "rounds=60", "sites=30", "recipe.lr=0.2")
 
 
+@pytest.mark.thorough
 def test_gossip_is_within_a_point_of_a_server_at_equal_bytes_and_near_it_where_messages_are_lost() -> None:
     rows = {row.label: row for row in measure(load(scenarios()["no_server"], SMALL))}
     served = rows["FedDC, server"]

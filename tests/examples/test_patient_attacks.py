@@ -1,5 +1,7 @@
 """The attacks beside the table of accuracy against a patient's epsilon: one small set, and what is kept."""
 
+import pytest
+
 from examples import patient_attacks, patient_privacy
 from examples.patient_attacks import ATTACKED, PARTIES, Attack, attack, table
 from examples.patient_privacy import EPSILONS, METHODS, SETS, Cell
@@ -7,6 +9,7 @@ from fedsmall.research.evidence.items import DOCS
 from fedsmall.sim.runs.files import read_json
 
 
+@pytest.mark.thorough
 def test_every_method_is_attacked_at_every_epsilon(monkeypatch):
     small = {"task": "breast_cancer", "model_options": {"hidden": [4]}, "rounds": 3, "sites": 4, "samples_per_site": 3}
     monkeypatch.setitem(SETS, "small", small | {"lot": 3})

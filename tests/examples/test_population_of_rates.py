@@ -157,6 +157,7 @@ def test_the_worst_of_a_route_explore_from_the_best():
     assert (now[4:] == rates[4:]).all()
 
 
+@pytest.mark.thorough
 def test_every_way_and_rival_is_run_and_shown(small, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(population_of_rates, "KEPT", tmp_path / "kept.json")
     monkeypatch.setattr(population_of_rates, "DOCS", tmp_path)
@@ -183,6 +184,7 @@ def test_every_way_and_rival_is_run_and_shown(small, monkeypatch, tmp_path, caps
     assert "| small | Halving, 2 routes | 30 |" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_the_page_holds_the_tables_of_what_is_kept_and_says_what_they_say():
     cells, page = kept(), (DOCS / "findings.md").read_text()
     found = {key: (one.difference.mean, p <= 0.05) for key, (one, p) in gains(cells).items()}

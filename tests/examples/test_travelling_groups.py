@@ -20,6 +20,7 @@ SMALL = replace(MLP, sets={"small": TABLE}, rates=(0.1, 0.3), contacts=(2, 4), s
 IMAGES = CNN.sets["PneumoniaMNIST"] | {"task": "digits"} | OF_SIX  # a stand-in: images of 8 x 8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("label", [label for label in METHODS if METHODS[label].get("groups", 1) <= 3])
 def test_every_method_is_chosen_and_judged(label):
     few, many = measure(SMALL, "small", label)
@@ -29,6 +30,7 @@ def test_every_method_is_chosen_and_judged(label):
     assert all(len(values) == 2 and np.isfinite(values).all() for values in many.values.values())
 
 
+@pytest.mark.thorough
 def test_a_convolutional_network_is_another_row_of_sets_and_a_run_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     methods = {label: METHODS[label] for label in ("FedAvg", "TravellingGroups, 2")}
     monkeypatch.setattr("examples.travelling_groups_sets.DOCS", tmp_path)
@@ -77,6 +79,7 @@ def test_the_metrics_are_those_of_scikit_learn():
     assert found["brier"] == pytest.approx(2 * brier_score_loss(y, shares[:, 1]))
 
 
+@pytest.mark.thorough
 def test_the_page_holds_the_tables_of_what_is_kept_and_says_what_they_say():
     cells = kept(MLP)
     page = (DOCS / "findings.md").read_text()
@@ -95,6 +98,7 @@ def test_the_page_holds_the_tables_of_what_is_kept_and_says_what_they_say():
             assert p <= 0.05
 
 
+@pytest.mark.thorough
 def test_the_page_says_what_the_tables_of_the_convolutional_network_say():
     cells = kept(CNN)
     page = (DOCS / "findings.md").read_text()

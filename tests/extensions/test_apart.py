@@ -39,6 +39,7 @@ print(*sorted(name for name in sys.modules if name.startswith("fedsmall.extensio
     return done.stdout.split()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extension", OURS)
 def test_a_scenario_without_it_imports_none_of_it(imported_by_a_plain_run, extension):
     assert [name for name in imported_by_a_plain_run if name.split(".")[2] == extension] == []

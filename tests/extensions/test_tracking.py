@@ -42,6 +42,7 @@ def test_tensorboard_reads_back_scalars_settings_and_final_metrics(tmp_path):
     assert "common/accuracy" not in alone.Tags()["scalars"]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of SQLAlchemy, by what MLflow asks of it
 def test_mlflow_reads_back_parameters_metrics_and_the_model(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")

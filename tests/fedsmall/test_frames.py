@@ -44,10 +44,10 @@ def test_a_large_frame_travels_in_pieces_that_may_come_in_any_order(monkeypatch)
     pieces = frames.pieces_of(frame)
 
     assert len(pieces) > 5
-    assert frames.joined(pieces[::-1]) == frame
+    assert frames.join_pieces(pieces[::-1]) == frame
     for wrong in (pieces[1:], pieces[:-1], [*pieces, pieces[0]], [], [{"n": 1}], [{**pieces[0], "number": "0"}]):
         with pytest.raises(FrameError, match="piece"):
-            frames.joined(wrong)
+            frames.join_pieces(wrong)
 
 
 @pytest.mark.parametrize(

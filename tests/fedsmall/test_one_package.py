@@ -72,6 +72,7 @@ def test_an_app_with_packages_of_these_names_has_its_own_and_ours(kind, tmp_path
     assert found["seeds"] == [0, 1]
 
 
+@pytest.mark.thorough
 def test_a_command_may_be_called_as_a_module_in_such_a_folder(tmp_path):
     make_app(tmp_path, THEIRS["packages"])
 

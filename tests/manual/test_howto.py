@@ -56,6 +56,7 @@ def _said(fedsmall, line: str) -> str:
     return said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in LIVE + APART], ids=lambda page: page.stem)
 def test_a_how_to_does_what_it_says(page, followed, tmp_path):
     told = followed(page)

@@ -81,6 +81,7 @@ def test_no_page_fetches_anything_from_elsewhere(site):
     assert not any("mermaid" in one.classes for one in read.values())  # for which the theme would fetch a script
 
 
+@pytest.mark.thorough
 def test_what_pages_fetch_is_in_the_site(site):
     missing = {
         (page, url)

@@ -81,6 +81,7 @@ def test_a_licence_is_the_expression_else_the_classifiers_else_the_field(said, l
     assert licences.licence_of(said) == licence
 
 
+@pytest.mark.thorough
 def test_who_brings_a_package_along_is_told():
     brought = licences.users()
 

@@ -73,6 +73,7 @@ def test_a_wheel_works_from_an_empty_folder_with_the_checkout_gone(stranger):
     check_installed(stranger, VERSION)
 
 
+@pytest.mark.thorough
 def test_a_stranger_finds_the_checkout_nowhere(stranger, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
@@ -83,6 +84,7 @@ def test_a_stranger_finds_the_checkout_nowhere(stranger, monkeypatch):
         stranger.python("import tests")
 
 
+@pytest.mark.thorough
 def test_what_is_checked_is_the_wheel_and_not_what_lies_elsewhere(stranger):
     elsewhere = Stranger(stranger.environment.parent / "empty", stranger.folder)
     elsewhere.python = stranger.python  # type: ignore[method-assign]
@@ -91,6 +93,7 @@ def test_what_is_checked_is_the_wheel_and_not_what_lies_elsewhere(stranger):
         check_installed(elsewhere, VERSION)
 
 
+@pytest.mark.thorough
 def test_another_version_than_the_stated_one_is_named(stranger):
     with pytest.raises(SystemExit, match=f"says 'fedsmall {VERSION}'; pyproject.toml says 9.9"):
         check_installed(stranger, "9.9")
@@ -106,6 +109,7 @@ def test_a_command_that_comes_with_the_repository_says_so_in_one_line_and_no_hel
     assert not re.search(r"\b(bench|reproduce)\b", stranger.fedsmall("--help"))
 
 
+@pytest.mark.thorough
 def test_a_search_in_a_wheel_knows_scenarios_and_no_items_of_the_papers(stranger):
     with pytest.raises(SystemExit, match="ended with 2:\nfedsmall: There is no scenario fig4"):
         stranger.fedsmall("tune", "fig4")

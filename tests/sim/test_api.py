@@ -17,6 +17,7 @@ def shifted() -> dict:
     return {name: (x + 2.0 * y[:, None], y) for name, (x, y) in SITES.items()}
 
 
+@pytest.mark.thorough
 def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
     result = run(
         sites=shifted(),
@@ -55,6 +56,7 @@ def test_the_model_of_groups_is_a_module_that_answers_for_all_of_them():
     assert len(result.model.members) == 3
 
 
+@pytest.mark.thorough
 def test_a_scenario_runs_as_a_record_as_a_path_and_with_keys_set_anew(tmp_path):
     path = write(tmp_path, SMALL.replace("seeds = [0, 1]", "seeds = [0]").replace("rounds = 6", "rounds = 2"))
 

@@ -34,6 +34,7 @@ def no_report(monkeypatch):
     monkeypatch.setattr(flower_app, "report_of", lambda run: "not made here")
 
 
+@pytest.mark.thorough
 def test_every_contact_has_a_line_and_the_end_a_table_a_report_and_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 

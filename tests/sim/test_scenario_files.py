@@ -85,6 +85,7 @@ def root(tmp_path_factory) -> Path:
     return stand_ins.make(tmp_path_factory.mktemp("stand-ins"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FILES)
 def test_a_scenario_is_dealt_as_it_is_written_and_its_model_takes_the_samples(name, root):
     smaller_files = SMALL_SCANS if "chest_xray" in FILES[name].read_text() else ()  # 1,200 of 224 x 224 fill the memory
@@ -99,6 +100,7 @@ def test_a_scenario_is_dealt_as_it_is_written_and_its_model_takes_the_samples(na
     assert plan.model == "shared_part" or initial_model(plan, federation.task)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FILES)
 def test_every_method_of_a_scenario_runs(name, root):
     run_every_method(load(FILES[name], [*TWO_ROUNDS, *with_other_model(name), *few(name)]), root)

@@ -73,6 +73,7 @@ def same(one, other) -> bool:
     return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMED)
 def test_under_flowers_own_loop_a_strategy_is_the_method_of_its_name_to_the_bit(name):
     strategy, called, parts = NAMED[name]
@@ -84,6 +85,7 @@ def test_under_flowers_own_loop_a_strategy_is_the_method_of_its_name_to_the_bit(
     assert all(told["train-loss"] > 0 for told in result.train_metrics_clientapp.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in NAMED if name != "FedDC"])
 def test_within_a_daisy_chain_a_strategy_has_that_chains_periods_to_the_bit(name):
     strategy, called, parts = NAMED[name]
@@ -97,6 +99,7 @@ def test_within_a_daisy_chain_a_strategy_has_that_chains_periods_to_the_bit(name
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Averaging", "RadonMachine", "RepTreeFL"])
 def test_a_daisy_chain_around_a_strategy_that_may_travel_is_the_method_with_both_periods(name):
     strategy, called, parts = NAMED[name]

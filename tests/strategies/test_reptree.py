@@ -52,6 +52,7 @@ def test_a_tree_of_depth_zero_is_fedavg(federation):
     assert_same(run(plan_of("RepTreeFL", tree={"depth": 0}), federation), run(plan_of("FedAvg"), federation))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fold", ["diversity", "simple"])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_folding_at_the_server_and_at_the_site_give_the_same_common_model(federation, fold, depth):
@@ -150,6 +151,7 @@ def test_a_setting_that_a_server_does_not_have_is_refused(federation):
         run(plan_of("FedDyn", server_options={"beta": 1.0}), federation)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["RepTreeFL", "FedDC+RepTreeFL", "FedDC+Trees", "RepTreeFL+FedProx", "SCAFFOLD", "FedDyn"]
 )

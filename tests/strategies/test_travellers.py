@@ -48,6 +48,7 @@ class Silent(InProcessGrid):
         return super().send_and_receive(heard)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=60)
 @given(
     sites=st.integers(1, 6),

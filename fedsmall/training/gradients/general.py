@@ -43,13 +43,13 @@ class LoopGradients:
         return torch.stack(outputs)
 
     def _one(self, parameters: Tensors, buffers: Tensors, batch: Batch, row: int) -> tuple[Tensor, Tensors]:
-        mine = {name: tensor[row].detach().requires_grad_() for name, tensor in parameters.items()}
+        model = {name: tensor[row].detach().requires_grad_() for name, tensor in parameters.items()}
         masks = {f"{name}.mask": mask[row] for name, mask in batch.masks.items()}
         with torch.enable_grad():
-            outputs = functional_call(self._model, mine | _row(buffers, row) | masks, (_channels_last(batch.x[row]),))
+            outputs = functional_call(self._model, model | _row(buffers, row) | masks, (_channels_last(batch.x[row]),))
             loss = self._loss.value(outputs, batch.y[row]).mean()
-        gradients = torch.autograd.grad(loss, list(mine.values()), allow_unused=True, materialize_grads=True)
-        return outputs.detach(), dict(zip(mine, gradients, strict=True))
+        gradients = torch.autograd.grad(loss, list(model.values()), allow_unused=True, materialize_grads=True)
+        return outputs.detach(), dict(zip(model, gradients, strict=True))
 
 
 def _rows(tensors: list[Tensor]) -> Tensor:

@@ -123,8 +123,8 @@ def _of_intervals(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def _ordinal(outputs: Tensor, targets: Tensor) -> Tensor:
     odds = cumulative(outputs)
     passed, ahead, within = _of_grades(outputs, targets)
-    each = F.softplus(-odds) * passed + F.softplus(odds) * ahead + F.softplus(-outputs) * within
-    return each.sum(-1)
+    losses = F.softplus(-odds) * passed + F.softplus(odds) * ahead + F.softplus(-outputs) * within
+    return losses.sum(-1)
 
 
 def _ordinal_slope(outputs: Tensor, targets: Tensor) -> Tensor:

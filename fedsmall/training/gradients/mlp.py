@@ -37,11 +37,11 @@ class MlpGradients:
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""
         gradients: Tensors = {}
-        return self._pass(parameters, batch, collecting(gradients)), gradients
+        return self._pass(parameters, batch, collect_gradients(gradients)), gradients
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place; saves the memory traffic of making the gradients first."""
-        return self._pass(parameters, batch, moving(parameters, lr))
+        return self._pass(parameters, batch, move_parameters(parameters, lr))
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""
@@ -61,7 +61,7 @@ class MlpGradients:
         return outputs
 
 
-def collecting(gradients: Tensors) -> Use:
+def collect_gradients(gradients: Tensors) -> Use:
     """A use of slopes and inputs: the gradients of every linear layer, put into ``gradients``."""
 
     def collect(layer: Layer, slope: Tensor, x: Tensor) -> None:
@@ -72,7 +72,7 @@ def collecting(gradients: Tensors) -> Use:
     return collect
 
 
-def moving(parameters: Tensors, lr: float) -> Use:
+def move_parameters(parameters: Tensors, lr: float) -> Use:
     """A use of slopes and inputs: a step of plain gradient descent, in place."""
 
     def move(layer: Layer, slope: Tensor, x: Tensor) -> None:

@@ -143,12 +143,12 @@ class PackedGradients:
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""
-        mine = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         with torch.enable_grad():
-            outputs = self._run(ForwardPass(len(batch.x), mine | buffers, batch.masks, True), batch.x)
+            outputs = self._run(ForwardPass(len(batch.x), leaves | buffers, batch.masks, True), batch.x)
             loss = mean_loss(self._loss, outputs, batch).sum()
-        gradients = torch.autograd.grad(loss, list(mine.values()), allow_unused=True, materialize_grads=True)
-        return outputs.detach(), dict(zip(mine, gradients, strict=True))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return outputs.detach(), dict(zip(leaves, gradients, strict=True))
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""

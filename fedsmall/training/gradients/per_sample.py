@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsmall.training.gradients.losses import Batch, Gradients
-from fedsmall.training.gradients.mlp import MlpGradients, Use, backwards, collecting, forwards, moving
+from fedsmall.training.gradients.mlp import MlpGradients, Use, backwards, collect_gradients, forwards, move_parameters
 from fedsmall.training.stack import Tensors
 
 
@@ -32,12 +32,12 @@ class ClippedMlp:
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and the clipped, summed and noised gradients of all models."""
         gradients: Tensors = {}
-        outputs = self._pass(parameters, batch, collecting(gradients))
+        outputs = self._pass(parameters, batch, collect_gradients(gradients))
         return outputs, _noised(gradients, batch.noise)
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place, as :meth:`MlpGradients.descend`."""
-        outputs = self._pass(parameters, batch, moving(parameters, lr))
+        outputs = self._pass(parameters, batch, move_parameters(parameters, lr))
         for name, noise in batch.noise.items():
             parameters[name].sub_(noise, alpha=lr)
         return outputs
@@ -49,12 +49,12 @@ class ClippedMlp:
     def _pass(self, parameters: Tensors, batch: Batch, use: Use) -> Tensor:
         outputs, inputs = forwards(self._layers, parameters, batch)
         slope = self._loss.slope(outputs, batch.y)
-        found = list(backwards(self._layers, parameters, batch, inputs, slope))
+        layers = list(backwards(self._layers, parameters, batch, inputs, slope))
         squares = torch.zeros_like(outputs[..., 0])  # (models, samples)
-        for layer, behind, before in found:
+        for layer, behind, before in layers:
             squares += _squares(behind) * (_squares(before) + layer.bias)
         share = _shares(squares, self._clip, batch)[..., None]
-        for layer, behind, before in found:
+        for layer, behind, before in layers:
             use(layer, behind * share, before)
         return outputs
 

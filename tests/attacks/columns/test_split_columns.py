@@ -211,6 +211,7 @@ def found_members(x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch,
     return sum(int(one) in pairs for one in sums)
 
 
+@pytest.mark.thorough
 def test_who_is_lowest_in_a_column_can_be_read_from_a_sum_of_one_row_unless_sides_are_larger():
     """What the method reveals: in later trees most gradients differ, and a sum of one row is one of them."""
     x, y = patients()

@@ -62,6 +62,7 @@ def said_between(monkeypatch: Any) -> list[Message]:
     return said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sealed", [True, False], ids=["in letters", "in the open"])
 def test_nothing_that_parties_say_to_each_other_is_in_what_the_server_holds(desk, scenario, monkeypatch, sealed):
     held, said = between(monkeypatch, desk, as_it_is), said_between(monkeypatch)

@@ -98,6 +98,7 @@ def test_a_planted_patient_is_found_by_every_party_in_every_run(monkeypatch):
         assert [share.value for share in told.found] == [1.0, 1.0], view
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_numbers_and_another_gives_others(feddc):
     again, other = by_view(case_of()), by_view(case_of(seeds=[1]))
 
@@ -190,6 +191,7 @@ def test_what_patient_level_privacy_promises_is_not_refuted_in_two_hundred_runs(
     assert found["neighbour"].auc.value < (0.55 if epsilon == 1 else 0.7)
 
 
+@pytest.mark.thorough
 def test_the_same_recipe_with_next_to_no_noise_is_refuted():
     """So that the test above can fail: its epsilon of 1 would be seen to be false."""
     found = by_view(case_of(settings=private(noise=0.07), runs=32, **MANY))

@@ -37,6 +37,7 @@ def test_the_page_holds_every_finding_and_needs_nothing_else(audited, tmp_path):
     assert str(tmp_path) not in html
 
 
+@pytest.mark.thorough
 def test_a_record_is_repeated_from_its_own_scenario(audited, fedsmall, tmp_path):
     fedsmall("audit", "out/scenario.toml", "--runs", "8", "--out", "again")
 
@@ -78,6 +79,7 @@ def test_what_cannot_be_audited_is_told_in_one_line(fedsmall, tmp_path, argument
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_the_audit_of_a_run_is_a_section_of_its_report(fedsmall, tmp_path):
     fedsmall("run", write(tmp_path, SMALL), "--set", "seeds=[0]", "--engine", "inprocess", "--out", "run")
     before = (tmp_path / "run" / "report.html").read_text()

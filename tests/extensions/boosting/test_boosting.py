@@ -35,6 +35,7 @@ def boosted(name: str, **changes: Any) -> Plan:
     return plan_of(name, settings, **(defaults | changes))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", METHODS)
 def test_engines_and_real_sites_grow_the_same_trees_to_the_bit(name, tmp_path, monkeypatch):
     plan = among(boosted(name), 5)
@@ -114,6 +115,7 @@ def test_a_run_notes_what_trees_show_of_patients_but_for_sums():
     assert [note.partition(":")[0] for note in run.about["notes"] if OPEN in note] == ["FedXGBBagging", "FedXGBCyclic"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["onnx", "torchscript"])
 def test_a_forest_is_exported_as_one_file_that_says_the_same(form, tmp_path):
     if form == "onnx":

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 from tests.sim.runs.scenarios import write
 
@@ -17,6 +19,7 @@ print(sorted(name for name in sys.modules if name.startswith("fedsmall.extension
 """
 
 
+@pytest.mark.thorough
 def test_a_run_of_models_that_travel_imports_no_paillier_and_no_private_set_intersection(tmp_path):
     command = [sys.executable, "-c", CODE, str(write(tmp_path)), str(tmp_path / "out")]
 

@@ -219,6 +219,7 @@ def test_every_method_says_what_it_is():
     assert all(row.summary for row in METHODS.values())
 
 
+@pytest.mark.thorough
 def test_the_sample_is_two_tables_and_a_scenario_that_runs(fedsmall, tmp_path):
     assert fedsmall("columns", "sample")[0] == 0
     for name in ("hospital.csv", "laboratory.csv"):  # fewer patients are quicker

@@ -50,6 +50,7 @@ def test_numbers_are_those_of_scikit_learn(cancer):
     np.testing.assert_allclose(numbers, theirs.predict(x), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_it_is_as_good_as_scikit_learn_on_patients_it_never_saw(cancer):
     x, y = cancer
     train = np.arange(len(y)) % 3 > 0

@@ -76,6 +76,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.thorough
 def test_sites_predict_together_what_a_simulation_predicts(grown, scenario, tmp_path):
     home = prepare_prediction(grown.folder / "runs" / "outcome")
 
@@ -94,6 +95,7 @@ def test_sites_predict_together_what_a_simulation_predicts(grown, scenario, tmp_
     assert "which 6 new patients all parties have" in (home / "report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_prediction_goes_on_where_it_was_interrupted(grown):
     plain, dying = (prepare_prediction(grown.folder / "runs" / "outcome", name) for name in ("plain", "dying"))
     gone_on(grown, plain.name)
@@ -108,6 +110,7 @@ def test_a_prediction_goes_on_where_it_was_interrupted(grown):
     assert read(predictions(grown, "dying")) == read(predictions(grown, "plain"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("policy", "reason"),
     [
@@ -124,6 +127,7 @@ def test_each_site_has_a_say_in_predictions(grown, policy, reason):
         gone_on(grown, home.name)
 
 
+@pytest.mark.thorough
 def test_a_forest_that_a_site_has_no_part_of_is_not_asked(grown):
     home = prepare_prediction(grown.folder / "runs" / "outcome")
     sheet = json.loads((home / "columns.json").read_text())
@@ -134,6 +138,7 @@ def test_a_forest_that_a_site_has_no_part_of_is_not_asked(grown):
         gone_on(grown, home.name)
 
 
+@pytest.mark.thorough
 def test_where_no_new_patient_is_at_all_sites_it_says_so(grown):
     (grown.site("hospital").kit / "new.csv").write_text("patient,age,bmi\nnobody,1,2\n")
     home = prepare_prediction(grown.folder / "runs" / "outcome")
@@ -154,6 +159,7 @@ def test_a_party_that_is_asked_for_predictions_grows_no_forest():
             party.answer(Said("anybody", party.name, kind))
 
 
+@pytest.mark.thorough
 def test_what_is_no_forest_is_not_asked_and_a_name_is_kept_once(grown):
     home = prepare_prediction(grown.folder / "runs" / "outcome", "asked")
 
@@ -163,6 +169,7 @@ def test_what_is_no_forest_is_not_asked_and_a_name_is_kept_once(grown):
         prepare_prediction(grown.folder / "runs" / "outcome", "asked")
 
 
+@pytest.mark.thorough
 def test_the_command_has_the_sites_asked_and_the_hospital_gets_a_table(grown, monkeypatch, capsys, tmp_path):
     home = grown.folder / "runs" / "outcome"
     monkeypatch.chdir(tmp_path)

@@ -44,6 +44,7 @@ def cancer() -> tuple[np.ndarray, np.ndarray]:
     return x[::5], y[::5]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parties", [2, 3])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_trees_are_those_of_joined_columns(cancer, name, parties):
@@ -54,6 +55,7 @@ def test_the_trees_are_those_of_joined_columns(cancer, name, parties):
     assert owners(made) - {made.active.name}  # else it would not matter that there are others
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parties", [2, 3])
 def test_on_all_of_breast_cancer(parties):
     x, y = load_breast_cancer(return_X_y=True)
@@ -90,6 +92,7 @@ def test_on_heart_disease(data_root, parties):
     check(world(table[:, :13], (table[:, 13] > 0).astype(float), parties), Boosting(rounds=4, **EVERYTHING))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("outputs", ["one", "many"])
 @pytest.mark.parametrize("more", [{}, EVERYTHING, {**EVERYTHING, "goss": Goss()}], ids=["plain", "plus", "goss"])
 def test_several_classes(outputs, more):

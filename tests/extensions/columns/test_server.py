@@ -86,6 +86,7 @@ def gone_on(desk: Desk, run: str, wire: Any = None) -> dict[str, Any]:
     return conduct(sheet, home, grid)[0]
 
 
+@pytest.mark.thorough
 def test_what_the_sites_grow_is_what_a_simulation_grows(desk, scenario):
     told = led(desk, scenario)
 
@@ -99,6 +100,7 @@ def test_what_the_sites_grow_is_what_a_simulation_grows(desk, scenario):
         assert told["worth"][name] == pytest.approx(value, abs=1e-9)
 
 
+@pytest.mark.thorough
 def test_without_identities_or_where_the_scenario_says_so_the_forest_is_the_same_in_the_open(desk, scenario):
     sealed = led(desk, scenario, "sealed")
     told = led(desk, scenario.model_copy(update={"sealed": False}), "open")
@@ -118,6 +120,7 @@ def test_letters_are_asked_for_in_vain_where_a_site_has_no_identity(open_desk):
         prepare(open_desk.folder, "letters", scenario.model_copy(update={"sealed": True}))
 
 
+@pytest.mark.thorough
 def test_the_coordinators_log_holds_every_order_and_what_sites_signed(desk, scenario):
     told = led(desk, scenario)
 
@@ -164,6 +167,7 @@ def parts(desk: Desk, run: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("when", "with_it"), [("before", "alone"), ("after", "and the stations")])
 def test_a_server_that_dies_at_every_exchange_leads_to_the_same_forest(desk, scenario, when, with_it):
     plain = led(desk, scenario, "plain")
@@ -244,6 +248,7 @@ def test_the_command_wants_a_server_and_keeps_a_name_once(desk, monkeypatch, cap
         assert reason in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_finished_run_leaves_the_report_of_a_simulation_and_the_scenario_that_repeats_it(desk, scenario):
     told = led(desk, scenario)
     home = desk.folder / "runs" / "outcome"
@@ -265,6 +270,7 @@ def test_a_finished_run_leaves_the_report_of_a_simulation_and_the_scenario_that_
     assert "crp" not in page + json.dumps(summary)
 
 
+@pytest.mark.thorough
 def test_the_page_of_a_run_in_the_open_says_so(desk, scenario):
     told = led(desk, scenario.model_copy(update={"sealed": False}))
 
@@ -275,6 +281,7 @@ def test_the_page_of_a_run_in_the_open_says_so(desk, scenario):
     assert "laboratory does not tell" in page
 
 
+@pytest.mark.thorough
 def test_each_hospital_has_its_own_page(desk, scenario):
     led(desk, scenario)
 

@@ -208,6 +208,7 @@ def test_a_run_that_the_hospital_has_refused_gets_no_word_of_its_columns(station
         led(carrier)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("who", [("hospital",), ("laboratory",), NAMES], ids="+".join)
 def test_stations_that_are_killed_before_every_message_grow_the_same_forest(stations, who):
     plain, killed = Carrier(stations), Carrier(stations, run="killed")
@@ -294,6 +295,7 @@ def test_sums_of_a_node_are_told_once(stations, step, reason, anew):
     assert not arrays
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("anew", [False, True], ids=["at work", "started anew"])
 @pytest.mark.parametrize(
     ("kind", "words", "reason"),

@@ -26,6 +26,7 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 
 
+@pytest.mark.thorough
 def test_a_map_is_what_the_journal_holds(folder, run):
     contact, _, meta = FileJournal(folder / "runs" / RUN / "journal").latest()
 

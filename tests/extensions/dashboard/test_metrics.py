@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from fedsmall.audit_log import AuditLog
 from fedsmall.extensions.dashboard import page
 from fedsmall.extensions.dashboard.desk import Desk
@@ -26,6 +28,7 @@ def figures(desk):
     return found
 
 
+@pytest.mark.thorough
 def test_every_line_is_of_the_format_and_a_histogram_adds_up(folder):
     found = figures(Desk(folder))
 

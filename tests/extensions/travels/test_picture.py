@@ -157,6 +157,7 @@ def run_of(*methods, sites=4):
     return execute(build(table | {"rounds": 6, "seeds": [0], "evaluate_every": 6, "method": list(methods)}))
 
 
+@pytest.mark.thorough
 def test_the_report_has_it_where_models_travelled_and_counts_samples():
     run = run_of({"name": "FedAvg"}, {"name": "FedDC", **CHAIN})
 
@@ -181,6 +182,7 @@ def test_one_site_has_no_picture():
     assert "@keyframes" not in page([run], "trial")
 
 
+@pytest.mark.thorough
 def test_the_same_run_gives_the_same_letters_from_its_folder_and_over_real_sites(tmp_path, monkeypatch):
     home = real_run(tmp_path, real_plan("method.0.aggregate_every=4"), monkeypatch)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsmall.errors import ReplyError
-from fedsmall.exact import LARGEST, MODULUS, WORDS, added, exact_sum, from_words, to_words
+from fedsmall.exact import LARGEST, MODULUS, WORDS, add_words, exact_sum, from_words, to_words
 from fedsmall.sealing.masks import masked, new_seeds, total, unmasked
 
 numbers = st.floats(-1e80, 1e80, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-40)
@@ -19,7 +19,7 @@ def test_words_add_up_to_the_sum_that_fractions_give(rows):
     vectors = [to_words(np.array(row)) for row in rows]
     exact = [float(sum(map(Fraction, column))) for column in zip(*rows, strict=True)]
 
-    assert from_words(added(vectors)).tolist() == exact
+    assert from_words(add_words(vectors)).tolist() == exact
     assert exact_sum([np.array(row) for row in rows]).tolist() == exact
 
 
@@ -44,14 +44,14 @@ def test_masks_leave_no_trace_in_a_wide_sum(rows):
     hidden = [masked(to_words(np.array(row)), each, wide=True) for row, each in zip(rows, seeds, strict=True)]
     streams = [total([each[helper] for each in seeds], len(hidden[0]), wide=True) for helper in ("a", "b")]
 
-    plain = from_words(added([to_words(np.array(row)) for row in rows]))
+    plain = from_words(add_words([to_words(np.array(row)) for row in rows]))
     assert from_words(unmasked(hidden, streams, wide=True)).tolist() == plain.tolist()
 
 
 def test_adding_word_by_word_would_lose_what_is_carried():
     ones = to_words(np.array([-1.0])), to_words(np.array([1.0]))
 
-    assert from_words(added(ones)).tolist() == [0.0]
+    assert from_words(add_words(ones)).tolist() == [0.0]
     assert from_words(ones[0] + ones[1]).tolist() != [0.0]
 
 

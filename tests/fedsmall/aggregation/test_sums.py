@@ -188,6 +188,7 @@ def test_sums_of_parts_add_up_and_masks_go_again_without_a_trace() -> None:
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 
+@pytest.mark.thorough
 @given(
     models=st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=12),
     counts=st.lists(st.integers(0, 10**3), min_size=12, max_size=12),

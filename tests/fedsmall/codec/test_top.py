@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedsmall.codec.at_site import base_of, leave
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.known import Known
-from fedsmall.codec.top import cut, cut_one, largest, owed
+from fedsmall.codec.top import add_residual, cut, cut_one, largest
 from fedsmall.parts import Wire, share_of
 from fedsmall.wire import BASE, COMMON, MADE, ROUND, TAKEN
 
@@ -102,10 +102,11 @@ def descended(share: float, remembers: bool, steps: int = 3000) -> float:
             model, after = cut_one(trained, told, left[site], share)
             left[site] = after if remembers else {}
             sent.append(model["w"])
-        common = {"w": owed({"w": np.stack(sent)}, common, told)["w"].mean(0)}
+        common = {"w": add_residual({"w": np.stack(sent)}, common, told)["w"].mean(0)}
     return float(np.linalg.norm(common["w"] - best) / np.linalg.norm(best))
 
 
+@pytest.mark.thorough
 def test_one_number_in_a_hundred_is_enough_with_a_memory_and_not_without():
     assert descended(1.0, remembers=True) < 1e-4
     assert descended(0.01, remembers=True) < 0.1
@@ -115,7 +116,7 @@ def test_one_number_in_a_hundred_is_enough_with_a_memory_and_not_without():
 def test_what_sites_were_not_told_counts_in_the_next_average():
     common, told = {"w": np.array([5.0, 1.0])}, {"w": np.array([5.0, 0.0])}
 
-    moved = owed({"w": np.array([[6.0, 0.0], [5.0, 2.0]])}, common, told)
+    moved = add_residual({"w": np.array([[6.0, 0.0], [5.0, 2.0]])}, common, told)
 
     assert moved["w"].tolist() == [[6.0, 1.0], [5.0, 3.0]]
 

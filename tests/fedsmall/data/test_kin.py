@@ -193,6 +193,7 @@ def test_a_patient_is_at_one_site(held: tuple[Whose, np.ndarray], spec: Any, all
         assert sum(map(len, shares)) == len(y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spec", [{"classes_per_site": 1}, {"dirichlet": 0.3}])
 def test_classes_are_dealt_by_the_patients_classes(spec: Any) -> None:
     whose = np.repeat(np.arange(60), 3)

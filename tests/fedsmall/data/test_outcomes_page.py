@@ -4,6 +4,7 @@ import re
 import tomllib
 
 import numpy as np
+import pytest
 
 from fedsmall.methods import METHODS
 from fedsmall.sim import run
@@ -12,6 +13,7 @@ from tests import ROOT
 PAGE = (ROOT / "docs" / "outcomes.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_the_scenarios_of_the_page_run_and_predict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     variables: dict[str, object] = {}

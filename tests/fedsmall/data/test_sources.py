@@ -333,6 +333,7 @@ def test_the_full_susy_is_read_where_it_lies(tmp_path):
         build_federation(plan({"susy": "10Kn", "features": 18}), tmp_path)
 
 
+@pytest.mark.thorough
 def test_torchvision_can_be_imported_beside_any_torch():
     pytest.importorskip("PIL")
     from fedsmall.data.sources.public import import_torchvision

@@ -21,6 +21,7 @@ def predictions(draw):
     return p, positive
 
 
+@pytest.mark.thorough
 @given(predictions())
 def test_ranking_and_calibration_are_scikit_learns(made):
     p, positive = made
@@ -52,6 +53,7 @@ def test_curves_are_scikit_learns(made):
     assert np.allclose(pr.y[::-1], precision[:-1])
 
 
+@pytest.mark.thorough
 @given(predictions(), st.floats(0.05, 0.95))
 def test_what_happens_at_a_threshold_is_scikit_learns(made, threshold):
     p, positive = made

@@ -63,6 +63,7 @@ def of_scikit_learn(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str,
     return expected | ({"auc": np.mean(areas)} if areas else {})
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(
     classes=st.integers(2, 5),

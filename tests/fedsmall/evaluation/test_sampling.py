@@ -56,6 +56,7 @@ def test_equal_methods_on_one_test_set_are_told_apart_in_five_of_a_hundred_runs(
     assert false_rate(one_test_set, lambda a, b: NOTHING) > 0.3  # seeds alone
 
 
+@pytest.mark.thorough
 def test_equal_methods_on_test_sets_drawn_anew_are_told_apart_in_five_of_a_hundred_runs():
     def crossed(a, b):
         errors = [jackknife(without_groups(gap))[0] for gap in a.astype(float) - b]

@@ -52,6 +52,7 @@ def test_equal_runs_have_an_interval_without_width():
     assert interval([0.5, 0.5, 0.5]).width == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [8, 10])
 def test_a_null_comparison_rejects_at_its_level_or_less(n):
     rng = np.random.default_rng(n)
@@ -62,6 +63,7 @@ def test_a_null_comparison_rejects_at_its_level_or_less(n):
     assert np.mean(p <= 0.05) >= 0.01  # a test that never rejects would pass the line above
 
 
+@pytest.mark.thorough
 def test_sampled_sign_flips_reject_at_their_level():
     rng = np.random.default_rng(3)
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from fedsmall.data.splits import keep_back
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.stopping import best_round, check_stop, looks, loss_of, ran_dry
+from fedsmall.evaluation.stopping import best_round, check_stop, has_run_dry, looks, loss_of
 from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -94,9 +94,9 @@ def test_the_best_is_the_first_of_the_lowest_and_patience_counts_evaluations_tha
 
     assert best_round(judged(None, 0.5, 0.3, 0.3)) == 9
     assert best_round(judged(None)) is None
-    assert not ran_dry(patient(), judged(0.5, 0.3, None, 0.4))
-    assert ran_dry(patient(), judged(0.5, 0.3, None, 0.4, 0.3))
-    assert not ran_dry(patient(stop=None), judged(0.1, 0.2, 0.3, 0.4))
+    assert not has_run_dry(patient(), judged(0.5, 0.3, None, 0.4))
+    assert has_run_dry(patient(), judged(0.5, 0.3, None, 0.4, 0.3))
+    assert not has_run_dry(patient(stop=None), judged(0.1, 0.2, 0.3, 0.4))
 
 
 def test_the_loss_is_that_of_all_samples_together():

@@ -37,6 +37,7 @@ def drawn(draw: int, sites: int):
     return told(np.random.default_rng(draw), sites)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sites", [6, 20])
 def test_the_interval_holds_what_all_hospitals_have_on_average_nine_times_of_ten_or_oftener(sites: int) -> None:
     held = dict.fromkeys(("loss", "accuracy", "brier", "auc"), 0)

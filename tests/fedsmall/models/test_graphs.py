@@ -140,6 +140,7 @@ def test_a_graphs_prediction_does_not_depend_on_the_others_in_its_batch():
     torch.testing.assert_close(net(batch), alone)
 
 
+@pytest.mark.thorough
 def test_training_brings_a_network_much_nearer_to_graphs_it_has_not_seen():
     source, target = (torch.tensor(vectors(g), dtype=torch.float32) for g in generate(40, (8, 12), seed=0))
     torch.manual_seed(0)

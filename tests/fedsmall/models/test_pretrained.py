@@ -115,6 +115,7 @@ def test_a_head_is_scikit_learns_logistic_regression_on_the_features(weights: st
     np.testing.assert_allclose(probabilities, oracle.predict_proba(flat), atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_run_trains_a_head_and_its_package_needs_no_file(weights: str, tmp_path: Path) -> None:
     moved = tmp_path / "moved.safetensors"
     moved.write_bytes(Path(weights).read_bytes())

@@ -12,8 +12,8 @@ from fedsmall.methods import method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import check_real_sites
-from fedsmall.privacy.reading import apart, records_read
-from fedsmall.privacy.site_level import SHRINK, as_blur, blurred, check_private, privatise, privatise_one
+from fedsmall.privacy.reading import distances_to_others, records_read
+from fedsmall.privacy.site_level import SHRINK, add_blur, as_blur, check_private, privatise, privatise_one
 from fedsmall.wire import Arrays
 
 
@@ -42,7 +42,7 @@ def test_the_noise_is_kappa_times_as_long_as_the_update_of_each_model(kappa: flo
     sent["0.weight"] = received["0.weight"] + np.array([1.0, 0.1, 0.0], dtype=np.float32)[:, None, None]
     sent["0.bias"] = received["0.bias"]
 
-    out = blurred(sent, received, kappa, streams(3))
+    out = add_blur(sent, received, kappa, streams(3))
 
     for row in (0, 1):
         update = length(sent, received, row, "0.weight", "0.bias")
@@ -56,7 +56,7 @@ def test_noise_averages_out_over_sites() -> None:
     received = {"w": np.zeros((400, 50))}
     sent = {"w": rng.normal(size=(400, 50))}
 
-    out = blurred(sent, received, 1.0, streams(400))
+    out = add_blur(sent, received, 1.0, streams(400))
 
     assert np.abs((out["w"] - sent["w"]).mean(axis=0)).max() < 0.25
 
@@ -65,7 +65,7 @@ def test_a_running_variance_stays_above_zero_and_its_dtype_and_type_stay() -> No
     received = models(np.random.default_rng(0), 2)
     sent = {n: (a * 0.01).astype(a.dtype) for n, a in received.items()}
 
-    out = blurred(sent, received, 5.0, streams(2))
+    out = add_blur(sent, received, 5.0, streams(2))
 
     assert (out["1.running_var"] >= received["1.running_var"] / SHRINK * 0.999).all()
     assert {n: a.dtype for n, a in out.items()} == {n: a.dtype for n, a in sent.items()}
@@ -133,6 +133,6 @@ def test_a_record_is_as_large_as_what_sets_it_apart() -> None:
     mean = {"0.weight": images.mean(axis=0)[None], "0.bias": np.ones(1)}
 
     assert records_read(still, mean, images, 0.2).all()
-    assert apart(images)[0] == pytest.approx(3)
-    assert not records_read(still, mean, images, 0.2, apart(images))[0]
-    assert apart(images[:1])[0] == pytest.approx(np.linalg.norm(images[0]))
+    assert distances_to_others(images)[0] == pytest.approx(3)
+    assert not records_read(still, mean, images, 0.2, distances_to_others(images))[0]
+    assert distances_to_others(images[:1])[0] == pytest.approx(np.linalg.norm(images[0]))

@@ -22,8 +22,8 @@ from fedsmall.privacy.patient_level import (
     event_of,
     noise_for,
     protection_of,
+    reported_samples,
     steps_of,
-    told_samples,
 )
 from fedsmall.travel.journey import journey
 
@@ -59,6 +59,7 @@ def test_the_accountant_of_renyi_divergences_is_above_it_and_not_far(charge):
     assert epsilon_of([charge], 1e-5) <= renyi.get_epsilon(1e-5) <= 1.3 * epsilon_of([charge], 1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("charge", CHARGES[:3])
 def test_opacus_says_the_same_epsilon(charge):
@@ -88,6 +89,7 @@ def test_charges_of_several_runs_are_composed_and_their_order_is_nothing():
     assert epsilon_of([], 1e-5) == 0
 
 
+@pytest.mark.thorough
 @settings(max_examples=15)
 @given(st.floats(0.5, 10), st.floats(0.03, 1), st.integers(1, 2000))
 def test_a_site_finds_noise_that_keeps_the_promise_and_wastes_little(epsilon, rate, steps):
@@ -151,7 +153,7 @@ def test_the_lot_is_the_batch_of_the_recipe_where_the_plan_says_no_other():
     privacy = {"level": "patient", "clip": 1.0, "noise": 2.0}
 
     assert protection_of(plan_of(recipe=Recipe(batch=8), privacy=privacy), 80, 0, 4).rate == 0.1
-    assert told_samples(plan_of(), 80) == 16
+    assert reported_samples(plan_of(), 80) == 16
 
 
 @pytest.mark.parametrize("settings", [{}, {"permute_every": 1}, {"aggregate_every": 1}, {"random_schedule": True}])

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.public import breast_cancer
-from fedsmall.privacy.reading import layers_read, padded, read_from_stack, records_read
+from fedsmall.privacy.reading import layers_read, pad_records, read_from_stack, records_read
 from fedsmall.wire import Arrays
 
 
@@ -126,7 +126,7 @@ def test_many_updates_at_once_are_read_as_each_alone() -> None:
         first += count
     start, sent = ({n: np.stack([u[k][n] for u in updates]) for n in updates[0][0]} for k in (0, 1))
 
-    together = read_from_stack(start, sent, padded(sites))
+    together = read_from_stack(start, sent, pad_records(sites))
 
     assert together.shape == (3, 5)
     assert not together[0, 1:].any(), "a patient that is not there was read"

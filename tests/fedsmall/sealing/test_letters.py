@@ -23,7 +23,7 @@ from fedsmall.sealing.letters import (
     public,
     signed,
 )
-from fedsmall.sealing.roll import roll_digest, spoken
+from fedsmall.sealing.roll import digest_words, roll_digest
 
 SITES = ("bonn", "essen", "ulm")
 KEYS = {site: (os.urandom(32), os.urandom(SEED)) for site in SITES}
@@ -138,6 +138,6 @@ def test_the_roll_is_one_number_whatever_its_order_and_another_for_any_change():
     swapped = {**IDENTITIES, "bonn": IDENTITIES["ulm"], "ulm": IDENTITIES["bonn"]}
 
     assert roll_digest(again) == roll_digest(IDENTITIES)
-    assert spoken(again) == spoken(IDENTITIES)
-    assert len({spoken(roll) for roll in (IDENTITIES, fewer, swapped)}) == 3
-    assert [len(group) for group in spoken(IDENTITIES).split()] == [5] * 12
+    assert digest_words(again) == digest_words(IDENTITIES)
+    assert len({digest_words(roll) for roll in (IDENTITIES, fewer, swapped)}) == 3
+    assert [len(group) for group in digest_words(IDENTITIES).split()] == [5] * 12

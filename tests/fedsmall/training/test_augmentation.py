@@ -150,6 +150,7 @@ def _common(plan: Plan, federation: Federation) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array.copy())[None] for name, array in model.items()}
 
 
+@pytest.mark.thorough
 def test_the_programs_of_real_sites_come_to_the_same_bits(tmp_path: Any, monkeypatch: Any) -> None:
     plan = image_plan(dtype="float32")
     federation = build_federation(plan)

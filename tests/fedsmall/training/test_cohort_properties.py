@@ -75,6 +75,7 @@ def assert_alike(plan: Plan, task: Task, sizes: list[int], path: str, atol: floa
         np.testing.assert_allclose(told[name], array, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     task=TABLES,
@@ -90,6 +91,7 @@ def test_every_path_is_the_loop_on_tables(
     assert_alike(plan_of(*model, recipe, rule), task, sizes, path, 1e-10)
 
 
+@pytest.mark.thorough
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     model=st.sampled_from([("cnn", {"norm": "batch"}), ("cnn", {"norm": "group", "dropout": 0.3})]),

@@ -100,6 +100,7 @@ def test_squares_with_weight_decay_are_ridge_regression():
     np.testing.assert_allclose(model["0.weight"][0], expected.coef_, atol=1e-8)
 
 
+@pytest.mark.thorough
 def test_hazards_on_pooled_data_train_to_a_logistic_regression_of_each_interval():
     model = fitted(Task("t", (3,), 3, "hazard"), SEEN, rounds=6000, momentum=0.9)
 
@@ -111,6 +112,7 @@ def test_hazards_on_pooled_data_train_to_a_logistic_regression_of_each_interval(
         np.testing.assert_allclose(model["0.bias"][interval], expected.intercept_[0], atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_proportional_hazards_on_pooled_data_are_one_logistic_regression_of_person_periods():
     model = fitted(Task("t", (3,), 3, "hazard"), SEEN, "proportional", rounds=2500, momentum=0.9)
 
@@ -157,6 +159,7 @@ def test_proportional_odds_on_pooled_data_are_the_maximum_of_their_likelihood():
     np.testing.assert_allclose(cumulative(model["levels"]), -cuts, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_steps_that_differ_between_patients_fit_no_worse():
     model = fitted(Task("t", (3,), 4, "ordinal"), GRADES, rounds=6000, momentum=0.9)
 

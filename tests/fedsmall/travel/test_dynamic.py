@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.algorithm.dynamic import Coordinator, Taken, Weighed, asked_in_turn, squared_distances
+from fedsmall.algorithm.dynamic import Coordinator, Taken, Weighed, order_of_asking, squared_distances
 from fedsmall.wire import Arrays
 
 REFERENCE = {"0.weight": np.array([[1.0, -1.0], [0.5, 0.0]]), "0.bias": np.array([0.0, 2.0])}
@@ -84,6 +84,7 @@ def test_distances_of_small_floats_are_summed_in_float64():
     assert squared_distances(models, reference) == pytest.approx([3 * 2.0**-18])
 
 
+@pytest.mark.thorough
 @given(worlds, st.floats(0.01, 30.0))
 @settings(max_examples=200)
 def test_the_balanced_mean_is_within_the_bound_or_all_take_part(world, bound):
@@ -107,7 +108,7 @@ def test_nobody_is_asked_whose_model_is_not_needed(world, bound):
 
     if not taken.whole and taken.sites:
         violators, *others = sites.asked
-        turn = asked_in_turn(0, 1, sites.models.keys() - set(violators))
+        turn = order_of_asking(0, 1, sites.models.keys() - set(violators))
         assert [site for (site,) in others] == turn[: len(others)]
         for asked in range(len(others)):  # before the last came, the mean was beyond
             assert apart([sites.models[site] for site in [*violators, *turn[:asked]]]) > bound * (1 - 1e-9)
@@ -169,7 +170,7 @@ def test_as_many_violations_as_sites_make_the_next_average_whole_and_begin_the_c
 
 def test_a_site_that_is_asked_and_does_not_answer_is_passed_over():
     world = world_of_one_violator()
-    first, second, *_ = asked_in_turn(0, 1, world.models.keys() - {"site-1"})
+    first, second, *_ = order_of_asking(0, 1, world.models.keys() - {"site-1"})
     world.silent = {first}
 
     taken = world.settle(2.0)
@@ -212,6 +213,6 @@ def test_heavy_models_draw_the_mean():
 def test_who_is_asked_differs_from_round_to_round_and_not_with_the_order_of_names():
     names = [f"site-{number}" for number in range(9)]
 
-    assert asked_in_turn(0, 1, names) == asked_in_turn(0, 1, reversed(names))
-    assert asked_in_turn(0, 1, names) != asked_in_turn(0, 2, names)
-    assert sorted(asked_in_turn(0, 1, names)) == names
+    assert order_of_asking(0, 1, names) == order_of_asking(0, 1, reversed(names))
+    assert order_of_asking(0, 1, names) != order_of_asking(0, 2, names)
+    assert sorted(order_of_asking(0, 1, names)) == names

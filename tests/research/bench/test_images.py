@@ -44,6 +44,7 @@ def test_paths_that_do_not_come_to_one_loss_are_not_compared(few, monkeypatch):
         list(image_rows("cpu", None, models=("cnn",), sites=(2,)))
 
 
+@pytest.mark.thorough
 def test_models_that_do_not_fit_the_memory_are_a_line_and_the_others_are_measured(few, monkeypatch, capsys):
     monkeypatch.setattr("fedsmall.training.device.room_of", lambda device: 60_000_000)  # one ResNet-18 is 45 MB
 
@@ -64,6 +65,7 @@ def test_every_site_draws_images_of_its_own_and_none_twice(few):
     assert np.array_equal(federation_of(few, 1, images=30).train[0].x, first.x)
 
 
+@pytest.mark.thorough
 def test_images_are_those_of_cifar_10_where_they_are_at_hand_and_none_is_downloaded(tmp_path):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (6, 32, 32, 3), dtype=np.uint8), np.arange(6) % 10

@@ -90,6 +90,7 @@ def test_a_fault_of_our_own_engine_is_not_taken_for_a_missing_rival(monkeypatch:
         measure(little(WORKLOADS["E"], ("one by one",)), 1, "cpu")
 
 
+@pytest.mark.thorough
 def test_the_pace_of_later_contacts_stands_for_the_first() -> None:
     work = little(WORKLOADS["E"], ("cohort",))
     federation = work.federation()

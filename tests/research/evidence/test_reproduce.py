@@ -24,6 +24,7 @@ def made(tmp_path_factory):
     return item, result, base
 
 
+@pytest.mark.thorough
 def test_rows_are_the_runs_own_numbers(made):
     _, result, base = made
     rows = json.loads((base / "runs" / "run" / "summary.json").read_text())
@@ -171,6 +172,7 @@ def test_a_claim_on_other_data_is_asked_for_its_sign_alone(made, tmp_path):
     assert {row.verdict for row in rows.values() if row.published is not None} == {"not comparable"}
 
 
+@pytest.mark.thorough
 def test_a_varied_item_has_rows_for_each_value_and_privacy_has_its_epsilon(tmp_path):
     item = Item(
         name="fig3",

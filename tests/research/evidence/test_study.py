@@ -108,6 +108,7 @@ def test_discoveries_are_those_of_benjamini_and_hochberg():
     assert [one.word for one in judge(found, "same")] == ["pays", "pays", "undecided", "pays"]
 
 
+@pytest.mark.thorough
 def test_the_section_is_empty_without_a_study_and_counts_its_cells_with_one(tmp_path):
     assert section(tmp_path) == ""
 
@@ -119,6 +120,7 @@ def test_the_section_is_empty_without_a_study_and_counts_its_cells_with_one(tmp_
     assert (tmp_path / "study-same.svg").is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("optimizer", ["SGD", "mini-batch SGD", "Adam, moments travel", "Adam, moments reset"])
 @pytest.mark.parametrize("index", range(len(METHODS)))
 def test_the_short_simulation_ends_with_the_model_of_an_engine(optimizer, index):

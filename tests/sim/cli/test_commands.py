@@ -32,6 +32,7 @@ def table(folder: Path, rows: str, header: str = "a,b,y") -> Path:
 GOOD_ROWS = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(60))
 
 
+@pytest.mark.thorough
 def test_a_run_prints_its_table_and_writes_its_report(fedsmall, tmp_path):
     code, said, complained = fedsmall("run", write(tmp_path, FAST), "--engine", "inprocess", "--out", "out")
 
@@ -44,6 +45,7 @@ def test_a_run_prints_its_table_and_writes_its_report(fedsmall, tmp_path):
     assert len(json.loads((tmp_path / "out" / "summary.json").read_text())) == 5
 
 
+@pytest.mark.thorough
 def test_a_run_without_out_gets_a_folder_of_its_own_each_time(fedsmall, tmp_path):
     path = write(tmp_path, FAST)
 
@@ -60,6 +62,7 @@ def commands_on(page: Path) -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith("fedsmall ")]
 
 
+@pytest.mark.thorough
 def test_every_command_that_a_report_shows_can_be_run(fedsmall, tmp_path):
     path = write(tmp_path, table(tmp_path, GOOD_ROWS).read_text().partition("[[method]]")[0] + METHOD)
     for name in ("NEW.csv", "new-patients.csv"):
@@ -77,6 +80,7 @@ def test_every_command_that_a_report_shows_can_be_run(fedsmall, tmp_path):
     assert "load(&#34;my studies/first/packages/" in (tmp_path / "my studies/first/report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_report_is_made_again_and_runs_are_compared(fedsmall, small_run, tmp_path):
     code, said, _ = fedsmall("compare", small_run.folder, "--out", "both")
 
@@ -92,6 +96,7 @@ def test_ones_own_csv_runs(fedsmall, tmp_path):
     assert "FedDC" in said
 
 
+@pytest.mark.thorough
 def test_a_model_of_ones_own_is_found_beside_the_scenario(fedsmall, tmp_path):
     (tmp_path / "my_models.py").write_text(
         "from torch import nn\n\ndef tiny(task):\n    return nn.Linear(task.input_shape[0], task.outputs)\n"
@@ -104,6 +109,7 @@ def test_a_model_of_ones_own_is_found_beside_the_scenario(fedsmall, tmp_path):
     assert "FedDC" in said
 
 
+@pytest.mark.thorough
 def test_one_class_only_at_a_site_is_a_note_and_no_error(fedsmall, tmp_path):
     path = write(tmp_path, FAST.replace("samples_per_site = 4", "samples_per_site = 1"))
 
@@ -118,6 +124,7 @@ def table_of(said: str, label: str) -> list[str]:
     return [line for line in said.splitlines() if label in line and " s left" not in line]
 
 
+@pytest.mark.thorough
 def test_workers_share_the_sites_of_a_plan(fedsmall, tmp_path):
     path = write(tmp_path, FAST)
 
@@ -157,6 +164,7 @@ def test_a_device_that_is_not_here_is_one_line_before_anything_trains(fedsmall, 
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_device_names_it_in_its_record(fedsmall, tmp_path):
     code, _, complained = fedsmall("run", write(tmp_path, FAST), "--device", "auto", "--out", "out")
 
@@ -481,6 +489,7 @@ def test_every_command_of_the_table_can_be_asked_for_help(fedsmall):
     assert app.registered_callback is not None
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_a_readable_partial_run(tmp_path):
     path = write(tmp_path, FAST.replace("rounds = 3", "rounds = 4000"))
     root = ROOT

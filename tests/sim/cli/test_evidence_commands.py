@@ -62,6 +62,7 @@ def test_an_unknown_profile_stops_before_anything_is_run(capsys, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.thorough
 def test_a_search_is_written_down_whole_and_every_method_had_the_same_budget(capsys, tmp_path):
     (tmp_path / "small.toml").write_text(SCENARIO)
     search = tmp_path / "search.csv"

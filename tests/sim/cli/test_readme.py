@@ -44,6 +44,7 @@ def test_the_two_commands_at_the_top_are_in_the_makefile():
         assert re.search(rf"^{target}: \$\(READY\)", makefile, re.MULTILINE)
 
 
+@pytest.mark.thorough
 def test_the_scenario_for_ones_own_table_runs(fedsmall, tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{a:.2f},{b:.2f},{'ill' if a + b > 0 else 'well'}" for a, b in rng.normal(size=(160, 2))]

@@ -242,6 +242,7 @@ def test_a_scenario_may_begin_with_the_mark_of_utf_8(tmp_path: Path) -> None:
     assert read(tmp_path / "s.toml")["name"] == "K\u00f6ln"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", GOOD)
 def test_what_is_small_runs(case: str, world: Run) -> None:
     assert world(GOOD[case])[0] == 0

@@ -7,6 +7,7 @@ pytest.importorskip("gmpy2")
 import pandas
 
 
+@pytest.mark.thorough
 def test_the_sample_is_two_tables_and_a_scenario_that_runs(fedsmall, tmp_path):
     assert fedsmall("columns", "sample")[0] == 0
     for name in ("hospital.csv", "laboratory.csv"):  # fewer patients are quicker

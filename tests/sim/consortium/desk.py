@@ -15,7 +15,7 @@ from flwr.app import Message
 from fedsmall.clients import relay
 from fedsmall.clients.station import Station
 from fedsmall.ends import signer
-from fedsmall.frames import from_frame, joined, to_frame
+from fedsmall.frames import from_frame, join_pieces, to_frame
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs, sample_data
@@ -140,9 +140,9 @@ class Wire:
 
     def _answered(self, order: Message) -> str:
         key, name = number_message(order), self.at[order.metadata.dst_node_id]
-        frame = joined(pack(order.content)[0].config_records.values())
+        frame = join_pieces(pack(order.content)[0].config_records.values())
         reply = relay.answer_of(order, frame, name, signer(self.desk.site(name).key))
         if not reply.has_error():
-            reply.content = unpack(joined(reply.content.config_records.values()))
+            reply.content = unpack(join_pieces(reply.content.config_records.values()))
         self.came[key] = reply
         return key

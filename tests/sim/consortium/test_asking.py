@@ -40,6 +40,7 @@ def questions(desk, run):
     return each[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_asks_for_all_in_the_roll_call_and_once_more_only_to_scale(desk, case):
     settings, asked, told = CASES[case]

@@ -58,6 +58,7 @@ def own(folder, site, run="trial"):
     return own_evaluation(run_folder(folder / site / "runs", run))
 
 
+@pytest.mark.thorough
 def test_the_folder_is_read_as_that_of_a_simulation(home, played):
     real = read(home)
 
@@ -128,6 +129,7 @@ def test_the_model_predicts_what_the_simulations_does(folder, home, played, tmp_
     assert np.abs(real["p_benign"] - simulated["p_benign"]).max() < 1e-6
 
 
+@pytest.mark.thorough
 def test_compare_puts_it_beside_its_simulation(home, played, capsys, tmp_path):
     code, told, _ = fedsmall(capsys, "compare", home, played.folder, "--out", tmp_path / "both")
 
@@ -153,6 +155,7 @@ def test_a_simulation_of_other_patients_is_another_table(folder, home, tmp_path)
     assert len(merge([read(home), read(tmp_path / "o")])) == 2
 
 
+@pytest.mark.thorough
 def test_a_hospital_whose_policy_lets_no_sums_be_told_is_named(tmp_path, monkeypatch):
     home = real_run(tmp_path, plan_of(), monkeypatch, policy="judge = false\n")
 

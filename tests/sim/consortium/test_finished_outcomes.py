@@ -77,6 +77,7 @@ def home(folder, plan):
         return real_run(folder, plan, patch, data=data)
 
 
+@pytest.mark.thorough
 def test_the_bits_and_the_metrics_are_those_of_the_simulation(home, plan, kind):
     played = run_plan(plan, build_federation(plan), "inprocess")
 
@@ -108,6 +109,7 @@ def test_sites_were_told_what_they_agreed_on_in_one_message(home, kind):
     assert len(scaling["mean"]) == (2 if kind in ("grades", "labels") else 3)  # two features, and what is predicted
 
 
+@pytest.mark.thorough
 def test_the_page_of_the_run_is_in_the_unit_of_the_outcome(home, kind):
     text = html.unescape(page([read(home)], "t"))
 
@@ -118,6 +120,7 @@ def test_the_page_of_the_run_is_in_the_unit_of_the_outcome(home, kind):
     assert "There is no confusion matrix" not in text
 
 
+@pytest.mark.thorough
 def test_a_hospitals_own_page_shows_its_own_patients(folder, home, kind):
     own = own_run(folder / "essen", Policy(), "essen", "trial")
     evaluation = own_evaluation(run_folder(folder / "essen" / "runs", "trial"))

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from fedsmall.clients.letters import check_identities
 from fedsmall.errors import PlanError
 from fedsmall.sealing.letters import LetterError, name_of
-from fedsmall.sealing.roll import known_identities, roll_digest, spoken
+from fedsmall.sealing.roll import digest_words, known_identities, roll_digest
 from fedsmall.sim.cli.consortium import app as consortium
 from fedsmall.sim.cli.site import app as site
 from fedsmall.sim.consortium import keys, members, runs
@@ -91,7 +91,7 @@ def test_both_ends_show_the_roll_with_one_number_to_read_to_each_other(folder):
 
     assert [code for code, _ in shown] == [0, 0]
     for _, words in shown:
-        assert spoken(roll) in words.replace("\n", " ")
+        assert digest_words(roll) in words.replace("\n", " ")
         assert f'roll = "sha256:{roll_digest(roll)}"' in words.replace("\n", "")
     assert known_identities(home) == roll
 

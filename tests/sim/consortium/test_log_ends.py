@@ -58,6 +58,7 @@ def forge(path, change, always=()):
         AuditLog(path).write(line["event"], **told)
 
 
+@pytest.mark.thorough
 def test_an_undisturbed_run_has_nothing_to_find_and_the_bits_of_a_simulation(desk):
     plan = plan_of()
     here = plan.model_copy(update={"task": {**plan.task, "csv": str(desk.data["essen"].parent)}})

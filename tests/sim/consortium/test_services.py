@@ -22,6 +22,7 @@ def test_there_is_one_for_every_long_lived_command():
     assert [path.stem for path in UNITS] == [f"fedsmall-{n}" for n in ("dashboard", "network", "server", "station")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["server", "dashboard", "station", "network"])
 def test_a_unit_starts_a_command_that_there_is_and_gains_no_rights(name):
     one = service(name)

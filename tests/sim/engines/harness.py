@@ -13,7 +13,7 @@ from flwr.app import Message, RecordDict
 from fedsmall.clients.client_app import app
 from fedsmall.clients.site_data import give_federation
 from fedsmall.data.federation import Federation, Samples, Task
-from fedsmall.frames import header_and_block, joined
+from fedsmall.frames import header_and_block, join_pieces
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
@@ -188,7 +188,7 @@ class Weighed(InProcessGrid):
         if not array_records(content):
             return  # the roll call
         packed, size = run_grid.pack(content)
-        _, block = header_and_block(joined(packed.config_records.values()))
+        _, block = header_and_block(join_pieces(packed.config_records.values()))
         self.frames += size
         self.arrays += len(block) - 8 - int.from_bytes(block[:8], "little")  # safetensors: a length, JSON, numbers
 

@@ -10,7 +10,7 @@ from flwr.app import Message
 from fedsmall.clients import relay
 from fedsmall.clients.station import Station
 from fedsmall.data.standardise import Sums, agree
-from fedsmall.frames import from_frame, joined, to_frame
+from fedsmall.frames import from_frame, join_pieces, to_frame
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, SITES, SUMS, TELL
 from fedsmall.sim.engines.inprocess import LocalGrid, number_message
@@ -75,5 +75,5 @@ class Stations(LocalGrid):
         reply = relay.relay(order)
         order.content = content
         if not reply.has_error():
-            reply.content = unpack(joined(reply.content.config_records.values()))
+            reply.content = unpack(join_pieces(reply.content.config_records.values()))
         return reply

@@ -20,7 +20,7 @@ from fedsmall.sim.runs.chosen import choose_packages
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
-from fedsmall.training.distillation import distillation, perturbed, soft_answers
+from fedsmall.training.distillation import distillation, perturb_rows, soft_answers
 from fedsmall.training.gradients import LOSSES
 from fedsmall.training.trees import cohort_for
 from tests.sim.engines.harness import federation_of, plan_of
@@ -59,8 +59,8 @@ def test_the_slope_of_a_soft_loss_is_its_gradient(soft: str, width: int) -> None
 def test_perturbed_rows_are_the_sites_own_and_mixtures_between_them(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
-    rows = perturbed(x, np.random.default_rng(1), copies=3, noise=0)
-    noised = perturbed(x, np.random.default_rng(1), copies=3, noise=0.5)
+    rows = perturb_rows(x, np.random.default_rng(1), copies=3, noise=0)
+    noised = perturb_rows(x, np.random.default_rng(1), copies=3, noise=0.5)
 
     np.testing.assert_array_equal(rows[: len(x)], x)
     assert rows.shape == (4 * len(x), *shape[1:])

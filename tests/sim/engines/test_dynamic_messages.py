@@ -77,6 +77,7 @@ def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_all_messages() ->
     assert 0 in weighed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plan", [ROUNDLY, NOW_AND_THEN])
 def test_real_sites_have_the_bits_of_a_simulation(plan: Plan, tmp_path, monkeypatch) -> None:
     federation = federation_of(plan)
@@ -104,6 +105,7 @@ def test_a_site_that_keeps_its_model_writes_down_that_nothing_left(tmp_path, mon
     assert sent[4]["arrays"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("plan", [ROUNDLY, NOW_AND_THEN])
 def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(plan: Plan, tmp_path, monkeypatch) -> None:
     names = federation_of(plan).names
@@ -244,6 +246,7 @@ def test_what_training_remembers_and_a_model_that_stays_do_not_mix() -> None:
     assert StayingMemory(Here()).read_kept() is None
 
 
+@pytest.mark.thorough
 def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) -> None:
     known: dict[str, tuple[Arrays, int]] = {}  # by site: what it was sent last, and its steps since
     checked, means = [], []
@@ -281,6 +284,7 @@ def test_a_site_that_keeps_to_another_model_says_that_it_forgot() -> None:
     assert [(event["t"], event["site"], event["kind"]) for event in outcome.events] == [(6, "site-001", "forgot")]
 
 
+@pytest.mark.thorough
 def test_orders_name_the_round_of_the_last_model_that_all_had() -> None:
     named = {}
 

@@ -133,6 +133,7 @@ def test_the_server_reads_nobody_from_models_that_it_does_not_see(
     assert which == "FedAvg" or told["neighbours"] > 0, "a seal hides nothing from who opens it"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "more",
     [

@@ -64,6 +64,7 @@ def test_where_folds_are_empty_it_knows_nothing_of_its_own_either() -> None:
     assert len(found) >= 50
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loop", [in_process, often_silent])
 @pytest.mark.parametrize("case", ["two sites that hand on", "moments that travel", "some of the sites"])
 def test_nor_does_it_where_sites_are_silent(loop: Any, case: str) -> None:
@@ -72,6 +73,7 @@ def test_nor_does_it_where_sites_are_silent(loop: Any, case: str) -> None:
     assert leaks(plan, loop) == all_but_own(plan.method.validation.routes)
 
 
+@pytest.mark.thorough
 def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> None:
     plan, runs = CASES["moments that travel"], iter(range(99))
 
@@ -112,6 +114,7 @@ def test_what_is_expected_is_scikit_learns_on_the_pooled_out_of_fold_predictions
     assert values["accuracy"] == accuracy_score(y, p.argmax(axis=1))
 
 
+@pytest.mark.thorough
 def test_patients_who_took_no_part_are_judged_as_they_will_be_and_not_as_those_who_did() -> None:
     plan = of_samples(5, 3, rounds=150, samples_per_site=12, recipe=plan_of().recipe.model_copy(update={"lr": 0.5}))
     said, is_so, learnt = [], [], []
@@ -147,6 +150,7 @@ def loss_of(trainer: Any, model: Any, samples: Any) -> float:
 # Real sites.
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sites", [1, 2, 3])
 def test_real_sites_expect_the_bits_of_a_simulation(sites: int, tmp_path, monkeypatch) -> None:
     settings = {"permute_every": 1, "aggregate_every": 2}

@@ -49,6 +49,7 @@ def plan_of(rounds: int = 8) -> Plan:
     )
 
 
+@pytest.mark.thorough
 def test_real_sites_programs_send_a_head_and_hold_the_whole(tmp_path: Path, monkeypatch: Any) -> None:
     plan = plan_of()
     federation = build_federation(plan)
@@ -81,6 +82,7 @@ def test_ray_has_the_bits_of_this_process() -> None:
         np.testing.assert_array_equal(array, there[name], err_msg=name)
 
 
+@pytest.mark.thorough
 def test_the_folder_of_a_real_run_has_the_whole_model(tmp_path: Path, monkeypatch: Any) -> None:
     plan = real_plan_of(f'model="{HERE}:frozen_table"', "model_options={}")
 

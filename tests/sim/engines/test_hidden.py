@@ -37,6 +37,7 @@ SUMMED = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SUMMED)
 def test_sums_are_the_same_on_a_stack_and_with_messages_and_near_the_clear_run(name: str) -> None:
     settings = SETTINGS.get(name, {})
@@ -58,6 +59,7 @@ def test_sealed_models_are_those_of_the_clear_run_to_the_bit() -> None:
     assert_equal_bits(batched(sealed).model or {}, batched(clear).model or {})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [SEALED, SECURE], ids=["sealed", "secure"])
 @pytest.mark.parametrize(
     ("name", "settings"),
@@ -138,6 +140,7 @@ def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
             run()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [SEALED, BOTH], ids=["sealed", "both"])
 def test_a_hidden_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go(
     tmp_path: Path, hidden: dict[str, Any]

@@ -85,6 +85,7 @@ def test_every_subject_is_at_one_hospital_and_wants_its_resolution(federation):
     assert federation.test_samples == 8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WORKING)
 def test_the_cohort_engine_is_the_client_called_site_by_site(federation, name):
     plan = plan_of(name, evaluate_every=1)
@@ -137,6 +138,7 @@ class Listening(InProcessGrid):
         return replies
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["FedDC", "RepTreeFL", "FedDyn"])
 def test_private_layers_are_in_the_sites_memory_and_never_on_the_wire(federation, name):
     plan = plan_of(name)
@@ -153,6 +155,7 @@ def test_private_layers_are_in_the_sites_memory_and_never_on_the_wire(federation
     assert any("conv3" in key for key in kept)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["FedDC", "FedDyn", "RepTreeFL"])
 def test_real_sites_that_restart_at_every_contact_give_the_bits_of_a_simulation(
     federation, name, tmp_path, monkeypatch
@@ -167,6 +170,7 @@ def test_real_sites_that_restart_at_every_contact_give_the_bits_of_a_simulation(
     assert judged(real) == judged(simulated)
 
 
+@pytest.mark.thorough
 def test_a_site_that_forgot_its_layers_would_be_judged_otherwise(federation, tmp_path, monkeypatch):
     plan = plan_of()
     grid = Stations(tmp_path, federation.names, monkeypatch)
@@ -184,6 +188,7 @@ def test_sites_that_differ_in_what_they_share_are_found_at_the_roll_call(federat
         conduct(plan, Stations(tmp_path, federation.names, monkeypatch))
 
 
+@pytest.mark.thorough
 def test_a_tree_of_depth_0_is_plain_averaging_to_the_bit(federation):
     flat = plan_of("RepTreeFL", {"tree": {"depth": 0}})
 
@@ -214,6 +219,7 @@ def test_sites_of_one_task_with_heads_of_their_own_are_judged_on_the_common_test
         np.testing.assert_allclose(array, records[1].model[key], rtol=0, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_a_run_reports_the_sites_own_models_and_says_so(fedsmall, tmp_path):
     settings = [
         "--set",
@@ -241,6 +247,7 @@ def test_a_run_reports_the_sites_own_models_and_says_so(fedsmall, tmp_path):
     assert "judged on 4 test samples" in page
 
 
+@pytest.mark.thorough
 def test_what_needs_one_whole_model_says_so():
 
     mlp = {"sites": [{"name": "mlp", "hidden": [4, width]} for width in (2, 3)], "shared": ["0"]}

@@ -133,6 +133,7 @@ def test_one_model_goes_round_a_ring_without_a_server(loss: float) -> None:
     assert (len(met) == 19) == (loss == 0)
 
 
+@pytest.mark.thorough
 def test_an_average_is_of_all_that_were_trained_since_the_last_wherever_they_are(monkeypatch) -> None:
     trained: set[int] = set()
     late, waiting = [], []

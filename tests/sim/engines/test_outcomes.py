@@ -88,6 +88,7 @@ METHODS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_same_on_a_stack_and_with_messages(kind, name):
@@ -212,6 +213,7 @@ def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
     ).run()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["FedDC", "RepTreeFL"])
 def test_real_sites_programs_give_the_bits_of_a_simulation(kind, name, tmp_path, monkeypatch):

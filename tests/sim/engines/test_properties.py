@@ -1,7 +1,7 @@
 """What holds for every plan: one table of plans (:mod:`tests.sim.engines.plans`), and six properties of a run.
 
 Quick tests take plans that cover the table: for the first property every pair of features that any plan has (a row of
-:data:`fedsmall.features.FEATURES` is a feature), for the others every feature. All other plans are slow tests.
+:data:`fedsmall.features.FEATURES` is a feature), for the others every feature. All others run with the thorough tests.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def features_of(plan: Plan) -> set[str]:
 
 
 def covering(plans: dict[str, Plan], count: int) -> list[Any]:
-    """All plans as parameters: a cover of every ``count`` features that a plan has together is quick, the rest slow."""
+    """All plans as parameters: a cover of every ``count`` features that a plan has together is quick."""
     found = {name: set(combinations(sorted(features_of(plan)), count)) for name, plan in plans.items()}
     left, quick = set().union(*found.values()), set()
     while left:
@@ -53,7 +53,7 @@ def covering(plans: dict[str, Plan], count: int) -> list[Any]:
         quick.add(best)
         left -= found[best]
     return [
-        pytest.param(plan, id=name, marks=() if name in quick else pytest.mark.slow) for name, plan in plans.items()
+        pytest.param(plan, id=name, marks=() if name in quick else pytest.mark.thorough) for name, plan in plans.items()
     ]
 
 

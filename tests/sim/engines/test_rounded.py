@@ -123,6 +123,7 @@ BROKEN: dict[str, Callable[[dict[str, np.ndarray]], object]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", BROKEN)
 @pytest.mark.parametrize("part", [MODEL, CARRIED])
 def test_a_reply_that_cannot_be_read_is_set_aside_and_named(how: str, part: str, monkeypatch) -> None:
@@ -208,6 +209,7 @@ def cut_off(case: str, t: int, how: str) -> tuple[Any, Cut]:
     return loop.run(), grid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["FedDC, a tenth", "FedAvg, a tenth", "a third, Adam travels"])
 @pytest.mark.parametrize("t", [2, 4])
 def test_an_answer_that_was_lost_has_happened_for_nobody(case: str, t: int) -> None:
@@ -305,6 +307,7 @@ SPOILT: dict[str, Callable[[dict[str, np.ndarray]], object]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", SPOILT)
 def test_changes_that_cannot_be_read_are_set_aside_and_named(how: str, monkeypatch) -> None:
     loop = loop_of(CASES["FedDC, a tenth"].model_copy(update={"evaluate_every": None}))

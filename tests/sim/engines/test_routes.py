@@ -127,12 +127,14 @@ def test_a_route_knows_all_folds_but_its_own(case: str) -> None:
     assert leaks(plan) == all_but_own(plan.method.validation.routes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loop", [in_process, often_silent])
 def test_nor_does_it_where_sites_are_silent(loop: Any) -> None:
     for case in ("averages now and then", "some of the sites"):
         assert leaks(CASES[case].model_copy(update={"rounds": 12}), loop) == all_but_own(3)
 
 
+@pytest.mark.thorough
 def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> None:
     plan, runs = CASES["averages now and then"], iter(range(99))
 
@@ -192,6 +194,7 @@ def test_sites_of_too_few_samples_tell_nothing_of_them() -> None:
     assert [evaluated(plan, engine).evaluations[-1].validation for engine in ("cohort", "inprocess")] == [{}, {}]
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_resumed_expects_the_same(tmp_path) -> None:
     plan = routes_of(
         "FedDC", NOW_AND_THEN, rounds=30, evaluate_every=3, recipe=Recipe(lr=2.0), stop=EarlyStop(patience=2),
@@ -259,6 +262,7 @@ def real(**changes: Any) -> Plan:
     return routes_of("FedDC", settings, **(more | changes))
 
 
+@pytest.mark.thorough
 def test_real_sites_expect_the_bits_of_a_simulation(tmp_path, monkeypatch) -> None:
     plan = real()
     federation = federation_of(plan)
@@ -289,6 +293,7 @@ def test_a_site_whose_policy_forbids_it_says_so_at_the_roll_call(tmp_path, monke
     assert (words, arrays) == ({"error": said}, {})
 
 
+@pytest.mark.thorough
 def test_real_sites_below_the_floor_of_their_policy_tell_nothing(tmp_path, monkeypatch) -> None:
     plan = real(rounds=3)
     grid = Stations(tmp_path, federation_of(plan).names, monkeypatch)

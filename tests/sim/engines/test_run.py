@@ -83,6 +83,7 @@ def test_evaluating_changes_no_bit_of_the_model():
     assert digest(models[0]) == digest(models[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", [Recipe(optimizer="adam", lr=0.01), Recipe(lr=0.05, momentum=0.9)])
 def test_moments_travel_with_their_model_and_resetting_them_is_another_run(recipe):
     travelling = plan_of(recipe=recipe)
@@ -123,6 +124,7 @@ def test_ray_and_this_process_give_the_same_bits(name):
     assert here.bytes_sent == there.bytes_sent
 
 
+@pytest.mark.thorough
 def test_privacy_clips_and_noises_what_leaves_and_reports_what_it_cost():
     privacy = {"clip": 0.5, "noise": 1.0}
     private = plan_of(method=method("FedDC", aggregate_every=4, privacy=privacy))

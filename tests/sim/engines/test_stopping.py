@@ -103,6 +103,7 @@ def test_what_sites_keep_back_decides_and_nothing_else_of_it_is_in_the_model() -
     assert_equal_bits(*models)
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_resumed_ends_at_the_same_round_with_the_same_bits(tmp_path: Path) -> None:
     plan = CASES["FedDC, not evaluated when it averages"]
     federation = federation_of(plan)
@@ -151,6 +152,7 @@ def conduct(plan: Plan, grid: Stations) -> Outcome:
     return outcome
 
 
+@pytest.mark.thorough
 def test_real_sites_end_with_the_bits_of_a_simulation_and_keep_the_model_themselves(tmp_path, monkeypatch) -> None:
     plan = real()
     federation = federation_of(plan)
@@ -171,6 +173,7 @@ def test_real_sites_end_with_the_bits_of_a_simulation_and_keep_the_model_themsel
     assert (stored.package.rounds, stored.package.contacts) == (outcome.chosen, outcome.chosen)
 
 
+@pytest.mark.thorough
 def test_of_what_it_keeps_back_a_site_tells_a_count_and_a_loss_above_the_floor_of_its_policy(
     tmp_path, monkeypatch
 ) -> None:

@@ -69,6 +69,7 @@ def by_split(seed: int) -> tuple[float, float]:
     return last.extra["held"]["common"]["loss"], last.common["loss"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", [by_routes, by_split])
 def test_routes_are_right_about_unseen_hospitals_and_a_split_within_sites_is_not(way) -> None:
     said, is_so = np.array([way(seed) for seed in range(SEEDS)]).T

@@ -55,6 +55,7 @@ def test_the_batched_engine_and_messages_agree(plan: Plan) -> None:
         assert np.abs(array - start[name]).max() > 1e-4
 
 
+@pytest.mark.thorough
 def test_real_sites_programs_give_the_bits_of_a_simulation(plan: Plan, tmp_path: Path, monkeypatch: Any) -> None:
     plan = plan.model_copy(update={"dtype": "float32"})
     simulated = run_plan(plan, build_federation(plan), "inprocess")

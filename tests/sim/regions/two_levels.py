@@ -15,7 +15,7 @@ from fedsmall.clients import relay
 from fedsmall.clients.region_desk import RegionDesk
 from fedsmall.clients.station import Station
 from fedsmall.data.federation import Federation
-from fedsmall.frames import from_frame, joined, to_frame
+from fedsmall.frames import from_frame, join_pieces, to_frame
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN as RUN_KEY
@@ -85,10 +85,10 @@ class Programs(LocalGrid):
 
     def _through(self, order: Message) -> Message:
         number_message(order)
-        frame = joined(pack(order.content)[0].config_records.values())
+        frame = join_pieces(pack(order.content)[0].config_records.values())
         reply = relay.answer_of(order, frame, self.at[order.metadata.dst_node_id])
         if not reply.has_error():
-            reply.content = unpack(joined(reply.content.config_records.values()))
+            reply.content = unpack(join_pieces(reply.content.config_records.values()))
         return reply
 
 

@@ -83,6 +83,7 @@ def shown(folder):
     return text, {title: [r for r in rows if r] for title, rows in Tables(text).rows.items()}, saved
 
 
+@pytest.mark.thorough
 def test_errors_at_every_threshold_are_scikit_learns(shown, folder):
     _, tables, saved = shown
     p, y = saved["FedDC/3/probabilities"][:, 1], saved["FedDC/3/labels"]
@@ -178,6 +179,7 @@ def test_the_page_names_question_classes_and_parts(shown):
     assert text.count("TRIPOD+AI") >= 2
 
 
+@pytest.mark.thorough
 def test_several_classes_are_shown_each_against_the_rest(tmp_path):
     asked = {"name": "arrays", "classes": [0, 1, 2]}
     whole = made(tmp_path, sites=hospitals(3), task=asked, methods=["FedDC"])
@@ -198,6 +200,7 @@ def test_several_classes_are_shown_each_against_the_rest(tmp_path):
     assert parser.open == []
 
 
+@pytest.mark.thorough
 def test_folds_are_shown_together_each_on_what_it_has_not_seen(tmp_path):
     whole = made(tmp_path, sites=hospitals(each=30), folds=3, methods=["FedDC"])
 
@@ -207,12 +210,14 @@ def test_folds_are_shown_together_each_on_what_it_has_not_seen(tmp_path):
     assert len(shown.said.y) == 90
 
 
+@pytest.mark.thorough
 def test_a_number_in_the_scenario_is_the_chosen_threshold(tmp_path):
     whole = made(tmp_path, sites=hospitals(), threshold=0.25, methods=["FedDC"])
 
     assert clinical(whole).thresholds[0] == ("as the scenario says", 0.25)
 
 
+@pytest.mark.thorough
 def test_an_older_folder_opens_in_report_and_compare(folder, tmp_path, fedsmall):
     old = tmp_path / "old"
     shutil.copytree(folder, old)
@@ -235,6 +240,7 @@ def test_an_older_folder_opens_in_report_and_compare(folder, tmp_path, fedsmall)
     assert fedsmall("compare", old, folder, "--out", "beside")[0] == 0
 
 
+@pytest.mark.thorough
 def test_a_comparison_has_the_clinical_half_too(folder):
     both = merge([read(folder), read(folder)])
 

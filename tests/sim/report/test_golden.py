@@ -105,6 +105,7 @@ def said(run: Run) -> str:
     return shown.getvalue()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TABLES)
 def test_the_page_and_the_terminal_say_what_they_said(name, tmp_path):
     asked = {key: value for key, value in (SMALL | TABLES[name]).items() if value is not None}
@@ -113,6 +114,7 @@ def test_the_page_and_the_terminal_say_what_they_said(name, tmp_path):
     check(name, said(run) + text_of(page([read(run.folder)], name)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_of_another_outcome_says_what_it_said(kind):
     source, model = KINDS[kind]
@@ -123,6 +125,7 @@ def test_the_page_of_another_outcome_says_what_it_said(kind):
     check(kind, text_of(page([run], kind)))
 
 
+@pytest.mark.thorough
 def test_the_pages_of_a_run_over_real_sites_say_what_they_said(tmp_path, monkeypatch):
     home = real_run(tmp_path, plan_of(), monkeypatch)
 

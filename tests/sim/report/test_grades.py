@@ -46,6 +46,7 @@ def first_of(run):
     return next(one for one in run.done if one.label == "FedDC" and one.plan.seed == 0)
 
 
+@pytest.mark.thorough
 def test_what_is_shown_is_what_the_run_measured_and_what_scikit_learn_finds(run):
     shown, said = grades(read(run.folder)), run.predictions_of(first_of(run))
 
@@ -97,6 +98,7 @@ def test_predictions_in_python_have_a_column_for_each_grade(run, tmp_path):
     assert set(table["class"]) <= set(sources.GRADES)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("form", ["torchscript", "onnx"])
 def test_a_file_for_other_programs_says_the_same(run, form, tmp_path):

@@ -46,6 +46,7 @@ def report(capsys, folder, *words):
     return ended.value.code, told.out, told.err
 
 
+@pytest.mark.thorough
 def test_what_left_is_what_the_log_says(folder):
     own = own_run(folder / "essen", Policy(), "essen", "trial")
 
@@ -94,6 +95,7 @@ def test_nothing_leaves_for_it_and_no_other_hospital_is_on_it(folder):
     assert str(folder) not in text
 
 
+@pytest.mark.thorough
 def test_the_command_writes_one_page_and_never_over_another(folder, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -138,6 +140,7 @@ def test_a_log_that_was_changed_is_said_first(folder, tmp_path):
     assert "Nothing was changed" not in text
 
 
+@pytest.mark.thorough
 def test_the_budget_of_patients_is_told_at_home_and_counted_in_steps_elsewhere(tmp_path, monkeypatch):
     home = real_run(tmp_path, plan_of(*PRIVATE), monkeypatch, policy="most_epsilon = 9.0\n")
 
@@ -153,6 +156,7 @@ def test_the_budget_of_patients_is_told_at_home_and_counted_in_steps_elsewhere(t
     assert "The policy here allows epsilon 9 to a patient, over all runs." in shown(own)
 
 
+@pytest.mark.thorough
 def test_the_budget_of_a_site_is_told_with_its_epsilon(tmp_path, monkeypatch):
     plan = plan_of("method.0.privacy={clip = 1.0, noise = 2.0}", "task.ranges=[0, 5000]")
     home = real_run(tmp_path, plan, monkeypatch)
@@ -165,6 +169,7 @@ def test_the_budget_of_a_site_is_told_with_its_epsilon(tmp_path, monkeypatch):
     assert f"epsilon {charged['epsilon']:.3g} at delta 1e-05, 4 releases" in html.unescape(run_page([read(home)], "t"))
 
 
+@pytest.mark.thorough
 def test_what_is_sealed_is_opened_by_the_policys_key_and_by_no_other(tmp_path, monkeypatch):
     key = str(tmp_path / "rest.key")
     real_run(tmp_path, plan_of(), monkeypatch, policy=f'rest_key = "{key}"\n')

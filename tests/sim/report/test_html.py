@@ -60,6 +60,7 @@ def test_the_report_is_one_well_formed_file_that_fetches_nothing(html):
     assert "<script" not in html
 
 
+@pytest.mark.thorough
 def test_a_report_of_one_seed_is_well_formed_too(small_run):
     run = read(small_run.folder)
     run.done = [one for one in run.done if one.plan.seed == 0]
@@ -78,12 +79,14 @@ def test_figures_take_the_ink_of_the_page(html):
     assert "@media print" in html
 
 
+@pytest.mark.thorough
 def test_the_report_is_made_again_from_the_folder_alone(small_run, html):
     again = page([read(small_run.folder)], "small")
 
     assert again == html
 
 
+@pytest.mark.thorough
 def test_words_of_a_scenario_cannot_break_the_page(small_run):
     scenario = small_run.scenario.model_copy(update={"name": "<script>", "about": "a & b < c"})
 
@@ -93,6 +96,7 @@ def test_words_of_a_scenario_cannot_break_the_page(small_run):
     assert "a &amp; b &lt; c" in html
 
 
+@pytest.mark.thorough
 def test_words_of_a_reply_cannot_break_the_page(small_run):
     run = read(small_run.folder)
     run.done[3].events.append({"t": 2, "site": "<img src=x>", "reason": "</td><script>"})
@@ -117,6 +121,7 @@ def test_the_templates_go_into_the_wheel_with_the_package():
     }
 
 
+@pytest.mark.thorough
 def test_a_partial_run_says_what_was_not_run(small_run):
     run = read(small_run.folder)
     run.done = run.done[:7]
@@ -145,6 +150,7 @@ def test_the_commonest_class_is_kept_in_the_folder_and_shown_by_report_and_compa
     assert table(merge([kept])[0]).trivial == table(kept).trivial is not None
 
 
+@pytest.mark.thorough
 def test_a_folder_of_an_older_version_still_has_a_report(small_run):
     run = read(small_run.folder)
     for one in run.done:
@@ -156,6 +162,7 @@ def test_a_folder_of_an_older_version_still_has_a_report(small_run):
     assert "FedAvg, b = 1" in html
 
 
+@pytest.mark.thorough
 def test_names_of_files_are_not_in_a_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "patients-of-ward-7.csv").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
@@ -204,6 +211,7 @@ def test_traffic_is_counted_by_the_contacts_that_the_run_had(random_schedule):
         assert figures._bytes(one, t) == pytest.approx(1000 * len([when for when in due if when <= t]) / len(due))
 
 
+@pytest.mark.thorough
 def test_runs_of_one_name_on_other_data_have_names_and_places_of_their_own(small_run):
     other = replace(small_run, plans=[plan.model_copy(update={"samples_per_site": 3}) for plan in small_run.plans])
 

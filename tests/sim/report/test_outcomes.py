@@ -50,6 +50,7 @@ def rows_of(kind):
     return KINDS[kind](None, 0).train[NOWHERE].x
 
 
+@pytest.mark.thorough
 def test_the_page_shows_the_model_of_an_outcome_and_no_threshold(run, kind):
     html = page([read(run.folder)], kind)
 
@@ -139,6 +140,7 @@ def test_seeds_answer_together_at_the_times_of_the_first(run, kind):
     assert (answers.spread > 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("form", ["torchscript", "onnx"])
 def test_a_file_for_other_programs_says_the_same(run, kind, form, tmp_path):
@@ -188,12 +190,14 @@ def test_predictions_in_python_have_named_columns(run, kind, tmp_path):
     assert np.isfinite(table[first]).all()
 
 
+@pytest.mark.thorough
 def test_hospitals_with_few_samples_are_not_shown(run):
     shown = outcome(run)
 
     assert all(samples >= LEAST for _, samples, _ in shown.sites)
 
 
+@pytest.mark.thorough
 def test_a_report_is_written_anew_from_the_folder_alone(run, kind, tmp_path):
     path = write_report(tmp_path, [read(run.folder)], kind)
 

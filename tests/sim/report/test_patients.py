@@ -32,6 +32,7 @@ def judged(metric: str, gap: float = 0.0, draw: int = 0, drawn_anew: bool = Fals
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["accuracy", "auc", "brier"])
 def test_luck_with_the_patients_of_one_test_set_is_no_verdict(metric):
     told = [sentences(judged(metric, draw=draw))[1] for draw in range(12)]

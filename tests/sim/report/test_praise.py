@@ -25,6 +25,7 @@ def patients(seed: int, signal: float, sites: int = 4, each: int = 40) -> dict:
     return made
 
 
+@pytest.mark.thorough
 def test_without_signal_nothing_is_praised_in_19_of_20_data_sets():
     praised = 0
     for seed in range(20):
@@ -58,6 +59,7 @@ def test_a_lucky_test_set_that_all_seeds_share_is_not_praised():
     assert not table(run_).beats_trivial(next(row for row in table(run_).rows if row.label == label))
 
 
+@pytest.mark.thorough
 def test_equal_classes_are_judged_by_accuracy_and_a_scenario_may_say_otherwise():
     even = {name: (x, np.arange(len(x)) % 2) for name, (x, _) in patients(0, 0.0).items()}
 

@@ -34,6 +34,7 @@ def run(tmp_path_factory):
     return execute(build(table), tmp_path_factory.mktemp("run") / "r")
 
 
+@pytest.mark.thorough
 def test_a_run_reports_the_range_of_its_sites_own_epsilons(run):
     plan = run.plans[1]
     held = [len(samples) for samples in build_federation(plan).train]

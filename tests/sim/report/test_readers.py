@@ -52,6 +52,7 @@ def test_they_are_counted_on_the_first_seed_and_kept_in_the_result_files(run: Ru
     assert readers(read(run.folder)) == readers(run)
 
 
+@pytest.mark.thorough
 def test_a_model_that_shows_this_attack_nothing_is_not_called_safe() -> None:
     images = {**TABLE, "task": "digits", "model": "cnn", "model_options": {"norm": "group"}, "seeds": [0], "rounds": 1}
     run = execute(build({**images, "method": [{"name": "FedAvg", "aggregate_every": 1}]}))
@@ -61,6 +62,7 @@ def test_a_model_that_shows_this_attack_nothing_is_not_called_safe() -> None:
     assert "which says nothing of others" in page([run], "t")
 
 
+@pytest.mark.thorough
 def test_what_an_epsilon_does_not_cover_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     private = {"name": "FedAvg", "aggregate_every": 2, "privacy": {"clip": 1.0, "noise": 1.0}}
     exact = execute(build({**TABLE, "seeds": [0], "method": [private]}))

@@ -50,6 +50,7 @@ def hospitals(kind: str):
 of_classes, of_grades, of_numbers, of_times, of_labels = map(hospitals, KINDS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "metric"), CASES)
 def test_a_measure_that_a_hospital_cannot_show_is_said_to_be_not_estimable(kind, metric):
     scenario = Scenario(

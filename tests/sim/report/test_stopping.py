@@ -34,6 +34,7 @@ def run(tmp_path_factory):
     return read(folder)
 
 
+@pytest.mark.thorough
 def test_the_row_is_that_of_the_round_that_is_kept_and_the_package_is_its_model(run):
     for one in run.done:
         if one.label == "DaisyChain":

@@ -230,6 +230,7 @@ def test_where_no_model_could_be_judged_the_report_says_so():
     assert sentences(run)[0].startswith("No model could be judged.")
 
 
+@pytest.mark.thorough
 def test_what_leaves_a_site_says_of_what_the_largest_changes_leave_alone(small_run):
     plan = next(plan for plan in small_run.plans if plan.method.family == "federated")
     few = plan.model_copy(update={"method": plan.method.model_copy(update={"label": "few", "wire": "top0.5%"})})

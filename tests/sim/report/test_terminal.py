@@ -12,6 +12,7 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [("Central",), ("FedDC", "Central")])
 def test_the_column_of_differences_is_there_where_there_is_something_to_compare_with(tmp_path, names):
     table = {"name": "t", "task": "breast_cancer", "model": "linear", "sites": 3, "samples_per_site": 8, "rounds": 2}

@@ -58,6 +58,7 @@ def wild(tmp_path_factory):
     return execute(load(write(folder, WILD)), folder / "run")
 
 
+@pytest.mark.thorough
 def test_a_method_that_diverges_is_a_row_and_the_others_are_reported(wild, small_run):
     run = read(wild.folder)
 
@@ -86,6 +87,7 @@ def test_the_others_have_the_numbers_that_they_have_alone(wild, tmp_path):
     assert [(one.label, one.evaluations) for one in wild.done] == [(one.label, one.evaluations) for one in alone.done]
 
 
+@pytest.mark.thorough
 def test_the_exit_code_says_that_something_failed_and_the_report_is_made(fedsmall, tmp_path):
     two = SMALL.partition("[[method]]")[0] + '[[method]]\nname = "FedAvg"\n' + WILD.removeprefix(SMALL)
     code, said, _ = fedsmall("run", write(tmp_path, two), "--out", "out")

@@ -107,6 +107,7 @@ def said(rows):
     return np.array([[float(value) for name, value in row.items() if name.startswith(PREFIX)] for row in rows])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["FedDC", "Central", "TravellingGroups"])
 def test_raw_rows_get_what_the_run_said_of_its_test_samples(clinic, here, tmp_path, method):
     one = next(one for one in clinic.done if one.label == method and one.plan.seed == 1)
@@ -454,6 +455,7 @@ def test_a_package_that_was_changed_is_refused(clinic, tmp_path):
         fedsmall.load(package)
 
 
+@pytest.mark.thorough
 def test_a_report_and_a_comparison_of_packaged_runs_are_made_from_their_folders(clinic, fedsmall):
     again = read(clinic.folder)
 
@@ -467,6 +469,7 @@ def test_a_report_and_a_comparison_of_packaged_runs_are_made_from_their_folders(
     assert "is the positive class" in page
 
 
+@pytest.mark.thorough
 def test_an_exported_file_says_of_raw_rows_what_the_run_said_of_its_test_samples(clinic, fedsmall, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

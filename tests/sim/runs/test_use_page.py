@@ -20,6 +20,7 @@ def lines(block: str) -> list[str]:
     return re.findall(r"^fedsmall ([^#\n]+)", block, re.MULTILINE)
 
 
+@pytest.mark.thorough
 def test_the_page_runs(fedsmall):
     variables: dict[str, object] = {}
     with redirect_stdout(io.StringIO()) as shown:
@@ -35,6 +36,7 @@ def test_the_page_runs(fedsmall):
     assert "A3" in fedsmall(*lines(blocks("bash")[0])[0].split())[1]
 
 
+@pytest.mark.thorough
 def test_the_exports_of_the_page_are_made(fedsmall, tmp_path):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name)

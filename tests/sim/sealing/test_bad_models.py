@@ -29,6 +29,7 @@ def gone_wild(monkeypatch, site, t, factor):
     monkeypatch.setattr(HospitalClient, "fit", wild)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("factor", [1e9, float("nan")])
 def test_a_site_keeps_its_own_absurd_update_and_passes_on_what_came(tmp_path, monkeypatch, factor):
     gone_wild(monkeypatch, "site-001", 2, factor)

@@ -9,7 +9,7 @@ import pytest
 from fedsmall.clients.runs import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
-from fedsmall.sealing.tallies import TOGETHER, apart, flat, judged, judged_shapes, judged_together
+from fedsmall.sealing.tallies import TOGETHER, evaluation_tally, flat, judged_shapes, metrics_of_tally, split_vector
 from fedsmall.sealing.words import BEFORE, OF
 from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.report.html import page
@@ -187,13 +187,13 @@ def test_a_tally_keeps_what_a_site_says(held_out):
     said = {"num-examples": 4, "accuracy": 0.5, "loss": float("nan")} if held_out else {"num-examples": 0}
     shapes = judged_shapes(task)
 
-    vector = flat(judged(task, said, {}), shapes)
-    metrics, sums = judged_together(task, apart(vector, shapes))
+    vector = flat(evaluation_tally(task, said, {}), shapes)
+    metrics, sums = metrics_of_tally(task, split_vector(vector, shapes))
 
     assert metrics == ({"accuracy": 0.5} if held_out else {})
     assert sums == {}
     values = rng.normal(size=vector.shape)
-    assert flat(apart(values, shapes), shapes).tolist() == values.tolist()
+    assert flat(split_vector(values, shapes), shapes).tolist() == values.tolist()
 
 
 def test_flat_refuses_another_shape():

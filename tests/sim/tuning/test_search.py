@@ -190,6 +190,7 @@ BY_ROUTES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_by_routes_no_site_is_left_out_and_how_long_to_train_is_chosen_as_well():
     found = search(build(BY_ROUTES), (0.001, 0.1, 30.0), by="routes", most_seeds=2)
 

@@ -10,7 +10,7 @@ from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedsmall.audit_log import digest_of
-from fedsmall.frames import from_frame, joined, leaves, pieces_of, to_frame
+from fedsmall.frames import from_frame, join_pieces, leaves, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.grid import FrameMail, pack, unpack
@@ -103,7 +103,7 @@ def test_an_order_goes_out_as_one_frame_which_sites_of_one_content_share(link):
     grid.push_messages(asked)
 
     leaves = [name for name in link.pushed if b"piece" in link.objects[name]]
-    words, arrays = from_frame(joined([ConfigRecord.inflate(link.objects[leaves[0]])]))
+    words, arrays = from_frame(join_pieces([ConfigRecord.inflate(link.objects[leaves[0]])]))
     assert len(set(leaves)) == 1
     assert link.pushed[-1] == leaves[0]  # whoever has it has all
     assert words == {CONFIG: {"round": 2, "sites": ["a", "b"]}}
@@ -203,7 +203,7 @@ def test_what_is_packed_is_what_is_unpacked():
     content = orders(1)[0].content
 
     records, size = pack(content)
-    frame = joined(records.config_records.values())
+    frame = join_pieces(records.config_records.values())
 
     assert size == len(frame)
     assert unpack(frame)[CONFIG] == content[CONFIG]
@@ -222,7 +222,7 @@ def test_large_arrays_are_sent_once_though_the_words_of_every_order_differ(link)
     assert len(pieces) == len(set(pieces)) == 3 + 1  # words for each, and one block for all
     for site, sent in enumerate(link.sent):
         tree = get_object_tree(Message(pack(asked[site].content)[0], 2 + site, "train"))
-        words, arrays = from_frame(joined(ConfigRecord.inflate(link.objects[name]) for name in leaves(tree)))
+        words, arrays = from_frame(join_pieces(ConfigRecord.inflate(link.objects[name]) for name in leaves(tree)))
         assert words[CONFIG]["own"] == site
         assert arrays["arrays/w"].tobytes() == np.arange(20_000.0).tobytes()
         assert sent.metadata.message_id in [order.metadata.message_id for order in asked]

@@ -107,6 +107,7 @@ def test_volumes_of_several_sizes_are_brought_to_one(tmp_path: Path) -> None:
         images(None, 0, str(tmp_path), **WHOLE)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is what was asked for
 def test_a_run_its_page_a_prediction_and_an_export_take_volumes(tmp_path: Path, monkeypatch: Any) -> None:
     folder(tmp_path / "scans", 8)
