@@ -7,6 +7,7 @@ from examples.poisoned_sites import SCHEDULES, outcome, plan_of
 from fedsmall.errors import ReplyError
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("aggregator", ["mean", "median"])
 def test_with_the_gate_a_scaled_model_costs_less_than_five_points(schedule, aggregator):

@@ -49,6 +49,7 @@ def alike(found: str) -> bool:
     return bool(found) and "\n" not in found and len(found) < 400
 
 
+@pytest.mark.thorough
 def test_letters_of_chance_do_not_open():
     rng, receiver = random.Random(1), post(B)
 

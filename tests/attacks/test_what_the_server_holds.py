@@ -194,6 +194,7 @@ def test_the_search_finds_the_common_models_of_a_sealed_run(runs, name, sites):
     assert memory.found(pieces, of.held["disk"]) == pieces  # the last
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "sites"), RUNS)
 def test_no_patient_is_read_from_what_the_server_of_a_sealed_run_holds(runs, name, sites):
     assert patients_read(runs(name, sites, True)) == 0

@@ -264,6 +264,6 @@ def test_what_the_network_loses_is_asked_again_and_what_the_server_refuses_is_no
             raise lost.pop()
         return "came"
 
-    assert fleet._insisting(call) == "came"
+    assert fleet._call_until_answered(call) == "came"
     with pytest.raises(httpx.HTTPStatusError):
-        fleet._insisting(lambda: (_ for _ in ()).throw(answer(403)))
+        fleet._call_until_answered(lambda: (_ for _ in ()).throw(answer(403)))

@@ -52,6 +52,7 @@ def test_frames_are_weighed_as_they_were():
     assert frames_of(plan) == pytest.approx(cell_of(data, method, "int8").frames, rel=0.01)  # versions are in words
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_table_and_the_figure_is_drawn(tmp_path):
     draw(CELLS, tmp_path / "figure.svg")
 

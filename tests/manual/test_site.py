@@ -94,6 +94,7 @@ def test_what_pages_fetch_is_in_the_site(site):
     assert missing == set()
 
 
+@pytest.mark.thorough
 def test_no_style_fetches_anything_from_elsewhere(site):
     urls = [
         url

@@ -99,6 +99,7 @@ def test_another_version_than_the_stated_one_is_named(stranger):
         check_installed(stranger, "9.9")
 
 
+@pytest.mark.thorough
 def test_a_command_that_comes_with_the_repository_says_so_in_one_line_and_no_help_names_it(stranger):
     for words in (("bench",), ("reproduce", "list")):
         with pytest.raises(

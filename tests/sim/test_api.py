@@ -69,6 +69,7 @@ def test_a_scenario_runs_as_a_record_as_a_path_and_with_keys_set_anew(tmp_path):
     assert {row["rounds"] for row in third.summary} == {1}
 
 
+@pytest.mark.thorough
 def test_the_model_is_the_reference_methods_with_its_first_seed(small_run):
     from fedsmall.sim.api import Result
 

@@ -97,6 +97,7 @@ def test_sites_with_trees_of_their_own_run(federation):
     assert record.model is not None
 
 
+@pytest.mark.thorough
 def test_whole_trees_that_travel_cost_what_they_hold(federation):
     anchors, trees = (
         run(plan_of(name, permute_every=1, aggregate_every=4), federation)

@@ -14,6 +14,7 @@ def audited(fedsmall, tmp_path):
     return fedsmall("audit", write(tmp_path, SMALL), *QUICK)
 
 
+@pytest.mark.thorough
 def test_an_audit_prints_tables_and_sentences_and_leaves_a_record(audited, tmp_path):
     code, said, complained = audited
 
@@ -60,6 +61,7 @@ def test_several_models_that_answer_together_are_left_out_and_it_is_said(fedsmal
     assert "are not attacked yet" in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

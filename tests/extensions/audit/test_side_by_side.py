@@ -35,6 +35,7 @@ ASKED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ASKED)
 def test_every_federation_is_the_one_that_the_engine_runs(name):
     plan = ASKED[name]

@@ -272,6 +272,7 @@ def test_three_classes_are_named_in_the_plan_for_others_count_the_trees(stations
 # Who resumes again and again learns nothing twice ------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("anew", [False, True], ids=["at work", "started anew"])
 @pytest.mark.parametrize(
     ("step", "reason"),
@@ -318,6 +319,7 @@ def test_what_an_honest_party_would_not_ask_is_refused(stations, kind, words, re
         carrier.one(said(kind, words, arrays, turn=99))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

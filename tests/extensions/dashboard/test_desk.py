@@ -38,6 +38,7 @@ def test_a_map_is_what_the_journal_holds(folder, run):
     assert all(sitting.common for sitting in run.maps[-1].sitting)
 
 
+@pytest.mark.thorough
 def test_after_a_hop_every_model_is_somewhere_and_came_from_another_of_the_run(run):
     hop = run.maps[1]
 

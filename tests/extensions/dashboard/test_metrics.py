@@ -39,6 +39,7 @@ def test_every_line_is_of_the_format_and_a_histogram_adds_up(folder):
     assert sum(v for (name, _), v in found.items() if name == "fedsmall_run_state") == 1
 
 
+@pytest.mark.thorough
 def test_answers_and_refusals_are_those_of_the_log(folder):
     found = figures(Desk(folder))
     entries = list(AuditLog(folder / "runs" / RUN / "log.jsonl").entries())

@@ -168,6 +168,7 @@ def test_the_report_has_it_where_models_travelled_and_counts_samples():
     assert "learns from more samples" in html
 
 
+@pytest.mark.thorough
 def test_the_report_has_none_where_nothing_travelled():
     html = page([run_of({"name": "FedAvg"}, {"name": "Standalone"})], "trial")
 
@@ -175,6 +176,7 @@ def test_the_report_has_none_where_nothing_travelled():
     assert 'class="travels"' not in html
 
 
+@pytest.mark.thorough
 def test_one_site_has_no_picture():
     run = run_of({"name": "FedDC", **CHAIN}, sites=1)
 

@@ -117,6 +117,7 @@ def flat(seed: int, curvature: float) -> Quadratics:
     return sites
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_fednova_removes_the_bias_of_unequal_steps(seed):
     fedavg, fednova = (error(flat(seed, 0.04), run(flat(seed, 0.04), server, 600)) for server in ("none", "fednova"))
@@ -125,6 +126,7 @@ def test_fednova_removes_the_bias_of_unequal_steps(seed):
     assert fednova < fedavg / 20
 
 
+@pytest.mark.thorough
 def test_what_bias_fednova_leaves_is_the_curvature_along_a_sites_way():
     errors = [error(flat(0, c), run(flat(0, c), "fednova", int(24 / c))) for c in (0.04, 0.02)]
 

@@ -78,6 +78,7 @@ def test_equal_samples_are_found_to_the_last_bit() -> None:
     assert sorted(rows for rows in same if len(rows) > 1) == [[3, 17, 5000], [4, 8999], [20, 21]]
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1, max_size=40))
 def test_equal_samples_are_those_with_equal_bytes(rows: list[list[int]]) -> None:
     x = np.array(rows, dtype=np.uint8)

@@ -39,6 +39,7 @@ def test_ranking_and_calibration_are_scikit_learns(made):
     assert clinical.calibration_error(p, positive) == pytest.approx((weights * abs(observed - predicted)).sum())
 
 
+@pytest.mark.thorough
 @given(predictions())
 def test_curves_are_scikit_learns(made):
     p, positive = made

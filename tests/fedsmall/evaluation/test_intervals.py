@@ -9,6 +9,7 @@ from fedsmall.evaluation.statistics import ENDS, Interval, interval, paired
 SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=12)
 
 
+@pytest.mark.thorough
 @given(SHARES)
 def test_no_interval_leaves_what_a_share_can_be(values):
     made = interval(values, scale="share")

@@ -51,6 +51,7 @@ def test_the_interval_holds_what_all_hospitals_have_on_average_nine_times_of_ten
         assert 0.88 <= times / DRAWS <= 0.985, name  # so strong an effect is skewed, which costs a t interval some
 
 
+@pytest.mark.thorough
 def test_an_interval_over_patients_as_if_they_were_independent_holds_it_too_seldom() -> None:
     held = 0
     for draw in range(DRAWS):

@@ -47,6 +47,7 @@ def _images(task: Task, count: int) -> Samples:
     return Samples(x.clip(-1, 1).astype(np.float32), y)
 
 
+@pytest.mark.thorough
 def test_the_network_is_torchvisions_but_for_its_head(weights: str) -> None:
     task = Task("colour", (3, 32, 32), 1000)
     model = build_model(f"torchvision:{NAME}", task, {"weights": weights}, np.random.default_rng(0)).eval()
@@ -95,6 +96,7 @@ def test_last_block_of_a_network_within_a_network() -> None:
         assert _last_block(network, _head(name, network))[0] == block
 
 
+@pytest.mark.thorough
 def test_a_head_is_scikit_learns_logistic_regression_on_the_features(weights: str) -> None:
     """Both penalise all weights and biases by the same term, so that there is one solution."""
     decay, mine = 0.02, _images(GREY, 30)

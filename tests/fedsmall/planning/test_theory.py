@@ -49,6 +49,7 @@ def test_advice_holds_both_numbers_and_says_which_is_which():
     assert (advice.sites_to_visit, advice.notebook_sites_to_visit) == (24, 47)
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 20), st.floats(1e-6, 0.999), st.data())
 def test_the_proposition_is_the_lemma_at_the_square_root(sites, permute_every, failure, data):
@@ -190,6 +191,7 @@ def test_two_failing_models_of_r_are_counted_exactly(radon_number):
     assert radon_failure(radon_number, 1, 0.05) == pytest.approx(float(exact), rel=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("parameters", "height", "failure"), [(1, 2, 0.2), (3, 1, 0.1), (8, 1, 0.05), (8, 2, 0.05)])
 def test_models_that_fail_far_out_make_radon_points_fail_as_often_as_is_said(parameters, height, failure):
     r, runs, rng = parameters + 2, 1500, rng_for(5, "test")

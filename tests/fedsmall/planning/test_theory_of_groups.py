@@ -58,6 +58,7 @@ def test_the_bound_grows_as_groups_get_fewer_models_and_is_that_of_all_for_one_g
     assert bounds[-1] == pytest.approx(10 * rounds_to_visit(sites, 6, failure=1 - 1e-12))  # Markov's inequality
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("sites", "visits"), [(4, 3), (10, 6), (30, 9)])
 @pytest.mark.parametrize("members", [1, 2, 3])
 @pytest.mark.parametrize("failure", [0.5, 0.9])

@@ -43,6 +43,7 @@ def plan_of(name="FedDC", recipe=None, privacy=PATIENTS, **settings):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("charge", CHARGES)
 def test_the_accountant_is_that_of_privacy_loss_distributions_to_one_in_a_thousand(charge):
     fine = PLDAccountant()

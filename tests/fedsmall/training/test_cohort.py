@@ -32,6 +32,7 @@ def largest_difference(one: Stack, other: Stack) -> float:
     return max(float((one.state[name] - other.state[name]).abs().max()) for name in floats)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("loss", ["cross_entropy", "logistic", "hinge"])
 def test_the_loop_is_a_module_with_a_torch_optimizer(recipe: dict[str, Any], loss: str) -> None:

@@ -168,6 +168,7 @@ def test_steps_that_differ_between_patients_fit_no_worse():
     assert worth < proportional_odds(X, GRADES, 4)[2]
 
 
+@pytest.mark.thorough
 def test_labels_on_pooled_data_train_to_a_logistic_regression_of_each():
     model = fitted(Task("t", (3,), 3, "binary_cross_entropy"), LABELS, rounds=6000, momentum=0.9)
 

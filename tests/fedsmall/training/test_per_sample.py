@@ -66,6 +66,7 @@ def by_torch(model, task, parameters, batch, clip):
     return {n: torch.stack([one[n] for one in sums]) for n in parameters}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "options", "task", "path"), CASES)
 def test_the_sum_is_of_gradients_that_were_clipped_one_by_one(name, options, task, path):
     model, inner, parameters, buffers, batch = problem(name, options, task, path)
@@ -123,6 +124,7 @@ def test_a_step_in_place_is_the_step_along_the_gradient():
         np.testing.assert_allclose(tensor, parameters[n] - 0.1 * gradients[n], atol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "options", "task", "path"), [CASES[0], CASES[6], CASES[9]])
 def test_opacus_makes_the_same_gradients(name, options, task, path):

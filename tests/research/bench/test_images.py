@@ -27,6 +27,7 @@ def few(monkeypatch) -> Pictures:
     return found
 
 
+@pytest.mark.thorough
 def test_the_batched_path_and_the_loop_come_to_one_loss(few):
     conv, loop = image_rows("cpu", None, models=("cnn",), sites=(2,))
 
@@ -35,6 +36,7 @@ def test_the_batched_path_and_the_loop_come_to_one_loss(few):
     assert min(conv.rate, loop.rate, conv.peak_bytes) > 0
 
 
+@pytest.mark.thorough
 def test_paths_that_do_not_come_to_one_loss_are_not_compared(few, monkeypatch):
     true = images.pooled_loss
     monkeypatch.setattr(images, "pooled_loss", lambda *given: true(*given) + next(off))

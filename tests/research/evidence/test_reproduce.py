@@ -36,6 +36,7 @@ def test_rows_are_the_runs_own_numbers(made):
         assert row.of == "common"
 
 
+@pytest.mark.thorough
 def test_differences_are_paired_with_the_baseline(made):
     item, result, _ = made
     rows = {row.label: row for row in result.rows}

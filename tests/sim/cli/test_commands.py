@@ -89,6 +89,7 @@ def test_a_report_is_made_again_and_runs_are_compared(fedsmall, small_run, tmp_p
     assert "small" in (tmp_path / "both" / "report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_ones_own_csv_runs(fedsmall, tmp_path):
     code, said, _ = fedsmall("run", table(tmp_path, GOOD_ROWS), "--engine", "inprocess")
 
@@ -267,6 +268,7 @@ def test_a_nan_in_an_npz_is_refused(fedsmall, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_a_folder_with_another_run_is_left_as_it_was(fedsmall, small_run, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in small_run.folder.rglob("*")}
 
@@ -444,6 +446,7 @@ def test_help_is_there_at_once_without_the_heavy_libraries():
     assert "demo" in done.stdout
 
 
+@pytest.mark.thorough
 def test_help_says_once_what_every_argument_and_option_of_every_command_is(fedsmall, monkeypatch):
     monkeypatch.setenv("COLUMNS", "600")  # nothing is broken into lines
     every = [found for name, entry in COMMANDS.items() for found in walk(name, LazyCommand(name, entry).real())]

@@ -32,6 +32,7 @@ def written(folder, task="", more=""):
     return folder / "s.toml"
 
 
+@pytest.mark.thorough
 def test_a_number_goes_from_the_table_to_the_report_and_to_new_rows(fedsmall, folder):
     code, said, complained = fedsmall("run", written(folder), "--out", "out")
 

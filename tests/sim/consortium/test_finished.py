@@ -168,6 +168,7 @@ def test_a_hospital_whose_policy_lets_no_sums_be_told_is_named(tmp_path, monkeyp
     assert own(tmp_path, "essen") is not None  # its own page needs nobody's leave
 
 
+@pytest.mark.thorough
 def test_where_nobody_holds_enough_out_there_is_a_page_without_figures(tmp_path, monkeypatch, capsys):
     home = real_run(tmp_path, plan_of(), monkeypatch, policy="count_floor = 1000\n")
 

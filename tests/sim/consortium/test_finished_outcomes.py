@@ -103,6 +103,7 @@ def test_the_bits_and_the_metrics_are_those_of_the_simulation(home, plan, kind):
     assert run.scenario.metric == {"numbers": "mae", "times": "c_index", "grades": "kappa", "labels": "auc"}[kind]
 
 
+@pytest.mark.thorough
 def test_sites_were_told_what_they_agreed_on_in_one_message(home, kind):
     scaling = json.loads((home / "scaling.json").read_text())
 

@@ -131,6 +131,7 @@ def test_another_sites_log_in_place_of_the_own_is_found(desk):
     assert "is another site's" in SiteLog(desk.site("essen").home, "essen").verify().fault
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lost", [("log.jsonl",), ("log.jsonl", "log.state.json")])
 @pytest.mark.parametrize("older", ["none", "half"])
 def test_a_site_whose_log_is_behind_what_it_signed_answers_nothing_and_the_coordinator_sees_it(desk, older, lost):

@@ -314,7 +314,7 @@ def test_a_kit_cannot_command_the_server(loopback, tmp_path):
         ("supernode", "register", str(tmp_path / "own.pub"), flower_cli.CONNECTION),
         ("supernode", "list", flower_cli.CONNECTION),
         ("ls", flower_cli.CONNECTION),
-        ("run", str(runs.SOURCE), flower_cli.CONNECTION),
+        ("run", str(flower_cli.BUNDLE), flower_cli.CONNECTION),
         ("stop", "1", flower_cli.CONNECTION),
     ]
 
@@ -456,11 +456,11 @@ def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(loopb
 
 def test_a_bundle_that_nobody_approved_is_not_loaded(loopback, tmp_path, monkeypatch):
     foreign = tmp_path / "foreign"
-    shutil.copytree(runs.SOURCE, foreign)
+    shutil.copytree(flower_cli.BUNDLE, foreign)
     mark = tmp_path / "was-loaded"
-    own = (runs.SOURCE / "bundle_client.py").read_text()
+    own = (flower_cli.BUNDLE / "bundle_client.py").read_text()
     (foreign / "bundle_client.py").write_text(f"{own}\nopen({str(mark)!r}, 'w')\n")
-    monkeypatch.setattr(runs, "SOURCE", foreign)
+    monkeypatch.setattr(flower_cli, "BUNDLE", foreign)
 
     with pytest.raises(RuntimeError, match=r"fedsmall/fedsmall-site .* not among those approved here; no code of"):
         loopback.finish("foreign", loopback.start("foreign", plan_of(), **PATIENCE))

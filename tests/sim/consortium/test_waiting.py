@@ -81,6 +81,7 @@ def test_a_run_that_a_hospital_refuses_ends_with_its_name(desk, monkeypatch):
         desk.run("r")
 
 
+@pytest.mark.thorough
 def test_a_paused_hospital_is_silent_in_the_runs_events_with_that_reason(desk):
     consent.pause(desk.site("essen").home)
 

@@ -43,6 +43,7 @@ def test_no_operation_mixes_devices_and_the_numbers_are_those_of_the_cpu(run: st
     assert_alike(here, there, WITHIN.get(run, 0))
 
 
+@pytest.mark.thorough
 def test_a_client_trains_and_judges_on_its_own_device(monkeypatch) -> None:
     plan = plan_of("SCAFFOLD", {"aggregate_every": 2}, rounds=4)
     here = loop_of(plan).run()
@@ -58,6 +59,7 @@ def test_a_client_trains_and_judges_on_its_own_device(monkeypatch) -> None:
     assert_equal_bits(here.model, there.model)
 
 
+@pytest.mark.thorough
 def test_workers_take_their_parts_from_a_device_and_bring_them_back() -> None:
     plan = plan_of(sites=10, recipe=ADAM)
     federation = build_federation(plan)

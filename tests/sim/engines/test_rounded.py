@@ -156,6 +156,7 @@ def test_every_site_round_and_record_has_draws_of_its_own() -> None:
     assert len(set(codes)) == 6
 
 
+@pytest.mark.thorough
 def test_adams_moments_go_in_half_precision_whatever_the_model_goes_in() -> None:
     orders: list[RecordDict] = []
 

@@ -75,6 +75,7 @@ def test_central_is_one_site_with_all_samples():
     assert record.evaluations[-1].common["accuracy"] > 0.5
 
 
+@pytest.mark.thorough
 def test_evaluating_changes_no_bit_of_the_model():
     seldom, often = plan_of(evaluate_every=None), plan_of(evaluate_every=1)
 

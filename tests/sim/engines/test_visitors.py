@@ -67,6 +67,7 @@ def kept(plan: Plan, federation: Federation, engine: str) -> dict[str, Any]:
     return run_plan(plan, federation, engine).evaluations[-1].kept
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_a_sites_last_visitors_are_judged_together_on_every_engine(case: str) -> None:
     plan = CASES[case]

@@ -109,6 +109,7 @@ def test_errors_at_every_threshold_are_scikit_learns(shown, folder):
     assert [list(map(int, row[1:3])) for row in tables["The model that is shown"]] == matrix.tolist()
 
 
+@pytest.mark.thorough
 def test_ranking_and_calibration_are_scikit_learns_by_samples_and_over_seeds(shown):
     _, tables, saved = shown
     each = [(saved[f"FedDC/{seed}/probabilities"][:, 1], saved[f"FedDC/{seed}/labels"]) for seed in (3, 4, 5, 6, 7)]

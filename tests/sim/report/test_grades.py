@@ -62,6 +62,7 @@ def test_what_is_shown_is_what_the_run_measured_and_what_scikit_learn_finds(run)
     assert all(drawn.data.count("\n") > 3 for drawn in shown.figures)
 
 
+@pytest.mark.thorough
 def test_classes_without_an_order_have_no_such_part(run):
     other = read(run.folder)
     other.about["task"]["loss"] = "cross_entropy"

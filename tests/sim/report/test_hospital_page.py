@@ -59,6 +59,7 @@ def test_what_left_is_what_the_log_says(folder):
     assert all(entry["sha256"][:16] in text for entry in log if entry["bytes"])
 
 
+@pytest.mark.thorough
 def test_what_the_model_is_worth_here_is_scikit_learns(folder):
     evaluation = own_evaluation(run_folder(folder / "essen" / "runs", "trial"))
 

@@ -67,6 +67,7 @@ def test_the_page_shows_the_model_of_an_outcome_and_no_threshold(run, kind):
     assert f'href="#run-{kind}-model"' in html
 
 
+@pytest.mark.thorough
 def test_what_is_shown_is_what_the_run_measured(run, kind):
     shown = outcome(read(run.folder))
     first = next(one for one in run.done if one.label == "FedDC" and one.plan.seed == 0)

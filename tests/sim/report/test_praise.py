@@ -37,6 +37,7 @@ def test_without_signal_nothing_is_praised_in_19_of_20_data_sets():
     assert praised <= 1
 
 
+@pytest.mark.thorough
 def test_with_signal_the_methods_are_praised():
     result = run(sites=patients(0, 2.5), seeds=list(range(5)), **PLAN)
 

@@ -48,6 +48,7 @@ def test_a_run_reports_the_range_of_its_sites_own_epsilons(run):
     assert row["privacy"] == {"epsilon_least": min(epsilons), "epsilon": max(epsilons), "delta": 1e-5}
 
 
+@pytest.mark.thorough
 def test_an_epsilon_that_was_asked_for_is_kept_by_every_site(run):
     spent = run.done[2].row["privacy"]
 

@@ -49,6 +49,7 @@ def test_the_row_is_that_of_the_round_that_is_kept_and_the_package_is_its_model(
             assert f"this is its model of round {one.row['chosen']}, where" in " ".join(stored.package.notes)
 
 
+@pytest.mark.thorough
 def test_the_rounds_hold_the_loss_by_which_it_was_decided(run):
     head = (run.folder / "rounds.csv").read_text().splitlines()[0]
 

@@ -83,6 +83,7 @@ def test_groups_come_from_columns_that_are_no_features_and_in_order(run):
     assert run.about["task"]["feature_names"] == ["age", "marker"]
 
 
+@pytest.mark.thorough
 def test_the_page_shows_them_and_tripod_says_where(run):
     html = page([run], "s")
 

@@ -40,6 +40,7 @@ def test_the_sentence_says_what_to_expect_and_on_what_it_rests(run):
     )
 
 
+@pytest.mark.thorough
 def test_of_fewer_hospitals_than_routes_it_speaks_of_their_own_next_patients_and_of_no_other_hospital(run):
     (_, said) = unseen_sentences(run)
     shown = html.unescape(page([run], "t"))

@@ -42,6 +42,7 @@ def test_a_site_keeps_its_own_absurd_update_and_passes_on_what_came(tmp_path, mo
     assert all(np.isfinite(array).all() and np.abs(array).max() < 10 for array in outcome.model.values())
 
 
+@pytest.mark.thorough
 def test_at_an_average_it_is_left_out_of_the_sum(tmp_path, monkeypatch):
     gone_wild(monkeypatch, "site-001", 4, 1e9)
     federation = Federation(tmp_path, 5, monkeypatch)
@@ -54,6 +55,7 @@ def test_at_an_average_it_is_left_out_of_the_sum(tmp_path, monkeypatch):
     assert all(np.abs(array).max() < 10 for array in outcome.model.values())
 
 
+@pytest.mark.thorough
 def test_of_a_site_that_sends_it_all_the_same_the_next_one_takes_the_last_common_model(tmp_path, monkeypatch):
     gone_wild(monkeypatch, "site-001", 2, 1e9)
     monkeypatch.setattr(sealing, "fault_of", lambda *arguments: None)

@@ -79,6 +79,7 @@ def test_values_are_scaled_as_the_file_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(x[0, 0], np.rot90(theirs[:, :, 1]), rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_run_and_its_prediction_take_the_same_files(tmp_path: Path, monkeypatch: Any, capfd: Any) -> None:
     folder(tmp_path / "scans")
     monkeypatch.chdir(tmp_path)
