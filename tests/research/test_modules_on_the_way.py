@@ -4,7 +4,7 @@ import pytest
 
 from fedsmall.research.modules_on_the_way import modules_on_the_way
 
-MOST = 81
+MOST = 74
 
 
 @pytest.mark.thorough
