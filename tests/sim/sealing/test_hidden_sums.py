@@ -221,11 +221,11 @@ def test_the_page_of_a_secure_run_knows_all_hospitals_and_no_single_one(tmp_path
     text, (one,), (here,) = html.unescape(page([shown], "t")), shown.done, at_home(shown)
 
     hidden = privacy is SECURE
-    assert here.hidden is hidden
+    assert bool(here.judged.get("hidden")) is hidden
     assert [at.site for at in here.homes] == ([] if hidden else list(federation.names))
     assert here.silent == []
     assert shown.about["test_samples"] == here.together["count"] == 144
-    assert one.row["common"]["accuracy"] == pytest.approx(np.trace(here.matrix) / 144)
+    assert one.row["common"]["accuracy"] == pytest.approx(np.trace(np.array(here.together["called"])) / 144)
     assert "144 patients of 3 hospitals" in text
     assert ("nobody outside it knows its share" in text) is hidden
     assert ("No interval over hospitals: it takes each one's own sums." in text) is hidden
