@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from fedsmall.data.federation import Samples, Task
-from fedsmall.models.layers import frozen_layers, frozen_names, training_mode
+from fedsmall.models.networks import frozen_layers, frozen_names, training_mode
 from fedsmall.models.registry import common_model
 from fedsmall.plan import Plan
 from fedsmall.training.gradients.layers import prepare_model, trace_model

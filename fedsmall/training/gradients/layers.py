@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsmall.models.layers import forgive_small_batches, frozen_names, training_mode
+from fedsmall.models.networks import forgive_small_batches, frozen_names, training_mode
 
 
 class MaskedDropout(nn.Module):
