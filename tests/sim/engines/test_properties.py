@@ -132,7 +132,7 @@ def test_the_bytes_that_are_counted_are_those_of_the_arrays_in_the_messages(plan
 
 
 def can_be_silent(plan: Plan) -> bool:
-    """Whether a run goes on without some sites: a Radon point, Krum and a secure sum need as many models as they need."""
+    """Whether a run goes on without some sites: a Radon point, Krum and secure sums need their number."""
     return plan.method.aggregator not in ("radon", "krum") and not (plan.method.hidden and plan.method.privacy.secure)
 
 
