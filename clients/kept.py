@@ -18,9 +18,8 @@ from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.shelf import Shelf
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.data.federation import task_from
-from fedsmall.data.preparation import Preparation
+from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.data.raw_site import RawSite
-from fedsmall.data.standardise import Scaling
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import members_of
 from fedsmall.models.own_models import has_own_models

@@ -19,8 +19,8 @@ from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest, with_names
 from fedsmall.data.federation import Task
+from fedsmall.data.preparation import Sums
 from fedsmall.data.raw_site import BALANCED, RawSite, class_sums, one_hot
-from fedsmall.data.standardise import Sums
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.evaluation.site_sums import held_out_sums

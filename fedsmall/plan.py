@@ -204,7 +204,7 @@ class Plan(Frozen):
     """One run: task, sites, recipe, one method, one seed.
 
     ``task`` and ``partition`` are the scenario's own values (a name or a table), which ``fedsmall.planning.tasks`` and
-    ``fedsmall.data.partition`` read. ``initial_models`` is "common" or "independent" (every site its own). ``test`` is
+    ``fedsmall.data.splits`` read. ``initial_models`` is "common" or "independent" (every site its own). ``test`` is
     how many samples are held out, what share of them, or "official" for the source's own test set; ``None`` is that
     test set where there is one, else a quarter.
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from fedsmall.data.federation import Samples, Task
-from fedsmall.data.standardise import Scaling
+from fedsmall.data.preparation import Scaling
 from fedsmall.errors import DataError, PlanError
 from fedsmall.extensions.audit.findings import interval
 from fedsmall.extensions.audit.membership import Estimate, area

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsmall.data.federation import Task
+from fedsmall.data.preparation import COUNT_FLOOR
 from fedsmall.data.raw_site import BALANCED, RawSite
 from fedsmall.data.sources.pool import Part
 from fedsmall.data.sources.registry import OWN_FILES, read_pool, read_task
 from fedsmall.data.sources.tables import BY_NAME, CONSTANT, IDENTIFIER
-from fedsmall.data.standardise import COUNT_FLOOR
 from fedsmall.errors import DataError, PlanError
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan

@@ -11,8 +11,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import check_kept_back, check_stop
 from fedsmall.features import check_features
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
-from fedsmall.models.registry import initial_model, try_model
-from fedsmall.models.shared_part import agreed_part
+from fedsmall.models.registry import agreed_part, initial_model, try_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import check_noise, check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private

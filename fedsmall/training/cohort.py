@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.data.federation import Samples, Task
-from fedsmall.models.layers import trainable_state
+from fedsmall.models.networks import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.training.augmentation import check_augment

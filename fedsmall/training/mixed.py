@@ -13,8 +13,7 @@ import torch
 
 from fedsmall.data.federation import Samples, Task, task_at
 from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_of, plan_of_kind, shared_layers
-from fedsmall.models.registry import initial_model
-from fedsmall.models.shared_part import agreed_part
+from fedsmall.models.registry import agreed_part, initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.optimizers import fresh_state

@@ -18,8 +18,7 @@ from safetensors.numpy import load, save
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.data.federation import Task, task_from
-from fedsmall.data.preparation import Preparation
-from fedsmall.data.standardise import Scaling
+from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json

@@ -13,7 +13,7 @@ from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
 from fedsmall.models.own_models import has_own_models
-from fedsmall.package.card import words
+from fedsmall.package.store import words
 from fedsmall.plan import Plan
 from fedsmall.sim.report import facts, figures
 from fedsmall.sim.report.chain import chain

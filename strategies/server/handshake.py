@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from fedsmall import __version__
 from fedsmall.data.federation import Task, task_from
 from fedsmall.data.outcomes import kind_of
+from fedsmall.data.preparation import Scaling, Sums, agree
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
-from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import in_parts
 from fedsmall.files import one_line

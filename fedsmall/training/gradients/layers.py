@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsmall.data.federation import Samples, Task
-from fedsmall.models.layers import forgive_small_batches, frozen_layers, frozen_names, training_mode
+from fedsmall.models.networks import forgive_small_batches, frozen_layers, frozen_names, training_mode
 from fedsmall.models.registry import common_model
 from fedsmall.plan import Plan
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.models.layers import frozen_names, training_mode
+from fedsmall.models.networks import frozen_names, training_mode
 from fedsmall.models.registry import build_model, common_model, completed, frozen_arrays, initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim import run
