@@ -1,8 +1,7 @@
 """One model out of several that answer together: sites train it on their answers to perturbed rows of their own.
 
-Sites learn from these answers as from labels, in the ordinary loop; no public rows are needed. Source: Hinton, Vinyals
-& Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et al. 2018, "mixup", inside
-a site.
+Source: Hinton, Vinyals & Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et
+al. 2018, "mixup", inside a site.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,6 @@ Teacher = Callable[[str, np.ndarray], np.ndarray | None]
 def check_distil(plan: Plan, loss: str) -> None:
     """Raise PlanError where a plan cannot end in one model that is distilled of several."""
     method = plan.method
-    if not method.distil:
-        return
     if not (method.is_ensemble or method.keep_last):
         raise PlanError("distil makes one model of several that answer together; give groups, snapshots or keep_last")
     if loss not in SOFT:
