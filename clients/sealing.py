@@ -80,7 +80,7 @@ from fedsmall.sealing.words import (
     needs_letters,
     order_in,
 )
-from fedsmall.travel.moments import starting
+from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import (
     CARRIED,

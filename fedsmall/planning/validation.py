@@ -5,6 +5,7 @@ import numpy as np
 from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
+from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import check_kept_back, check_stop
@@ -12,14 +13,13 @@ from fedsmall.features import check_features
 from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
 from fedsmall.models.registry import agreed_part, initial_model, try_model
 from fedsmall.plan import Plan
-from fedsmall.privacy.hidden import check_hidden
 from fedsmall.privacy.patient_level import check_noise, check_patient_level, is_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
-from fedsmall.training.frozen_body import halves
+from fedsmall.training.gradients.layers import halves
 from fedsmall.training.in_folds import folds_of_samples
-from fedsmall.travel.regions import check_region_names, check_regions
+from fedsmall.travel.journey import check_region_names, check_regions
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import is_buffer
 
@@ -45,7 +45,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     if not method.is_federated:
         return
     _check_parts(plan)
-    check_hidden(plan, sites)
+    if method.hidden:
+        check_hidden(plan, sites)
     combiner_for(plan)  # which knows its own settings
     numbers = parameter_count(plan, task)
     _check_groups(plan, sites)
