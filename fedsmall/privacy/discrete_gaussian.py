@@ -1,15 +1,16 @@
 """Noise on a grid, by which no rounding of floats can betray what it was added to.
 
 A float product ``deviation * normal`` reaches only some floats, so what it was added to shows in the last digits
-(Mironov 2012, "On significance of the least significant bits"). Here the numbers are first rounded to whole multiples of
-a power of two, the *grid*, and whole multiples of it are added, drawn from the discrete Gaussian (Canonne, Kamath &
+(Mironov 2012, "On significance of the least significant bits"). Here the numbers are first rounded to whole multiples
+of a power of two, the *grid*, and whole multiples of it are added, drawn from the discrete Gaussian (Canonne, Kamath &
 Steinke 2020, algorithm 3): every multiple can come of every number. What follows (casts, learning rates) is
-post-processing. At the ratios used here, 2**24 and more, its privacy loss is that of the Gaussian to one in 10**14
-(theorem 7 there), so the same accountant holds. Chances are compared as 64-bit integers with float64 exponentials, which
-is exact to about 2**-50 a number.
+post-processing. A deviation is 2**24 steps of the grid or more; there the discrete Gaussian is a rounded Gaussian to
+one in 10**14, and that is post-processing of the Gaussian, so the accountant of the Gaussian holds. Chances are
+compared as 64-bit integers with float64 exponentials, which is exact to about 2**-50 a number.
 """
 
 import math
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,11 @@ FINENESS = 24  # the deviation is 2**24 to 2**25 steps of the grid
 
 Words = Callable[[int], np.ndarray]
 """Gives so many independent uniform 64-bit words, (count,), uint64."""
+
+
+def system_words(count: int) -> np.ndarray:
+    """So many words of the operating system's cryptographic generator."""
+    return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
 def grid_for(deviation: float) -> float:
@@ -37,7 +43,8 @@ def add_noise(values: np.ndarray, deviation: float, words: Words) -> np.ndarray:
     """The values, rounded to the grid, plus discrete Gaussian noise of that deviation; float64, the same shape."""
     grid = grid_for(deviation)
     noise = discrete_gaussian(values.size, deviation / grid, words).reshape(values.shape)
-    return (np.rint(values.astype(np.float64) / grid) + noise) * grid
+    noised: np.ndarray = (np.rint(values.astype(np.float64) / grid) + noise) * grid
+    return noised
 
 
 def discrete_gaussian(count: int, ratio: float, words: Words) -> np.ndarray:
@@ -62,10 +69,12 @@ def _discrete_laplace(count: int, bits: int, words: Words) -> np.ndarray:
     whole = np.floor(-np.log((words(count).astype(np.float64) + 0.5) * 2.0**-64)).astype(np.int64)  # exp(-whole) of all
     size = below + (np.maximum(whole, 0) << bits)
     accepted = _happens(below / 2**bits, words) & ~(negative & (size == 0))
-    return np.where(negative, -size, size)[accepted]
+    signed: np.ndarray = np.where(negative, -size, size)
+    return signed[accepted]
 
 
 def _happens(exponent: np.ndarray, words: Words) -> np.ndarray:
     """True with chance exp(-exponent), number by number."""
     chance = np.exp(-exponent) * 2.0**64
-    return (chance >= 2.0**64) | (words(len(exponent)) < np.minimum(chance, 2.0**64 - 2**11).astype(np.uint64))
+    below: np.ndarray = words(len(exponent)) < np.minimum(chance, 2.0**64 - 2**11).astype(np.uint64)
+    return below | (chance >= 2.0**64)
