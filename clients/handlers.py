@@ -21,7 +21,7 @@ from fedsmall.errors import PlanError
 from fedsmall.package.record import COMMON
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING
 from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.sealing.words import BEFORE, HELP, READDRESS, is_secure
+from fedsmall.sealing.terms import BEFORE, HELP, READDRESS, is_secure
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, split
 
 Handler = Callable[[Session, SiteRequest], Answer]

@@ -25,7 +25,7 @@ from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import is_patient_level, lot_of
 from fedsmall.privacy.site_level import as_blur, hands_on
-from fedsmall.sealing.words import is_sealed, is_secure
+from fedsmall.sealing.terms import is_sealed, is_secure
 from fedsmall.wire import Arrays
 
 OWN = "own"

@@ -30,7 +30,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, RUN, SUMS, TELL
 from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.sealing.words import is_secure
+from fedsmall.sealing.terms import is_secure
 from fedsmall.wire import CHARGED, EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
 
 Entry = dict[str, Any]  # {"seen": {digest: count}, "last": what was told last, "told": digests of all that was summed}

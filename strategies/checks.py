@@ -274,10 +274,7 @@ Note = Callable[[str, str, str], None]
 
 
 def accept_replies(
-    orders: Sequence[tuple[Message, str]],
-    replies: Iterable[Message],
-    note: Note,
-    check: Callable[[str, Message], None],
+    orders: Sequence[tuple[Message, str]], replies: Iterable[Message], note: Note, check: Callable[[str, Message], None]
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """The good replies, by site in order; and why the models of other sites are not finite.
 

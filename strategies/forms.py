@@ -12,6 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedsmall import wire
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.differences import BITS, GAPS, VALUES, difference
 from fedsmall.codec.parcels import PACKED, Parcel, pack, read_part
@@ -35,26 +36,7 @@ from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays,
 from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving_state
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
-from fedsmall.wire import (
-    ANSWER_BYTES,
-    BALANCE,
-    BASE,
-    CARRIED,
-    CONFIG,
-    KNOWN,
-    MADE,
-    METRICS,
-    MODEL,
-    REFERENCE,
-    ROUND,
-    TAKEN,
-    UNSOUND,
-    Arrays,
-    join,
-    parts,
-    split,
-)
-from fedsmall.wire import FORGOT as HAS_NO_MODEL
+from fedsmall.wire import Arrays, join, parts, split
 
 Records = dict[str, ArrayRecord]
 
@@ -171,7 +153,7 @@ class OpenModels(Form):
         reference = None
         if self.plan.method.top_share is not None:
             base, reference, taken = known.ground(site)
-            words = {BASE: base, TAKEN: taken} | ({MADE: known.now} if is_global else {})
+            words = {wire.BASE: base, wire.TAKEN: taken} | ({wire.MADE: known.now} if is_global else {})
 
         def records() -> Records:
             if self.plan.method.top_share is not None:
@@ -180,7 +162,7 @@ class OpenModels(Form):
                 model = to_record(parcel.sent or parcel.read)
             else:
                 model = self._model(exchange, site, row)
-            return {MODEL: model, **({CARRIED: self._beside(exchange, row)} if exchange.carries[row] else {})}
+            return {wire.MODEL: model, **({wire.CARRIED: self._beside(exchange, row)} if exchange.carries[row] else {})}
 
         key = (id(parcel) if is_global else -1 - row, row if exchange.carries[row] else None, *words.values())
         return Sent(key, words, records)
@@ -218,13 +200,15 @@ class OpenModels(Form):
         model = exchange.state.row(row)
         if not self.plan.method.is_compressed or not exchange.leg.arrived:
             return to_record(model)
-        if MODEL in (codes := self._codes.get(row, {})):
-            return codes[MODEL]
-        return to_record(split(pack(self.plan, join(**{MODEL: model}), site, 0), MODEL))  # with which the site begins
+        if wire.MODEL in (codes := self._codes.get(row, {})):
+            return codes[wire.MODEL]
+        return to_record(
+            split(pack(self.plan, join(**{wire.MODEL: model}), site, 0), wire.MODEL)
+        )  # with which the site begins
 
     def _beside(self, exchange: Exchange, row: int) -> ArrayRecord:
-        if CARRIED in (codes := self._codes.get(row, {})):
-            return codes[CARRIED]
+        if wire.CARRIED in (codes := self._codes.get(row, {})):
+            return codes[wire.CARRIED]
         optimizer = Rows(exchange.stack.optimizer).row(row)
         return to_record(leaving_state(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
 
@@ -251,24 +235,24 @@ class KeptModels(Form):
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
         """A model, where the site has another; else nothing."""
-        words = {REFERENCE: self._reference, ANSWER_BYTES: exchange.bytes_of_model}
+        words = {wire.REFERENCE: self._reference, wire.ANSWER_BYTES: exchange.bytes_of_model}
         if not exchange.signals.fresh[row]:
-            return Sent("its own", words, lambda: {MODEL: ArrayRecord()})
+            return Sent("its own", words, lambda: {wire.MODEL: ArrayRecord()})
         if exchange.is_global[row]:
-            return Sent(id(exchange.parcel(row)), words, lambda: {MODEL: to_record(exchange.parcel(row).read)})
-        return Sent(-1 - row, words, lambda: {MODEL: to_record(exchange.state.row(row))})
+            return Sent(id(exchange.parcel(row)), words, lambda: {wire.MODEL: to_record(exchange.parcel(row).read)})
+        return Sent(-1 - row, words, lambda: {wire.MODEL: to_record(exchange.state.row(row))})
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
         """Raise ReplyError unless this is a model, or a word in its place."""
         if reply.has_error():
             raise ReplyError((reply.error.reason or "no reason given")[:300])
-        metrics = reply.content.metric_records.get(METRICS)
+        metrics = reply.content.metric_records.get(wire.METRICS)
         if metrics is None:
-            raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
-        if len(metrics.keys() & KNOWN) != (MODEL not in reply.content):
+            raise ReplyError(f"expected a record {wire.METRICS!r} with the sample count; the reply has none")
+        if len(metrics.keys() & wire.KNOWN) != (wire.MODEL not in reply.content):
             raise ReplyError("expected a model, or one word in its place")
-        if MODEL not in reply.content:
-            check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | KNOWN))
+        if wire.MODEL not in reply.content:
+            check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | wire.KNOWN))
             return
         check_content(reply.content, exchange.expected, limits)
         if len(array_records(reply.content)) > 1:
@@ -276,12 +260,12 @@ class KeptModels(Form):
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
         """Write a model into its row; a word may keep the row from being used."""
-        metrics = content.metric_records[METRICS]
-        if HAS_NO_MODEL in metrics:
+        metrics = content.metric_records[wire.METRICS]
+        if wire.FORGOT in metrics:
             return Fault(FORGOT, "it had no model to go on with; it is sent the last that all had")
-        if UNSOUND in metrics:
+        if wire.UNSOUND in metrics:
             return Fault("set aside", "by itself: its update is too large or not finite", stays=True)
-        if MODEL in content:
+        if wire.MODEL in content:
             self._here.add(row)
             write_row(exchange.stack, row, array_records(content))
         return None
@@ -295,19 +279,24 @@ class KeptModels(Form):
         exchange, t = self._exchange, self._exchange.leg.t
         site_of = {row: site for site, row in exchange.row_of.items()}
         missing = {site_of[row]: row for row in rows if row not in self._here}
-        words = {**self._words, ROUND: t, REFERENCE: self._kept_by, ANSWER_BYTES: exchange.bytes_of_model}
-        question = RecordDict({CONFIG: ConfigRecord(words)})
+        words = {
+            **self._words,
+            wire.ROUND: t,
+            wire.REFERENCE: self._kept_by,
+            wire.ANSWER_BYTES: exchange.bytes_of_model,
+        }
+        question = RecordDict({wire.CONFIG: ConfigRecord(words)})
         replies = ask(
-            self._roster, self._grid, f"{MessageType.QUERY}.{BALANCE}", dict.fromkeys(sorted(missing), question)
+            self._roster, self._grid, f"{MessageType.QUERY}.{wire.BALANCE}", dict.fromkeys(sorted(missing), question)
         )
         fetched = []
         for site in sorted(missing):
             try:
                 records = records_of(replies.get(site))
-                if list(records) != [MODEL]:
+                if list(records) != [wire.MODEL]:
                     raise ReplyError("expected a model and nothing beside it")
-                check_headers(records[MODEL])
-                check_record(records[MODEL], exchange.expected)
+                check_headers(records[wire.MODEL])
+                check_record(records[wire.MODEL], exchange.expected)
             except ReplyError as error:
                 self._roster.note(t, site, "set aside", f"asked for its model: {error}")
                 continue
@@ -327,9 +316,9 @@ class KeptModels(Form):
 
 def write_row(stack: Stack, row: int, records: Mapping[str, ArrayRecord]) -> None:
     """Write a reply into its row; missing companions are zero."""
-    for name, array in to_arrays(records[MODEL]).items():
+    for name, array in to_arrays(records[wire.MODEL]).items():
         stack.state[name][row] = torch.from_numpy(np.array(array))
-    carried = to_arrays(records[CARRIED]) if CARRIED in records else {}
+    carried = to_arrays(records[wire.CARRIED]) if wire.CARRIED in records else {}
     for name, array in carried.items():
         tensor = torch.from_numpy(np.array(array))
         if name not in stack.optimizer:
@@ -357,9 +346,9 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
         check_headers(record)
-        if key == MODEL and plan.method.top_share is not None:
+        if key == wire.MODEL and plan.method.top_share is not None:
             _check_difference(record, signature_of(model))
-        elif key == MODEL:
+        elif key == wire.MODEL:
             check_record(record, signature_of(coded))
         arrays = {name: read_array(name, array) for name, array in record.items()}
         try:

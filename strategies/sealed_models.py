@@ -18,22 +18,11 @@ from fedsmall.audit_log import digest_of
 from fedsmall.codec.parcels import Parcel
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
+from fedsmall.sealing import terms
 from fedsmall.sealing.letters import Thread, after
 from fedsmall.sealing.masks import unmasked
+from fedsmall.sealing.terms import Average, From, Order, is_sealed, is_secure
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import (
-    LETTER,
-    MASKED,
-    NOT_TAKEN,
-    REFUSED,
-    SEALED,
-    SEEDS,
-    Average,
-    From,
-    Order,
-    is_sealed,
-    is_secure,
-)
 from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array
 from fedsmall.strategies.forms import Exchange, Form, OpenModels, Records, Sent, arrays_of, records_from, write_row
 from fedsmall.strategies.records import array_records, to_arrays, to_record
@@ -90,7 +79,7 @@ class SealedModels(Form):
 
     def words(self, t: int, **more: Any) -> ConfigRecord:
         """The config of a question to sites at round ``t``."""
-        return ConfigRecord({PLAN: self._said, ROUND: t, SEALED: self._order(), **more})
+        return ConfigRecord({PLAN: self._said, ROUND: t, terms.SEALED: self._order(), **more})
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
         """Have letters sealed anew that lie at another site than they were written to."""
@@ -123,7 +112,7 @@ class SealedModels(Form):
         """A letter, or the global model and perhaps a letter with what goes beside it."""
         if not self.sealed:
             sent = self._clear.send(exchange, site, row)
-            return sent._replace(words={**sent.words, SEALED: self._order()})
+            return sent._replace(words={**sent.words, terms.SEALED: self._order()})
         letter, parcel = self._letters.get(row), exchange.parcel(row)
         sealed = letter is not None and letter.model is not None and not exchange.is_global[row]
         beside = letter.beside if letter is not None and exchange.is_global[row] else None
@@ -135,7 +124,7 @@ class SealedModels(Form):
             return {MODEL: to_record(model), **({CARRIED: beside} if beside is not None else {})}
 
         by = From(site=letter.by, t=letter.t) if letter is not None else None
-        words = {SEALED: self._order(by if sealed else None, by if beside is not None else None)}
+        words = {terms.SEALED: self._order(by if sealed else None, by if beside is not None else None)}
         is_shared = bool(exchange.is_global[row]) and beside is None
         return Sent(id(parcel) if is_shared else -1 - row, words, records)
 
@@ -147,7 +136,7 @@ class SealedModels(Form):
         records, metrics = array_records(reply.content), reply.content.metric_records.get(METRICS)
         if metrics is None or MODEL not in records:
             raise ReplyError("expected a model's record and one with metrics")
-        limits = limits._replace(metrics=frozenset(limits.metrics or ()) | {REFUSED, NOT_TAKEN})
+        limits = limits._replace(metrics=frozenset(limits.metrics or ()) | {terms.REFUSED, terms.NOT_TAKEN})
         check_metrics(metrics, limits)
         beside = reply.content.pop(CARRIED, None) if self.sealed else None
         if CARRIED in records and self.sealed:
@@ -165,14 +154,14 @@ class SealedModels(Form):
         """Take a letter for the next site, a summand, or a model."""
         records, metrics, t = array_records(content), content.metric_records[METRICS], exchange.leg.t
         before = self._letters.get(row)
-        if metrics.pop(NOT_TAKEN, None) is not None and before is not None:
+        if metrics.pop(terms.NOT_TAKEN, None) is not None and before is not None:
             note(before.by, "replaced", f"{site} could not use its letter; it took the last common model")
-        if metrics.pop(REFUSED, None) is not None:
+        if metrics.pop(terms.REFUSED, None) is not None:
             note(site, "set aside", "by itself: its update is too large or not finite")
         closes = exchange.leg.closes
         if closes and self.secure:
             counts: Any = metrics
-            summand = records[MODEL][MASKED].numpy(), to_arrays(records[SEEDS])
+            summand = records[MODEL][terms.MASKED].numpy(), to_arrays(records[terms.SEEDS])
             self._masked[site] = Summand(*summand, float(counts[EXAMPLES]), float(counts.get(STEPS, 1)))
             records[MODEL] = to_record(exchange.state.row(row))  # which the sum is about to replace
         if closes or not self.sealed:
@@ -251,10 +240,10 @@ class SealedModels(Form):
         return order.model_dump_json(exclude_defaults=True)
 
     def _check_masked(self, records: Records, exchange: Exchange) -> None:
-        record, seeds = records[MODEL], records.get(SEEDS, ArrayRecord())
-        if list(record) != [MASKED] or read_array(MASKED, record[MASKED]).dtype != np.uint64:
+        record, seeds = records[MODEL], records.get(terms.SEEDS, ArrayRecord())
+        if list(record) != [terms.MASKED] or read_array(terms.MASKED, record[terms.MASKED]).dtype != np.uint64:
             raise ReplyError("expected one masked summand")
-        if record[MASKED].shape != (length(self.plan, exchange.state.row(0)),):
+        if record[terms.MASKED].shape != (length(self.plan, exchange.state.row(0)),):
             raise ReplyError("its summand is not of the length that the plan asks for")
         if sorted(seeds) != self.ways.helpers(exchange.leg.t):
             raise ReplyError("its letters are not for the helpers that the plan has drawn")
@@ -266,9 +255,9 @@ class SealedModels(Form):
 def check_letter(record: ArrayRecord, bytes_of_model: int) -> None:
     """Raise ReplyError unless this is one letter, of a model's size."""
     most = MOST_OF_A_MODEL * bytes_of_model + BESIDE
-    if list(record) != [LETTER] or record[LETTER].dtype != "uint8" or len(record[LETTER].data) > most:
+    if list(record) != [terms.LETTER] or record[terms.LETTER].dtype != "uint8" or len(record[terms.LETTER].data) > most:
         raise ReplyError("expected one letter, of a model's size")
-    read_array(LETTER, record[LETTER])
+    read_array(terms.LETTER, record[terms.LETTER])
 
 
 def _records(letter: Letter) -> Records:

@@ -20,8 +20,8 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import WORDS, from_words
 from fedsmall.files import write
 from fedsmall.sealing.masks import unmasked
+from fedsmall.sealing.terms import GROUP, HELP, LETTER, MASKED, NUMBERS, OF, READDRESS, SEEDS, SUM, TALLY, WRITTEN
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import GROUP, HELP, LETTER, MASKED, NUMBERS, OF, READDRESS, SEEDS, SUM, TALLY, WRITTEN
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of

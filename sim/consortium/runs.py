@@ -20,7 +20,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.validation import among, check_real_sites
 from fedsmall.privacy.hidden import check_hidden
-from fedsmall.sealing.words import needs_letters
+from fedsmall.sealing.terms import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal

@@ -30,8 +30,8 @@ from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunS
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
+from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
 from fedsmall.sealing.waybills import seed_of
-from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster

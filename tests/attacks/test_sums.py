@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Message
 
 from fedsmall.audit_log import digest_of
+from fedsmall.sealing.terms import GROUP, HELP, KEY, SEALED
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import GROUP, HELP, KEY, SEALED
 from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.strategies.secure_sums import HelpError
 from fedsmall.strategies.server.grid import QuorumError

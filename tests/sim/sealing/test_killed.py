@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedsmall.sealing.words import OF
+from fedsmall.sealing.terms import OF
 from fedsmall.strategies.secure_sums import FILE
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.wire import CONFIG, ROUND
