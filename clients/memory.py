@@ -105,7 +105,7 @@ class StayingMemory:
             return None
         model, sent, reference = (split(held, part) for part in MODELS)
 
-    return Kept(model, sent, reference, int(held["of"]), int(held["since"]))
+        return Kept(model, sent, reference, int(held["of"]), int(held["since"]))
 
     def keep(self, kept: Kept) -> None:
         """Write down a model with the memory of training."""

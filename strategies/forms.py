@@ -30,13 +30,12 @@ from fedsmall.strategies.checks import (
     leave_out_unusual,
     read_array,
     signature,
-    signature_of,
 )
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving_state
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
-from fedsmall.wire import Arrays, join, parts, split
+from fedsmall.wire import CARRIED, MODEL, Arrays, join, parts, split
 
 Records = dict[str, ArrayRecord]
 
@@ -65,7 +64,7 @@ class Exchange:
         state = self.stack.state.items()
         return {name: (tuple(rows.shape[1:]), str(rows.dtype).removeprefix("torch.")) for name, rows in state}
 
-    @cached_property
+    @property
     def bytes_of_model(self) -> int:
         """The bytes of a model in full."""
         return self.state.bytes_per_row
@@ -132,9 +131,8 @@ class Form(ABC):
 
 @final
 class OpenModels(Form):
-    """Models that the server sees: in full, in codes, or as changes of a global one.
-
-    A model in codes is handed on as it came, so that a handover rounds once.
+    """Models that the server sees: in full, in codes (handed on as they came, for a handover rounds once), or as
+    changes.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -162,7 +160,7 @@ class OpenModels(Form):
                 model = to_record(parcel.sent or parcel.read)
             else:
                 model = self._model(exchange, site, row)
-            return {wire.MODEL: model, **({wire.CARRIED: self._beside(exchange, row)} if exchange.carries[row] else {})}
+            return {MODEL: model, **({CARRIED: self._beside(exchange, row)} if exchange.carries[row] else {})}
 
         key = (id(parcel) if is_global else -1 - row, row if exchange.carries[row] else None, *words.values())
         return Sent(key, words, records)
@@ -200,15 +198,13 @@ class OpenModels(Form):
         model = exchange.state.row(row)
         if not self.plan.method.is_compressed or not exchange.leg.arrived:
             return to_record(model)
-        if wire.MODEL in (codes := self._codes.get(row, {})):
-            return codes[wire.MODEL]
-        return to_record(
-            split(pack(self.plan, join(**{wire.MODEL: model}), site, 0), wire.MODEL)
-        )  # with which the site begins
+        if MODEL in (codes := self._codes.get(row, {})):
+            return codes[MODEL]
+        return to_record(split(pack(self.plan, join(**{MODEL: model}), site, 0), MODEL))  # with which the site begins
 
     def _beside(self, exchange: Exchange, row: int) -> ArrayRecord:
-        if wire.CARRIED in (codes := self._codes.get(row, {})):
-            return codes[wire.CARRIED]
+        if CARRIED in (codes := self._codes.get(row, {})):
+            return codes[CARRIED]
         optimizer = Rows(exchange.stack.optimizer).row(row)
         return to_record(leaving_state(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
 
@@ -237,25 +233,24 @@ class KeptModels(Form):
         """A model, where the site has another; else nothing."""
         words = {wire.REFERENCE: self._reference, wire.ANSWER_BYTES: exchange.bytes_of_model}
         if not exchange.signals.fresh[row]:
-            return Sent("its own", words, lambda: {wire.MODEL: ArrayRecord()})
+            return Sent("its own", words, lambda: {MODEL: ArrayRecord()})
         if exchange.is_global[row]:
-            return Sent(id(exchange.parcel(row)), words, lambda: {wire.MODEL: to_record(exchange.parcel(row).read)})
-        return Sent(-1 - row, words, lambda: {wire.MODEL: to_record(exchange.state.row(row))})
+            return Sent(id(exchange.parcel(row)), words, lambda: {MODEL: to_record(exchange.parcel(row).read)})
+        return Sent(-1 - row, words, lambda: {MODEL: to_record(exchange.state.row(row))})
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
         """Raise ReplyError unless this is a model, or a word in its place."""
         if reply.has_error():
             raise ReplyError((reply.error.reason or "no reason given")[:300])
-        metrics = reply.content.metric_records.get(wire.METRICS)
+        content, metrics = reply.content, reply.content.metric_records.get(wire.METRICS)
         if metrics is None:
             raise ReplyError(f"expected a record {wire.METRICS!r} with the sample count; the reply has none")
-        if len(metrics.keys() & wire.KNOWN) != (wire.MODEL not in reply.content):
+        if len(metrics.keys() & wire.KNOWN) != (MODEL not in content):
             raise ReplyError("expected a model, or one word in its place")
-        if wire.MODEL not in reply.content:
-            check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | wire.KNOWN))
-            return
-        check_content(reply.content, exchange.expected, limits)
-        if len(array_records(reply.content)) > 1:
+        if MODEL not in content:
+            return check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | wire.KNOWN))
+        check_content(content, exchange.expected, limits)
+        if len(array_records(content)) > 1:
             raise ReplyError("expected a model and nothing beside it")
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
@@ -265,7 +260,7 @@ class KeptModels(Form):
             return Fault(FORGOT, "it had no model to go on with; it is sent the last that all had")
         if wire.UNSOUND in metrics:
             return Fault("set aside", "by itself: its update is too large or not finite", stays=True)
-        if wire.MODEL in content:
+        if MODEL in content:
             self._here.add(row)
             write_row(exchange.stack, row, array_records(content))
         return None
@@ -277,31 +272,23 @@ class KeptModels(Form):
     def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
         """Ask the sites of these rows for the models that have stayed there."""
         exchange, t = self._exchange, self._exchange.leg.t
-        site_of = {row: site for site, row in exchange.row_of.items()}
-        missing = {site_of[row]: row for row in rows if row not in self._here}
-        words = {
-            **self._words,
-            wire.ROUND: t,
-            wire.REFERENCE: self._kept_by,
-            wire.ANSWER_BYTES: exchange.bytes_of_model,
-        }
-        question = RecordDict({wire.CONFIG: ConfigRecord(words)})
-        replies = ask(
-            self._roster, self._grid, f"{MessageType.QUERY}.{wire.BALANCE}", dict.fromkeys(sorted(missing), question)
-        )
+        missing = {site: row for site, row in sorted(exchange.row_of.items()) if row in set(rows) - self._here}
+        words = {wire.ROUND: t, wire.REFERENCE: self._kept_by, wire.ANSWER_BYTES: exchange.bytes_of_model}
+        question = RecordDict({wire.CONFIG: ConfigRecord({**self._words, **words})})
+        replies = ask(self._roster, self._grid, f"{MessageType.QUERY}.{wire.BALANCE}", dict.fromkeys(missing, question))
         fetched = []
-        for site in sorted(missing):
+        for site, row in missing.items():
             try:
                 records = records_of(replies.get(site))
-                if list(records) != [wire.MODEL]:
+                if list(records) != [MODEL]:
                     raise ReplyError("expected a model and nothing beside it")
-                check_headers(records[wire.MODEL])
-                check_record(records[wire.MODEL], exchange.expected)
+                check_headers(records[MODEL])
+                check_record(records[MODEL], exchange.expected)
             except ReplyError as error:
                 self._roster.note(t, site, "set aside", f"asked for its model: {error}")
                 continue
-            write_row(stack, missing[site], records)
-            fetched.append(missing[site])
+            write_row(stack, row, records)
+            fetched.append(row)
         self._here |= set(fetched)
         return [row for row in rows if row in self._here], len(fetched) * exchange.bytes_of_model
 
@@ -316,20 +303,18 @@ class KeptModels(Form):
 
 def write_row(stack: Stack, row: int, records: Mapping[str, ArrayRecord]) -> None:
     """Write a reply into its row; missing companions are zero."""
-    for name, array in to_arrays(records[wire.MODEL]).items():
+    for name, array in to_arrays(records[MODEL]).items():
         stack.state[name][row] = torch.from_numpy(np.array(array))
-    carried = to_arrays(records[wire.CARRIED]) if wire.CARRIED in records else {}
+    carried = to_arrays(records.get(CARRIED, ArrayRecord()))
     for name, array in carried.items():
         tensor = torch.from_numpy(np.array(array))
-        if name not in stack.optimizer:
-            stack.optimizer[name] = tensor.new_zeros((len(stack), *tensor.shape))
-        stack.optimizer[name][row] = tensor
+        stack.optimizer.setdefault(name, tensor.new_zeros((len(stack), *tensor.shape)))[row] = tensor
     for name in stack.optimizer.keys() - carried.keys():
         stack.optimizer[name][row] = 0
 
 
 def arrays_of(records: Records) -> Arrays:
-    """Records as one set of arrays."""
+    """Records as one set of arrays, which :func:`records_from` takes apart."""
     return join(**{key: to_arrays(record) for key, record in records.items()})
 
 
@@ -346,10 +331,10 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
         check_headers(record)
-        if key == wire.MODEL and plan.method.top_share is not None:
-            _check_difference(record, signature_of(model))
-        elif key == wire.MODEL:
-            check_record(record, signature_of(coded))
+        if key == MODEL and plan.method.top_share is not None:
+            _check_difference(record, signature(model))
+        elif key == MODEL:
+            check_record(record, signature(coded))
         arrays = {name: read_array(name, array) for name, array in record.items()}
         try:
             content[key] = to_record(read_part(plan, key, arrays, model, model))

@@ -31,7 +31,7 @@ class GridTrainer(Trainer):
     """Sites that are reached over a ``grid``, simulated or real; their memory stays with them.
 
     ``told`` is the plan in orders, where it is not the one that is run; ``roster`` has the sites that have answered
-    already. ``form`` is how models travel, where the plan alone does not say so. The row of a silent site, or of a bad
+    already; ``form`` is how models travel, where the plan alone does not say so. The row of a silent site, or of a bad
     reply, stays as it was. In somebody's own Flower app sites are sent ``words`` in place of a plan and count their
     samples under ``count``; ``contents`` has their last replies.
     """
@@ -84,9 +84,8 @@ class GridTrainer(Trainer):
         online = set(self.grid.get_node_ids())
         row_of = {self.names[site]: row for row, site in enumerate(leg.sites)}
         connected = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
-        lost = {
-            row: Fault(ABSENT, "its program is not connected") for site, row in row_of.items() if site not in connected
-        }
+        absent = Fault(ABSENT, "its program is not connected")
+        lost = {row: absent for site, row in row_of.items() if site not in connected}
         exchange = Exchange(stack, leg, signals, connected)
         self.form.prepare(exchange, self.grid, self.roster)
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
@@ -95,10 +94,11 @@ class GridTrainer(Trainer):
         contents = self._accept_replies(exchange, orders, replies, lambda *words: noted.append(words), lost)
         notes = []
         for site, kind, reason in noted:
-            if site in connected and connected[site] not in contents and connected[site] not in lost:
-                lost[connected[site]] = Fault(kind, reason)
-            else:
+            row = connected.get(site)
+            if row is None or row in contents or row in lost:
                 notes.append((site, kind, reason))
+            else:
+                lost[row] = Fault(kind, reason)
         return self._train_result(exchange, orders, contents, lost, notes)
 
     def accept(self, rows: np.ndarray) -> None:
@@ -195,11 +195,7 @@ class GridTrainer(Trainer):
         rows, leg = len(exchange.stack), exchange.leg
         records = {row: array_records(content) for row, content in contents.items()}
         rules = {row: to_arrays(record_of[wire.RULE]) for row, record_of in records.items() if wire.RULE in record_of}
-        some = next(iter(rules.values()), {})
-        rule = {
-            name: np.stack([rules[row][name] if row in rules else np.zeros_like(array) for row in range(rows)])
-            for name, array in some.items()
-        }
+        zeros = {name: np.zeros_like(array) for name, array in next(iter(rules.values()), {}).items()}
         federated = self.plan.method.is_federated
         sizes = {row: self.form.size(row, content) for row, content in contents.items() if leg.leaves and federated}
         messages = Messages(
@@ -212,7 +208,7 @@ class GridTrainer(Trainer):
             loss=np.full(rows, np.nan),
             steps=_numbers(contents, wire.STEPS, 1.0, rows),
             examples=_numbers(contents, wire.EXAMPLES, 0.0, rows),
-            rule=rule,
+            rule={name: np.stack([rules.get(row, zeros)[name] for row in range(rows)]) for name in zeros},
             memory={},
             lost=lost,
             notes=notes,
@@ -221,13 +217,18 @@ class GridTrainer(Trainer):
 
 
 def bytes_of(orders: Orders) -> int:
-    """The bytes of the arrays that orders carry."""
-    contents = {id(order.content): order.content for order, _ in orders}
-    sizes = {key: size_in_bytes(array_records(content)) for key, content in contents.items()}
+    """The bytes of the arrays that orders carry; many orders share theirs."""
+    sizes: dict[int, int] = {}
+    for order, _ in orders:
+        if id(order.content) not in sizes:
+            sizes[id(order.content)] = size_in_bytes(array_records(order.content))
     return sum(sizes[id(order.content)] for order, _ in orders)
 
 
 def _numbers(contents: Mapping[int, RecordDict], name: str, default: float, rows: int) -> np.ndarray:
     """A metric of every row, (rows,); zero where no reply came."""
-    metrics: dict[int, Any] = {row: content.metric_records[wire.METRICS] for row, content in contents.items()}
-    return np.array([float(metrics[row].get(name, default)) if row in metrics else 0.0 for row in range(rows)])
+    values = np.zeros(rows)
+    for row, content in contents.items():
+        metrics: Any = content.metric_records[wire.METRICS]
+        values[row] = float(metrics.get(name, default))
+    return values

@@ -25,8 +25,7 @@ from fedsmall.sealing import tallies
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import Tally, open_sum_or_note
+from fedsmall.strategies.sealed_models import SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import folds_of
 from fedsmall.travel.moments import Moment
@@ -271,7 +270,7 @@ class HiddenJudges:
         shapes = tallies.unseen_shapes(self.sealed.plan, task) if question.unseen else tallies.judged_shapes(task)
         contents = {site: self._with_words(t, content) for site, content in self.sites.contents(question).items()}
         of = tallies.UNSEEN if question.unseen else tallies.JUDGED
-        tally = open_sum_or_note(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
+        tally = self.sealed.open_sum_or_note(t, of, kind_of(question), contents)
         if tally is None:
             return {}
         answers = {} if question.unseen else self._charged(tally, t)

@@ -15,7 +15,7 @@ from fedsmall.planning.run_sheet import SITES
 from fedsmall.sealing.terms import KEY, LETTER, SEALED, TRAVELLER
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.strategies.records import to_arrays, to_record
-from fedsmall.strategies.secure_sums import HelpError
+from fedsmall.strategies.sealed_models import HelpError
 from fedsmall.wire import COMMON, CONFIG, MODEL, ROUND, ROUNDS, Arrays
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import MOMENTUM, Heard
