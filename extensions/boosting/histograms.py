@@ -12,15 +12,7 @@ import torch
 from scipy.special import expit, softmax
 
 from fedsmall.data.federation import Task
-from fedsmall.extensions.boosting.forest import (
-    EDGES,
-    SUMS,
-    boosting_of,
-    learning_rate,
-    margins,
-    places,
-    tree_rounds,
-)
+from fedsmall.extensions.boosting.forest import EDGES, SUMS, boosting_of, learning_rate, margins, places, tree_rounds
 from fedsmall.parts import Boosting
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays

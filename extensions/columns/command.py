@@ -10,13 +10,7 @@ from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.page import print_done, site_part, write_page
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
 from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, prepare_prediction, write_run
-from fedsmall.extensions.columns.simulation import (
-    METHODS,
-    as_toml,
-    execute,
-    world_of,
-    write_parts,
-)
+from fedsmall.extensions.columns.simulation import METHODS, as_toml, execute, world_of, write_parts
 from fedsmall.extensions.columns.simulation import load_columns as load
 from fedsmall.extensions.columns.simulation import predict as predict_rows
 from fedsmall.randomness import rng_for

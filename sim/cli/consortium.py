@@ -120,8 +120,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="return when it is up; stop with `down`")] = False,
     only: Annotated[str, typer.Option(help="superlink, superexec or gate alone: a container each")] = "",
     durable: Annotated[
-        bool,
-        typer.Option("--durable", help="the SuperLink's state on the disk: slower; a run survives its death"),
+        bool, typer.Option("--durable", help="the SuperLink's state on the disk: slower; a run survives its death")
     ] = False,
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""

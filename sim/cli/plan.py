@@ -48,8 +48,7 @@ def plan(
         typer.Option(min=1, help="G, groups of models that never merge: adds what they change", show_default=False),
     ] = None,
     models: Annotated[
-        int | None,
-        typer.Option(min=1, help="M, how many models travel; one a site if not given", show_default=False),
+        int | None, typer.Option(min=1, help="M, how many models travel; one a site if not given", show_default=False)
     ] = None,
     contacts: Annotated[int, typer.Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
     patients: Annotated[float, typer.Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
@@ -57,8 +56,7 @@ def plan(
         bool, typer.Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
     ] = False,
     out: Annotated[
-        Path | None,
-        typer.Option(help="a folder for a figure of the bound over delta, n and m", show_default=False),
+        Path | None, typer.Option(help="a folder for a figure of the bound over delta, n and m", show_default=False)
     ] = None,
 ) -> None:
     """How many rounds to leave between two aggregations, so that models have seen enough samples before they meet.

@@ -274,11 +274,7 @@ def predictions(
     say(f"{path}: {len(content.splitlines()) - 1} patients. It is no medical device.")
 
 
-def forget(
-    run: RunName,
-    kit: Kit = HERE,
-    home: Home = None,
-) -> None:
+def forget(run: RunName, kit: Kit = HERE, home: Home = None) -> None:
     """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
     from fedsmall.clients.runs import forget_run
     from fedsmall.clients.socket_frames import is_answered

@@ -132,11 +132,7 @@ def _finish(path: Path, write_to: Path | None, scenario: "Scenario", tries: "lis
 
 
 def _draw(
-    tries: "dict[str, list[Try]]",
-    asked: "Mapping[str, Scenario]",
-    metric: str,
-    folder: Path,
-    searched: str,
+    tries: "dict[str, list[Try]]", asked: "Mapping[str, Scenario]", metric: str, folder: Path, searched: str
 ) -> None:
     from fedsmall.sim.report.figures import save
     from fedsmall.sim.tuning.figure import sensitivity
