@@ -47,10 +47,7 @@ def say_roll(roll: Mapping[str, str]) -> None:
 
 
 def complete_folder(folder: Path) -> Path:
-    """The folder of a run; one over real sites gets the files of a simulation's first.
-
-    PlanError where a run over real sites is not finished.
-    """
+    """The folder of a run; over real sites (PlanError where not finished) it gets the files of a simulation's first."""
     if (folder / "sheet.json").is_file() and not (folder / "run.json").is_file():
         from fedsmall.sim.consortium.finished import complete  # brings torch, which the others do without
 

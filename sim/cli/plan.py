@@ -104,9 +104,8 @@ def _table(advice: Advice) -> Table:
 def _privacy(advice: Advice, epsilon: float) -> str:
     """One line on whether privacy for each patient at ``epsilon`` is worth it.
 
-    A step's gradient gets noise * clip / lot in every number. For given steps and delta the noise grows with
-    lot / (samples * epsilon), so samples * epsilon decides, whatever the lot. The limit was measured
-    (docs/methods.md), on models of a few hundred to some thousand numbers.
+    The noise of a step grows with lot / (samples * epsilon), so samples * epsilon decides, whatever the lot. The limit
+    was measured (docs/methods.md), on models of a few hundred to some thousand numbers.
     """
     enough, samples, sites = ceil(PATIENTS_EPSILON / epsilon), advice.samples_per_site, advice.sites
     asked = f"Privacy for each patient at epsilon {epsilon:g} takes about {enough} patients a site"
