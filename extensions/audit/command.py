@@ -14,15 +14,11 @@ console = terminal()
 
 def audit(
     scenario: Annotated[
-        Path,
-        typer.Argument(
-            help="a .toml file, a name from `fedsmall list scenarios`, or a run's folder", show_default=False
-        ),
+        Path, typer.Argument(help="a .toml file, a name from `fedsmall list scenarios`, or a run's folder")
     ],
     runs: Annotated[int, typer.Option(min=8, help="federations that are trained and attacked, for each method")] = 128,
     method: Annotated[
-        list[str] | None,
-        typer.Option(help="attack this method only, by its label; may be repeated", show_default=False),
+        list[str] | None, typer.Option(help="attack this method only, by its label; may be repeated")
     ] = None,
     colluders: Annotated[int, typer.Option(min=2, help="how many hospitals put together what they receive")] = 3,
     out: Annotated[Path | None, OUT] = None,

@@ -42,7 +42,7 @@ TAKEN = 0.9  # the share of all patients whom each of the sample's two parties k
 
 @app.command()
 def run(
-    scenario: Annotated[Path, typer.Argument(help="a .toml file whose task has columns", show_default=False)],
+    scenario: Annotated[Path, typer.Argument(help="a .toml file whose task has columns")],
     out: Annotated[Path | None, OUT] = None,
     setting: Annotated[list[str] | None, SET] = None,
 ) -> None:
@@ -92,17 +92,14 @@ def write_sample(folder: Path) -> list[Path]:
 
 @app.command()
 def predict(
-    folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="the folder of a run")],
     tables: Annotated[
-        list[str] | None,
-        typer.Argument(help="PARTY=FILE, for each party; none for a run over real sites", show_default=False),
+        list[str] | None, typer.Argument(help="PARTY=FILE, for each party; none for a run over real sites")
     ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="by its label; the first with messages if not given", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="the first seed if not given", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="a CSV to write; shown if not given", show_default=False)] = None,
-    name: Annotated[str | None, typer.Option(help="over real sites: a name for this", show_default=False)] = None,
+    method: Annotated[str | None, typer.Option(help="by its label; the first with messages if not given")] = None,
+    seed: Annotated[int | None, typer.Option(help="the first seed if not given")] = None,
+    out: Annotated[Path | None, typer.Option(help="a CSV to write; shown if not given")] = None,
+    name: Annotated[str | None, typer.Option(help="over real sites: a name for this")] = None,
 ) -> None:
     """What a forest says of new patients, whose columns lie with the same parties; identifiers are matched.
 

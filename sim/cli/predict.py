@@ -12,31 +12,26 @@ from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
 from fedsmall.sim.cli.options import complete_folder, say
 
-MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
-METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
-SITE = typer.Option(help="of a run: this site's own model instead of the common one", show_default=False)
-VISITORS = typer.Option(help="of a run: the last models trained at this site, together", show_default=False)
+MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip")
+METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given")
+SITE = typer.Option(help="of a run: this site's own model instead of the common one")
+VISITORS = typer.Option(help="of a run: the last models trained at this site, together")
 DISTILLED_ONE = typer.Option("--distilled", help="of a run: the one model that was made of several")
 
 
 def predict(
     model: Annotated[Path, MODEL],
-    new: Annotated[Path, typer.Argument(help="a table, a folder of images, or an .npz", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="a CSV to write; shown if not given. Never written over", show_default=False)
-    ] = None,
+    new: Annotated[Path, typer.Argument(help="a table, a folder of images, or an .npz")],
+    out: Annotated[Path | None, typer.Option(help="a CSV to write; shown if not given. Never written over")] = None,
     method: Annotated[str | None, METHOD] = None,
-    seed: Annotated[int | None, typer.Option(help="of a run: one seed; all if not given", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="of a run: one seed; all if not given")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,
-    column: Annotated[
-        str | None, typer.Option("--id", help="a column of the table that names its rows", show_default=False)
-    ] = None,
+    column: Annotated[str | None, typer.Option("--id", help="a column of the table that names its rows")] = None,
     array: Annotated[str, typer.Option(help="the array of an .npz")] = "x",
     sheet: Annotated[
-        str | None,
-        typer.Option(help="the sheet of an Excel workbook, where several hold something", show_default=False),
+        str | None, typer.Option(help="the sheet of an Excel workbook, where several hold something")
     ] = None,
 ) -> None:
     """Probabilities and a class, or the number, for every row: columns are found by name, and no label is needed.
@@ -65,7 +60,7 @@ def export(
         Path | None, typer.Option(help="the file; named after the model if not given. Never written over")
     ] = None,
     method: Annotated[str | None, METHOD] = None,
-    seed: Annotated[int | None, typer.Option(help="of a run: the seed", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="of a run: the seed")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,

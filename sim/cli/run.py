@@ -21,9 +21,7 @@ console = terminal()
 
 
 def run(
-    scenario: Annotated[
-        Path, typer.Argument(help="a .toml file, or a name from `fedsmall list scenarios`", show_default=False)
-    ],
+    scenario: Annotated[Path, typer.Argument(help="a .toml file, or a name from `fedsmall list scenarios`")],
     engine: Annotated[str | None, ENGINE] = None,
     device: Annotated[str | None, DEVICE] = None,
     out: Annotated[Path | None, OUT] = None,
@@ -76,7 +74,7 @@ def run(
         raise typer.Exit(1)
 
 
-def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:
+def report(folder: Annotated[Path, typer.Argument(help="the folder of a run")]) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read_all
@@ -89,8 +87,7 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
 
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(help="folders of runs", show_default=False)],
-    out: Annotated[Path | None, OUT] = None,
+    folders: Annotated[list[Path], typer.Argument(help="folders of runs")], out: Annotated[Path | None, OUT] = None
 ) -> None:
     """Put finished runs side by side: one table for each data set, methods paired seed by seed.
 

@@ -21,9 +21,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def tune(
-    scenario: Annotated[
-        str, typer.Argument(help="a scenario's file or name, or an item of `reproduce list`", show_default=False)
-    ],
+    scenario: Annotated[str, typer.Argument(help="a scenario's file or name, or an item of `reproduce list`")],
     rates: Annotated[str, typer.Option(help="the rates to try, separated by commas")] = "0.01,0.03,0.1,0.3",
     draws: Annotated[
         int | None, typer.Option(help="draw this many rates at random between the smallest and the largest")
@@ -33,15 +31,11 @@ def tune(
         typer.Option(
             "--try",
             help="try a method's key with several values too, as in aggregate_every=50,10; ties go to the first",
-            show_default=False,
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            help="what makes a rate better: else the scenario's metric, by routes the loss", show_default=False
-        ),
+        str | None, typer.Option(help="what makes a rate better: else the scenario's metric, by routes the loss")
     ] = None,
     by: Annotated[
         str | None,
@@ -51,12 +45,8 @@ def tune(
     device: Annotated[str | None, DEVICE] = None,
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="where the search is written (CSV, and a figure beside it)", show_default=False)
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option(help="write the scenario with the chosen rates to this .toml", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="where the search is written (CSV, and a figure beside it)")] = None,
+    write: Annotated[Path | None, typer.Option(help="write the scenario with the chosen rates to this .toml")] = None,
 ) -> None:
     """Choose a learning rate for every method of a scenario, by validation on training sites; test data are not read.
 
