@@ -102,7 +102,7 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
 
 
 def split(available: int, trained: int) -> tuple[int, int]:
-    """How many of a site's samples are fixed, one at least, and how many candidates, to train on ``trained`` on average.
+    """How many of a site's samples are fixed, at least one, and how many candidates: ``trained`` on average.
 
     Where there are none to spare, half are candidates, and the site trains on fewer.
     """

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 import click
 import typer
+from typer import Option
 
 from fedsmall.files import FULL, one_line
 from fedsmall.sim.cli.commands import COMMANDS, Entry
@@ -104,7 +105,7 @@ def show_version(asked: bool) -> None:
 
 @app.callback()
 def fedsmall(
-    version: bool = typer.Option(
+    version: bool = Option(
         False, "--version", help="Show the version and leave.", is_eager=True, callback=show_version
     ),
 ) -> None:

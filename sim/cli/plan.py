@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from typer import Option
 
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
@@ -30,29 +31,27 @@ def _say_together(asked: bool) -> None:
 
 
 def plan(
-    sites: Annotated[int, typer.Option(min=1, help="m, the number of sites")],
-    samples: Annotated[int, typer.Option(min=1, help="n, the samples of each site")],
-    error: Annotated[float, typer.Option(help="epsilon, the error that is aimed for")] = 0.05,
-    failure: Annotated[float, typer.Option(help="delta, the chance with which it may be missed")] = 0.01,
-    permute_every: Annotated[int, typer.Option(min=1, help="d, the rounds between two permutations")] = 1,
+    sites: Annotated[int, Option(min=1, help="m, the number of sites")],
+    samples: Annotated[int, Option(min=1, help="n, the samples of each site")],
+    error: Annotated[float, Option(help="epsilon, the error that is aimed for")] = 0.05,
+    failure: Annotated[float, Option(help="delta, the chance with which it may be missed")] = 0.01,
+    permute_every: Annotated[int, Option(min=1, help="d, the rounds between two permutations")] = 1,
     parameters: Annotated[
-        int | None, typer.Option(min=1, help="the numbers of a model: adds what Radon points make of it")
+        int | None, Option(min=1, help="the numbers of a model: adds what Radon points make of it")
     ] = None,
     height: Annotated[
-        int | None, typer.Option(min=1, help="h of the Radon point; as large as sites allow if not given")
+        int | None, Option(min=1, help="h of the Radon point; as large as sites allow if not given")
     ] = None,
     groups: Annotated[
-        int | None, typer.Option(min=1, help="G, groups of models that never merge: adds what they change")
+        int | None, Option(min=1, help="G, groups of models that never merge: adds what they change")
     ] = None,
-    models: Annotated[
-        int | None, typer.Option(min=1, help="M, how many models travel; one a site if not given")
-    ] = None,
-    contacts: Annotated[int, typer.Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
-    patients: Annotated[float, typer.Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
+    models: Annotated[int | None, Option(min=1, help="M, how many models travel; one a site if not given")] = None,
+    contacts: Annotated[int, Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
+    patients: Annotated[float, Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
     together: Annotated[
-        bool, typer.Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
+        bool, Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="a folder for a figure of the bound over delta, n and m")] = None,
+    out: Annotated[Path | None, Option(help="a folder for a figure of the bound over delta, n and m")] = None,
 ) -> None:
     """How many rounds to leave between two aggregations, so that models have seen enough samples before they meet.
 
