@@ -22,7 +22,6 @@ from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import members_of
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
@@ -112,7 +111,7 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, 
 
     Raises PlanError for arrays that are not the plan's common model.
     """
-    if has_own_models(plan):
+    if plan.has_own_models:
         return
     if what == COMMON:
         _check(plan, at.raw, members_of(model, plan.method.is_ensemble))

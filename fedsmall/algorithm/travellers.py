@@ -16,7 +16,6 @@ from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit,
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
 from fedsmall.travel.journey import groups_of, move_on, route_at, set_out
@@ -51,7 +50,7 @@ class Travellers:
         self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
+        self.careful = plan.privacy.at_contacts or plan.method.is_compressed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
         self._federated = plan.method.is_federated
@@ -95,7 +94,8 @@ class Travellers:
         legs, at, before, crossed = [], self.at, self._before, 0
         for contact in stretch:
             last, at = at, at if before is None else self.move(at, before, contact)
-            crossed += crossings(self.plan, len(self.names), last, at)
+            if self.plan.method.regions is not None:
+                crossed += crossings(self.plan, len(self.names), last, at)
             arrived = before is None or before.travels
             closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
             legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))

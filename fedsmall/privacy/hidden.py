@@ -7,9 +7,7 @@ from fedsmall.plan import Method, Plan
 
 def check_hidden(plan: Plan, sites: int) -> None:
     """Raise PlanError, in one line that says what to do, where ``sites`` sites cannot keep the plan's models hidden."""
-    privacy, method = plan.method.privacy, plan.method
-    if privacy is None or not method.hidden:
-        return
+    privacy, method = plan.privacy, plan.method
     if privacy.sealed and not (method.permutes or privacy.secure):
         raise PlanError(
             f"sealed = true hides models that are handed on, and {method.label!r} hands none on: the server would see "

@@ -60,7 +60,7 @@ def passage(plan: Plan, sites: int, t: int) -> np.ndarray:
 
 def crossings(plan: Plan, sites: int, last: np.ndarray, at: np.ndarray) -> int:
     """How many models that were at the sites ``last`` are at sites of another region now."""
-    if plan.method.region_count == 1 or last is at:
+    if last is at:
         return 0
     regions = regions_of(plan, sites)
     return int((regions[last] != regions[at]).sum())

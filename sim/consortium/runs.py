@@ -20,7 +20,6 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.validation import among, check_real_sites
 from fedsmall.privacy.hidden import check_hidden
-from fedsmall.sealing.words import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
@@ -105,7 +104,7 @@ def prepare(
     check_new(folder, run, plan, apart=apart)
     check_features(among(plan, len(sites)))
     home, roll = folder / "runs" / run, {}
-    if needs_letters(plan):
+    if plan.privacy.hidden:
         roll = members.roll_of(members.load(folder))
         if missing := sorted(set(sites) - set(roll)):
             raise PlanError(
@@ -154,8 +153,7 @@ def _go_back(home: Path, contact: int) -> None:
     if kind := kind_of_run(home):
         raise PlanError(f"{home.name!r} is over split {kind}, where nothing is told twice. Resume it without --from.")
     sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
-    privacy = sheet.plan.method.privacy
-    if privacy is not None and privacy.counted:
+    if sheet.plan.privacy.counted:
         raise PlanError(
             f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "
             "Resume it without --from, or start a new run."
