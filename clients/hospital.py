@@ -16,9 +16,9 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.letters import fault_of
 from fedsmall.clients.memory import Kept, Memory, StayingMemory
 from fedsmall.clients.site_data import SiteData
-from fedsmall.codec import at_site
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import pack, unpack
+from fedsmall.codec.top import base_of, cut_at_site
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
@@ -69,13 +69,7 @@ class HospitalClient(NumPyClient):
     """
 
     def __init__(
-        self,
-        home: SiteData,
-        plan: Plan,
-        trainer: Trainer,
-        memory: Memory,
-        kept: Memory,
-        noise_key: bytes | None = None,
+        self, home: SiteData, plan: Plan, trainer: Trainer, memory: Memory, kept: Memory, noise_key: bytes | None = None
     ) -> None:
         self.home = home
         self.noise_key = noise_key
@@ -130,7 +124,7 @@ class HospitalClient(NumPyClient):
         if self.plan.privacy.at_contacts and config.get(LEAVES, True):
             model = self._private(model, received, config)
         if share is not None:
-            model, kept = at_site.leave(model, received, self.kept.read(), config, share)
+            model, kept = cut_at_site(model, received, self.kept.read(), config, share)
             self.kept.write(kept)
         return model
 
@@ -201,7 +195,7 @@ def unpack_order(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, An
     if not plan.method.is_compressed:
         return arrays
     try:
-        base = at_site.base_of(kept.read(), config) if plan.method.top_share is not None else None
+        base = base_of(kept.read(), config) if plan.method.top_share is not None else None
         return unpack(plan, arrays, initial_model(plan, task), base)
     except CodecError as error:
         raise PlanError(f"the order brings no model of this run: {error}") from None

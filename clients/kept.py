@@ -27,7 +27,7 @@ from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.travel.moments import stack_members
+from fedsmall.travel.journey import stack_members
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 

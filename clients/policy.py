@@ -185,18 +185,17 @@ class Policy(Frozen):
             )
 
     def _check_privacy(self, plan: Plan) -> None:
-        privacy = plan.method.privacy
-        if plan.privacy.is_patient_level:
+        privacy = plan.privacy
+        if privacy.is_patient_level:
             return self._check_patient_level(plan)
         if self.most_epsilon is not None or self.least_lot is not None:
             raise PolicyError(
                 "the policy here demands privacy for each patient (most_epsilon, least_lot); write privacy = "
                 '{level = "patient", clip = 1.0, epsilon = 3.0, lot = 16} under the method'
             )
-        if privacy is None or privacy.clip is None:
+        if privacy.clip is None:
             if self.clip is not None or self.noise or self.budget is not None:
-                noised = privacy is not None and privacy.blur is not None
-                has = "blur, which no ledger counts" if noised else "no privacy"
+                has = "no privacy" if privacy.blur is None else "blur, which no ledger counts"
                 raise PolicyError(f"the policy here demands clipping and noise; the plan has {has}")
             return
         if self.clip is not None and privacy.clip > self.clip:

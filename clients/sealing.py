@@ -77,7 +77,7 @@ from fedsmall.sealing.words import (
     Order,
     order_in,
 )
-from fedsmall.travel.moments import starting
+from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import (
     CARRIED,

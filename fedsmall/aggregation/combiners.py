@@ -17,8 +17,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.replicas.fold import fold_sent
-from fedsmall.replicas.tree import ReplicaTree
+from fedsmall.replicas.tree import ReplicaTree, fold_sent
 from fedsmall.wire import Arrays, stack_of_one
 
 
@@ -94,11 +93,7 @@ class ServerStep(Combiner):
     """
 
     def __init__(
-        self,
-        server: str,
-        aggregate: Combiner | None = None,
-        options: Mapping[str, float] | None = None,
-        seed: int = 0,
+        self, server: str, aggregate: Combiner | None = None, options: Mapping[str, float] | None = None, seed: int = 0
     ) -> None:
         if server not in SERVERS:
             raise PlanError(f"There is no server optimizer {server!r}. Known: {', '.join(SERVERS)}.")
@@ -225,10 +220,7 @@ def _of_models(plan: Plan) -> Combiner:
         combiner = FoldTrees(method.tree, combiner)
     if method.server == "none":
         return combiner
-    shared = {
-        "fednova": {"momentum": plan.recipe.momentum},
-        "feddyn": {"alpha": method.feddyn_alpha},
-    }
+    shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
     return ServerStep(method.server, combiner, {**shared.get(method.server, {}), **method.server_options}, plan.seed)
 
 

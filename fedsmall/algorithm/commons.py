@@ -12,8 +12,7 @@ from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
 from fedsmall.algorithm.gate import halves, refusal, size
 from fedsmall.plan import Method
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means
-from fedsmall.travel.journey import route_of
-from fedsmall.travel.moments import Event, event
+from fedsmall.travel.journey import Event, event, route_of
 from fedsmall.wire import Arrays, join, parts
 
 NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from fedsmall.codec.differences import difference
-from fedsmall.codec.known import Known
+from fedsmall.codec.codes import difference
 from fedsmall.codec.parcels import pack_stack
-from fedsmall.codec.top import cut
+from fedsmall.codec.top import Known, cut
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import noise_rng, privatise

@@ -5,6 +5,7 @@ import numpy as np
 from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS
+from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import check_stop
@@ -13,14 +14,13 @@ from fedsmall.models.own_models import check_own_models
 from fedsmall.models.registry import agreed_part, initial_model, try_model
 from fedsmall.parts import SHARED_PART
 from fedsmall.plan import Plan
-from fedsmall.privacy.hidden import check_hidden
 from fedsmall.privacy.patient_level import check_noise, check_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
-from fedsmall.training.frozen_body import halves
+from fedsmall.training.gradients.layers import halves
 from fedsmall.training.in_folds import folds_of_samples
-from fedsmall.travel.regions import check_region_names, check_regions
+from fedsmall.travel.journey import check_region_names, check_regions
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import is_buffer
 
@@ -56,7 +56,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     numbers = parameter_count(plan, task)
     _check_groups(plan, sites)
     check_aggregator(method.aggregator, method.averaged(sites), numbers, method.aggregator_options)
-    if method.privacy is not None:
+    if plan.privacy.at_contacts:
         check_private(plan, leaving_contacts(plan), _buffers(plan, task))
     if method.fraction < 1 and method.permute_every and round(method.fraction * sites) < 1:
         raise PlanError(f"A fraction of {method.fraction} of {sites} sites is no site at all. Raise the fraction.")

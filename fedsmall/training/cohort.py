@@ -13,11 +13,9 @@ from fedsmall.plan import Plan
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.batches import Batches, Lots
 from fedsmall.training.device import choose_device, widest_float
-from fedsmall.training.frozen_body import halves
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
-from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes
-from fedsmall.training.local_rules import SiteMemory, add_rule
-from fedsmall.training.optimizers import fresh_state, learning_rate, step
+from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
+from fedsmall.training.optimizers import SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
 

@@ -21,8 +21,7 @@ from fedsmall.features import check_features
 from fedsmall.models.own_models import is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
-from fedsmall.replicas.fold import Shared, fold_trees
-from fedsmall.replicas.tree import ANCHOR, forest, row_name, split_row, subsets
+from fedsmall.replicas.tree import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.mixed import MixedCohort

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsmall.aggregation.sums import check_hidden
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
@@ -19,11 +20,10 @@ from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.validation import among, check_real_sites
-from fedsmall.privacy.hidden import check_hidden
 from fedsmall.sim.consortium import flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.travel.regions import check_apart
+from fedsmall.travel.journey import check_apart
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one

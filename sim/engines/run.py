@@ -19,7 +19,7 @@ from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_at_hand, check_run
-from fedsmall.privacy.exposure import Exposure
+from fedsmall.privacy.reading import Exposure
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
 from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -28,11 +28,11 @@ from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, 
 from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device
 from fedsmall.training.distillation import distillation
-from fedsmall.training.frozen_body import as_trained
+from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.moments import Moment, Visitors, Watcher
+from fedsmall.travel.journey import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
 from fedsmall.wire import Arrays, stack_of_one
 
@@ -55,7 +55,7 @@ def run_plan(
 ) -> RunRecord:
     """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
-    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.exposure`).
+    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.reading`).
     ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
     ``options`` are the engine's own; every engine has "device". Raises PlanError for an unknown engine.
     """

@@ -34,8 +34,7 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
 from fedsmall.strategies.secure_sums import Tally, open_sum_or_note
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
-from fedsmall.travel.journey import folds_of
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment, folds_of
 from fedsmall.wire import (
     CHARGED,
     CONFIG,

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
-from fedsmall.algorithm.topologies import Topology, United
+from fedsmall.algorithm.travellers import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.moments import Initial, Moment, Watcher, watching
+from fedsmall.travel.journey import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
 from fedsmall.wire import Arrays, join, parts
 
@@ -244,7 +244,7 @@ def run_rounds(
 
     ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
     evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a
-    region's line to the others (:class:`~fedsmall.algorithm.topologies.Region`).
+    region's line to the others (:class:`~fedsmall.algorithm.travellers.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)
