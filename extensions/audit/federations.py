@@ -18,7 +18,6 @@ from fedsmall.algorithm.commons import combine_soundly, sound_means
 from fedsmall.algorithm.departing import make_private
 from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -82,7 +81,7 @@ class World:
 
 def world_of(plan: Plan, data_root: Path | None = None) -> World:
     """The world of a plan's data. PlanError where they cannot be dealt so, or its sites have models of their own."""
-    if has_own_models(plan):
+    if plan.has_own_models:
         raise PlanError("the audit attacks models that all sites share; these sites have models of their own")
     federation, expected = _deal_with_spares(plan, data_root)
     check_run(plan, federation)

@@ -16,7 +16,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import layers_read, pad_records, read_from_stack
 from fedsmall.training.batches import gather
-from fedsmall.training.frozen_body import as_trained, halves
+from fedsmall.training.gradients.layers import as_trained, halves
 from fedsmall.training.gradients.losses import LOSSES
 from fedsmall.training.gradients.mlp import forward, layers_of
 from fedsmall.training.stack import Rows, Tensors, stacked

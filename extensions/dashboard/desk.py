@@ -228,9 +228,9 @@ def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
 
 def budget_of(plan: Plan, contacts: int) -> str:
     """What the plan's privacy has cost after so many contacts, in a sentence."""
-    privacy, ledger = plan.method.privacy, ledger_of(plan)
-    if privacy is None or privacy.open:
-        hidden = "no noise" if privacy is not None and privacy.hidden else "no privacy"
+    privacy, ledger = plan.privacy, ledger_of(plan)
+    if privacy.open:
+        hidden = "no noise" if privacy.hidden else "no privacy"
         return f"{hidden}: models go as they are, and nothing is counted"
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts_of(plan)[:contacts])

@@ -16,19 +16,16 @@ from safetensors.numpy import load, save
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.data.federation import Task, task_from
-from fedsmall.data.preparation import Preparation
-from fedsmall.data.standardise import Scaling
+from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.evaluation.trivial import trivial_for
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import COMMON, TrainedOn
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.sealing.tallies import TOGETHER
 from fedsmall.sim.consortium.run_log import RunLog, run_log
 from fedsmall.sim.engines.record import RunRecord, versions
@@ -63,7 +60,7 @@ def write_run(folder: Path, outcome: Told) -> Run:
     write(folder / "scenario.toml", as_toml(scenario))
     write_json(folder / "plans.json", [planned.model_dump(mode="json") for planned in run.plans])
     record = _record(folder, plan, outcome, task, [replace(evaluation, told={}) for evaluation in evaluations], log)
-    if record.model is not None and record.preparation is None and task is not None and not has_own_models(plan):
+    if record.model is not None and record.preparation is None and task is not None and not plan.has_own_models:
         run.about["notes"].append(OTHER_ROWS)
     plan_run = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)
     plan_run.row["real"] = _real(sheet, outcome, log, last)
@@ -120,7 +117,7 @@ def _record(
 ) -> RunRecord:
     path = folder / MODEL_FILE
     model = load(path.read_bytes()) if path.exists() else None
-    if model is not None and task is not None and not has_own_models(plan):
+    if model is not None and task is not None and not plan.has_own_models:
         model = completed(plan, task, model)
     return RunRecord(
         plan=plan,
@@ -145,8 +142,8 @@ def _record(
 
 
 def _promise(plan: Plan, outcome: Told) -> dict[str, float]:
-    privacy = plan.method.privacy  # for patients the epsilon of the plan, which every site keeps to
-    if privacy is not None and is_patient_level(plan) and privacy.epsilon is not None:
+    privacy = plan.privacy  # for patients the epsilon of the plan, which every site keeps to
+    if privacy.is_patient_level and privacy.epsilon is not None:
         return {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
     return dict(outcome.get("privacy", {}))
 
@@ -167,7 +164,7 @@ def _preparation(folder: Path, outcome: Told) -> Preparation | None:
 
 def _trained_on(plan: Plan, outcome: Told) -> TrainedOn:
     samples = outcome.get("samples", {})
-    known = bool(samples) and not is_patient_level(plan)  # else what is told is the size of a lot
+    known = bool(samples) and not plan.privacy.is_patient_level  # else what is told is the size of a lot
     return TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsmall.aggregation.sums import check_hidden
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
@@ -19,12 +20,10 @@ from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet, Sheet
 from fedsmall.planning.validation import among, check_real_sites
-from fedsmall.privacy.hidden import check_hidden
-from fedsmall.sealing.words import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.travel.regions import check_apart
+from fedsmall.travel.journey import check_apart
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
@@ -108,7 +107,7 @@ def prepare(
     """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
     check_new(folder, run, plan, apart=apart)
     check_features(among(plan, len(sites)))
-    roll = roll_for(folder, sites, "sealed and secure") if needs_letters(plan) else {}
+    roll = roll_for(folder, sites, "sealed and secure") if plan.privacy.hidden else {}
     if isinstance(plan.task, dict):  # sites do not see the coordinator's paths
         task = {k: Path(v).name if k in FILES and isinstance(v, str) else v for k, v in plan.task.items()}
         plan = plan.model_copy(update={"task": task})
@@ -158,8 +157,7 @@ def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
 def _go_back(home: Path, contact: int) -> None:
     if kind := kind_of_run(home):
         raise PlanError(f"{home.name!r} is over split {kind}, where nothing is told twice. Resume it without --from.")
-    privacy = RunSheet.model_validate_json((home / "sheet.json").read_text()).plan.method.privacy
-    if privacy is not None and privacy.counted:
+    if RunSheet.model_validate_json((home / "sheet.json").read_text()).plan.privacy.counted:
         raise PlanError(
             f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "
             "Resume it without --from, or start a new run."
