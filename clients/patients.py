@@ -41,10 +41,9 @@ def charge_contact(
     """
     rounds = int(config[ROUNDS])
     assert plan.recipe.steps is not None
-    assert plan.method.privacy is not None
     charge = protection_of(plan, samples, *seat).charge(rounds * plan.recipe.steps)
     before = sum(charged.steps for run, charged in log.charges() if run == str(config[RUN]))
-    if plan.method.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
+    if plan.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
         raise PlanError("this run has had all the local steps here that its epsilon was reckoned for")
     policy.check_patients(_epsilon(policy, [*(charged for _, charged in log.charges()), charge]), plan)
     log.charge(charge, run=str(config[RUN]), t=config[ROUND])

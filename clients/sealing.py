@@ -44,8 +44,8 @@ from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing import tallies, terms
 from fedsmall.sealing.letters import LetterError, after, name_of
 from fedsmall.sealing.masks import masked, total
-from fedsmall.sealing.terms import From, Opened, Order, is_sealed, is_secure, needs_letters, order_in
-from fedsmall.travel.moments import starting
+from fedsmall.sealing.terms import From, Opened, Order, order_in
+from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import CARRIED, COMMON, MODEL, ROUND, RULE, Arrays, join, parts, split
 
@@ -81,7 +81,7 @@ class Errand:
             self._check_common(model, group)
             self.desk.shelf.put(f"common.{group}", model)
             carried = self._moments(received.get(CARRIED, {}))
-        elif not is_sealed(self.plan):
+        elif not self.plan.privacy.sealed:
             return arrays, False, ""
         else:
             try:
@@ -149,7 +149,7 @@ class Errand:
         return in_full(self.plan, coded, self._initial(0), by.site), by.site
 
     def _moments(self, record: Arrays) -> Arrays:
-        if not record or not is_sealed(self.plan):
+        if not record or not self.plan.privacy.sealed:
             return record
         opened, writer = self._open_letter(record, self.order.beside, terms.MOMENTS)
         carried = split(opened, CARRIED)
@@ -183,14 +183,14 @@ class Errand:
             records, metrics[terms.REFUSED] = {MODEL: start, CARRIED: start_carried}, 1
         else:  # what goes on as it came was rounded before, and would change if it were again
             records = parts(pack(self.plan, sent, self.site, self.t))
-        if is_secure(self.plan):
+        if self.plan.privacy.secure:
             shown = (wire.EXAMPLES, wire.STEPS, terms.REFUSED, terms.NOT_TAKEN)
             metrics = {name: value for name, value in metrics.items() if name in shown}
         leaving = self._to_average(records, metrics) if aggregates else self._on_its_way(records)
         return {**header, "metrics": metrics, "order": list(leaving)}, leaving
 
     def _on_its_way(self, records: dict[str, Arrays]) -> Arrays:
-        if not is_sealed(self.plan):
+        if not self.plan.privacy.sealed:
             return join(**records)
         to = self.ways.next_site(self.t, self.site)
         assert to is not None  # only an average ends a run
@@ -204,7 +204,7 @@ class Errand:
         beside: Arrays = {}
         if carried and to is not None:
             beside = {terms.LETTER: self._write_letter(terms.MOMENTS, to, bytes_of(carried))}
-        if not is_secure(self.plan):
+        if not self.plan.privacy.secure:
             return join(**{MODEL: records[MODEL], CARRIED: beside, RULE: rule})
         group = self.ways.group(self.t, self.site)
         common = self._last_common(group) or self._initial(group)
@@ -318,7 +318,7 @@ class Letters:
     def _announce(self, handle: Handler, order: SiteRequest) -> Answer:
         """Announce keys in the answer to a roll call, once the consortium's identities are the known ones."""
         words = {}
-        if needs_letters(order.plan):
+        if order.plan.privacy.hidden:
             desk = self.desk(order.config)
             self.known_roll(order.config, order.policy)
             words = {terms.ANNOUNCED: desk.announce().model_dump_json()}
@@ -328,7 +328,7 @@ class Letters:
 
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
         header, leaving = handle(order)
-        if not needs_letters(order.plan):
+        if not order.plan.privacy.hidden:
             return header, leaving
         try:
             opened = Opened.model_validate_json(str(order.config.get(terms.ANNOUNCED, "")))
@@ -339,7 +339,7 @@ class Letters:
         return {**header, "config": header["config"] | {terms.NONCE: nonce}}, leaving
 
     def _train(self, handle: Handler, order: SiteRequest) -> Answer:
-        errand = self._errand(order) if needs_letters(order.plan) else None
+        errand = self._errand(order) if order.plan.privacy.hidden else None
         order = self._open_order(order, errand)
         header, sent = handle(order)
         if errand is None:
@@ -369,7 +369,7 @@ class Letters:
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
         """A global model's evaluation, in a secure sum where the plan asks for it; charges stay in the clear."""
         header, sums = handle(order)
-        if is_secure(order.plan):
+        if order.plan.privacy.secure:
             metrics, task = header["metrics"], order.raw.task
             header = {"metrics": {name: value for name, value in metrics.items() if name.startswith(wire.CHARGED)}}
             tally = tallies.evaluation_tally(task, metrics, split(sums, wire.HELD_OUT))
@@ -378,13 +378,13 @@ class Letters:
                 if order.config.get(wire.KEEP)
                 else self._mask_sums(order, tallies.JUDGED, tally, tallies.judged_shapes(task))
             )
-        if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
+        if order.plan.privacy.hidden and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.desk(order.config).end()
         return header, sums
 
     def _validate(self, handle: Handler, order: SiteRequest) -> Answer:
         header, reply = handle(order)
-        if not is_secure(order.plan):
+        if not order.plan.privacy.secure:
             return header, reply
         sums = split(reply, wire.OUT_OF_FOLD)
         tally = {TELLING: np.array(float(bool(sums))), **sums}
@@ -422,7 +422,7 @@ class Letters:
         return self._errand(order).reseal_traveller(int(order.config[terms.WRITTEN]), order.policy, self.log)
 
     def _errand(self, order: SiteRequest, of: str = "") -> Errand:
-        if not needs_letters(order.plan):
+        if not order.plan.privacy.hidden:
             raise PlanError("the plan has no letters to open")
         desk, words = self.desk(order.config), order_in(order.config)
         if self._at_work is None or not self._at_work.is_for(desk, order.plan, words):

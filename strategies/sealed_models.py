@@ -28,7 +28,7 @@ from fedsmall.plan import Plan
 from fedsmall.sealing import terms
 from fedsmall.sealing.letters import Thread, after
 from fedsmall.sealing.masks import unmasked
-from fedsmall.sealing.terms import Average, From, Order, is_sealed, is_secure
+from fedsmall.sealing.terms import Average, From, Order
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array
 from fedsmall.strategies.forms import Exchange, Form, OpenModels, Records, Sent, arrays_of, records_from, write_row
@@ -143,7 +143,7 @@ class SealedModels(Form):
         self._came: dict[int, Letter] = {}  # in this exchange, until it is known what is used
         self._clear = OpenModels(plan)  # where models do not go in letters
         self._masked: dict[str, Summand] = {}
-        self.sealed, self.secure = is_sealed(plan), is_secure(plan)  # letters; averages as opened sums
+        self.sealed, self.secure = plan.privacy.sealed, plan.privacy.secure  # letters; averages as opened sums
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
         """Note an event of a site at round ``t``."""
