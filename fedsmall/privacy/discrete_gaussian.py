@@ -69,12 +69,13 @@ def _discrete_laplace(count: int, bits: int, words: Words) -> np.ndarray:
     whole = np.floor(-np.log((words(count).astype(np.float64) + 0.5) * 2.0**-64)).astype(np.int64)  # exp(-whole) of all
     size = below + (np.maximum(whole, 0) << bits)
     accepted = _happens(below / 2**bits, words) & ~(negative & (size == 0))
-    signed: np.ndarray = np.where(negative, -size, size)
-    return signed[accepted]
+    signed: np.ndarray = np.where(negative, -size, size)[accepted]
+    return signed
 
 
 def _happens(exponent: np.ndarray, words: Words) -> np.ndarray:
     """True with chance exp(-exponent), number by number."""
     chance = np.exp(-exponent) * 2.0**64
-    below: np.ndarray = words(len(exponent)) < np.minimum(chance, 2.0**64 - 2**11).astype(np.uint64)
-    return below | (chance >= 2.0**64)
+    certain = chance >= 2.0**64
+    happens: np.ndarray = certain | (words(len(chance)) < np.where(certain, 0, chance).astype(np.uint64))
+    return happens
