@@ -346,18 +346,7 @@ def anchor(run: Run) -> str:
 
 USED = (  # by the templates
     *(amount, anchor, at_home, by_label, chain, clinical, clinical_sections, course_data, dashes_of, events_of),
-    *(
-        events_table,
-        failed_table,
-        further_samples,
-        grades,
-        links,
-        methods,
-        metrics_of,
-        model_card,
-        named,
-        names_of,
-    ),
+    *(events_table, failed_table, further_samples, grades, links, methods, metrics_of, model_card, named, names_of),
     *(outcome, outcome_sections, overview_data, participant_sections, question_section, readers_table, real_sections),
     *(real_sentences, repeat, sent_table, sentences, shown_scenario, site_by_site_section, table, part_of),
     *(tripod_table, unseen_tables, figures.course_looks),
