@@ -137,7 +137,7 @@ class Clinical:
     @property
     def seed(self) -> int:
         """The seed of the model that is shown."""
-        return next(iter(self.kept[self.label]))
+        return int(next(iter(self.kept[self.label])))
 
     @property
     def of_seeds(self) -> list[Said]:
