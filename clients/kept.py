@@ -18,18 +18,16 @@ from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.shelf import Shelf
 from fedsmall.codec.parcels import pack, unpack
 from fedsmall.data.federation import task_from
-from fedsmall.data.preparation import Preparation
+from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.data.raw_site import RawSite
-from fedsmall.data.standardise import Scaling
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import members_of
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.travel.moments import stack_members
+from fedsmall.travel.journey import stack_members
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 
@@ -113,7 +111,7 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, 
 
     Raises PlanError for arrays that are not the plan's common model.
     """
-    if has_own_models(plan):
+    if plan.has_own_models:
         return
     if what == COMMON:
         _check(plan, at.raw, members_of(model, plan.method.is_ensemble))

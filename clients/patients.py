@@ -44,8 +44,7 @@ def charge_contact(
     protection: Protection = protection_of(plan, samples, *seat)
     charge = protection.charge(rounds * plan.recipe.steps)
     before = sum(charged.steps for run, charged in log.charges() if run == str(config[RUN]))
-    assert plan.method.privacy is not None
-    if plan.method.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
+    if plan.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
         raise PlanError("this run has had all the local steps here that its epsilon was reckoned for")
     policy.check_patients(_epsilon(policy, [*(charged for _, charged in log.charges()), charge]), plan)
     log.charge(charge, run=str(config[RUN]), t=config[ROUND])

@@ -20,7 +20,7 @@ from safetensors.numpy import load
 
 from fedsmall.clients.shelf import bytes_of, write_private
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.data.standardise import Scaling
+from fedsmall.data.preparation import Scaling
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import one_line
 from fedsmall.planning.run_sheet import RUN, RUN_ID

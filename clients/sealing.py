@@ -75,12 +75,9 @@ from fedsmall.sealing.words import (
     From,
     Opened,
     Order,
-    is_sealed,
-    is_secure,
-    needs_letters,
     order_in,
 )
-from fedsmall.travel.moments import starting
+from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import (
     CARRIED,
@@ -136,7 +133,7 @@ class Errand:
             self.desk.keep_common(group, received[MODEL])
             carried, is_common = self._moments(received.get(CARRIED, {})), bool(self.config[COMMON])
             return join(**{MODEL: received[MODEL], CARRIED: carried, RULE: received.get(RULE, {})}), is_common, ""
-        if not is_sealed(self.plan):
+        if not self.plan.privacy.sealed:
             return arrays, False, ""
         try:
             opened = parts(self._letter(received.get(MODEL, {}), self.order.by, TRAVELLER))
@@ -205,7 +202,7 @@ class Errand:
         return in_full(self.plan, held if kind == TRAVELLER else join(**{CARRIED: held}), self._initial(0), by.site)
 
     def _moments(self, record: Arrays) -> Arrays:
-        if not record or not is_sealed(self.plan):
+        if not record or not self.plan.privacy.sealed:
             return record
         carried = split(self._letter(record, self.order.beside, MOMENTS), CARRIED)
         assert self.order.beside is not None
@@ -235,13 +232,13 @@ class Errand:
             records, metrics[REFUSED] = {MODEL: start[MODEL], CARRIED: start.get(CARRIED, {})}, 1
         else:  # what goes on as it came was rounded before, and would change if it were again
             records = parts(pack(self.plan, sent, self.desk.site, self.t))
-        if is_secure(self.plan):
+        if self.plan.privacy.secure:
             metrics = {name: value for name, value in metrics.items() if name in (EXAMPLES, STEPS, REFUSED, NOT_TAKEN)}
         leaving = self._to_average(records, metrics) if aggregates else self._on_its_way(records)
         return {**header, "metrics": metrics, "order": list(leaving)}, leaving
 
     def _on_its_way(self, records: dict[str, Arrays]) -> Arrays:
-        if not is_sealed(self.plan):
+        if not self.plan.privacy.sealed:
             return join(**records)
         to = self.ways.next_site(self.t, self.desk.site)
         assert to is not None  # only an average ends a run
@@ -255,7 +252,7 @@ class Errand:
         beside: Arrays = {}
         if carried and to is not None:
             beside = {LETTER: self._write_letter(MOMENTS, to, bytes_of(carried))}
-        if not is_secure(self.plan):
+        if not self.plan.privacy.secure:
             return join(**{MODEL: records[MODEL], CARRIED: beside, RULE: records.get(RULE, {})})
         group = self.ways.group(self.t, self.desk.site)
         common, rule = self.desk.common(group) or self._initial(group), records.get(RULE, {})
@@ -376,7 +373,7 @@ class Letters:
 
     def _announce(self, handle: Handler, order: SiteRequest) -> Answer:
         """Announce keys in the answer to a roll call, once the consortium's identities are the known ones."""
-        sealed = needs_letters(order.plan)
+        sealed = order.plan.privacy.hidden
         desk = self.desk(order.config) if sealed else None
         if sealed:
             self.known_roll(order.config, order.policy)
@@ -387,7 +384,7 @@ class Letters:
 
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
         header, leaving = handle(order)
-        if not needs_letters(order.plan):
+        if not order.plan.privacy.hidden:
             return header, leaving
         try:
             opened = Opened.model_validate_json(str(order.config.get(ANNOUNCED, "")))
@@ -398,7 +395,7 @@ class Letters:
         return {**header, "config": header["config"] | {NONCE: nonce}}, leaving
 
     def _train(self, handle: Handler, sealed: SiteRequest) -> Answer:
-        errand = self._errand(sealed) if needs_letters(sealed.plan) else None
+        errand = self._errand(sealed) if sealed.plan.privacy.hidden else None
         order = self._open_order(sealed, errand)
         header, sent = handle(order)
         if errand is None:
@@ -427,18 +424,18 @@ class Letters:
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
         """A global model's evaluation, in a secure sum where the plan asks for it; charges stay in the clear."""
         header, sums = handle(order)
-        if is_secure(order.plan):
+        if order.plan.privacy.secure:
             metrics, task = header["metrics"], order.raw.task
             header = {"metrics": {name: value for name, value in metrics.items() if name.startswith(CHARGED)}}
             tally = evaluation_tally(task, metrics, split(sums, HELD_OUT))
             sums = {} if order.config.get(KEEP) else self._mask_sums(order, JUDGED, tally, judged_shapes(task))
-        if needs_letters(order.plan) and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
+        if order.plan.privacy.hidden and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.desk(order.config).end()
         return header, sums
 
     def _validate(self, handle: Handler, order: SiteRequest) -> Answer:
         header, reply = handle(order)
-        if not is_secure(order.plan):
+        if not order.plan.privacy.secure:
             return header, reply
         sums = split(reply, OUT_OF_FOLD)
         tally = {TELLING: np.array(float(bool(sums))), **sums}
@@ -474,7 +471,7 @@ class Letters:
         return self._errand(order).reseal_traveller(int(order.config[WRITTEN]), order.policy, self.log)
 
     def _errand(self, order: SiteRequest, of: str | None = None) -> Errand:
-        if not needs_letters(order.plan):
+        if not order.plan.privacy.hidden:
             raise PlanError("the plan has no letters to open")
         desk, words = self.desk(order.config), order_in(order.config)
         if self._at_work is None or not self._at_work.is_for(desk, order.plan, words):

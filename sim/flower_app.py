@@ -21,7 +21,6 @@ from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
@@ -93,7 +92,7 @@ def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
     for index, plan in enumerate(run.plans):
         federation = federations.of(plan)
         record = run_one(grid, plan, federation, partial(tell, console, plan))
-        run.add(index, record, trivial(federation, has_own_models(plan)))
+        run.add(index, record, trivial(federation, plan.has_own_models))
     return run
 
 

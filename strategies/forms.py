@@ -12,8 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.codec.codes import CodecError
-from fedsmall.codec.differences import BITS, GAPS, VALUES, difference
+from fedsmall.codec.codes import BITS, GAPS, VALUES, CodecError, difference
 from fedsmall.codec.parcels import PACKED, Parcel, pack, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan

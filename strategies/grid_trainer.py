@@ -18,7 +18,7 @@ from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays,
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer
-from fedsmall.travel.moments import Event
+from fedsmall.travel.journey import Event
 from fedsmall.wire import (
     CARRIED,
     COMMON,

@@ -31,8 +31,6 @@ from fedsmall.sealing.words import (
     Average,
     From,
     Order,
-    is_sealed,
-    is_secure,
 )
 from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array
 from fedsmall.strategies.forms import Exchange, Form, OpenModels, Records, Sent, arrays_of, records_from, write_row
@@ -77,12 +75,12 @@ class SealedModels(Form):
     @property
     def sealed(self) -> bool:
         """Whether models go in letters."""
-        return is_sealed(self.plan)
+        return self.plan.privacy.sealed
 
     @property
     def secure(self) -> bool:
         """Whether averages are opened sums."""
-        return is_secure(self.plan)
+        return self.plan.privacy.secure
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
         """Note an event of a site at round ``t``."""

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from docs.manual.toml import spelled
-from fedsmall.data.partition import KINDS as PARTITIONS
 from fedsmall.data.sources.registry import KINDS, LOSSES, TASKS
+from fedsmall.data.splits import KINDS as PARTITIONS
 from fedsmall.entry_points import extensions
 from fedsmall.models.registry import MODELS
 

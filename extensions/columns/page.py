@@ -41,7 +41,7 @@ class Learnt(NamedTuple):
 class Facts(NamedTuple):
     """What it depends on: the parties, the active one first, their common patients, and each one's splits.
 
-    ``sums`` is how many sums the active party has read, None where it tells nobody; ``sealed`` whether parties write
+    ``sums``: how many the active party has read, None where that is not told; ``sealed``: whether parties write
     letters.
     """
 

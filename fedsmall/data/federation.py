@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedsmall.data.outcomes import ORDINAL, Kind, kind_of
-from fedsmall.data.preparation import Preparation
-from fedsmall.data.standardise import Sums
+from fedsmall.data.preparation import Preparation, Sums
 
 
 @dataclass(frozen=True)

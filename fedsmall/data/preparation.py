@@ -1,23 +1,82 @@
-"""What happens to a row until a model takes it: its form, its scaling, and the record of both."""
+"""What happens to a row until a model takes it: its form, the scaling that sites agree on, and the record of both."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedsmall.data import standardise
 from fedsmall.data.image_files import EIGHT_BITS, Frames, Picture, Window, read_pictures, resample_volume, resize_image
 from fedsmall.data.outcomes import Outcome
-from fedsmall.data.standardise import Scaling
 from fedsmall.data.table_files import check_no_text, is_missing, number_block, plain
 from fedsmall.errors import DataError
+from fedsmall.exact import exact_sum
 from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
+
+
+COUNT_FLOOR = 5  # a sum over fewer patients says too much about each of them
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What one site says of its training samples, (features,) in float64 each."""
+
+    count: np.ndarray
+    total: np.ndarray
+    squares: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The agreed ``mean`` and ``scale`` (standard deviation, 1 where there is none), of shape (features,), float64."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def sums(x: np.ndarray, floor: int = COUNT_FLOOR, patients: np.ndarray | None = None) -> Sums:
+    """The sums of ``x`` (samples, features), where NaN marks a missing value.
+
+    A feature with values of fewer than ``floor`` samples, or ``patients`` (samples,), counts as if the site had none.
+    """
+    present = ~np.isnan(x)
+    count = present.sum(axis=0).astype(np.float64)
+    reported = patients_with(present, patients) >= max(floor, 1)
+    values = np.where(present & reported, x, 0.0).astype(np.float64)
+    return Sums(np.where(reported, count, 0.0), values.sum(axis=0), (values * values).sum(axis=0))
+
+
+def patients_with(present: np.ndarray, patients: np.ndarray | None) -> np.ndarray:
+    """How many patients, or samples where nobody says whose they are, are ``present``, (samples, features), in each."""
+    if patients is None:
+        return np.asarray(present.sum(axis=0))
+    order = np.argsort(patients, kind="stable")
+    begins = np.flatnonzero(np.diff(patients[order], prepend=patients.min(initial=0) - 1))
+    return np.asarray(np.logical_or.reduceat(present[order], begins).sum(axis=0))
+
+
+def agree(sites: Sequence[Sums]) -> Scaling:
+    """Mean and standard deviation over all sites' samples, each sum rounded once; 0 and 1 where nobody may speak."""
+    count = exact_sum([site.count for site in sites])
+    known = np.maximum(count, 1.0)
+    mean = exact_sum([site.total for site in sites]) / known
+    mean_square = exact_sum([site.squares for site in sites]) / known
+    variance = np.maximum(mean_square - mean * mean, 0.0)
+    # sums of equal values leave a variance of rounding errors: that is no spread
+    spread = variance > 1e-12 * np.maximum(mean_square, np.finfo(np.float64).tiny)
+    return Scaling(mean, np.where(spread, np.sqrt(variance), 1.0))
+
+
+def apply(scaling: Scaling, x: np.ndarray) -> np.ndarray:
+    """``x`` (samples, features) at mean 0 and spread 1, in float64; a missing value becomes 0, the mean."""
+    scaled: np.ndarray = (x - scaling.mean) / scaling.scale
+    return np.where(np.isnan(scaled), 0.0, scaled)
 
 
 class Columns(Frozen):
@@ -266,7 +325,7 @@ class Preparation(Frozen):
         else:
             ready = self.ranges.apply(x) if self.ranges is not None else x
             if self.agreed is not None:
-                ready = standardise.apply(self.agreed.scaling(x.shape[1:]), ready)
+                ready = apply(self.agreed.scaling(x.shape[1:]), ready)
             # scaled by ranges, a missing value is the middle of its range
             ready = np.where(np.isnan(ready), 0.0, ready)
         return np.ascontiguousarray(ready, dtype=self.dtype)

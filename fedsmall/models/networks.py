@@ -1,7 +1,7 @@
-"""The networks: linear, perceptrons, convolutions, residual networks, and models of one risk."""
+"""The networks, layers that every engine treats alike, and outputs of several models together."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -11,9 +11,100 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsmall.data.federation import Task
-from fedsmall.evaluation.outputs import outputs_of
-from fedsmall.models.layers import BatchNorm2d, BatchNorm3d
+from fedsmall.data.outcomes import LABELS, ORDINAL
+from fedsmall.evaluation import outputs as in_numpy
 from fedsmall.parts import NORM
+
+
+def has_spread(shape: Sequence[int]) -> bool:
+    """Whether a batch of shape (samples, channels, *map) has more than one value in a channel."""
+    values = shape[0]
+    for length in shape[2:]:
+        values *= length
+    return values > 1
+
+
+class _Forgiving(nn.modules.batchnorm._BatchNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise with the batch where it has spread, with the running statistics where it has none."""
+        if not self.training or has_spread(input.shape):
+            return super().forward(input)
+        mean, var = self.running_mean, self.running_var
+        if mean is None or var is None:  # nothing was ever counted: the value itself is the best guess of the mean
+            mean, var = torch.zeros_like(input[0].flatten()), torch.ones_like(input[0].flatten())
+        return F.batch_norm(input, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+
+
+class BatchNorm1d(_Forgiving, nn.BatchNorm1d):
+    """``torch.nn.BatchNorm1d`` for small batches."""
+
+
+class BatchNorm2d(_Forgiving, nn.BatchNorm2d):
+    """``torch.nn.BatchNorm2d`` for small batches."""
+
+
+class BatchNorm3d(_Forgiving, nn.BatchNorm3d):
+    """``torch.nn.BatchNorm3d`` for small batches."""
+
+
+_FORGIVING: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: BatchNorm1d,
+    nn.BatchNorm2d: BatchNorm2d,
+    nn.BatchNorm3d: BatchNorm3d,
+}
+
+
+def forgive_small_batches(model: nn.Module) -> nn.Module:
+    """Make every batch normalisation of ``model`` one of the above, in place; returns the model."""
+    for module in model.modules():
+        if type(module) in _FORGIVING:
+            module.__class__ = _FORGIVING[type(module)]
+    return model
+
+
+def frozen_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The outermost modules that have parameters, all of them frozen, by their names."""
+    yield from _frozen_layers("", model)
+
+
+def _frozen_layers(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    parameters = list(module.parameters())
+    if not parameters or all(parameter.requires_grad for parameter in parameters):
+        return
+    if not any(parameter.requires_grad for parameter in parameters):
+        yield name, module
+        return
+    for child, part in module.named_children():
+        yield from _frozen_layers(f"{name}.{child}" if name else child, part)
+
+
+def frozen_names(model: nn.Module) -> frozenset[str]:
+    """The names in ``state_dict`` of what does not train: frozen parameters, and the buffers of frozen layers."""
+    names = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    for prefix, layer in frozen_layers(model):
+        names |= {f"{prefix}.{name}" if prefix else name for name in layer.state_dict()}
+    return frozenset(names)
+
+
+def trainable_state(model: nn.Module) -> dict[str, Tensor]:
+    """What of ``state_dict`` trains, in its order: what travels."""
+    frozen = frozen_names(model)
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
+
+
+def frozen_state(model: nn.Module) -> dict[str, Tensor]:
+    """What of ``state_dict`` does not train, in its order."""
+    frozen = frozen_names(model)
+    return {name: tensor for name, tensor in model.state_dict().items() if name in frozen}
+
+
+def training_mode(model: nn.Module) -> nn.Module:
+    """The model in training mode, except for its frozen layers; the model itself."""
+    model.train()
+    for _, layer in frozen_layers(model):
+        layer.eval()
+    return model
+
 
 Norm = Callable[[int], nn.Module]
 CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best
@@ -220,7 +311,9 @@ class ProportionalOdds(nn.Module):
         ends = list(pairwise([features, *body]))
         self.body = nn.Sequential(*(layer for end in ends for layer in (nn.Linear(*end), nn.ReLU())))
         self.risk = nn.Linear([features, *body][-1], 1, bias=False)
-        self.levels = nn.Parameter(torch.from_numpy(outputs_of(np.zeros(grades))).float())  # equally many of each
+        self.levels = nn.Parameter(
+            torch.from_numpy(in_numpy.outputs_of(np.zeros(grades))).float()
+        )  # equally many of each
 
     def forward(self, x: Tensor) -> Tensor:
         """The log-odds of being above the lowest grade, and the steps behind it."""
@@ -240,3 +333,52 @@ def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
     if len(hidden):
         raise ValueError("hidden layers are for grades; its risk of an event is linear")
     return Proportional(int(np.prod(task.input_shape)), task.outputs)
+
+
+def cumulative(outputs: Tensor) -> Tensor:
+    """The log-odds of being above each grade but the highest, falling: shaped as ``outputs``, (..., grades - 1)."""
+    steps = -F.logsigmoid(-outputs[..., 1:])  # softplus, which ONNX Runtime does not have in float64
+    return outputs[..., :1] - F.pad(torch.cumsum(steps, -1), (1, 0))
+
+
+def log_shares(outputs: Tensor) -> Tensor:
+    """The logarithms of the grades' probabilities: (..., grades - 1) -> (..., grades)."""
+    odds = cumulative(outputs)
+    passed, ahead = F.pad(F.logsigmoid(odds), (1, 0)), F.pad(F.logsigmoid(-odds), (0, 1))
+    return passed + ahead + F.pad(F.logsigmoid(outputs[..., 1:]), (1, 1))
+
+
+def outputs_of(logs: Tensor) -> Tensor:
+    """The outputs that give grades these logarithms of probabilities, to a constant: the other way."""
+    logs = F.log_softmax(logs, -1)
+    below = torch.logcumsumexp(logs, -1)
+    above = torch.logcumsumexp(logs.flip(-1), -1).flip(-1)
+    return torch.cat([above[..., 1:2] - logs[..., :1], logs[..., 1:-1] - below[..., :-2] - above[..., 2:]], -1)
+
+
+class Ensemble(nn.Module):
+    """Models that answer together, as :func:`fedsmall.evaluation.outputs.answer` does with arrays."""
+
+    def __init__(self, members: Sequence[nn.Module], loss: str, together: str = "probability") -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.loss, self.together = loss, together
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(samples, outputs), of the same meaning as those of one member."""
+        outputs = torch.stack([member(x) for member in self.members])
+        if len(self.members) == 1:
+            return outputs[0]
+        if self.loss == "cross_entropy":
+            return self._mean(F.log_softmax(outputs, dim=-1))
+        if self.loss == ORDINAL:
+            return outputs_of(self._mean(log_shares(outputs)))
+        if self.loss in ("logistic", *LABELS) and self.together == "probability":
+            # the log-odds of the mean, from the logarithms of both classes' probabilities
+            return torch.logsumexp(F.logsigmoid(outputs), 0) - torch.logsumexp(F.logsigmoid(-outputs), 0)
+        return outputs.mean(dim=0)
+
+    def _mean(self, shares: Tensor) -> Tensor:
+        if self.together == "logit":
+            return shares.mean(dim=0)
+        return torch.logsumexp(shares, dim=0) - math.log(len(self.members))

@@ -5,7 +5,7 @@
 - ``weights``: ``"DEFAULT"`` (torchvision's own, downloaded where they are not there yet), or a .safetensors file of the
   network's ``state_dict``; every place reads its own copy, and the roll call compares what is frozen of it.
 - ``train``: ``"all"``, ``"last_block"`` (the last stage with convolutions, and all behind it), ``"head"`` (the new last
-  layer alone), or a list of layers by torchvision's names. The rest is frozen (:mod:`fedsmall.models.layers`).
+  layer alone), or a list of layers by torchvision's names. The rest is frozen (:mod:`fedsmall.models.networks`).
 
 Samples are images as the data bring them, from -1 to 1; grey ones become three equal channels, and all are scaled to
 ImageNet's mean and spread, as such weights expect.

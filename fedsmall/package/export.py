@@ -24,7 +24,7 @@ from fedsmall.data.preparation import Agreed, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.methods import nearest
-from fedsmall.models.outputs import log_shares
+from fedsmall.models.networks import log_shares
 from fedsmall.package.predictor import network, outputs_of
 from fedsmall.package.record import Package
 from fedsmall.package.store import Stored, save_zip

@@ -19,7 +19,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.outputs import by_class, members_of, named_classes, probabilities
 from fedsmall.evaluation.survival import mean_time
 from fedsmall.methods import nearest
-from fedsmall.models.outputs import Ensemble
+from fedsmall.models.networks import Ensemble
 from fedsmall.models.registry import build_model, is_pretrained
 from fedsmall.package.record import Architecture, Package
 from fedsmall.package.store import Stored, read

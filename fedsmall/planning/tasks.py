@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.data.dealing import deal, dealing_notes, natural_site
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
-from fedsmall.data.partition import read_spec
-from fedsmall.data.raw_site import RawSite, agreed, ready, task_with
+from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
+from fedsmall.data.splits import read_spec
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
 from fedsmall.methods import nearest

@@ -68,21 +68,6 @@ class Opened(Frozen):
     announced: dict[str, Announcement]
 
 
-def is_sealed(plan: Plan) -> bool:
-    """Whether travellers go in letters."""
-    return plan.method.privacy is not None and plan.method.privacy.sealed
-
-
-def is_secure(plan: Plan) -> bool:
-    """Whether averages are sums of which the server learns nothing else."""
-    return plan.method.privacy is not None and plan.method.privacy.secure
-
-
-def needs_letters(plan: Plan) -> bool:
-    """Whether sites write letters to each other in a run of the plan."""
-    return is_sealed(plan) or is_secure(plan)
-
-
 def remove_seal(plan: Plan) -> Plan:
     """The plan as all sites know it before they have drawn its routes."""
     return plan.model_copy(update={"route_seed": None})

@@ -13,8 +13,7 @@ import torch
 
 from fedsmall.data.federation import Samples, Task, task_at
 from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_of, plan_of_kind, shared_layers
-from fedsmall.models.registry import initial_model
-from fedsmall.models.shared_part import agreed_part
+from fedsmall.models.registry import agreed_part, initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.optimizers import fresh_state
@@ -114,13 +113,7 @@ class MixedCohort(Trainer):
         return _Group(number, np.array(sites), cohort, tuple(private))
 
     def _train_group(
-        self,
-        group: _Group,
-        stack: Stack,
-        rows: np.ndarray,
-        leg: Leg,
-        common: np.ndarray,
-        memory: Arrays,
+        self, group: _Group, stack: Stack, rows: np.ndarray, leg: Leg, common: np.ndarray, memory: Arrays
     ) -> tuple[Trained, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.site_sums import OF_PATIENTS
-from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from fedsmall.sim.report.sentences import amount, metric_name, plural
 from fedsmall.sim.report.tables import AREAS, by_label, primary
@@ -116,8 +114,7 @@ def promises(run: Run) -> list[str]:
 
 
 def _promise_numbers(done: Sequence[PlanRun], spent: Sequence[Row]) -> Row:
-    privacy = done[0].plan.method.privacy
-    assert privacy is not None
+    privacy = done[0].plan.privacy
     most = f"{max(row['epsilon'] for row in spent):.3g}"
     if privacy.level == "site":
         return {"epsilon": most, "delta": privacy.delta, "whom": "site, against readers of the final model"}
@@ -355,7 +352,7 @@ HIDDEN = {
     "blur": "what leaves is blurred under {}",
 }
 SENT: dict[str, Callable[[Plan], Any]] = {
-    "The other layers of its model never leave it.": has_own_models,
+    "The other layers of its model never leave it.": lambda plan: plan.has_own_models,
     "The moments of its optimizer travel with the model.": lambda plan: (
         plan.recipe.has_state and plan.recipe.optimizer_state == "travel"
     ),
@@ -391,8 +388,10 @@ def leaves_a_site(run: Run) -> list[str]:
 
 
 def _sent(run: Run, plans: Sequence[Plan]) -> str:
-    model = "the trained layers that all sites share" if any(map(has_own_models, plans)) else "its trained model"
-    beside = ["the number of its samples"] * (not all(map(is_patient_level, plans)))
+    model = (
+        "the trained layers that all sites share" if any(plan.has_own_models for plan in plans) else "its trained model"
+    )
+    beside = ["the number of its samples"] * (not all(plan.privacy.is_patient_level for plan in plans))
     return " and ".join([model + _size(run), *beside, *["its training loss"] * any(map(tells_loss, plans))])
 
 
@@ -442,11 +441,11 @@ def _noise_sentence(plans: Sequence[Plan]) -> str:
 
 def _under(plans: Sequence[Plan], *kinds: str) -> str:
     """The methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
-    return _labels([plan for plan in plans if _kind(plan.method.privacy) in kinds])
+    return _labels([plan for plan in plans if _kind(plan.privacy) in kinds])
 
 
-def _kind(privacy: Privacy | None) -> str:
-    if privacy is None or privacy.open:
+def _kind(privacy: Privacy) -> str:
+    if privacy.open:
         return ""
     return privacy.level if privacy.counted else "blur"
 
@@ -483,8 +482,8 @@ def _between_servers(run: Run) -> str:
 
 
 def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
-    sealed = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.sealed])
-    secure = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.secure])
+    sealed = _labels([plan for plan in plans if plan.privacy.sealed])
+    secure = _labels([plan for plan in plans if plan.privacy.secure])
     if not (sealed or secure):
         return f"The server hands {whose}models on and sees each."
     parts = [f"those handed on under {sealed}, which are sealed"] * bool(sealed)

@@ -12,8 +12,7 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
-from fedsmall.models.own_models import has_own_models
-from fedsmall.package.card import words
+from fedsmall.package.store import words
 from fedsmall.plan import Plan
 from fedsmall.sim.report import chain, facts, figures, model, real_sites, sentences, tables
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Section
@@ -208,7 +207,7 @@ def site_by_site_section(run: Run, shown: Table) -> list[Section]:
         [label, *("not estimable" if mean is None else value(shown, mean) for mean in sites.values())]
         for label, sites in means.items()
     ]
-    whose = "layers, completed with the site's own," if has_own_models(run.plans[0]) else "model"
+    whose = "layers, completed with the site's own," if run.plans[0].has_own_models else "model"
     name = metric_name(shown.metric).capitalize()
     caption = f"{name} of the common {whose} on each site's own held-out samples, mean over runs."
     return [Section("Site by site", table=Cells(["method", *next(iter(means.values()))], rows, caption))]

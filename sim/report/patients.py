@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedsmall.data.dealing import HELD_OUT
+from fedsmall.data.raw_site import HELD_OUT
 from fedsmall.evaluation.sampling import (
     constant_beside,
     error_over_constant,

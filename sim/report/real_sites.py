@@ -304,8 +304,7 @@ def _messages(home: AtHome) -> Cells:
 
 
 def _spent_text(ledger: Mapping[str, float], plan_run: PlanRun) -> str:
-    privacy = plan_run.plan.method.privacy
-    if privacy is None or not privacy.counted:
+    if not plan_run.plan.privacy.counted:
         return "no ledger"
     if not ledger:
         return "not told"

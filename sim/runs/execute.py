@@ -25,7 +25,6 @@ from fedsmall.entry_points import load_extension
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import FULL, one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
@@ -87,7 +86,7 @@ class Job:
         record = run_plan(plan, federation, self.engine, **keywords)
         if record.evaluations and has_diverged(record.evaluations[-1]):
             return Failed(DIVERGED)
-        return record, trivial(federation, has_own_models(plan))
+        return record, trivial(federation, plan.has_own_models)
 
 
 def execute(

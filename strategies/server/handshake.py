@@ -19,19 +19,18 @@ from pydantic import ValidationError
 from fedsmall import __version__
 from fedsmall.data.federation import Task, task_from
 from fedsmall.data.outcomes import kind_of
+from fedsmall.data.preparation import Scaling, Sums, agree
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
-from fedsmall.data.standardise import Scaling, Sums, agree
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import in_parts
 from fedsmall.files import one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
 from fedsmall.sealing.waybills import seed_of
-from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
+from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
@@ -60,7 +59,7 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
     missing, refuses, or differs from the others.
     """
     wait_for_sites(sheet, grid)
-    hidden = is_secure(sheet.plan)
+    hidden = sheet.plan.privacy.secure
     answers = greet(roster, sheet, grid, [] if hidden else sums_to_ask(sheet.plan, folder))
     task = task_from_roll(roster, grid, sheet.plan)
     if line is not None:
@@ -153,7 +152,7 @@ def send_agreement(
 
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
-    content, letters = RecordDict({CONFIG: _words(sheet)}), needs_letters(sheet.plan)
+    content, letters = RecordDict({CONFIG: _words(sheet)}), sheet.plan.privacy.hidden
     if scaling is not None:
         content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     if letters:
@@ -195,7 +194,7 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
 
 def _words(sheet: RunSheet) -> ConfigRecord:
     words = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
-    if needs_letters(sheet.plan):
+    if sheet.plan.privacy.hidden:
         words[ROLL] = json.dumps(sheet.roll)
     return words
 
@@ -366,7 +365,7 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
 
 def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
     """A site's answer without what may differ: sites with own models may differ in the length of targets."""
-    if key != "task" or not has_own_models(plan):
+    if key != "task" or not plan.has_own_models:
         return str(answer.get(key))
     task = json.loads(str(answer[key]))
     return json.dumps({**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task)

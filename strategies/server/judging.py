@@ -18,7 +18,6 @@ from fedsmall.data.federation import Task
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, sums_to_json
 from fedsmall.evaluation.stopping import TELLING, looks, loss_of, reported_shapes
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.sealing.tallies import (
     JUDGED,
@@ -35,8 +34,7 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
 from fedsmall.strategies.secure_sums import Tally, open_sum_or_note
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
-from fedsmall.travel.journey import folds_of
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment, folds_of
 from fedsmall.wire import (
     CHARGED,
     CONFIG,
@@ -115,7 +113,7 @@ class Judging:
         On unseen samples it has, with routes, what to expect at an unseen hospital; with ``stop`` the loss by which the
         run ends.
         """
-        t, held_out = moment.contact.t, self._own if has_own_models(self.plan) else self._common
+        t, held_out = moment.contact.t, self._own if self.plan.has_own_models else self._common
         evaluation = (self.on_test or held_out)(moment)
         decides = t in self._looks
         if not decides and not moment.of_routes():
@@ -126,7 +124,7 @@ class Judging:
             return evaluation
         assert self.task is not None
         method = self.plan.method
-        unseen = expected_at_unseen(sums, self.task, method.by_samples) if method.validation is not None else {}
+        unseen = expected_at_unseen(sums, self.task, method.by_samples) if method.routes else {}
         stop = loss_of(sums) if decides else {}
         return replace(evaluation or Evaluation(t, None, {}), validation=unseen, stop=stop)
 

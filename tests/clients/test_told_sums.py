@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsmall.clients.telling import ToldSums
-from fedsmall.data.standardise import Sums
+from fedsmall.data.preparation import Sums
 
 FLOOR = 3
 

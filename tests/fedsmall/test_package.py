@@ -97,7 +97,7 @@ def test_the_digests_are_those_of_the_files_and_coreutils_checks_them(folder):
 
 
 def test_the_card_has_the_header_that_the_hub_reads():
-    from fedsmall.package.card import card
+    from fedsmall.package.store import card
 
     stored = made()
     told = {"test samples": {"auc": 0.75}}

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 
 from docs.manual import api, commands, keys, methods, tasks
 from docs.manual.toml import spelled
-from fedsmall.data.partition import KINDS as PARTITIONS
 from fedsmall.data.sources.registry import KINDS, TASKS, read_task
+from fedsmall.data.splits import KINDS as PARTITIONS
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import MODELS

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsmall.models.layers import training_mode
+from fedsmall.models.networks import training_mode
 from fedsmall.training.gradients.losses import Batch, Loss
 from fedsmall.training.stack import Tensors
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedsmall.data.outcomes import HUBER
-from fedsmall.models.outputs import cumulative
+from fedsmall.models.networks import cumulative
 from fedsmall.training.stack import Tensors
 
 
@@ -166,7 +166,7 @@ LOSSES: dict[str, Loss] = {
     "huber": Loss(_huber, _huber_slope),
     # of several labels, each 0 or 1 (fedsmall.data.outcomes.Findings): the mean over them
     "binary_cross_entropy": Loss(_binary, _binary_slope),
-    # of classes in their order: the negative log-likelihood of a cumulative logit (fedsmall.models.outputs)
+    # of classes in their order: the negative log-likelihood of a cumulative logit (fedsmall.models.networks)
     "ordinal": Loss(_ordinal, _ordinal_slope),
     # of times until an event (fedsmall.data.outcomes.Survival): the negative log-likelihood of discrete hazards
     "hazard": Loss(_hazard, _hazard_slope),

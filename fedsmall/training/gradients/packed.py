@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedsmall.models.layers import has_spread
+from fedsmall.models.networks import has_spread
 from fedsmall.training.gradients.layers import MaskedDropout, check_trains, trace_model
 from fedsmall.training.gradients.losses import Batch, Loss, mean_loss
 from fedsmall.training.stack import Tensors

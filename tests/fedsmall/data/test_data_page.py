@@ -71,8 +71,8 @@ def test_the_scenarios_of_the_page_are_federations(folder):
 
 
 def test_every_source_and_partition_stands_on_the_page():
-    from fedsmall.data.partition import KINDS as partitions
     from fedsmall.data.sources.registry import KINDS, TASKS
+    from fedsmall.data.splits import KINDS as partitions
 
     for word in (*TASKS, *KINDS, *partitions):
         assert word in PAGE

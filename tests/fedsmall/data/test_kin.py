@@ -9,11 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedsmall.data import standardise
-from fedsmall.data.partition import partition_of_patients
+from fedsmall.data import preparation
 from fedsmall.data.raw_site import class_sums
 from fedsmall.data.sources.pool import Part
-from fedsmall.data.splits import fold_pool, fold_split, hold_out, kin_of, stratified_folds, twins
+from fedsmall.data.splits import fold_pool, fold_split, hold_out, kin_of, partition_of_patients, stratified_folds, twins
 from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import Plan
 from fedsmall.planning.check import check_site
@@ -293,9 +292,9 @@ def test_sums_are_told_of_enough_patients_and_not_of_enough_rows() -> None:
     x = np.stack([np.arange(8.0), np.where(np.arange(8) < 6, np.nan, 1.0)], axis=1)
     one_each, two = np.arange(8), np.arange(8) // 4
 
-    assert standardise.sums(x, 5, one_each).count.tolist() == [8, 0]
-    assert standardise.sums(x, 5, two).count.tolist() == [0, 0]
-    assert standardise.sums(x, 2, two).count.tolist() == [8, 0]
+    assert preparation.sums(x, 5, one_each).count.tolist() == [8, 0]
+    assert preparation.sums(x, 5, two).count.tolist() == [0, 0]
+    assert preparation.sums(x, 2, two).count.tolist() == [8, 0]
 
 
 def test_classes_are_told_of_enough_patients() -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedsmall.data.partition import iid, partition, skewed_sizes
+from fedsmall.data.splits import iid, partition, skewed_sizes
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
-from fedsmall.data.standardise import agree, apply, sums
+from fedsmall.data.preparation import agree, apply, sums
 
 
 @given(seed=st.integers(0, 999), sites=st.integers(1, 8), shift=st.floats(-1e3, 1e3))

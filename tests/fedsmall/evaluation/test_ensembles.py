@@ -9,7 +9,7 @@ from scipy.special import expit, softmax
 from torch import nn
 
 from fedsmall.evaluation.outputs import answer, members_of, spread
-from fedsmall.models.outputs import Ensemble
+from fedsmall.models.networks import Ensemble
 
 RNG = np.random.default_rng(0)
 

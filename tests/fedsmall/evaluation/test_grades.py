@@ -20,8 +20,8 @@ from fedsmall.evaluation.metrics import (
 from fedsmall.evaluation.outputs import answer, by_class, probabilities, spread
 from fedsmall.evaluation.site_sums import held_out_sums, metrics_of_sums
 from fedsmall.evaluation.trivial import constant
-from fedsmall.models import outputs as in_torch
-from fedsmall.models.outputs import Ensemble
+from fedsmall.models import networks as in_torch
+from fedsmall.models.networks import Ensemble
 
 RNG = np.random.default_rng(2)
 OUTPUTS = 2 * RNG.normal(size=(5, 80, 3))

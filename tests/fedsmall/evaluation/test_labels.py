@@ -11,7 +11,7 @@ from fedsmall.evaluation.metrics import OF_LABELS, default_metric, evaluate, eva
 from fedsmall.evaluation.outputs import answer, spread
 from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums, judged_at_home, metrics_of_sums
 from fedsmall.evaluation.trivial import constant
-from fedsmall.models.outputs import Ensemble
+from fedsmall.models.networks import Ensemble
 
 RNG = np.random.default_rng(4)
 NAMES = ("edema", "effusion", "mass")

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsmall.data.preparation import apply
 from fedsmall.data.raw_site import agreed
 from fedsmall.data.splits import hold_out
-from fedsmall.data.standardise import apply
 from fedsmall.errors import DataError, PlanError
 from fedsmall.models.registry import build_model
 from fedsmall.plan import Method, Plan

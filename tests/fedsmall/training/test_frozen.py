@@ -9,13 +9,13 @@ from torch import nn
 
 from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.models.layers import frozen_names, training_mode
+from fedsmall.models.networks import frozen_names, training_mode
 from fedsmall.models.registry import build_model, common_model, completed, frozen_arrays, initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim import run
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.frozen_body import halves
+from fedsmall.training.gradients.layers import halves
 from fedsmall.wire import Traveller
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
 

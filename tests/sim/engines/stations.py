@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from fedsmall.clients import relay
 from fedsmall.clients.station import Station
-from fedsmall.data.standardise import Sums, agree
+from fedsmall.data.preparation import Sums, agree
 from fedsmall.frames import from_frame, join_pieces, to_frame
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, SITES, SUMS, TELL

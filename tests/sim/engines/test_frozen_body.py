@@ -13,7 +13,7 @@ from torch import nn
 from fedsmall.data.federation import Task, task_from
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.methods import method
-from fedsmall.models.layers import frozen_names
+from fedsmall.models.networks import frozen_names
 from fedsmall.models.registry import common_model, completed
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedsmall.data.standardise import Sums, agree
+from fedsmall.data.preparation import Sums, agree
 from fedsmall.strategies.server.handshake import combine_sums
 
 
