@@ -26,7 +26,7 @@ from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SCALING, SITES, TELL, RunSheet
 from fedsmall.travel.handover import FOLDER, Handed, Handover, put_once, read
-from fedsmall.travel.regions import differences, plan_above
+from fedsmall.travel.journey import differences, plan_above
 from fedsmall.wire import EXAMPLES, MODEL, ROUND, ROUNDS, STEPS, Arrays, join, parts, split
 
 PATIENCE_S = 20.0  # how long an order waits here for the region; then it is asked again

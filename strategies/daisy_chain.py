@@ -23,7 +23,7 @@ from fedsmall.strategies.foreign import FEW, FlowerCombiner, count_key, count_of
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.strategies.roster import await_all, await_sites
-from fedsmall.travel.moments import Event, Moment
+from fedsmall.travel.journey import Event, Moment
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule
 from fedsmall.wire import PLAN, ROUND
 

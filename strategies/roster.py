@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.files import one_line
 from fedsmall.strategies.records import array_records
-from fedsmall.travel.moments import Event, event
+from fedsmall.travel.journey import Event, event
 from fedsmall.wire import CONFIG
 
 POLL_S = 0.05

@@ -168,12 +168,7 @@ def aggregate(
     return {name: combined[name] if name in combined else _carry_counter(rows) for name, rows in stack.items()}
 
 
-def check_aggregator(
-    aggregator: str,
-    models: int,
-    parameters: int,
-    options: Mapping[str, float] | None = None,
-) -> None:
+def check_aggregator(aggregator: str, models: int, parameters: int, options: Mapping[str, float] | None = None) -> None:
     """Check, without data, that so many models of that many float parameters can be aggregated so.
 
     Raises PlanError that names what does not fit: name, option, or too few models.

@@ -17,8 +17,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.replicas.fold import fold_sent
-from fedsmall.replicas.tree import ReplicaTree
+from fedsmall.replicas.tree import ReplicaTree, fold_sent
 from fedsmall.wire import Arrays, stack_of_one
 
 
@@ -94,11 +93,7 @@ class ServerStep(Combiner):
     """
 
     def __init__(
-        self,
-        server: str,
-        aggregate: Combiner | None = None,
-        options: Mapping[str, float] | None = None,
-        seed: int = 0,
+        self, server: str, aggregate: Combiner | None = None, options: Mapping[str, float] | None = None, seed: int = 0
     ) -> None:
         if server not in SERVERS:
             raise PlanError(f"There is no server optimizer {server!r}. Known: {', '.join(SERVERS)}.")
@@ -215,8 +210,7 @@ def combiner_for(plan: Plan) -> Combiner:
     """The combiner of a plan's method, seeded with the plan's seed. Raises PlanError for a setting it does not have."""
     if (extension := plan.method.extension) is not None:
         return extension.combiner_for(plan)  # type: ignore[no-any-return]
-    secure = plan.method.privacy is not None and plan.method.privacy.secure
-    return Summed(plan, _of_models(plan)) if secure else _of_models(plan)
+    return Summed(plan, _of_models(plan)) if plan.privacy.secure else _of_models(plan)
 
 
 def _of_models(plan: Plan) -> Combiner:
@@ -226,10 +220,7 @@ def _of_models(plan: Plan) -> Combiner:
         combiner = FoldTrees(method.tree, combiner)
     if method.server == "none":
         return combiner
-    shared = {
-        "fednova": {"momentum": plan.recipe.momentum},
-        "feddyn": {"alpha": method.feddyn_alpha},
-    }
+    shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
     return ServerStep(method.server, combiner, {**shared.get(method.server, {}), **method.server_options}, plan.seed)
 
 

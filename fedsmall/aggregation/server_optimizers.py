@@ -178,13 +178,7 @@ CORRECTIONS = {name: row.half_of for name, row in SERVERS.items() if row.half_of
 
 
 # Flower's names for the same settings, so that a scenario may use either
-ALIASES = {
-    "eta": "lr",
-    "server_learning_rate": "lr",
-    "server_momentum": "beta",
-    "beta_1": "beta1",
-    "beta_2": "beta2",
-}
+ALIASES = {"eta": "lr", "server_learning_rate": "lr", "server_momentum": "beta", "beta_1": "beta1", "beta_2": "beta2"}
 
 
 def server_step(

@@ -12,8 +12,7 @@ from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
 from fedsmall.algorithm.gate import halves, refusal, size
 from fedsmall.plan import Method
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means
-from fedsmall.travel.journey import route_of
-from fedsmall.travel.moments import Event, event
+from fedsmall.travel.journey import Event, event, route_of
 from fedsmall.wire import Arrays, join, parts
 
 NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
@@ -105,11 +104,8 @@ class Commons:
 
     def of_routes(self) -> tuple[Arrays, ...]:
         """For each route what is judged of its groups, with a leading axis of members; without routes nothing."""
-        validation = self._method.validation
-        if validation is None:
-            return ()
-        routes = route_of(np.arange(len(self.models)), validation.routes)
-        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(validation.routes))
+        routes = route_of(np.arange(len(self.models)), self._method.routes or 1)
+        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(self._method.routes))
 
     def _members(self, groups: Iterable[int]) -> Arrays:
         members = [model for group in groups for model in self._judged(group)]

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.algorithm.dynamic import DynamicAverages
 from fedsmall.algorithm.gossip import Peers
-from fedsmall.algorithm.topologies import Region, Regions, Server, Topology, United
-from fedsmall.algorithm.travellers import Travellers
+from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.moments import Initial, Moment
+from fedsmall.travel.journey import Initial, Moment
 from fedsmall.travel.schedule import Action, Contact
 
 

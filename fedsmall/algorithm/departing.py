@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from fedsmall.codec.differences import difference
-from fedsmall.codec.known import Known
+from fedsmall.codec.codes import difference
 from fedsmall.codec.parcels import pack_stack
-from fedsmall.codec.top import cut
+from fedsmall.codec.top import Known, cut
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
+from fedsmall.privacy.site_level import noise_rng, privatise
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state
 from fedsmall.travel.schedule import Contact
 from fedsmall.wire import CARRIED, MODEL, Arrays
@@ -49,7 +48,7 @@ class Door:
         ``received`` gives the models as they came to the sites.
         """
         names = [self._names[site] for site in at]
-        if at_contacts(self._plan) is not None:
+        if self._plan.privacy.at_contacts:
             make_private(self._plan, stack, received(), names, t)
         if self._share is not None:
             self._cut(stack, Rows(received().state).arrays(), at)
@@ -141,10 +140,9 @@ def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str]
 
     ``received`` are the models as they came to the sites, a row each as in ``stack``.
     """
-    privacy = at_contacts(plan)
-    if privacy is None:
+    if not plan.privacy.at_contacts:
         return
     rngs = [noise_rng(plan.seed, name, t) for name in names]
-    sent = privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs)
+    sent = privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), plan.privacy, rngs)
     for name, tensor in stack.state.items():
         tensor.copy_(torch.from_numpy(sent[name]))

@@ -24,11 +24,10 @@ from fedsmall.aggregation.combiners import Updates
 from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.algorithm.commons import combine_soundly
 from fedsmall.algorithm.departing import bytes_on_the_way
-from fedsmall.algorithm.topologies import Topology
-from fedsmall.algorithm.travellers import Travellers
+from fedsmall.algorithm.travellers import Topology, Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.travel.moments import Event, Moment
+from fedsmall.travel.journey import Event, Moment
 from fedsmall.wire import Arrays, stack_of_one
 
 

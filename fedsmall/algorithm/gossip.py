@@ -24,13 +24,12 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 
-from fedsmall.algorithm import topologies
-from fedsmall.algorithm.travellers import Travellers
-from fedsmall.parts import Topology
+from fedsmall import parts
+from fedsmall.algorithm.travellers import Topology, Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Rows, Tensors, leaving_state
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment
 from fedsmall.travel.schedule import Action, Contact, bijection
 from fedsmall.wire import Arrays
 
@@ -123,7 +122,7 @@ class Places:
     ``at`` is then the site of each, or -1 for one under way.
     """
 
-    def __init__(self, topology: Topology, seed: int, sites: int, at: np.ndarray) -> None:
+    def __init__(self, topology: parts.Topology, seed: int, sites: int, at: np.ndarray) -> None:
         self.topology, self.seed, self.sites = topology, seed, sites
         self.at = np.array(at)
         self.mail = Mail(seed, topology.loss, topology.delay)
@@ -236,7 +235,7 @@ class PushSum:
 
 
 @final
-class Peers(topologies.Topology):
+class Peers(Topology):
     """The sites of ``travellers``, which send each other what others send a server."""
 
     has_places = False

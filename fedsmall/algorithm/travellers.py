@@ -1,10 +1,11 @@
-"""The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
+"""The models on their way through a federation, as rows of one stack: where they are, and who averages with whom."""
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -14,14 +15,26 @@ from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
 from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
 from fedsmall.codec.parcels import Outbox
-from fedsmall.errors import ReplyError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
-from fedsmall.travel.journey import groups_of, move_on, route_at, set_out
-from fedsmall.travel.moments import Event, Initial, Moment, event, nobody, starting
-from fedsmall.travel.regions import crossings, regions_of
+from fedsmall.travel.journey import (
+    Event,
+    Initial,
+    Moment,
+    crossings,
+    event,
+    groups_of,
+    meet,
+    move_on,
+    nobody,
+    regions_of,
+    route_at,
+    route_within,
+    set_out,
+    starting,
+)
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import Arrays, Traveller, join, parts
 
@@ -51,7 +64,7 @@ class Travellers:
         self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
+        self.careful = plan.privacy.at_contacts or plan.method.is_compressed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         self._door = Door(plan, trainer.names, self._outbox.known)
         self._federated = plan.method.is_federated
@@ -435,3 +448,117 @@ class Travellers:
         order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
         total, self._carries = bytes_of_stretch(stretch, self._before, order, self._sizes_of_one, self._carries, good)
         return total + sum(int(array[good].nbytes) for array in trained.rule.values()) + self._door.close(at, good)
+
+
+# Takes a round, a region's global model after it and the weight behind that; gives the model of all regions.
+United = Callable[[int, Arrays, float], Arrays]
+
+
+class Topology(ABC):
+    """Moves the models of ``travellers`` for Algorithm 1 (:mod:`fedsmall.algorithm.daisy_chain`).
+
+    It ``has_places`` where the plan alone says where every model goes next.
+    """
+
+    has_places = True
+
+    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        self.plan, self.travellers = plan, travellers
+
+    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
+        """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
+        return self.travellers.walk(stretch, self.travellers.commons.order_rule())
+
+    @abstractmethod
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """The moment of an aggregation; after it, models are what it has made of them."""
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept beside the models to go on after a restart, as arrays by name and a record for JSON."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
+        """Take up what :meth:`state` gave."""
+
+
+@final
+class Server(Topology):
+    """One server, which makes the next global model, or one for each group; plain means of groups at once."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every group's models become one."""
+        travellers, t = self.travellers, moment.contact.t
+        commons, means, events = travellers.commons, travellers.means(), list[Event]()
+        if means is None:
+            travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
+        else:
+            commons.go_on_with(means)
+            travellers.refused = set()
+        yield from become_global(travellers, moment, events)
+
+
+@final
+class Regions(Topology):
+    """A server for each region; now and then the regions' global models become one."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every region's models become one, and the regions' where they meet."""
+        travellers, commons = self.travellers, self.travellers.commons
+        travellers.group = regions_of(self.plan, len(travellers.names))[travellers.at]
+        travellers.refused, events = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
+        between = commons.unite(travellers.shares()) if meet(self.plan, moment.contact) else 0
+        yield from become_global(travellers, moment, events, between)
+
+
+@final
+class Region(Topology):
+    """One region's server among several: now and then its global model becomes one with those of the others.
+
+    ``whole`` is the plan of all regions, given to the sites; routes are drawn over the sites of all, by name, so that
+    the regions together equal their simulation to the bit. ``united`` gives the model of all.
+    """
+
+    def __init__(self, plan: Plan, travellers: Travellers, whole: Plan, united: United) -> None:
+        super().__init__(plan, travellers)
+        travellers.move, self._whole, self._united = self._move, whole, united
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let the region's models become one, and that one with the other regions' where they meet."""
+        travellers, commons, t = self.travellers, self.travellers.commons, moment.contact.t
+        weight = float(travellers.shares().sum())  # of what counts, before it is averaged
+        travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
+        if meet(self._whole, moment.contact):
+            model = commons.models[0]
+            united = self._united(t, model, weight)
+            _check_like(model, united)
+            commons.go_on_with({name: united[name][None] for name in model})
+        yield from become_global(travellers, moment, events)
+
+    def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
+        if before.action is not Action.PERMUTE:
+            return at
+        names = self.travellers.names
+        to = route_within(self._whole, names, before.t)
+        return np.array([names.index(to[names[site]]) for site in at])
+
+
+def _check_like(below: Arrays, above: Arrays) -> None:
+    layouts = [{name: (array.shape, array.dtype) for name, array in model.items()} for model in (below, above)]
+    if layouts[0] != layouts[1]:
+        raise PlanError("the united model has other arrays than this region's")
+
+
+def become_global(
+    travellers: Travellers, moment: Moment, events: Sequence[Event], between: int = 0
+) -> Iterator[Moment]:
+    """The moment with what its aggregation, which had these ``events``, has made; after it all models are that."""
+    travellers.publish()
+    commons = travellers.commons
+    yield moment._replace(
+        common=commons.result() if commons.agreed else None,
+        commons=tuple(commons.models),
+        of_routes=commons.of_routes,
+        events=[*moment.events, *events],
+        bytes_between=moment.bytes_between + between,
+    )
+    travellers.become_common()

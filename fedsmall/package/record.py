@@ -11,7 +11,6 @@ from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import task_with
 from fedsmall.errors import PlanError
-from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
 
@@ -126,7 +125,7 @@ def describe(
     plan: Plan, task: Task, preparation: Preparation, trained_on: TrainedOn, members: int | None, **more: Any
 ) -> Package:
     """The package of a plan's model; PlanError where sites have models of their own, of which nobody else has all."""
-    if has_own_models(plan):
+    if plan.has_own_models:
         raise PlanError(
             "sites have models of their own here, of which only a part is common: that part predicts nothing"
         )

@@ -73,16 +73,9 @@ class Protection(NamedTuple):
         return self.noise * self.clip / self.lot
 
 
-def is_patient_level(plan: Plan) -> bool:
-    """Whether the plan promises privacy to each patient."""
-    return plan.method.privacy is not None and plan.method.privacy.level == "patient"
-
-
 def lot_of(plan: Plan) -> int:
     """The expected samples of a lot. Raises PlanError where the plan does not say."""
-    privacy = plan.method.privacy
-    assert privacy is not None
-    lot = privacy.lot or plan.recipe.batch
+    lot = plan.privacy.lot or plan.recipe.batch
     if lot is None:
         raise PlanError('privacy with level = "patient" needs lot, the expected number of samples in a step')
     return lot
@@ -90,7 +83,7 @@ def lot_of(plan: Plan) -> int:
 
 def reported_samples(plan: Plan, samples: int) -> int:
     """The number of samples that a site tells: its own; under patient-level privacy the lot, which everybody knows."""
-    return lot_of(plan) if is_patient_level(plan) else samples
+    return lot_of(plan) if plan.privacy.is_patient_level else samples
 
 
 def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> int:
@@ -108,10 +101,9 @@ def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:
 
     ``buffers`` are the names of the model's running statistics.
     """
-    privacy = plan.method.privacy
     lot_of(plan)
-    if privacy is not None and (privacy.epsilon or 0) > REACH:
-        raise PlanError(f"epsilon = {privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
+    if (plan.privacy.epsilon or 0) > REACH:
+        raise PlanError(f"epsilon = {plan.privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
     if any("running" in name for name in buffers):
         raise PlanError(
             'BatchNorm mixes the patients of a lot, and its statistics leave without noise; model_options = { norm = "'
@@ -129,8 +121,7 @@ def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int 
 
     ``pooled`` is how many sites' samples lie here together; the lot grows with it.
     """
-    privacy, lot = plan.method.privacy, lot_of(plan) * pooled
-    assert privacy is not None
+    privacy, lot = plan.privacy, lot_of(plan) * pooled
     assert privacy.clip is not None
     rate = min(1.0, lot / max(samples, 1))
     noise = privacy.noise
@@ -144,8 +135,8 @@ def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
 
     ``samples`` is how many each site has, by its place; they are not in the message.
     """
-    privacy = plan.method.privacy
-    if privacy is None or privacy.level != "patient" or privacy.epsilon is not None:
+    privacy = plan.privacy
+    if not privacy.is_patient_level or privacy.epsilon is not None:
         return
     for place, size in samples.items():
         steps = steps_of(plan, place, sites)

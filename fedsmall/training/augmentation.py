@@ -22,8 +22,6 @@ Operation = Callable[[Tensor, np.ndarray, float], Tensor]
 
 def check_augment(plan: Plan, task: Task, body: bool) -> None:
     """Raise PlanError where the plan asks for changed images and there is none to change; ``body``: it is frozen."""
-    if plan.recipe.augment is None:
-        return
     if len(task.input_shape) != 3:
         raise PlanError(f"augment changes images, and a sample has shape {task.input_shape}. Leave augment out.")
     if body:

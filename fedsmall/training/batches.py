@@ -286,11 +286,9 @@ def protections(plan: Plan, samples: Sequence[Samples], seat: Seat) -> list[Prot
 
 def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Seat) -> list[float]:
     """What each site's patients have spent after so many rounds: epsilon at the plan's delta."""
-    privacy = plan.method.privacy
-    assert privacy is not None
     steps = [steps_of(plan, place, seat.sites, rounds) for place in seat.places]
     guards = protections(plan, samples, seat)
-    return [epsilon_of([guard.charge(gather)], privacy.delta) for guard, gather in zip(guards, steps, strict=True)]
+    return [epsilon_of([guard.charge(gather)], plan.privacy.delta) for guard, gather in zip(guards, steps, strict=True)]
 
 
 def _lot(chance: Chance, rate: float, samples: int) -> np.ndarray:

@@ -10,15 +10,12 @@ from torch import Tensor, nn
 from fedsmall.data.federation import Samples, Task
 from fedsmall.models.networks import trainable_state
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.batches import Batches, Lots
 from fedsmall.training.device import choose_device, widest_float
-from fedsmall.training.frozen_body import halves
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
-from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes
-from fedsmall.training.local_rules import SiteMemory, add_rule
-from fedsmall.training.optimizers import fresh_state, learning_rate, step
+from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
+from fedsmall.training.optimizers import SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
 
@@ -54,7 +51,8 @@ class Cohort(OneModelTrainer):
         self.samples = tuple(map(len, samples))
         dtype = getattr(torch, plan.dtype)
         self._halves = halves(plan, task)
-        check_augment(plan, task, self._halves.body is not None)
+        if plan.recipe.augment is not None:
+            check_augment(plan, task, self._halves.body is not None)
         model = self._halves.head
         self._names = tuple(trainable_state(model))
         self._parameters = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
@@ -62,11 +60,9 @@ class Cohort(OneModelTrainer):
         if isinstance(plan.recipe.class_weights, tuple):
             self._loss = weighted(self._loss, plan.recipe.class_weights)
         self._gradients, self.reason = choose(model, self._loss, path)
-        if is_patient_level(plan):
-            privacy = plan.method.privacy
-            assert privacy is not None
-            assert privacy.clip is not None
-            self._gradients = clipped(self._gradients, privacy.clip)
+        if plan.privacy.is_patient_level:
+            assert plan.privacy.clip is not None
+            self._gradients = clipped(self._gradients, plan.privacy.clip)
         self.path = self._gradients.path
         parameters = sum(tensor.numel() for tensor in model.parameters())
         self.device = choose_device(device, parameters, self._gradients.chunk or len(names), plan.dtype)
@@ -78,7 +74,7 @@ class Cohort(OneModelTrainer):
         ]  # pooled ones stay pooled
         masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
         self._batches: Batches | Lots
-        if is_patient_level(plan):
+        if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
             self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
         else:

@@ -28,8 +28,6 @@ Teacher = Callable[[str, np.ndarray], np.ndarray | None]
 def check_distil(plan: Plan, loss: str) -> None:
     """Raise PlanError where a plan cannot end in one model that is distilled of several."""
     method = plan.method
-    if not method.distil:
-        return
     if not (method.is_ensemble or method.keep_last):
         raise PlanError("distil makes one model of several that answer together; give groups, snapshots or keep_last")
     if loss not in SOFT:

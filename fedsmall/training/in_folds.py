@@ -30,10 +30,9 @@ class SitesInFolds(OneModelTrainer):
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], within: Within
     ) -> None:
-        assert plan.method.validation is not None
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.samples = tuple(map(len, samples))
-        self._routes = plan.method.validation.routes
+        self._routes = plan.method.routes
         parts = [
             part for name, site_samples in zip(names, samples, strict=True) for part in _parts(plan, name, site_samples)
         ]
@@ -61,11 +60,8 @@ class SitesInFolds(OneModelTrainer):
 
 
 def _parts(plan: Plan, site: str, samples: Samples) -> list[Samples]:
-    assert plan.method.validation is not None
     folds = folds_of_samples(plan, site, samples)
-    return [
-        Samples(samples.x[folds != route], samples.y[folds != route]) for route in range(plan.method.validation.routes)
-    ]
+    return [Samples(samples.x[folds != route], samples.y[folds != route]) for route in range(plan.method.routes)]
 
 
 def _with_trees_for(plan: Plan, routes: int) -> Plan:
@@ -86,7 +82,6 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
 
     Raises PlanError where a site has samples of one patient alone: a route would have none there.
     """
-    assert plan.method.validation is not None
     kin = kin_of(Part(samples.x, samples.y, samples.patients))
     groups = np.arange(len(samples)) if kin is None else kin
     first = representatives(groups)
@@ -95,7 +90,7 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
         raise PlanError(
             f"{site} has {whose} and folds of samples need two at least: every route leaves some out. Give it more."
         )
-    routes, rng = plan.method.validation.routes, rng_for(plan.seed, "folds of samples", site)
+    routes, rng = plan.method.routes, rng_for(plan.seed, "folds of samples", site)
     shuffled = first[rng.permutation(len(first))]
     dealt = shuffled[np.argsort(classes_of(samples.y)[shuffled], kind="stable")]  # class by class, shuffled within
     of_group = np.empty(int(groups.max()) + 1, dtype=np.int64)

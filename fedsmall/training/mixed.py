@@ -113,13 +113,7 @@ class MixedCohort(Trainer):
         return _Group(number, np.array(sites), cohort, tuple(private))
 
     def _train_group(
-        self,
-        group: _Group,
-        stack: Stack,
-        rows: np.ndarray,
-        leg: Leg,
-        common: np.ndarray,
-        memory: Arrays,
+        self, group: _Group, stack: Stack, rows: np.ndarray, leg: Leg, common: np.ndarray, memory: Arrays
     ) -> tuple[Trained, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)

@@ -128,7 +128,8 @@ def test_flwr_run_with_two_supernodes_says_the_same(app, flwr):
 OURS = "from fedsmall.sim import run\nfrom fedsmall.clients import HospitalClient\n"
 NAMESAKES = {
     "strategies/__init__.py": "PERIOD = 2\n",
-    "clients/mine.py": "from client_app import app\n\n__all__ = ['app']\n",  # a folder without an __init__
+    "clients/__init__.py": "",  # without one, a folder of a checkout comes first
+    "clients/mine.py": "from client_app import app\n\n__all__ = ['app']\n",
     "sim.py": 'WORD = "of the app"\n',
 }
 

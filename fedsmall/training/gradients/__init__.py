@@ -9,9 +9,8 @@ from torch import nn
 from fedsmall.errors import PlanError
 from fedsmall.training.gradients.general import LARGEST, SLOW, LoopGradients, MappedGradients
 from fedsmall.training.gradients.losses import LOSSES, Batch, Gradients, Loss, mean_loss, weighted
-from fedsmall.training.gradients.mlp import MlpGradients
+from fedsmall.training.gradients.mlp import ClippedMlp, MlpGradients, clipped
 from fedsmall.training.gradients.packed import PackedGradients
-from fedsmall.training.gradients.per_sample import ClippedMlp, clipped
 
 __all__ = [
     "LOSSES",
