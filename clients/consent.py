@@ -147,8 +147,7 @@ def verdict_of(home: Path, key: str) -> str:
 
 def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) -> list[str]:
     """A run in lines, with what of this site would leave for it."""
-    privacy = plan.method.privacy
-    settings = {} if privacy is None else privacy.model_dump(exclude_defaults=True)
+    settings = plan.privacy.model_dump(exclude_defaults=True)
     privacy_words = ", ".join(f"{name} = {value}" for name, value in settings.items())
     sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
     regions = plan.method.regions.sites if plan.method.regions is not None else None

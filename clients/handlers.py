@@ -20,8 +20,7 @@ from fedsmall.clients.telling import may_be_last
 from fedsmall.errors import PlanError
 from fedsmall.package.record import COMMON
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING
-from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.sealing.words import BEFORE, HELP, READDRESS, is_secure
+from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, split
 
 Handler = Callable[[Session, SiteRequest], Answer]
@@ -41,7 +40,7 @@ def answers(kind: str) -> Callable[[Handler], Handler]:
 @answers("roll")
 def introduce_site(site: Session, order: SiteRequest) -> Answer:
     """The handshake: the site's properties, and the sums that a run begins with."""
-    if is_patient_level(order.plan):
+    if order.plan.privacy.is_patient_level:
         check_affordable(site.log, *site.account(order), str(order.config.get(RUN, "")))
     properties = site.client(order, scaled=False).get_properties({})
     properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
@@ -62,7 +61,7 @@ def take_scaling(site: Session, order: SiteRequest) -> Answer:
 @answers(BEFORE)
 def tell_sums(site: Session, order: SiteRequest) -> Answer:
     """Sums of features and classes. Raises PlanError where the roll call has asked for them."""
-    if not is_secure(order.plan):
+    if not order.plan.privacy.secure:
         raise PlanError("sums are told with the answer to the roll, in a run that does not hide them")
     return {"config": {}}, site.telling.before_the_first(order)
 

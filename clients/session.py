@@ -27,7 +27,6 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, SITES
 from fedsmall.planning.tasks import load_site
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.sealing.roll import IDENTITY
@@ -111,10 +110,10 @@ class Session:
         of any: more than was spent, never less.
         """
         count_rounds(order, self.folder_of(order.config))
-        if is_patient_level(order.plan):
+        if order.plan.privacy.is_patient_level:
             return charge_contact(self.log, *self.account(order), order.config)
-        privacy = order.plan.method.privacy
-        if privacy is None or privacy.noise == 0:
+        privacy = order.plan.privacy
+        if privacy.noise == 0:
             return
         releases, least = self.log.spent()
         if order.policy.budget is not None:

@@ -27,7 +27,7 @@ from fedsmall.files import DiskFullError, one_line, raise_when_full
 from fedsmall.frames import Header
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.sealing.words import needs_letters, remove_seal
+from fedsmall.sealing.terms import remove_seal
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 
@@ -144,7 +144,7 @@ def read_agreed(folder: Path) -> Agreed | None:
 
 def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
     config, plan, before = order.config, order.plan, read_agreed(folder)
-    plan = remove_seal(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
+    plan = remove_seal(plan) if plan.privacy.hidden else plan  # its routes are drawn when all have met
     sites = tuple(sorted({str(site) for site in config[SITES]}))
     if before is not None and before.sites != sites:
         raise PlanError("the order is for other sites than those with which this run began")

@@ -26,7 +26,6 @@ from fedsmall.ends import KEY_FILE
 from fedsmall.entry_points import HANDLERS as GROUP
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError, PolicyError
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.wire import Arrays
 
 Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
@@ -73,7 +72,7 @@ class Station:
                 return extension(policy, config, arrays)
             order = self.session.read(kind, policy, config, arrays)
             handle = self.session.letters.wrap(kind, partial(HANDLERS[kind], self.session))
-            if kind == "train" and is_patient_level(order.plan):
+            if kind == "train" and order.plan.privacy.is_patient_level:
                 answers = self.session.folder_of(config) / "answers"
                 return once(answers, config, arrays, lambda: handle(order))
             return handle(order)

@@ -25,12 +25,9 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.evaluation.site_sums import held_out_sums
 from fedsmall.features import check_features
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, RUN, SUMS, TELL
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.sealing.words import is_secure
 from fedsmall.wire import CHARGED, EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
 
 Entry = dict[str, Any]  # {"seen": {digest: count}, "last": what was told last, "told": digests of all that was summed}
@@ -199,7 +196,7 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
     None where the policy lets no sums be told, nobody is held out, or sites have models of their own.
     """
     held = raw.held_out
-    if held is None or not policy.judge or has_own_models(plan):
+    if held is None or not policy.judge or plan.has_own_models:
         return None
     return ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
 
@@ -209,10 +206,10 @@ def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[
 
     The epsilon of patient-level privacy follows from the number of patients, and stays here.
     """
-    privacy = plan.method.privacy
-    if privacy is None or not privacy.counted:
+    privacy = plan.privacy
+    if not privacy.counted:
         return {}
-    if is_patient_level(plan):
+    if privacy.is_patient_level:
         steps = sum(charge.steps for of, charge in log.charges() if of == run)
         most, account = policy.most_epsilon, {"steps": float(steps)}
     else:
@@ -265,7 +262,7 @@ class Telling:
 
         Raises PlanError for unknown sums, classes that the plan does not balance, and sums that the plan hides.
         """
-        if is_secure(order.plan) and order.config.get(TELL):
+        if order.plan.privacy.secure and order.config.get(TELL):
             raise PlanError("this run's sums are hidden, and the roll call asks for them in the clear")
         return self.before_the_first(order)
 
@@ -296,7 +293,7 @@ class Telling:
 
     def out_of_fold(self, order: SiteRequest, client: HospitalClient) -> Answer:
         """Sums over the site's own patients, of models that never saw them."""
-        routed, floor = order.plan.method.validation is not None, order.policy.count_floor
+        routed, floor = bool(order.plan.method.routes), order.policy.count_floor
         part = order.raw.train if routed else order.raw.kept_back
         if part is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")

@@ -210,8 +210,7 @@ def combiner_for(plan: Plan) -> Combiner:
     """The combiner of a plan's method, seeded with the plan's seed. Raises PlanError for a setting it does not have."""
     if (extension := plan.method.extension) is not None:
         return extension.combiner_for(plan)  # type: ignore[no-any-return]
-    secure = plan.method.privacy is not None and plan.method.privacy.secure
-    return Summed(plan, _of_models(plan)) if secure else _of_models(plan)
+    return Summed(plan, _of_models(plan)) if plan.privacy.secure else _of_models(plan)
 
 
 def _of_models(plan: Plan) -> Combiner:

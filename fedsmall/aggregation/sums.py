@@ -163,8 +163,7 @@ def _normalisers(plan: Plan, steps: np.ndarray) -> np.ndarray:
 
 def check_hidden(plan: Plan, sites: int) -> None:
     """Raise PlanError, in one line, where so many sites cannot keep the models of a plan that hides them hidden."""
-    privacy, method = plan.method.privacy, plan.method
-    assert privacy is not None
+    privacy, method = plan.privacy, plan.method
     if privacy.sealed and not (method.permutes or privacy.secure):
         raise PlanError(
             f"sealed = true hides models that are handed on, and {method.label!r} hands none on: the server would see "

@@ -103,11 +103,8 @@ class Commons:
 
     def of_routes(self) -> tuple[Arrays, ...]:
         """For each route what is judged of its groups, with a leading axis of members; without routes nothing."""
-        validation = self._method.validation
-        if validation is None:
-            return ()
-        routes = route_of(np.arange(len(self.models)), validation.routes)
-        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(validation.routes))
+        routes = route_of(np.arange(len(self.models)), self._method.routes or 1)
+        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(self._method.routes))
 
     def _members(self, groups: Iterable[int]) -> Arrays:
         members = [model for group in groups for model in self._judged(group)]

@@ -9,7 +9,7 @@ from fedsmall.codec.codes import difference
 from fedsmall.codec.parcels import pack_stack
 from fedsmall.codec.top import Known, cut
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise
+from fedsmall.privacy.site_level import noise_rng, privatise
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state
 from fedsmall.wire import CARRIED, MODEL, Arrays
 
@@ -46,7 +46,7 @@ class Door:
         ``received`` gives the models as they came to the sites.
         """
         names = [self._names[site] for site in at]
-        if at_contacts(self._plan) is not None:
+        if self._plan.privacy.at_contacts:
             make_private(self._plan, stack, received(), names, t)
         if self._share is not None:
             models, start = Rows(stack.state).arrays(), Rows(received().state).arrays()
@@ -105,7 +105,6 @@ def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str]
 
     ``received`` are the models as they came to the sites, a row each as in ``stack``.
     """
-    privacy = at_contacts(plan)
-    if privacy is not None:
+    if plan.privacy.at_contacts:
         rngs = [noise_rng(plan.seed, name, t) for name in names]
-        _put(stack.state, privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), privacy, rngs))
+        _put(stack.state, privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), plan.privacy, rngs))

@@ -17,7 +17,6 @@ from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit,
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
 from fedsmall.travel.journey import (
@@ -65,7 +64,7 @@ class Travellers:
         self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        changed = at_contacts(plan) is not None or plan.method.is_compressed
+        changed = plan.privacy.at_contacts or plan.method.is_compressed
         self.careful = changed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         # sites elsewhere have doors of their own

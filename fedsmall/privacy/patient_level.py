@@ -22,7 +22,6 @@ operating system at a real site.
 """
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -32,11 +31,11 @@ import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import discrete_gaussian, system_words, widened
 from fedsmall.randomness import rng_for
 from fedsmall.travel.journey import journey
 
@@ -63,22 +62,14 @@ class Protection(NamedTuple):
         """What that many steps are charged as."""
         return Charge(self.rate, self.noise, steps)
 
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the noise in every number of a gradient."""
-        return self.noise * self.clip / self.lot
-
-
-def is_patient_level(plan: Plan) -> bool:
-    """Whether the plan promises privacy to each patient."""
-    return plan.method.privacy is not None and plan.method.privacy.level == "patient"
+    def deviation(self, numbers: int) -> float:
+        """The standard deviation of the noise in every one of a gradient's ``numbers``, which are rounded to a grid."""
+        return widened(self.clip / self.lot, self.noise, numbers)
 
 
 def lot_of(plan: Plan) -> int:
     """The expected samples of a lot. Raises PlanError where the plan does not say."""
-    privacy = plan.method.privacy
-    assert privacy is not None
-    lot = privacy.lot or plan.recipe.batch
+    lot = plan.privacy.lot or plan.recipe.batch
     if lot is None:
         raise PlanError('privacy with level = "patient" needs lot, the expected number of samples in a step')
     return lot
@@ -86,7 +77,7 @@ def lot_of(plan: Plan) -> int:
 
 def reported_samples(plan: Plan, samples: int) -> int:
     """The number of samples that a site tells: its own; under patient-level privacy the lot, which everybody knows."""
-    return lot_of(plan) if is_patient_level(plan) else samples
+    return lot_of(plan) if plan.privacy.is_patient_level else samples
 
 
 def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> int:
@@ -104,10 +95,9 @@ def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:
 
     ``buffers`` are the names of the model's running statistics.
     """
-    privacy = plan.method.privacy
     lot_of(plan)
-    if privacy is not None and (privacy.epsilon or 0) > REACH:
-        raise PlanError(f"epsilon = {privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
+    if (plan.privacy.epsilon or 0) > REACH:
+        raise PlanError(f"epsilon = {plan.privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
     if any("running" in name for name in buffers):
         raise PlanError(
             'BatchNorm mixes the patients of a lot, and its statistics leave without noise; model_options = { norm = "'
@@ -125,8 +115,7 @@ def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int 
 
     ``pooled`` is how many sites' samples lie here together; the lot grows with it.
     """
-    privacy, lot = plan.method.privacy, lot_of(plan) * pooled
-    assert privacy is not None
+    privacy, lot = plan.privacy, lot_of(plan) * pooled
     assert privacy.clip is not None
     rate = min(1.0, lot / max(samples, 1))
     noise = privacy.noise
@@ -140,8 +129,8 @@ def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
 
     ``samples`` is how many each site has, by its place; they are not in the message.
     """
-    privacy = plan.method.privacy
-    if privacy is None or privacy.level != "patient" or privacy.epsilon is not None:
+    privacy = plan.privacy
+    if not privacy.is_patient_level or privacy.epsilon is not None:
         return
     for place, size in samples.items():
         steps = steps_of(plan, place, sites)
@@ -228,28 +217,21 @@ class NamedChance:
         """Numbers in [0, 1), (count,)."""
         return self._lots.random(count)
 
-    def fill_normal(self, out: Tensor) -> None:
-        """Fill a contiguous vector of floats on the CPU with standard normal numbers."""
-        out.normal_(generator=self._noise)
+    def multiples(self, count: int, ratio: float) -> Tensor:
+        """Whole numbers of standard deviation ``ratio``, which is large, (count,), float64."""
+        return torch.empty(count).normal_(generator=self._noise).double().mul_(ratio).round_()
 
 
 class SystemChance:
-    """Draws of the operating system's cryptographic generator, for a real site.
-
-    A normal number is the sum of four, halved: the floats near one draw are few enough to betray what it was added to,
-    those of four are not (Mironov 2012; Holohan & Braghin 2021, section 5).
-    """
+    """Draws of the operating system's cryptographic generator, for a real site; noise is a discrete Gaussian's."""
 
     def uniform(self, count: int) -> np.ndarray:
         """As :meth:`NamedChance.uniform`."""
-        return (np.frombuffer(os.urandom(8 * count), np.uint64) >> np.uint64(11)) * 2.0**-53
+        return (system_words(count) >> np.uint64(11)) * 2.0**-53
 
-    def fill_normal(self, out: Tensor) -> None:
-        """As :meth:`NamedChance.fill_normal`."""
-        total = np.zeros(out.numel())
-        for _ in range(4):
-            total += ndtri(self.uniform(out.numel()) + 2.0**-54)  # never 0 nor 1
-        out.copy_(torch.from_numpy(total / 2))
+    def multiples(self, count: int, ratio: float) -> Tensor:
+        """As :meth:`NamedChance.multiples`."""
+        return torch.from_numpy(discrete_gaussian(count, ratio, system_words).astype(np.float64))
 
 
 Chance = NamedChance | SystemChance

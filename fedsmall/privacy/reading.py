@@ -212,10 +212,10 @@ class Exposure:
 
     def _shown(self, contact: Contact, rows: np.ndarray) -> np.ndarray:
         """Which rows the server sees as they leave their sites, and knows where they set out from: (rows,)."""
-        privacy = self.plan.method.privacy
+        privacy = self.plan.privacy
         every = np.ones(len(rows), dtype=bool)
-        if privacy is None or contact.action is Action.PERMUTE:
-            return every if privacy is None or not privacy.sealed else ~every
+        if contact.action is Action.PERMUTE:
+            return ~every if privacy.sealed else every
         if privacy.secure:
             return ~every
         return every if not privacy.sealed else np.asarray(self._from[rows] == EVERYBODY)

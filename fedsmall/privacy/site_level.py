@@ -47,15 +47,13 @@ PROMISE = 10.0  # the epsilon above which a promise to patients is none
 SHRINK = 10.0  # a running variance falls to no less than this part at one contact: noise could bring it to zero
 
 
-def as_blur(privacy: Privacy | None, numbers: int) -> float:
+def as_blur(privacy: Privacy, numbers: int) -> float:
     """The ``kappa`` that a plan's privacy is at least as much as, for a model of so many ``numbers``.
 
     Clipped updates are no longer than the clip, so noise of deviation noise * clip is at least blur of noise *
     sqrt(numbers). Under patient-level privacy the same holds against what one patient adds to a step; and an epsilon of
     :data:`PROMISE` or less is better than any blur.
     """
-    if privacy is None:
-        return 0.0
     if privacy.epsilon is not None:
         return math.inf if privacy.epsilon <= PROMISE else 0.0
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
@@ -103,12 +101,6 @@ def hands_on(method: Method, sites: int, least: int = 2) -> bool:
     return method.is_federated and (method.permute_every is not None or averaged < least or joined)
 
 
-def at_contacts(plan: Plan) -> Privacy | None:
-    """What is done to a model as it leaves a site; None where nothing is."""
-    privacy = plan.method.privacy
-    return privacy if privacy is not None and privacy.at_contacts else None
-
-
 def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:
     """The generator of a site's noise at contact ``t``.
 
@@ -150,8 +142,7 @@ def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.rand
 
 def tells_loss(plan: Plan) -> bool:
     """Whether a site may tell the loss of its training: a number of its patients to which no noise is added."""
-    privacy = plan.method.privacy
-    return privacy is None or (privacy.open and not privacy.hidden)
+    return plan.privacy.open and not plan.privacy.hidden
 
 
 @lru_cache(maxsize=4096)
@@ -222,11 +213,11 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
 
     ``contacts`` is how often models leave a site; ``buffers`` the names of the model's running statistics.
     """
-    privacy = at_contacts(plan)
-    if privacy is None:
+    if not plan.privacy.at_contacts:
         return
-    if privacy.counted and any("running" in name for name in buffers):
+    if plan.privacy.counted and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
+    privacy = plan.privacy
     if privacy.budget is None:
         return
     if privacy.noise == 0:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedsmall.data.federation import Samples
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import grid_for
 from fedsmall.privacy.patient_level import (
     Chance,
     Protection,
@@ -232,19 +233,23 @@ class Lots:
                 index[row, : len(lot)] += lot
                 weight[row, : len(lot)] = 1 / guard.lot
             masks, where = self._drop(chances, lots, size), torch.from_numpy(index).to(self._device)
-            shares, noise = torch.from_numpy(weight).to(self._device, self._dtype), self._noise(chances, guards)
-            yield slice(0, len(sites)), Batch(gather(self._x, where), gather(self._y, where), shares, masks, noise)
+            shares = torch.from_numpy(weight).to(self._device, self._dtype)
+            taken = gather(self._x, where), gather(self._y, where), shares, masks
+            yield slice(0, len(sites)), Batch(*taken, *self._noise(chances, guards))
 
-    def _noise(self, chances: list[Chance], guards: list[Protection]) -> Tensors:
-        """What is added to the gradients of every parameter, (rows, ...), as views of one block."""
+    def _noise(self, chances: list[Chance], guards: list[Protection]) -> tuple[Tensors, Tensor]:
+        """What is added to the gradients of every parameter, (rows, ...), as views of one block, and rows' grids."""
         numbers = sum(map(math.prod, self._shapes.values()))
-        block = torch.empty(len(chances), numbers, dtype=self._dtype)
-        for row, chance in zip(block, chances, strict=True):
-            chance.fill_normal(row)
-        block *= torch.tensor([[guard.deviation] for guard in guards], dtype=self._dtype)
-        parts = torch.split(block.to(self._device), [math.prod(shape) for shape in self._shapes.values()], dim=1)
-        shapes = self._shapes.items()
-        return {name: part.view(len(chances), *shape) for (name, shape), part in zip(shapes, parts, strict=True)}
+        deviations = [guard.deviation(numbers) for guard in guards]
+        grid = torch.tensor([grid_for(deviation) for deviation in deviations], dtype=torch.float64)
+        multiples = [
+            chance.multiples(numbers, deviation / step)
+            for chance, deviation, step in zip(chances, deviations, grid.tolist(), strict=True)
+        ]
+        block = (torch.stack(multiples) * grid[:, None]).to(self._device)
+        parts = torch.split(block, [math.prod(shape) for shape in self._shapes.values()], dim=1)
+        pairs = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.view(len(chances), *shape) for (name, shape), part in pairs}, grid.to(self._device)
 
     def _drop(self, chances: list[Chance], lots: list[np.ndarray], size: int) -> Tensors:
         """Dropout masks, (rows, size, *shape): a sample's own, whoever else is in its lot."""
@@ -268,11 +273,9 @@ def protections(plan: Plan, samples: Sequence[Samples], seat: Seat) -> list[Prot
 
 def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Seat) -> list[float]:
     """What each site's patients have spent after so many rounds: epsilon at the plan's delta."""
-    privacy = plan.method.privacy
-    assert privacy is not None
     pairs = zip(protections(plan, samples, seat), seat.places, strict=True)
     charges = (guard.charge(steps_of(plan, place, seat.sites, rounds)) for guard, place in pairs)
-    return [epsilon_of([charge], privacy.delta) for charge in charges]
+    return [epsilon_of([charge], plan.privacy.delta) for charge in charges]
 
 
 def _lot(chance: Chance, rate: float, samples: int) -> np.ndarray:

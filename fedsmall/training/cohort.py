@@ -11,7 +11,6 @@ from torch import Tensor
 from fedsmall.data.federation import Samples, Task
 from fedsmall.models.networks import trainable_state
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.batches import Batches, Lots
 from fedsmall.training.device import choose_device, widest_float
@@ -62,11 +61,9 @@ class Cohort(OneModelTrainer):
         if isinstance(plan.recipe.class_weights, tuple):
             self._loss = weighted(self._loss, plan.recipe.class_weights)
         self._gradients, self.reason = choose(model, self._loss, path)
-        if is_patient_level(plan):
-            privacy = plan.method.privacy
-            assert privacy is not None
-            assert privacy.clip is not None
-            self._gradients = clipped(self._gradients, privacy.clip)
+        if plan.privacy.is_patient_level:
+            assert plan.privacy.clip is not None
+            self._gradients = clipped(self._gradients, plan.privacy.clip)
         self.path = self._gradients.path
         parameters = sum(tensor.numel() for tensor in model.parameters())
         self.device = choose_device(device, parameters, self._gradients.chunk or len(names), plan.dtype)
@@ -77,7 +74,7 @@ class Cohort(OneModelTrainer):
         layers = {name: cast(MaskedDropout, model.get_submodule(name)) for name in shapes}
         masks = {name: (shape, layers[name].probability) for name, shape in shapes.items()}
         self._batches: Batches | Lots
-        if is_patient_level(plan):
+        if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
             self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
         else:

@@ -28,10 +28,9 @@ class SitesInFolds(OneModelTrainer):
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], within: Within
     ) -> None:
-        assert plan.method.validation is not None
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.samples = tuple(map(len, samples))
-        self._routes = plan.method.validation.routes
+        self._routes = plan.method.routes
         parts = []
         for name, own in zip(names, samples, strict=True):
             folds = folds_of_samples(plan, name, own)
@@ -76,7 +75,6 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
     samples, and a patient's, follow the first of them into one fold. Raises PlanError where a site has samples of one
     patient alone.
     """
-    assert plan.method.validation is not None
     kin = kin_of(Part(samples.x, samples.y, samples.patients))
     groups = np.arange(len(samples)) if kin is None else kin
     first = representatives(groups)
@@ -85,7 +83,7 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
         raise PlanError(
             f"{site} has {whose} and folds of samples need two at least: every route leaves some out. Give it more."
         )
-    routes, rng = plan.method.validation.routes, rng_for(plan.seed, "folds of samples", site)
+    routes, rng = plan.method.routes, rng_for(plan.seed, "folds of samples", site)
     shuffled = first[rng.permutation(len(first))]
     dealt = shuffled[np.argsort(classes_of(samples.y)[shuffled], kind="stable")]  # class by class, shuffled within
     of_group = np.empty(int(groups.max()) + 1, dtype=np.int64)

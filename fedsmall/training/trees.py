@@ -18,7 +18,7 @@ import torch
 
 from fedsmall.data.federation import Samples, Task
 from fedsmall.features import check_features
-from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
+from fedsmall.models.own_models import is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.replicas.tree import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
@@ -47,7 +47,7 @@ def cohort_for(
     seat = seat or all_here(len(names))
     if (extension := plan.method.extension) is not None:
         return extension.trainer_for(plan, task, names, samples, seat)  # type: ignore[no-any-return]
-    if has_own_models(plan):
+    if plan.has_own_models:
         return _mixed_cohort(plan, task, names, samples, path, device, seat)
 
     def of_one_kind(plan: Plan, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:

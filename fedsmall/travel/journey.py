@@ -48,9 +48,8 @@ def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:
 
 def routes_of(method: Method, sites: int) -> np.ndarray:
     """The route of every traveller among so many sites, where there are routes: (travellers,)."""
-    assert method.validation is not None
     groups = groups_of(method, method.travelling(sites), method.group_count(sites))
-    return route_of(groups, method.validation.routes)
+    return route_of(groups, method.routes)
 
 
 def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
@@ -128,14 +127,14 @@ def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
 
     Raises ValueError where the sizes are wanted and not there.
     """
-    validation = plan.method.validation
-    if validation is None or plan.method.by_samples:
+    routes = plan.method.routes
+    if not routes or plan.method.by_samples:
         return None
     if not len(sizes):
         raise ValueError("folds of sites are dealt by their numbers of samples, one a site; give them")
-    if len(sizes) < validation.routes:
-        raise ValueError(f"{len(sizes)} sites make no {validation.routes} folds; ask for the plan among so many sites")
-    return _remembered(plan.travel_seed, tuple(sizes), validation.routes)
+    if len(sizes) < routes:
+        raise ValueError(f"{len(sizes)} sites make no {routes} folds; ask for the plan among so many sites")
+    return _remembered(plan.travel_seed, tuple(sizes), routes)
 
 
 @lru_cache(maxsize=16)
@@ -172,8 +171,7 @@ def turn_at(plan: Plan, t: int) -> int:
 
 def route_at(plan: Plan, t: int) -> int:
     """The route whose models train in round ``t``, where folds are of samples; else 0."""
-    validation = plan.method.validation
-    return turn_at(plan, t) % validation.routes if validation is not None and plan.method.by_samples else 0
+    return turn_at(plan, t) % plan.method.routes if plan.method.by_samples else 0
 
 
 @lru_cache(maxsize=16)

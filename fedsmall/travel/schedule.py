@@ -168,8 +168,7 @@ def piece_length(plan: Plan) -> int | None:
 
     A site clips what it has learnt since a model came, and a piece would begin a new update; so too under top-k.
     """
-    privacy = plan.method.privacy
-    whole = plan.method.top_share is not None or (privacy is not None and privacy.at_contacts)
+    whole = plan.method.top_share is not None or plan.privacy.at_contacts
     return None if whole else plan.evaluate_every
 
 

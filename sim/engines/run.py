@@ -16,11 +16,9 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import nearest
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_at_hand, check_run
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.reading import Exposure
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
 from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
@@ -130,7 +128,7 @@ class _Work:
         if method.is_dynamic:
             return self  # nobody sees most updates, and those that come are of several contacts
         train = self.federation.train
-        if not has_own_models(self.plan):
+        if not self.plan.has_own_models:
             train = as_trained(self.plan, self.federation.task, train)
         return replace(self, exposure=Exposure(self.plan, self.federation.names, train, self.initial))
 
@@ -165,11 +163,14 @@ class _Work:
 
     def with_patients(self, outcome: Outcome) -> Outcome:
         """What patient-level privacy has cost the sites, from least to most: a simulation knows all their sizes."""
-        if is_patient_level(self.plan):
-            privacy, train = self.plan.method.privacy, self.federation.train
-            assert privacy is not None
+        if self.plan.privacy.is_patient_level:
+            train = self.federation.train
             epsilons = epsilons_spent(self.plan, train, outcome.rounds, all_here(len(train)))
-            outcome.privacy = {"epsilon_least": min(epsilons), "epsilon": max(epsilons), "delta": privacy.delta}
+            outcome.privacy = {
+                "epsilon_least": min(epsilons),
+                "epsilon": max(epsilons),
+                "delta": self.plan.privacy.delta,
+            }
         return outcome
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:

@@ -24,19 +24,17 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import in_parts
 from fedsmall.files import one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
+from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.sealing.waybills import seed_of
-from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import open_sum
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
@@ -60,7 +58,7 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
     missing, refuses, or differs from the others.
     """
     wait_for_sites(sheet, grid)
-    hidden = is_secure(sheet.plan)
+    hidden = sheet.plan.privacy.secure
     answers = greet(roster, sheet, grid, [] if hidden else sums_to_ask(sheet.plan, folder))
     task = task_from_roll(roster, grid, sheet.plan)
     if line is not None:
@@ -88,7 +86,7 @@ def fetch_secure_sums(
     assert sealed is not None
     scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
     tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
-    return sums_before(sealed, grid, tell, task.classes) if tell else {}
+    return sums_before(sealed, tell, task.classes) if tell else {}
 
 
 def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
@@ -153,7 +151,7 @@ def send_agreement(
 
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
-    content, letters = RecordDict({CONFIG: _words(sheet)}), needs_letters(sheet.plan)
+    content, letters = RecordDict({CONFIG: _words(sheet)}), sheet.plan.privacy.hidden
     if scaling is not None:
         content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
     if letters:
@@ -195,7 +193,7 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
 
 def _words(sheet: RunSheet) -> ConfigRecord:
     words = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
-    if needs_letters(sheet.plan):
+    if sheet.plan.privacy.hidden:
         words[ROLL] = json.dumps(sheet.roll)
     return words
 
@@ -324,11 +322,11 @@ def combine_sums(sums: Sequence[Sums]) -> Arrays:
     return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
 
 
-def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
+def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str, RecordDict]:
     """The secure sums of all sites, as one site's answer to the roll. Raises PlanError where a site sends none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
     contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
-    tally = open_sum(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    tally = sealed.open_sum(0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
     if missing := sorted(set(contents) - set(tally.sites)):
         reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
         raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
@@ -366,7 +364,7 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
 
 def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
     """A site's answer without what may differ: sites with own models may differ in the length of targets."""
-    if key != "task" or not has_own_models(plan):
+    if key != "task" or not plan.has_own_models:
         return str(answer.get(key))
     task = json.loads(str(answer[key]))
     return json.dumps({**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task)

@@ -10,7 +10,7 @@ from fedsmall.algorithm.travellers import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import Ledger, at_contacts
+from fedsmall.privacy.site_level import Ledger
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
@@ -86,7 +86,7 @@ Stop = Callable[[], bool]
 
 def due_in(plan: Plan) -> Callable[[Contact], bool]:
     """Whether a contact is the first at or after a round with an evaluation, or one that may stop the run."""
-    period, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
+    period, rounds = plan.evaluate_every, {plan.rounds} if plan.stop is None else looks(plan)
 
     def due(contact: Contact) -> bool:
         reached = period is not None and contact.t // period > (contact.t - contact.rounds) // period
@@ -97,8 +97,7 @@ def due_in(plan: Plan) -> Callable[[Contact], bool]:
 
 def ledger_of(plan: Plan) -> Ledger | None:
     """The ledger of noise at contacts, where the plan's privacy is counted; blur claims nothing."""
-    privacy = at_contacts(plan)
-    return Ledger(privacy) if privacy is not None and privacy.counted else None
+    return Ledger(plan.privacy) if plan.privacy.at_contacts and plan.privacy.counted else None
 
 
 def charge_contacts(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
@@ -125,7 +124,7 @@ def follow(
     ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and a true ``stop()`` ends the run.
     """
     started, due = time.perf_counter(), due_in(plan)
-    for moment in moments if not has_run_dry(plan, outcome.evaluations) else ():
+    for moment in moments if plan.stop is None or not has_run_dry(plan, outcome.evaluations) else ():
         contact = moment.contact
         outcome.rounds = contact.t
         outcome.client_updates += moment.updates
@@ -146,7 +145,7 @@ def follow(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
-        if has_run_dry(plan, outcome.evaluations):
+        if plan.stop is not None and has_run_dry(plan, outcome.evaluations):
             break
     outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started

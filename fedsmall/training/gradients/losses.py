@@ -140,8 +140,9 @@ class Batch(NamedTuple):
 
     ``x`` is (models, samples, *input), ``y`` (models, samples, ...). ``weight`` (models, samples) sums to one for each
     model and is zero for padding (None: 1 / samples); under patient-level privacy it is 1 / the expected size of a lot.
-    ``masks`` holds for every dropout layer zeros and 1 / (1 - p), (models, samples, *features of the layer); ``noise``
-    is added to the gradients, {parameter: (models, ...)}.
+    ``masks`` holds for every dropout layer zeros and 1 / (1 - p), (models, samples, *features of the layer). Gradients
+    are then rounded to whole multiples of ``grid``, (models,), and ``noise`` is added, {parameter: (models, ...)}, both
+    float64.
     """
 
     x: Tensor
@@ -149,6 +150,7 @@ class Batch(NamedTuple):
     weight: Tensor | None
     masks: Tensors
     noise: Mapping[str, Tensor] = MappingProxyType({})
+    grid: Tensor | None = None
 
 
 class Gradients(Protocol):
