@@ -219,7 +219,7 @@ FLOOR = 1e-4  # of the parent's size: smaller distances are noise
 
 @dataclass(frozen=True)
 class Families:
-    """Parents (families,) and their ``children`` (families, replicas), rows of ``stack``; its ``layers`` are measured."""
+    """Parents (families,) and their ``children`` (families, replicas), rows of ``stack``; of ``layers``."""
 
     stack: Arrays
     parents: np.ndarray

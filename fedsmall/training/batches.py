@@ -90,7 +90,7 @@ class Batches:
         return np.lexsort((-self.examples[sites], -self.steps[sites]))
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
-        """The steps of round t at these sites, in the :meth:`order`: rows that take a step together, and their batches."""
+        """The steps of round t at these sites, in the :meth:`order`: rows that go together, and their batches."""
         if self._blocks is not None:
             where = torch.from_numpy(sites).to(self._device)
             x, y = (block.index_select(0, where) for block in self._blocks)

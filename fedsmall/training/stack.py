@@ -128,7 +128,7 @@ def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) ->
 
 
 def group_means(tensors: Tensors) -> Tensors:
-    """The means, {name: (groups, ...)}, of groups' models {name: (models of a group, groups, ...)}, summed in float64."""
+    """The means, {name: (groups, ...)}, of groups' models {name: (models of one, groups, ...)}, in float64."""
     means: Tensors = {}
     for name, turns in tensors.items():
         total = turns[0].to(torch.float64, copy=True)
