@@ -16,7 +16,7 @@ from typing import Any
 from fedsmall import __version__
 from fedsmall.clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
 from fedsmall.clients.policy import Pace, load_policy
-from fedsmall.clients.site_log import LogEnds, SiteLog
+from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, LoggedAnswers, check_contact, plan_of
 from fedsmall.clients.socket_frames import serve
 from fedsmall.data.raw_site import BALANCED
@@ -46,8 +46,8 @@ class RegionDesk:
 
     def __post_init__(self) -> None:
         log = SiteLog(self.home, self.name)
-        ends = LogEnds(log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
-        self._door = LoggedAnswers(log, ends, Consent(self.home, log).is_new, self._handle)
+        public = self.policy_file.with_name(f"{KEY_FILE}.pub")
+        self._door = LoggedAnswers(log, public, Consent(self.home, log).is_new, self._handle)
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """The answer to one message; a refusal or a failure is an answer of one line."""
