@@ -1,7 +1,6 @@
 """A site's connection to the SuperLink: the calls of Flower's fleet protocol that its SuperNode makes.
 
-Calls go out over TLS, signed with the site's key, and are repeated until they come through; a server that no longer
-knows the node is dialled anew.
+Calls go out over TLS, signed with the site's key, and are repeated until they come through.
 """
 
 import threading
@@ -19,19 +18,9 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
@@ -124,8 +113,7 @@ class Fleet:
         response = self._call(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
         if not response.messages_list:
             return None
-        message = message_from_proto(response.messages_list[0])
-        return Arrival(message, response.message_object_trees[0])
+        return Arrival(message_from_proto(response.messages_list[0]), response.message_object_trees[0])
 
     def pull_object(self, run: int, name: str) -> bytes:
         """The content of an object, once it is at the server. Raises GoneError where it never comes."""

@@ -16,7 +16,7 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
 from fedsmall.planning.validation import leaving_contacts
-from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
+from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts
@@ -38,13 +38,13 @@ def check_released(plan: Plan, raw: RawSite) -> int:
 
     The sums from which features are scaled are exact, so under a ledger they may not be asked for.
     """
-    privacy, model = plan.method.privacy, initial_model(plan, raw.task)
+    model = initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
     check_features(plan)
     check_private(plan, leaving_contacts(plan), buffers)
-    if is_patient_level(plan):
+    if plan.privacy.is_patient_level:
         check_patient_level(plan, buffers)
-    if privacy is not None and privacy.counted and raw.scaled:
+    if plan.privacy.counted and raw.scaled:
         raise PlanError(
             "the plan's privacy does not cover the exact sums by which features are scaled; state their public ranges "
             "in the task, as in ranges = {age = [0, 120]}"
@@ -97,10 +97,10 @@ def blur_update(
     from the site's ``key`` for this very update. Raises PolicyError where the policy refuses, and where no blur helps.
     """
     model, start = parts(sent).get(MODEL, {}), parts(received).get(MODEL, {})
-    privacy, most = plan.method.privacy, policy.most_read
-    if privacy is not None and privacy.counted and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
+    privacy, most = plan.privacy, policy.most_read
+    if privacy.counted and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
         return Blurred(sent, 0.0, 0)
-    hidden = privacy is not None and (privacy.blur or 0) >= FIRST
+    hidden = (privacy.blur or 0) >= FIRST
     if plan.recipe.augment and not hidden and most < len(patients) and layers_read(model, patients[0].size):
         raise PolicyError(
             "augment changes the images, and a layer sees each of them whole: what was changed could be read from the "

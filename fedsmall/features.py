@@ -88,15 +88,6 @@ def _has_moments(plan: Plan, state: str) -> bool:
     return plan.recipe.has_state and plan.recipe.optimizer_state == state
 
 
-def _has_noise(plan: Plan) -> bool:
-    privacy = plan.method.privacy
-    return plan.method.family == "federated" and privacy is not None and privacy.at_contacts
-
-
-def _is_hidden(plan: Plan, way: str) -> bool:
-    return plan.method.hidden and bool(getattr(plan.method.privacy, way))
-
-
 NETWORKS = {TRAVEL, WEIGHTS, ONE_NETWORK}
 CORRECTION = {MEAN, STRAIGHT_WAY, ONE_TRAINING}  # what a drift correction is defined for
 
@@ -251,17 +242,17 @@ FEATURES = (
     ),
     Feature(
         "clip or blur",
-        _has_noise,
+        lambda p: p.method.is_federated and p.privacy.at_contacts,
         needs={WEIGHTS, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
     Feature(
         "clip",
-        lambda p: p.method.privacy is not None and p.method.privacy.counted,
+        lambda p: p.privacy.counted,
         needs={WEIGHTS, COVERED},
     ),
     Feature(
         'level = "patient"',
-        lambda p: p.method.privacy is not None and p.method.privacy.level == "patient",
+        lambda p: p.privacy.is_patient_level,
         needs={ONE_TRAINING, NOISED_STEPS, SECRET_DRAWS},
         takes={COUNTS},
     ),
@@ -272,19 +263,19 @@ FEATURES = (
     ),
     Feature(
         "sealed",
-        lambda p: _is_hidden(p, "sealed"),
+        lambda p: p.method.hidden and p.privacy.sealed,
         needs={ONE_SERVER, ONE_NETWORK, KNOWN_WAY, EVERY_AVERAGE},
         takes={READABLE},
     ),
     Feature(
         "secure",
-        lambda p: _is_hidden(p, "secure"),
+        lambda p: p.method.hidden and p.privacy.secure,
         needs={ONE_SERVER, ONE_NETWORK, SUMS, MEAN, ONE_SUM, ONE_MODEL, EVERY_AVERAGE},
         takes={READABLE, SINGLE_MODELS, ROUNDED},
     ),
     Feature(
         "secure without sealed",
-        lambda p: _is_hidden(p, "secure") and not _is_hidden(p, "sealed"),
+        lambda p: p.method.hidden and p.privacy.secure and not p.privacy.sealed,
         needs={MOMENTS_HOME},
     ),
 )

@@ -234,6 +234,11 @@ class Privacy(Frozen):
         return self
 
     @property
+    def is_patient_level(self) -> bool:
+        """Whether each patient is hidden."""
+        return self.level == "patient"
+
+    @property
     def counted(self) -> bool:
         """Whether a ledger counts what leaves: blur claims no epsilon."""
         return self.clip is not None
@@ -257,6 +262,9 @@ class Privacy(Frozen):
         return self.level == "site" and not self.open
 
 
+NO_PRIVACY = Privacy.model_construct()
+
+
 class Boosting(Frozen):
     """Gradient-boosted trees in place of a network; names and defaults are xgboost's.
 
@@ -275,10 +283,11 @@ class Boosting(Frozen):
     bins: Annotated[int, Field(ge=2, le=256)] = 32
 
 
+SHARED_PART = "shared_part"  # the model of a plan whose sites have models of their own (fedsmall.models.own_models)
 RENAMED_MODELS = {
     "fedsmall.small_maps:resnet10": "resnet10_cropped",
     "fedsmall.small_maps:resnet18": "resnet18_cropped",
-    "fedsmall.mixed:shared_part": "shared_part",
+    "fedsmall.mixed:shared_part": SHARED_PART,
 }
 NORM, EARLIER_NORM = "group", "batch"  # batches of a few images have no statistics worth the name
 NORMED = {"cnn", "resnet10", "resnet18", "resnet_small", "resnet10_cropped", "resnet18_cropped"}
@@ -291,7 +300,7 @@ def with_norm(model: str, options: Mapping[str, Any], norm: str) -> dict[str, An
     model = RENAMED_MODELS.get(model, model)
     if model in NORMED:
         return {"norm": norm, **options}
-    if model == "shared_part" and isinstance(sites := options.get("sites"), list | tuple):
+    if model == SHARED_PART and isinstance(sites := options.get("sites"), list | tuple):
         return {**options, "sites": [_site_with_norm(entry, norm) for entry in sites]}
     return dict(options)
 

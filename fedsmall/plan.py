@@ -10,7 +10,9 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from fedsmall.entry_points import load_extension
 from fedsmall.parts import (
+    NO_PRIVACY,
     RENAMED_MODELS,
+    SHARED_PART,
     Boosting,
     EarlyStop,
     Fraction,
@@ -102,11 +104,10 @@ class Method(Frozen):
 
     @model_validator(mode="after")
     def _routes(self) -> Self:
-        if self.validation is None:
-            return self
-        routes = self.validation.routes
-        if self.groups not in (1, "each") and self.groups % routes:
-            raise ValueError(f"{self.groups} groups make no {routes} routes; give groups = {routes}, or a multiple")
+        if self.routes and self.groups not in (1, "each") and self.groups % self.routes:
+            raise ValueError(
+                f"{self.groups} groups make no {self.routes} routes; give groups = {self.routes}, or a multiple"
+            )
         return self
 
     @property
@@ -150,9 +151,19 @@ class Method(Frozen):
         return self.grouped or self.snapshots > 1
 
     @property
+    def routes(self) -> int:
+        """How many routes of a cross-validation the models go, each of which leaves out a fold; 0 without one."""
+        return 0 if self.validation is None else self.validation.routes
+
+    @property
+    def floor(self) -> int:
+        """Of how many samples a site reports metrics of models that never saw them, at least."""
+        return 1 if self.validation is None else self.validation.floor
+
+    @property
     def grouped(self) -> bool:
         """Whether models travel in groups that are never merged."""
-        return self.groups != 1 or self.validation is not None
+        return self.groups != 1 or self.routes > 0
 
     @property
     def by_samples(self) -> bool:
@@ -195,8 +206,8 @@ class Method(Frozen):
 
     def group_count(self, sites: int) -> int:
         """How many groups the models make that travel among so many sites."""
-        if self.groups == 1 and self.validation is not None:
-            return self.validation.routes
+        if self.groups == 1:
+            return self.routes or 1
         return self.travelling(sites) if self.groups == "each" else self.groups
 
 
@@ -255,6 +266,16 @@ class Plan(Frozen):
         return self
 
     @property
+    def privacy(self) -> Privacy:
+        """What is done so that nobody's data can be told from what leaves a site; without any, all of it is off."""
+        return self.method.privacy or NO_PRIVACY
+
+    @property
+    def has_own_models(self) -> bool:
+        """Whether sites have models of their own, which share some layers (:mod:`fedsmall.models.own_models`)."""
+        return self.model == SHARED_PART
+
+    @property
     def travel_seed(self) -> int:
         """The seed from which who is where is drawn."""
         return self.seed if self.route_seed is None else self.route_seed
@@ -262,7 +283,7 @@ class Plan(Frozen):
     @property
     def kept_back(self) -> float:
         """What share of its training samples a site keeps back for ``stop``; none where routes judge the models."""
-        return 0.0 if self.stop is None or self.method.validation is not None else self.stop.hold_out or 0.0
+        return 0.0 if self.stop is None or self.method.routes else self.stop.hold_out or 0.0
 
     @property
     def data_key(self) -> str:

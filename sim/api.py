@@ -15,7 +15,6 @@ from fedsmall.data.sources.arrays import is_table
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
-from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
 from fedsmall.planning.tasks import TABLES, build_federation, federation_from_arrays
 from fedsmall.sim.report.facts import stop_sentences
@@ -249,7 +248,7 @@ def module(run: Run, plan_run: PlanRun) -> "Module":
     """
     from fedsmall.package.predictor import build
 
-    if has_own_models(plan_run.plan):
+    if plan_run.plan.has_own_models:
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
     fields: dict[str, Any] = {
         name: tuple(fact) if isinstance(fact, list) else fact for name, fact in run.about["task"].items()

@@ -21,13 +21,12 @@ from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import Tell, run_on, run_plan
-from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.report.tables import PRIMARY
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.execute import Federations
@@ -93,7 +92,7 @@ def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
     for index, plan in enumerate(run.plans):
         federation = federations.of(plan)
         record = run_one(grid, plan, federation, partial(tell, console, plan))
-        run.add(index, record, trivial(federation, has_own_models(plan)))
+        run.add(index, record, trivial(federation, plan.has_own_models))
     return run
 
 
@@ -127,7 +126,7 @@ def _metrics_by_model(evaluation: Evaluation | None) -> list[tuple[str, dict[str
 def _worth(metrics: Mapping[str, float]) -> str:
     metric = next((name for name in PRIMARY if name in metrics), next(iter(metrics)))
     number = f"{100 * metrics[metric]:.1f}%" if metric == "accuracy" else f"{metrics[metric]:.4g}"
-    return f"{named(metric)} {number}"
+    return f"{metric_name(metric)} {number}"
 
 
 def scenario_of(config: Mapping[str, Any], sites: int) -> Scenario:

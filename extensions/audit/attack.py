@@ -62,8 +62,7 @@ def _finding(case: Case, view: str, hand: InHand, members: np.ndarray) -> Findin
     plan, inside = case.world.plan, members[:, hand.candidates]
     sureness = scores(hand.features, inside)
     leakage = leak(sureness, inside, rng_for(plan.seed, "audit", "resample", view), hand.candidates)
-    privacy = plan.method.privacy
-    delta = privacy.delta if privacy is not None and privacy.noise else 0.0
+    delta = plan.privacy.delta if plan.privacy.noise else 0.0
     bounds = _bounds(sureness, inside, hand.candidates, delta)
     read, present = hand.read if hand.read is not None and case.seen.readable else (None, None)
     return Finding(

@@ -14,7 +14,6 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.extensions.audit.findings import interval
 from fedsmall.extensions.audit.membership import Estimate, area
 from fedsmall.extensions.audit.sightings import Confidence
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
@@ -68,7 +67,7 @@ def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
     plan, sites = _read_sheet(folder)
     if site not in sites:
         raise PlanError(f"the run was not one of {site!r}; its sites are {', '.join(sites)}")
-    if has_own_models(plan):
+    if plan.has_own_models:
         raise PlanError("sites of this run have models of their own, of which only a part was released")
     if plan.method.is_ensemble:
         raise PlanError("several models answer together in this run; this audit holds one model against patients")

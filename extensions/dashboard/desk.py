@@ -28,7 +28,7 @@ class FollowedLog:
     """The log at ``path``, as far as :meth:`read` has come: ``run`` is what it says of sites and contacts.
 
     ``heard`` is when a site was heard last (ISO 8601, UTC), ``heads`` what it signed last of its own log, ``head`` the
-    digest of the last of ``lines`` lines. ``happened`` are the last lines that are no order and no answer.
+    digest of the last of ``lines`` lines, ``happened`` the last that are no order and no answer.
     """
 
     path: Path
@@ -228,9 +228,9 @@ def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
 
 def budget_of(plan: Plan, contacts: int) -> str:
     """What the plan's privacy has cost after so many contacts, in a sentence."""
-    privacy, ledger = plan.method.privacy, ledger_of(plan)
-    if privacy is None or privacy.open:
-        hidden = "no noise" if privacy is not None and privacy.hidden else "no privacy"
+    privacy, ledger = plan.privacy, ledger_of(plan)
+    if privacy.open:
+        hidden = "no noise" if privacy.hidden else "no privacy"
         return f"{hidden}: models go as they are, and nothing is counted"
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts_of(plan)[:contacts])

@@ -1,13 +1,12 @@
-"""Compressed updates: what of a run travels in fewer bits, and by which draws, for server, site and stack alike.
+"""Compressed updates: what of a run travels in fewer bytes, and by which draws, for server, site and stack alike.
 
 A site packs what it has trained once, as it leaves (after clipping, noise or blur). The server opens it to check and
 average it, and hands it on as it came, so that a hop rounds once; it packs what an average has made. Moments are
 rounded like models, Adam's to half precision at most, for its step divides by them. What a local rule sends (SCAFFOLD's
 controls), and models that are only evaluated, go in full.
 
-Under top-k (:mod:`fedsmall.codec.top`) a model is a difference from one that its reader has
-(:mod:`fedsmall.codec.differences`): a site's from what it was sent, the server's from the last global model that the
-site is known to have. Moments then go in half precision.
+Under top-k (:mod:`fedsmall.codec.top`) a model is a difference from one that its reader has: a site's from what it was
+sent, the server's from the last global model that the site is known to have. Moments then go in half precision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.codec.codes import SCALES, CodecError, decode, encode
-from fedsmall.codec.differences import completed, difference
-from fedsmall.codec.known import Known
-from fedsmall.codec.top import add_residual
+from fedsmall.codec.codes import SCALES, CodecError, completed, decode, difference, encode
+from fedsmall.codec.top import Known, add_residual
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import CARRIED, MODEL, Arrays, first_of, join, parts, split, stack_of_one
@@ -54,10 +51,7 @@ def pack_stack(plan: Plan, part: str, models: Arrays, names: Sequence[str], t: i
 
 
 def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, reference: Arrays | None = None) -> Arrays:
-    """What leaves a site after round ``t``, named as on the wire ("arrays/0.weight"), as it travels.
-
-    ``reference`` is the model that the site was sent.
-    """
+    """What leaves a site after round ``t``, named as on the wire; ``reference`` is the model that the site was sent."""
     packed = {}
     for part, plain in parts(arrays).items():
         wire = wire_of(part, plan)
@@ -89,10 +83,7 @@ def read_part(plan: Plan, part: str, arrays: Arrays, like: Arrays, reference: Ar
 
 
 def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = None) -> Parcel:
-    """A model that the server sends of a ``group``: the one made after round ``t``, or the run's first.
-
-    Under top-k it is sparsified by what sites are ``known`` to have.
-    """
+    """A model that the server sends of a ``group``, made after round ``t``; under top-k by what is ``known``."""
     if not plan.method.is_compressed:
         return Parcel({}, model, t)
     wire, share = plan.method.wire, plan.method.top_share
@@ -117,7 +108,7 @@ def stream(plan: Plan, part: str, t: int, site: str) -> np.random.Generator:
 
 
 class Outbox:
-    """The groups' global models as they are sent: each is packed once, for all sites; ``known`` is who has which."""
+    """The groups' global models as they are sent, each packed once, for all sites; ``known`` is who has which."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -136,7 +127,7 @@ class Outbox:
         return [each.read for each in self.sent]
 
     def add_residual(self, models: Arrays, group: int) -> Arrays:
-        """Models {name: (models, ...)} that came of a group's common model, with what sites were not told of it."""
+        """Models {name: (models, ...)} that came of a group's global model, with what sites were not told of it."""
         common = self._of[group]
         if self._plan.method.top_share is None or common is None:
             return models

@@ -18,7 +18,6 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import load_site
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from fedsmall.replicas.tree import idle
 
@@ -221,7 +220,7 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     numbers = sum(array.size for array in model.values())
     size = sum(array.nbytes for array in model.values())
     arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
-    count = "" if is_patient_level(plan) else "its number of samples, "
+    count = "" if plan.privacy.is_patient_level else "its number of samples, "
     rows = "how its rows become samples (columns, categories, public ranges)"
     lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
     if raw.scaled:
@@ -234,7 +233,7 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
         f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}; {size:,} bytes."
     )
     loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
-    counts = "the number of steps" if is_patient_level(plan) else "the number of samples, the number of steps"
+    counts = "the number of steps" if plan.privacy.is_patient_level else "the number of samples, the number of steps"
     lines.append(f"With it: {counts}{loss}.")
     if raw.held_out is not None and len(raw.held_out) >= floor:
         lines.append(
@@ -245,24 +244,23 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
 
 
 def _by_method(plan: Plan) -> Iterable[str]:
-    method, recipe = plan.method, plan.recipe
+    method, recipe, privacy = plan.method, plan.recipe, plan.privacy
     if recipe.has_state and recipe.optimizer_state == "travel":
         yield "With it: the optimizer's state, as large as the model once or twice."
-    privacy = method.privacy
     if method.permutes:
-        how = "sealed: it alone can open it" if privacy and privacy.sealed else "as it is"
+        how = "sealed: it alone can open it" if privacy.sealed else "as it is"
         yield f"Daisy-chaining: the model that was trained here goes on to another site, {how}."
-    if privacy and privacy.secure:
+    if privacy.secure:
         yield "At averages the model leaves masked: the server is told the sum over the sites alone (experimental)."
-    if is_patient_level(plan):
+    if privacy.is_patient_level:
         yield (
             "What a model learns here is noised at every step, so that no patient of ours can be told from it; the "
             "number of samples and the training loss are not told."
         )
-    elif method.privacy and method.privacy.clip:
-        yield f"Before it leaves, what changed is clipped to {method.privacy.clip} and noise is added."
-    if method.privacy and method.privacy.blur:
-        yield f"Before it leaves, noise is added, {method.privacy.blur:g} times as large as what changed."
+    elif privacy.clip:
+        yield f"Before it leaves, what changed is clipped to {privacy.clip} and noise is added."
+    if privacy.blur:
+        yield f"Before it leaves, noise is added, {privacy.blur:g} times as large as what changed."
 
 
 def _listed(names: list[Any]) -> str:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.travel.regions import plan_above
+from fedsmall.travel.journey import plan_above
 
 # Keys of an order's config, beside those of fedsmall.wire.
 RUN = "run"  # the run's name, as logs have it

@@ -25,7 +25,7 @@ from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
-from fedsmall.travel.moments import Moment, Visitors
+from fedsmall.travel.journey import Moment, Visitors
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found

@@ -12,7 +12,6 @@ import torch
 from fedsmall import __version__
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.preparation import Preparation
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import TrainedOn, count_samples
 from fedsmall.plan import Plan
@@ -81,7 +80,7 @@ def with_end(record: RunRecord, last: LastRound, read: dict[str, Any], federatio
 
 def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:
     """A model with its frozen layers, which do not travel."""
-    if has_own_models(plan):
+    if plan.has_own_models:
         return trained
     return completed(plan, task, trained)
 

@@ -16,12 +16,10 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import nearest
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_at_hand, check_run
-from fedsmall.privacy.exposure import Exposure
-from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.reading import Exposure
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
 from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -30,11 +28,11 @@ from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, 
 from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device
 from fedsmall.training.distillation import distillation
-from fedsmall.training.frozen_body import as_trained
+from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.moments import Moment, Visitors, Watcher
+from fedsmall.travel.journey import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
 from fedsmall.wire import Arrays, stack_of_one
 
@@ -57,7 +55,7 @@ def run_plan(
 ) -> RunRecord:
     """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
-    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.exposure`).
+    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.reading`).
     ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
     ``options`` are the engine's own; every engine has "device". Raises PlanError for an unknown engine.
     """
@@ -130,7 +128,7 @@ class _Work:
         if method.is_dynamic:
             return self  # nobody sees most updates, and those that come are of several contacts
         train = self.federation.train
-        if not has_own_models(self.plan):
+        if not self.plan.has_own_models:
             train = as_trained(self.plan, self.federation.task, train)
         return replace(self, exposure=Exposure(self.plan, self.federation.names, train, self.initial))
 
@@ -165,11 +163,14 @@ class _Work:
 
     def with_patients(self, outcome: Outcome) -> Outcome:
         """What patient-level privacy has cost the sites, from least to most: a simulation knows all their sizes."""
-        if is_patient_level(self.plan):
-            privacy, train = self.plan.method.privacy, self.federation.train
-            assert privacy is not None
+        if self.plan.privacy.is_patient_level:
+            train = self.federation.train
             epsilons = epsilons_spent(self.plan, train, outcome.rounds, all_here(len(train)))
-            outcome.privacy = {"epsilon_least": min(epsilons), "epsilon": max(epsilons), "delta": privacy.delta}
+            outcome.privacy = {
+                "epsilon_least": min(epsilons),
+                "epsilon": max(epsilons),
+                "delta": self.plan.privacy.delta,
+            }
         return outcome
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:

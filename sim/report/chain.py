@@ -21,7 +21,7 @@ MODELS = ("FedDC", "FedAvg", "FedDC+Radon")  # looks for models that are followe
 
 def chain(run: Run, followed: int = 3) -> Figure | None:
     """Where some models were after each contact, and how many sites a model has seen; None where nothing is chained."""
-    plans = [plan for plan in run.plans if plan.method.permute_every and plan.method.validation is None]
+    plans = [plan for plan in run.plans if plan.method.permute_every and not plan.method.routes]
     plan = next((plan for plan in plans if plan.method.aggregate_every), None)
     plan = plan or next(iter(plans), None)
     sites = run.about.get("sites", 0)

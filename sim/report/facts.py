@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.site_sums import OF_PATIENTS
-from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.sentences import amount, metric_name, plural
 from fedsmall.sim.report.tables import AREAS, by_label, primary
 from fedsmall.sim.runs.folder import PlanRun, Run
 
@@ -116,8 +114,7 @@ def promises(run: Run) -> list[str]:
 
 
 def _promise_numbers(done: Sequence[PlanRun], spent: Sequence[Row]) -> Row:
-    privacy = done[0].plan.method.privacy
-    assert privacy is not None
+    privacy = done[0].plan.privacy
     most = f"{max(row['epsilon'] for row in spent):.3g}"
     if privacy.level == "site":
         return {"epsilon": most, "delta": privacy.delta, "whom": "site, against readers of the final model"}
@@ -153,7 +150,7 @@ def ensemble_sentences(run: Run) -> list[str]:
 
 
 def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
-    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": named(metric)}
+    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": metric_name(metric)}
     if all(row.get("spread") for row in rows):
         lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
     if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
@@ -196,7 +193,7 @@ WORDS = {"loss": "negative log-likelihood", "brier": "Brier score", "ece": "cali
 
 def unseen_heads() -> list[str]:
     """The columns of the table, after the method's name."""
-    return [WORDS.get(name, named(name)) for name in METRICS]
+    return [WORDS.get(name, metric_name(name)) for name in METRICS]
 
 
 def unseen_rows(run: Run) -> dict[str, list[tuple[str, ...]]]:
@@ -227,7 +224,7 @@ def expectation(validations: Sequence[Row]) -> str:
         whom="the patient" if _of_patients(validations) else "its hospital",
         seeds=f", mean over {len(validations)} seeds" if len(validations) > 1 else "",
     )
-    metrics = ", ".join(f"{WORDS.get(name, named(name))} {value}" for name, value in values.items())
+    metrics = ", ".join(f"{WORDS.get(name, metric_name(name))} {value}" for name, value in values.items())
     return EXPECTED.format(where=WHERE[_of_patients(validations)], metrics=metrics, rests_on=rests_on)
 
 
@@ -355,7 +352,7 @@ HIDDEN = {
     "blur": "what leaves is blurred under {}",
 }
 SENT: dict[str, Callable[[Plan], Any]] = {
-    "The other layers of its model never leave it.": has_own_models,
+    "The other layers of its model never leave it.": lambda plan: plan.has_own_models,
     "The moments of its optimizer travel with the model.": lambda plan: (
         plan.recipe.has_state and plan.recipe.optimizer_state == "travel"
     ),
@@ -391,8 +388,10 @@ def leaves_a_site(run: Run) -> list[str]:
 
 
 def _sent(run: Run, plans: Sequence[Plan]) -> str:
-    model = "the trained layers that all sites share" if any(map(has_own_models, plans)) else "its trained model"
-    beside = ["the number of its samples"] * (not all(map(is_patient_level, plans)))
+    model = (
+        "the trained layers that all sites share" if any(plan.has_own_models for plan in plans) else "its trained model"
+    )
+    beside = ["the number of its samples"] * (not all(plan.privacy.is_patient_level for plan in plans))
     return " and ".join([model + _size(run), *beside, *["its training loss"] * any(map(tells_loss, plans))])
 
 
@@ -442,11 +441,11 @@ def _noise_sentence(plans: Sequence[Plan]) -> str:
 
 def _under(plans: Sequence[Plan], *kinds: str) -> str:
     """The methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
-    return _labels([plan for plan in plans if _kind(plan.method.privacy) in kinds])
+    return _labels([plan for plan in plans if _kind(plan.privacy) in kinds])
 
 
-def _kind(privacy: Privacy | None) -> str:
-    if privacy is None or privacy.open:
+def _kind(privacy: Privacy) -> str:
+    if privacy.open:
         return ""
     return privacy.level if privacy.counted else "blur"
 
@@ -483,8 +482,8 @@ def _between_servers(run: Run) -> str:
 
 
 def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
-    sealed = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.sealed])
-    secure = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.secure])
+    sealed = _labels([plan for plan in plans if plan.privacy.sealed])
+    secure = _labels([plan for plan in plans if plan.privacy.secure])
     if not (sealed or secure):
         return f"The server hands {whose}models on and sees each."
     parts = [f"those handed on under {sealed}, which are sealed"] * bool(sealed)

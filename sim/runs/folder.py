@@ -30,7 +30,6 @@ from fedsmall.data.federation import Federation, Samples
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
-from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
@@ -77,6 +76,11 @@ class PlanRun:
     def label(self) -> str:
         """The method's name in tables and figures."""
         return self.plan.method.label
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Its seed and fold."""
+        return self.plan.seed, self.plan.fold
 
 
 @dataclass
@@ -473,7 +477,7 @@ def packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str] =
     ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
     nothing is known of the data.
     """
-    if record.preparation is None or record.task is None or has_own_models(record.plan):
+    if record.preparation is None or record.task is None or record.plan.has_own_models:
         return []
     models: dict[str, Arrays] = {} if record.model is None else {COMMON: record.model}
     if record.distilled is not None:

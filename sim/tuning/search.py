@@ -23,7 +23,6 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
 from fedsmall.methods import nearest
-from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
@@ -49,7 +48,7 @@ def judged_by(scenario: Scenario, by: str | None = None) -> str:
     if by not in (None, FOLDS_OF_SITES, ROUTES):
         raise PlanError(f"a search judges by folds or by routes, not by {by!r}")
     plans = (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method)))
-    return by or (ROUTES if any(plan.method.validation for plan in plans) else FOLDS_OF_SITES)
+    return by or (ROUTES if any(plan.method.routes for plan in plans) else FOLDS_OF_SITES)
 
 
 def measure_of(scenario: Scenario, by: str | None, metric: str | None = None, data_root: Path | None = None) -> str:
@@ -89,7 +88,7 @@ def by_routes(plan: Plan, federation: Federation) -> Plan | None:
     sites train less in so many rounds than the method does without them.
     """
     method, sites = plan.method, len(federation.names)
-    if method.validation is None and method.travelling(sites) < 2:
+    if not method.routes and method.travelling(sites) < 2:
         return None
     routes = method.groups if isinstance(method.groups, int) and method.groups > 1 else 5
     given = method.validation or Validation(routes=max(2, min(routes, method.travelling(sites))))
@@ -176,7 +175,7 @@ def search(
     by = judged_by(scenario, by)
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
-    if has_own_models(scenario.plan(0, scenario.seeds[0])):
+    if scenario.plan(0, scenario.seeds[0]).has_own_models:
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
     for plan in (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method))):
         if not plan.method.trains_networks:
@@ -283,7 +282,7 @@ def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str,
         evaluations = run_plan(plan, federation, engine, options={"device": device}).evaluations
     except ReplyError:
         return signed(np.nan, metric, unit), 0
-    if by != ROUTES or plan.method.validation is None:
+    if by != ROUTES or not plan.method.routes:
         return signed(_score(evaluations[-1], metric), metric, unit), 0
     by_round = {evaluation.t: evaluation.validation["metrics"] for evaluation in evaluations if evaluation.validation}
     known = list(next(iter(by_round.values()), {}))

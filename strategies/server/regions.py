@@ -18,7 +18,7 @@ from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.travel.handover import FOLDER, Handed, Handover, put, read
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays
 
 POLL_S = 0.05

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
-from fedsmall.algorithm.topologies import Topology, United
+from fedsmall.algorithm.travellers import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import Ledger, at_contacts
+from fedsmall.privacy.site_level import Ledger
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.moments import Initial, Moment, Watcher, watching
+from fedsmall.travel.journey import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
 from fedsmall.wire import Arrays, join, parts
 
@@ -22,13 +22,13 @@ class Evaluation:
     """The metrics of a run's models after round ``t``.
 
     ``common`` are those of the common model, None where there is none. ``sites`` are those of the sites' own models
-    after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's. ``extra`` holds
+    after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's; ``extra`` holds
     the same two for further test sets by name. ``kept``, at the end of a run with ``keep_last``, is of each site's
     recent models together, and under "held_out" on the site's own held-out samples. ``spread`` is how far the members
-    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`). ``validation`` is what to expect at an unseen
+    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), ``validation`` what to expect at an unseen
     hospital, with routes. ``told`` is what real sites add, by site: the number of "samples", "sums"
-    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples
-    (:func:`fedsmall.evaluation.stopping.loss_of`), by which a run ends early.
+    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples, by
+    which a run ends early.
     """
 
     t: int
@@ -47,8 +47,8 @@ class Outcome:
     """A run's results so far. ``model`` is the last common one; ``stopped`` where the run was cut short.
 
     ``seconds`` is the wall time of the rounds alone, ``bytes_between`` the traffic between servers of regions,
-    ``chosen`` the round of ``model`` where the plan's ``stop`` keeps the best. ``averaged`` says of every optional
-    average how many models it took and whether these were all, ``sent_by`` the bytes sent by then.
+    ``chosen`` the round of ``model`` where ``stop`` keeps the best. ``averaged`` says of every optional average how
+    many models it took and whether these were all, ``sent_by`` the bytes sent by then.
     """
 
     model: Arrays | None = None
@@ -86,7 +86,7 @@ Stop = Callable[[], bool]
 
 def due_in(plan: Plan) -> Callable[[Contact], bool]:
     """Whether a contact is the first at or after a round with an evaluation, or one that may stop the run."""
-    period, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
+    period, rounds = plan.evaluate_every, {plan.rounds} if plan.stop is None else looks(plan)
 
     def due(contact: Contact) -> bool:
         reached = period is not None and contact.t // period > (contact.t - contact.rounds) // period
@@ -97,8 +97,7 @@ def due_in(plan: Plan) -> Callable[[Contact], bool]:
 
 def ledger_of(plan: Plan) -> Ledger | None:
     """The ledger of noise at contacts, where the plan's privacy is counted; blur claims nothing."""
-    privacy = at_contacts(plan)
-    return Ledger(privacy) if privacy is not None and privacy.counted else None
+    return Ledger(plan.privacy) if plan.privacy.at_contacts and plan.privacy.counted else None
 
 
 def charge_contacts(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
@@ -125,7 +124,7 @@ def follow(
     ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and a true ``stop()`` ends the run.
     """
     started, due = time.perf_counter(), due_in(plan)
-    for moment in moments if not has_run_dry(plan, outcome.evaluations) else ():
+    for moment in moments if plan.stop is None or not has_run_dry(plan, outcome.evaluations) else ():
         contact = moment.contact
         outcome.rounds = contact.t
         outcome.client_updates += moment.updates
@@ -146,7 +145,7 @@ def follow(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
-        if has_run_dry(plan, outcome.evaluations):
+        if plan.stop is not None and has_run_dry(plan, outcome.evaluations):
             break
     outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started
@@ -184,9 +183,8 @@ class KeptRun:
     journal: Journal | None
 
     def restore(self) -> int:
-        """Go back to the last saved state; returns the number of contacts done.
-
-        Raises PlanError where an earlier release has written it.
+        """Go back to the last saved state; returns the number of contacts done, or PlanError for an earlier release's
+        journal.
         """
         latest = self.journal.latest() if self.journal else None
         if latest is None:

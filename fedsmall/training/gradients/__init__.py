@@ -9,9 +9,8 @@ from torch import nn
 from fedsmall.errors import PlanError
 from fedsmall.training.gradients.general import LARGEST, SLOW, LoopGradients, MappedGradients
 from fedsmall.training.gradients.losses import LOSSES, Batch, Gradients, Loss, mean_loss, weighted
-from fedsmall.training.gradients.mlp import MlpGradients
+from fedsmall.training.gradients.mlp import ClippedMlp, MlpGradients, clipped
 from fedsmall.training.gradients.packed import PackedGradients
-from fedsmall.training.gradients.per_sample import ClippedMlp, clipped
 
 __all__ = [
     "LOSSES",
@@ -74,7 +73,8 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     against: dict[str, str] = {}
     for path, why in _WHY.items():
         try:
-            _check_worth(path, model, parameters)
+            if path == "vmap":
+                _check_worth(model, parameters)
             return PathChoice(PATHS[path](model, loss), f"{path}: {why}")
         except ValueError as reason:
             against[path] = str(reason)
@@ -82,9 +82,7 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     return PathChoice(LoopGradients(model, loss), f"loop: {against['conv']}")
 
 
-def _check_worth(path: str, model: nn.Module, parameters: int) -> None:
-    if path != "vmap":
-        return
+def _check_worth(model: nn.Module, parameters: int) -> None:
     for name, layer in model.named_modules():
         if isinstance(layer, SLOW):
             raise ValueError(f"layer {name} ({type(layer).__name__}) is slower under vmap than one model at a time")
