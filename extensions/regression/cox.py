@@ -77,7 +77,7 @@ def partial_likelihood(sums: RiskSums, ties: str = "efron") -> Sums:
             square[lower] = square.T[lower] = left[p + 1 :] / left[0]
             loss += each * float(np.log(left[0]))
             gradient, hessian = gradient + each * mean, hessian + each * (square - np.outer(mean, mean))
-    return Sums(float(sums.events[:, 0].sum()), loss, gradient, hessian, np.outer(gradient, gradient))
+    return Sums(float(sums.events[:, 0].sum()), loss, gradient, hessian)
 
 
 def stratum_sums(beta: np.ndarray, patients: Times) -> Sums:

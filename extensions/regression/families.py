@@ -28,16 +28,12 @@ class Rows(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What sites add up: ``weight`` of the samples, ``loss`` (-log-likelihood), ``gradient`` (P,), ``hessian`` (P, P).
-
-    ``meat`` (P, P) is the outer product of a site's gradient with itself.
-    """
+    """What sites add up: the samples' ``weight``, ``loss`` (-log-likelihood), ``gradient`` (P,), ``hessian`` (P, P)."""
 
     weight: float
     loss: float
     gradient: np.ndarray
     hessian: np.ndarray
-    meat: np.ndarray
 
     def __add__(self, other: "Sums") -> "Sums":  # type: ignore[override]
         """The sums of both."""
@@ -125,14 +121,21 @@ def intercepts(columns: int, predictors: int) -> np.ndarray:
     return np.kron(np.eye(predictors), np.eye(columns)[:, -1:])
 
 
+def parameters(family: str, columns: int, predictors: int) -> int:
+    """P, the number of parameters."""
+    return columns - 1 + predictors if FAMILIES[family].shared else columns * predictors
+
+
 def penalised(family: str, columns: int, predictors: int) -> np.ndarray:
     """Which parameters a ridge penalty is on, (P,) of 0 and 1: slopes, not intercepts."""
-    return 1 - np.any(design(family, columns, predictors)[columns - 1 :: columns] != 0, axis=0)
+    if FAMILIES[family].shared:
+        return np.repeat([1.0, 0.0], [columns - 1, predictors])
+    return np.tile(np.repeat([1.0, 0.0], [columns - 1, 1]), predictors)
 
 
 def start(family: str, columns: int, predictors: int) -> np.ndarray:
     """Parameters to begin with, (P,): zero, but for intercepts of grades, which must fall."""
-    theta = np.zeros(design(family, columns, predictors).shape[1])
+    theta = np.zeros(parameters(family, columns, predictors))
     if family == "ordinal":
         theta[-predictors:] = -np.arange(predictors) + (predictors - 1) / 2
     return theta
@@ -141,23 +144,25 @@ def start(family: str, columns: int, predictors: int) -> np.ndarray:
 def sums_at(
     family: str, theta: np.ndarray, rows: Rows, a: np.ndarray | None = None, inverse: np.ndarray | None = None
 ) -> Sums:
-    """What these rows add to the sums at ``theta`` (P,), for the design matrix ``a`` (K p, P); default: the family's.
+    """What these rows add to the sums at ``theta`` (P,), for a design matrix ``a`` (K p, P) other than the family's.
 
     With the ``inverse`` (P, P) of the Hessian, gradient and Hessian are Firth's, for "logistic" alone. Where a number
     is not finite the loss is :data:`LARGE` and the rest 0.
     """
     columns, predictors = rows.x.shape[1], rows.offset.shape[1]
-    a = design(family, columns, predictors) if a is None else a
-    eta = rows.x @ (a @ theta).reshape(predictors, columns).T + rows.offset
+    a = design(family, columns, predictors) if a is None and FAMILIES[family].shared else a
+    b = theta if a is None else a @ theta
+    eta = rows.x @ b.reshape(predictors, columns).T + rows.offset
     with np.errstate(all="ignore"):  # of a step that is far too long
         value, slope, curve = FAMILIES[family].derivatives(eta, rows.y)
         if inverse is not None:
             h = _leverages(rows.x, curve, inverse)[:, None]
             slope, curve = slope + h * (expit(eta) - 0.5), curve * (1 + h[..., None])
         loss = float(rows.weight @ value)
-        gradient = a.T @ ((slope * rows.weight[:, None]).T @ rows.x).ravel()
-        hessian = a.T @ _crossed(rows.x, curve * rows.weight[:, None, None]) @ a
-    sums = Sums(float(rows.weight.sum()), loss, gradient, hessian, np.outer(gradient, gradient))
+        gradient = ((slope * rows.weight[:, None]).T @ rows.x).ravel()
+        hessian = _crossed(rows.x, curve * rows.weight[:, None, None])
+    sums = Sums(float(rows.weight.sum()), loss, gradient, hessian)
+    sums = sums if a is None else sums._replace(gradient=a.T @ gradient, hessian=a.T @ hessian @ a)
     if not (all(np.isfinite(part).all() for part in sums) and loss < LARGE):
         return Sums(sums.weight, LARGE, *(np.zeros(np.shape(part)) for part in sums[2:]))
     return sums
@@ -193,12 +198,12 @@ def profiled_sums(family: str, theta: np.ndarray, rows: Rows, penalty: float) ->
     shift = fit_intercept(family, a @ theta, own, rows, penalty)
     sums = sums_at(family, np.concatenate([theta, shift]), rows, joint)
     if sums.loss == LARGE:
-        return Sums(sums.weight, LARGE, *(np.zeros_like(part) for part in (theta, a.T @ a, a.T @ a))), shift
+        return Sums(sums.weight, LARGE, np.zeros(free), np.zeros((free, free))), shift
     cross, inner = sums.hessian[:free, free:], sums.hessian[free:, free:] + penalty * np.eye(len(shift))
     hessian = sums.hessian[:free, :free] - cross @ np.linalg.pinv(inner, hermitian=True) @ cross.T
     gradient = sums.gradient[:free]
     loss = sums.loss + penalty / 2 * float(shift @ shift)
-    return Sums(sums.weight, loss, gradient, hessian, np.outer(gradient, gradient)), shift
+    return Sums(sums.weight, loss, gradient, hessian), shift
 
 
 def fit_intercept(family: str, b: np.ndarray, own: np.ndarray, rows: Rows, penalty: float) -> np.ndarray:

@@ -18,7 +18,7 @@ from fedsmall.extensions.regression.families import (
     LARGE,
     Rows,
     Sums,
-    design,
+    parameters,
     penalised,
     profiled_sums,
     start,
@@ -51,7 +51,7 @@ class Setup(NamedTuple):
     @property
     def free(self) -> int:
         """P, the number of parameters."""
-        return design(self.family, self.columns, self.predictors).shape[1]
+        return parameters(self.family, self.columns, self.predictors)
 
     @property
     def models(self) -> int:
@@ -147,7 +147,7 @@ def summand(
             unseen = sums_at(setup.family, theta[m], of_fold._replace(offset=of_fold.offset + shift))
             held[place, left_out - 1] = unseen.loss, unseen.weight
         hessians += [sums.hessian] if m in setup.curved else []
-        meats += [sums.meat] if setup.robust and not left_out else []
+        meats += [np.outer(sums.gradient, sums.gradient)] if setup.robust and not left_out else []
     lower = np.tril_indices(setup.free)
     halves = [square[lower] for square in (*hessians, *meats)]
     return _in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)

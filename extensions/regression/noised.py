@@ -9,8 +9,8 @@ Source: Dwork et al. 2014, "Analyze Gauss"; Wang 2018, "Revisiting differentiall
 """
 
 import numpy as np
-import torch
 
+from fedsmall.privacy.discrete_gaussian import grid_for, widened
 from fedsmall.privacy.patient_level import Chance, Charge
 
 SENSITIVITY = np.sqrt(2.0)
@@ -36,9 +36,9 @@ def noised(sums: np.ndarray, noise: float, chance: Chance, share: float = 1.0) -
 
     A share below 1 needs a secure sum of sites that all add theirs.
     """
-    drawn = torch.zeros(len(sums), dtype=torch.float64)
-    chance.fill_normal(drawn)
-    return np.asarray(sums + noise * SENSITIVITY * np.sqrt(share) * drawn.numpy())
+    deviation = widened(SENSITIVITY, noise, len(sums)) * np.sqrt(share)
+    grid = grid_for(deviation)
+    return np.asarray((np.rint(sums / grid) + chance.multiples(len(sums), deviation / grid).numpy()) * grid)
 
 
 def fit(sums: np.ndarray, columns: int, clip: float, penalty: float) -> tuple[np.ndarray, float, np.ndarray]:

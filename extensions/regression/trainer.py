@@ -75,7 +75,9 @@ def check(plan: Plan, task: Task) -> None:
         family = form.family_of(task)
     except PlanError as error:
         raise PlanError(f"{label}: {error}") from None
-    if settings.firth and (family != "logistic" or settings.penalty not in ("cv", 0) or settings.intercepts != "common"):
+    if settings.firth and (
+        family != "logistic" or settings.penalty not in ("cv", 0) or settings.intercepts != "common"
+    ):
         raise PlanError(f"{label}: firth is for two classes, without another penalty or hospital intercepts.")
 
 
@@ -210,5 +212,5 @@ class Regressors(OneModelTrainer):
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:
         samples = self._samples[site]
-        outputs = self.predict(stack.take(np.array([row])), samples.x)[0]
+        outputs = self.predict(stack.rows(np.array([row])), samples.x)[0]
         return float(evaluate(outputs, samples.y, self.task)["loss"])

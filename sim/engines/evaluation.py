@@ -86,7 +86,7 @@ class CentralEvaluator:
     def __call__(self, moment: Moment) -> Evaluation:
         """Evaluate the common model, if there is one, and what the sites have trained."""
         t, common, models = moment.contact.t, moment.common, moment.models()
-        may_be_last = t == self.plan.rounds or self.plan.stop is not None
+        may_be_last = t == self.plan.rounds or self.plan.may_end_early
         if may_be_last and (self.last.wanted or self.plan.method.is_central):
             rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
             self.last.own[t] = dict(zip(moment.sites, rows, strict=True))
@@ -145,7 +145,7 @@ class CentralEvaluator:
 
     def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
         outputs = self._answer(model, self.federation.test.x)
-        if t == self.plan.rounds or self.plan.stop is not None:
+        if t == self.plan.rounds or self.plan.may_end_early:
             self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
 

@@ -124,7 +124,7 @@ def follow(
     ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and a true ``stop()`` ends the run.
     """
     started, due = time.perf_counter(), due_in(plan)
-    for moment in moments if plan.stop is None or not has_run_dry(plan, outcome.evaluations) else ():
+    for moment in () if is_over(plan, outcome) else moments:
         contact = moment.contact
         outcome.rounds = contact.t
         outcome.client_updates += moment.updates
@@ -134,7 +134,7 @@ def follow(
         if moment.averaged is not None:
             outcome.averaged.append(moment.averaged)
             outcome.sent_by.append(outcome.bytes_sent)
-        if evaluator is not None and due(contact) and moment.sites:
+        if evaluator is not None and (due(contact) or has_ended(plan, moment.common)) and moment.sites:
             evaluation = evaluator(moment)
             outcome.evaluations += [evaluation] if evaluation is not None else []
         _take(plan, moment, outcome)
@@ -145,12 +145,23 @@ def follow(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
-        if plan.stop is not None and has_run_dry(plan, outcome.evaluations):
+        if is_over(plan, outcome):
             break
     outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started
     outcome.privacy = ledger.report() if ledger else {}
     return outcome
+
+
+def is_over(plan: Plan, outcome: Outcome) -> bool:
+    """Whether nothing is left to do before the last round."""
+    return has_ended(plan, outcome.model) or (plan.stop is not None and has_run_dry(plan, outcome.evaluations))
+
+
+def has_ended(plan: Plan, common: Arrays | None) -> bool:
+    """Whether a model that is no network is as good as it gets, before the last round."""
+    extension = plan.method.extension
+    return extension is not None and common is not None and extension.has_ended(plan, common)
 
 
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
