@@ -185,6 +185,11 @@ class Method(Frozen):
         return load_extension("fedsmall.trainers", "boosting" if self.regression is None else "regression")
 
     @property
+    def keeps_intercepts(self) -> bool:
+        """Whether every site adds an intercept of its own to what the common model says, which never leaves it."""
+        return self.regression is not None and self.regression.intercepts == "hospital"
+
+    @property
     def is_dynamic(self) -> bool:
         """Whether averages are left out while models are near the last common one."""
         return self.divergence is not None

@@ -51,16 +51,20 @@ def inference(setup: Setup, state: State, place: int = 0, sites: int | None = No
     estimator's own (Nychka 1988; Wood 2006). Robust ones allow patients of a site to be alike, and want some 30 sites
     (Liang and Zeger 1986; corrected as Stata and statsmodels do).
     """
-    theta, weight = state.last[place * (setup.folds + 1)], state.weight[place]
-    bread = inverse(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
+    return wald(state.last[place * (setup.folds + 1)], *covariance_of(setup, state, place, sites))
+
+
+def covariance_of(setup: Setup, state: State, place: int, sites: int | None = None) -> tuple[np.ndarray, float]:
+    """The covariance (P, P) of :func:`inference`, and the degrees of freedom of its tests."""
+    weight, bread = state.weight[place], inverse(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
     used = float(np.trace(bread @ state.hessian[place]))  # effective parameters
     if sites is not None:
         factor = sites / max(sites - 1, 1) * (weight - 1) / max(weight - used, 1)
-        return wald(theta, bread @ state.meat[place] @ bread * factor)
+        return bread @ state.meat[place] @ bread * factor, np.inf
     if setup.family != "linear":
-        return wald(theta, bread)
-    freedom = max(weight - used, 1e-9)
-    return wald(theta, bread * 2 * state.loss[place] / freedom, freedom)
+        return bread, np.inf
+    freedom = max(weight - used, 1.0)
+    return bread * 2 * state.loss[place] / freedom, freedom
 
 
 def inverse(setup: Setup, matrix: np.ndarray) -> np.ndarray:

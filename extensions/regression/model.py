@@ -22,7 +22,7 @@ from fedsmall.wire import Arrays
 
 NAME = "regression"
 COEFFICIENTS, THETA, SUMS, STATUS, COVARIANCE = "coefficients", "theta", "sums", "status", "covariance"
-FAMILY, CHOSEN, CONVERGED = range(3)  # places of the status
+FAMILY, CHOSEN, CONVERGED, FREEDOM = range(4)  # places of the status; no degrees of freedom are many
 OF_LOSS = {
     "cross_entropy": "softmax",
     "logistic": "logistic",
@@ -79,11 +79,11 @@ class RegressionModel(nn.Module):
         self.register_buffer(COVARIANCE, torch.zeros(setup.free, setup.free))
         self.register_buffer(THETA, torch.from_numpy(whole))
         self.register_buffer(SUMS, torch.zeros(numbers, dtype=torch.int64))
-        self.register_buffer(STATUS, torch.tensor([list(FAMILIES).index(family), 0, 0]))
+        self.register_buffer(STATUS, torch.tensor([list(FAMILIES).index(family), 0, 0, 0]))
 
     def forward(self, x: Tensor) -> Tensor:
         """(samples, outputs) of x (samples, features)."""
-        eta = columns_of(dict(self.named_buffers()), x) @ self.coefficients.double().T
+        eta = predictors_of({**dict(self.named_buffers()), COEFFICIENTS: self.coefficients}, x)
         return outputs_of(eta, self.task).to(self.coefficients.dtype)
 
 
@@ -96,6 +96,11 @@ def columns_of(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
         waves = torch.cos(x @ arrays["directions"].double() + arrays["phases"].double())
         x = waves * (2 / len(arrays["phases"])) ** 0.5
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+
+
+def predictors_of(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The linear predictors, (samples, K), in float64."""
+    return columns_of(arrays, x) @ arrays[COEFFICIENTS].double().T
 
 
 def outputs_of(eta: Tensor, task: Task) -> Tensor:

@@ -27,6 +27,7 @@ from fedsmall.extensions.regression.families import (
 
 TOLERANCE, OF_FOLDS = 1e-8, 1e-3  # of the largest change of a parameter; of models that only choose a penalty
 SLACK = 1e-9  # by which an objective may rise from rounding, by its size
+NOTHING = 1e-8  # of the largest eigenvalue: what is less is rounding, as of columns of which one follows from others
 COARSE, FINE = 2.0**24, 2.0**40  # of one in whole numbers, and of one of their units in the rest
 MOST_FOLDS = 5
 LONG = 2_000_000  # numbers of Hessians in a message, from which on folds have none of their own
@@ -223,7 +224,8 @@ def _objectives(setup: Setup, state: State, sums: Exchange) -> np.ndarray:
     bends = np.stack([penalty_of(setup, m // (setup.folds + 1)) for m in range(setup.models)])
     made = sums.models[:, 1] + (bends * state.theta**2).sum(axis=1) / 2
     if setup.firth:
-        made -= np.linalg.slogdet(sums.hessian[0])[1] / 2
+        sizes = np.linalg.eigvalsh(sums.hessian[0])
+        made -= np.log(sizes[sizes > NOTHING * sizes.max()]).sum() / 2
     return np.asarray(np.where(sums.models[:, 1] < LARGE, made, np.inf))
 
 
@@ -243,11 +245,11 @@ def solve(setup: Setup, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     try:
         factor = cho_factor(matrix, lower=True)
         pivots = np.diag(factor[0]) ** 2
-        if pivots.min() > 1e-13 * pivots.max():
+        if pivots.min() > 10 * NOTHING * pivots.max():
             return np.asarray(cho_solve(factor, right))
     except np.linalg.LinAlgError:
         pass
-    return np.asarray(np.linalg.pinv(matrix, rcond=1e-12, hermitian=True) @ right)
+    return np.asarray(np.linalg.pinv(matrix, rcond=NOTHING, hermitian=True) @ right)
 
 
 def chosen(setup: Setup, state: State) -> int:

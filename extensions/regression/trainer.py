@@ -11,8 +11,8 @@ from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.families import FAMILIES, Rows, design
-from fedsmall.extensions.regression.inference import inverse
+from fedsmall.extensions.regression.families import FAMILIES, Rows, design, profiled_sums
+from fedsmall.extensions.regression.inference import covariance_of
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
 from fedsmall.extensions.regression.newton import (
     Setup,
@@ -22,7 +22,6 @@ from fedsmall.extensions.regression.newton import (
     chosen,
     folds_for,
     is_converged,
-    penalty_of,
     read_sum,
     rests,
     summand,
@@ -118,21 +117,22 @@ class NewtonStep(Combiner):
         setup = setup_for(self.plan, common)
         state = advance(setup, self._state(setup), read_sum(setup, total[: setup.numbers]))
         self.memory = dict(state._asdict())
-        self._write(made, setup, state)
+        self._write(made, setup, state, len(updates.sites))
         return made
 
     def _state(self, setup: Setup) -> State:
         return State(**self.memory) if self.memory else begin(setup)
 
-    def _write(self, made: Arrays, setup: Setup, state: State) -> None:
+    def _write(self, made: Arrays, setup: Setup, state: State, sites: int) -> None:
         place = chosen(setup, state)
         theta = state.last[place * (setup.folds + 1)]
         a = design(setup.family, setup.columns, setup.predictors)
         made[COEFFICIENTS][...] = (a @ theta).reshape(setup.predictors, setup.columns)
         made[THETA][...] = np.rint(np.clip(state.theta, -(2.0**14), 2.0**14) * form.ONE)
-        made[STATUS][form.CHOSEN :] = place, is_converged(setup, state)
-        waits = setup.firth and not rests(setup, state)  # only at rest are leverages asked for
-        covariance = inverse(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
+        covariance, freedom = covariance_of(setup, state, place, sites if setup.robust else None)
+        done = is_converged(setup, state)
+        made[STATUS][form.CHOSEN :] = place, done, round(freedom) if np.isfinite(freedom) else 0
+        waits = setup.firth and not (done or rests(setup, state))  # leverages are asked for at rest
         made[COVARIANCE][...] = 0 if waits else np.clip(covariance, -1e6, 1e6)
 
     def state(self) -> tuple[Arrays, dict[str, float]]:
@@ -206,9 +206,19 @@ class Regressors(OneModelTrainer):
         made = []
         for row in range(len(stack)):
             arrays = {name: tensor[row] for name, tensor in stack.state.items()}
-            eta = form.columns_of(arrays, samples) @ arrays[COEFFICIENTS].double().T
-            made.append(form.outputs_of(eta, self.task).numpy())
+            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task).numpy())
         return np.stack(made)
+
+    def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The outputs, (samples, outputs), at a site, which adds its own intercept where it has one."""
+        outputs, setup = super().predict_at(site, model, x, memory), setup_for(self.plan, model)
+        if setup.home is None:
+            return outputs
+        rows = self._rows(model, self._samples[site])
+        fitted = form.theta_of(model)[int(model[STATUS][form.CHOSEN]) * (setup.folds + 1)]
+        shift = torch.from_numpy(profiled_sums(setup.family, fitted, rows, setup.home)[1])
+        arrays = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
+        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task).numpy()
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:
         samples = self._samples[site]

@@ -144,7 +144,8 @@ class CentralEvaluator:
         return Evaluation(t, self._judge_common(t, model), {}, extra)
 
     def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
-        outputs = self._answer(model, self.federation.test.x)
+        homes = self._homes if self.plan.method.keeps_intercepts else [(None, self.federation.test)]
+        outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in homes])
         if t == self.plan.rounds or self.plan.may_end_early:
             self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
@@ -155,7 +156,7 @@ class CentralEvaluator:
         if task.classes != 2 or task.kind != "classes" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
         with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
-            outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
+            outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in enumerate(train)])
         if not np.isfinite(outputs).all():
             return {}
         p = probabilities(outputs, task.loss)[:, 1]
@@ -175,9 +176,18 @@ class CentralEvaluator:
         metrics = evaluate(outputs, samples.y, self.federation.task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
-    def _answer(self, model: Arrays, x: np.ndarray) -> np.ndarray:
-        """Outputs, (samples, outputs), of one model or of an ensemble."""
+    @property
+    def _homes(self) -> list[tuple[int | None, Samples]]:
+        """The test set in its order, by the number of the site that held it out; None where nobody did."""
+        held = [(site, part) for site, part in enumerate(self.federation.held_out) if part is not None and len(part)]
+        whole = sum(len(part) for _, part in held) == len(self.federation.test)
+        return [*held] if held and whole else [(None, self.federation.test)]
+
+    def _answer(self, model: Arrays, x: np.ndarray, site: int | None = None) -> np.ndarray:
+        """Outputs, (samples, outputs), of one model or of an ensemble, at a ``site`` with what it adds of its own."""
         method = self.plan.method
+        if method.keeps_intercepts and site is not None:
+            return self.trainer.predict_at(site, model, x, {})
         members = model if method.is_ensemble else stack_of_one(model)
         return answer(self._predict(members, x), self.federation.task.loss, method.together)
 
@@ -190,8 +200,8 @@ class CentralEvaluator:
         if common is None or not any(self.federation.held_out):
             return {}
         return {
-            site: self._metrics(common, held_out)
-            for site, held_out in zip(self.federation.names, self.federation.held_out, strict=True)
+            site: self._worth(self._answer(common, held_out.x, number), held_out)
+            for number, (site, held_out) in enumerate(zip(self.federation.names, self.federation.held_out, strict=True))
             if held_out is not None and len(held_out)
         }
 
