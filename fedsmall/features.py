@@ -25,6 +25,7 @@ AT_SITES = Property("a model at each site", "one that is trained on all samples 
 WEIGHTS = Property(
     "the weights of a network", "boosted trees have splits and leaves, a regression takes steps from sums"
 )
+ONE_KIND = Property("one kind of model", "a method trains networks, trees or a regression")
 ONE_NETWORK = Property(
     "one network at all sites", "layers that a site keeps to itself fit no other's, and never leave it"
 )
@@ -206,8 +207,13 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
-    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS}),
-    Feature("regression", lambda p: p.method.regression is not None, needs={TRAVEL}, takes={WEIGHTS}),
+    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS, ONE_KIND}),
+    Feature(
+        "regression",
+        lambda p: p.method.regression is not None,
+        needs={TRAVEL, ONE_KIND, COMMON_START},
+        takes={WEIGHTS},
+    ),
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,

@@ -37,7 +37,8 @@ class Sums(NamedTuple):
 
     def __add__(self, other: "Sums") -> "Sums":  # type: ignore[override]
         """The sums of both."""
-        return Sums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        weight, loss, gradient, hessian = self
+        return Sums(weight + other.weight, loss + other.loss, gradient + other.gradient, hessian + other.hessian)
 
 
 class Family(NamedTuple):

@@ -199,7 +199,7 @@ def advance(setup: Setup, state: State, sums: Exchange) -> State:
     last = np.where(good[:, None], state.theta, state.last)
     step = state.step / 2
     among, stride = setup.folds + 1, setup.curved.step
-    for m in np.flatnonzero(good & (not setup.firth)):
+    for m in np.flatnonzero(good & (not setup.firth)).tolist():
         near, bend = m - m % stride, penalty_of(setup, m // among)
         share = sums.models[m, 0] / max(sums.models[near, 0], 1e-9)
         matrix = sums.hessian[near // stride] * share + np.diag(bend)

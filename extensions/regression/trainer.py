@@ -107,8 +107,8 @@ class NewtonStep(Combiner):
         """The next common model; raises ReplyError for fewer than three sites, where sums are secure."""
         if self.plan.method.hidden:
             check_enough(len(updates.sites), t)
-        total = updates.stack[SUMS].sum(axis=0) if updates.total is None else None
-        total = whole_sum(self.plan, common, updates.total, SUMS) if updates.total is not None else total
+        hidden = updates.total
+        total = updates.stack[SUMS].sum(axis=0) if hidden is None else whole_sum(self.plan, common, hidden, SUMS)
         made = {name: np.array(array) for name, array in common.items()}
         made[SUMS][...] = 0
         if "knots" in common and t == 1:
