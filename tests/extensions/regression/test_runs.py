@@ -277,7 +277,6 @@ def test_a_penalty_below_zero_is_refused_in_one_line():
         method("Ridge", regression={"penalty": -1})
 
 
-@pytest.mark.skip(reason="the page is written last")
 def test_the_scenario_of_the_page_runs():
     (block,) = re.findall(
         r"```toml\n(.*?)```", (ROOT / "docs" / "regression.md").read_text(encoding="utf-8"), re.DOTALL
