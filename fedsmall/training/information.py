@@ -52,7 +52,8 @@ def record_squares(
         changed = [_changed(samples, x, patient, STEP * unit * directions[direction]) for patient, direction in part]
         moved = (_updates(plan, task, site, changed, start, leg, signals) - base) / STEP
         np.add.at(squares, [patient for patient, _ in part], np.square(moved).sum(axis=1))
-    return squares / (directions**2).sum()
+    squares /= (directions**2).sum()
+    return squares
 
 
 def _directions(features: int, rng: np.random.Generator) -> np.ndarray:
