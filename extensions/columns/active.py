@@ -168,8 +168,7 @@ class ActiveParty(Party):
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """The target of ``rows`` of those matched."""
-        labels: np.ndarray = self.target[self.matched_rows][rows]
-        return labels
+        return np.asarray(self.target[self.matched_rows][rows])
 
     def fit(self, passives: Sequence[str], settings: Boosting, rows: np.ndarray) -> Talk[None]:
         """Grow a forest on ``rows`` of those matched, with the passive parties of these names."""
@@ -259,12 +258,9 @@ class ActiveParty(Party):
 
 
 def _trees_of(trees: Sequence[Any]) -> list[Tree]:
-    return [Tree(tuple(map(_node_of, nodes)), int(output)) for output, nodes in trees]
-
-
-def _node_of(node: Sequence[Any]) -> Node:
-    owner, record, left, right, weights = node
-    return Node(str(owner), int(record), int(left), int(right), tuple(map(float, weights)))
+    return [
+        Tree(tuple(Node._make((*node[:4], tuple(node[4]))) for node in nodes), int(output)) for output, nodes in trees
+    ]
 
 
 class Growing:
@@ -333,9 +329,13 @@ class Growing:
         sums = {party: self._decrypt(replies[party], len(open_nodes)) for party in passives}
         choices: dict[int, Choice] = {}
         for k, node in enumerate(open_nodes):
-            gain, total = -np.inf, self._total(node)
+            gain, total, rows = -np.inf, self._total(node), np.flatnonzero((self.at == node) & self.drawn)
             for party in competitors:
-                listed, left = self._candidates(node) if party == active else ([], sums[party][k])
+                if party == active:
+                    own = self.ground.bins[rows], self.sums[:, rows]
+                    listed, left = boosting.candidate_sums(*own, self.settings)
+                else:
+                    listed, left = [], sums[party][k]
                 best = boosting.best_split(left, total, self.settings)
                 if best is not None and best[0] > gain:
                     gain = best[0]
@@ -357,21 +357,6 @@ class Growing:
         numbers = self.layout.sums(chunks, total).reshape(total, -1, 2)  # (splits, outputs, g and h)
         ends = np.cumsum(counts)[:-1]
         return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, ends)]
-
-    def _candidates(self, node: int) -> tuple[list[tuple[int, int]], Sums]:
-        rows = np.flatnonzero((self.at == node) & self.drawn)
-        listed: list[tuple[int, int]] = []
-        below = [np.zeros((2, 0, self.sums.shape[2]), np.int64)]
-        for column, numbers in enumerate(self.ground.bins[rows].T):
-            after = boosting.candidate_bins(
-                np.bincount(numbers, minlength=self.settings.bins), self.settings.least_samples
-            )
-            by_bin = np.zeros((self.settings.bins, 2, self.sums.shape[2]), np.int64)
-            np.add.at(by_bin, numbers, self.sums[:, rows].swapaxes(0, 1))
-            below.append(by_bin.cumsum(axis=0)[after].swapaxes(0, 1))
-            listed += [(column, int(number)) for number in after]
-        g, h = np.concatenate(below, axis=1)
-        return listed, Sums(g, h)
 
     def _split(self, choices: dict[int, Choice]) -> Talk[list[int]]:
         active, by_party = self.ground.names[0], dict[str, list[list[int]]]()

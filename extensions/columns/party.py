@@ -92,8 +92,7 @@ class Party:
     @property
     def values(self) -> np.ndarray:
         """The matched rows' values, (rows, columns)."""
-        values: np.ndarray = self.table.values[self.matched_rows]
-        return values
+        return np.asarray(self.table.values[self.matched_rows])
 
     def handlers(self) -> Mapping[str, Handler]:
         """What this party answers to whoever leads the run, by kind."""

@@ -9,7 +9,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -281,7 +281,7 @@ def _without_small_counts(reply: Message, policy: Policy) -> Message:
     worth = reply.words.get("worth")
     if not worth or (policy.judge and worth["held_out"] >= policy.count_floor):
         return reply
-    return Message(reply.sender, reply.to, reply.kind, {**reply.words, "worth": {}}, reply.arrays)
+    return replace(reply, words={**reply.words, "worth": {}})
 
 
 def _keep_result(seat: Seat, folder: Path) -> None:
