@@ -74,9 +74,8 @@ class ActiveParty(Party):
         names = tuple(part["classes"])
         party = ActiveParty(name, table, records_of(part), classes=len(names), class_names=names, grows=False, **more)
         party.trees = _trees_of(part["trees"])
-        party.objective = boosting.stored_objective(
-            len(names), np.array(part["prior"], float), part["centre"], part["spread"]
-        )
+        prior = np.array(part["prior"], float)
+        party.objective = boosting.stored_objective(len(names), prior, part["centre"], part["spread"])
         return party
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -91,13 +90,14 @@ class ActiveParty(Party):
 
     def _predict(self, message: Message) -> Message:
         """Begin to ask the forest about all common patients; what it says stays here."""
-        self._check_first(message)
-        self._opening, self._talk = message, self._predict_all()
-        return self._step(message, None)
 
-    def _predict_all(self) -> Talk[dict[str, float]]:
-        self.predicted = yield from self.scores(np.arange(len(self.matched_rows)))
-        return {}
+        def predict_all() -> Talk[dict[str, float]]:
+            self.predicted = yield from self.scores(np.arange(len(self.matched_rows)))
+            return {}
+
+        self._check_first(message)
+        self._opening, self._talk = message, predict_all()
+        return self._step(message, None)
 
     def _check_first(self, message: Message) -> None:
         if self.parties and self._opening is not None:
@@ -181,9 +181,8 @@ class ActiveParty(Party):
             words = {"settings": settings.model_dump(exclude={"seed"}), "key": f"{int(key.public.n):x}"}
             yield [Message(self.name, party, "begin", words, {"rows": rows}) for party in passives]
             self._scores = np.tile(self.objective.prior, (len(rows), 1))
-        cuts, bins = boosting.bin_columns(self.values[rows], settings.bins)
-        names = (self.name, *passives)
-        self.ground = Ground(names, settings, key, self.objective, self.records, self.clock, cuts, bins)
+        names, binned = (self.name, *passives), boosting.bin_columns(self.values[rows], settings.bins)
+        self.ground = Ground(names, settings, key, self.objective, self.records, self.clock, *binned)
         for t in range(self._round, settings.rounds):
             self._round, self._between_rounds = t, True
             g, h = self.objective.derivatives(self._scores, target)
@@ -346,10 +345,8 @@ class Growing:
         counts = [int(count) for count in reply.words["counts"]]
         total, key = sum(counts), self.ground.key
         with self.ground.clock.at("decrypting"):
-            chunks = [
-                [key.decrypt(ciphertext) for ciphertext in key.public.from_bytes(reply.arrays[f"chunk{k}"])]
-                for k in range(self.layout.chunks)
-            ]
+            carried = [key.public.from_bytes(reply.arrays[f"chunk{k}"]) for k in range(self.layout.chunks)]
+            chunks = [[key.decrypt(ciphertext) for ciphertext in chunk] for chunk in carried]
         wanted = -(-total // self.layout.splits)
         if len(counts) != nodes or any(len(chunk) != wanted for chunk in chunks):
             raise ReplyError(f"{reply.sender} answered with another number of sums than it says")
@@ -363,9 +360,8 @@ class Growing:
         for node, (party, place, _) in choices.items():
             if party != active:
                 by_party.setdefault(party, []).append([node, place])
-        messages = [
-            Message(active, party, "split", {"tree": self.tree, "splits": asked}) for party, asked in by_party.items()
-        ]
+        words = {party: {"tree": self.tree, "splits": asked} for party, asked in by_party.items()}
+        messages = [Message(active, party, "split", asked) for party, asked in words.items()]
         answers: dict[int, tuple[int, np.ndarray]] = {}
         for reply in (yield messages) if messages else ():
             asked = by_party[reply.sender]

@@ -19,16 +19,17 @@ from flwr.app import Message as FlowerMessage
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns import conducting
-from fedsmall.extensions.columns.conducting import DONE, Phases, Stage
+from fedsmall.extensions.columns.conducting import DONE, Protocol, Stage
 from fedsmall.extensions.columns.messages import Message
 from fedsmall.extensions.columns.page import Facts, Learnt, knowledge_lines, knowledge_of, write_real_page
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, COLUMNS, MESSAGE, ColumnPlan, ColumnSheet, ForestOf
-from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task, as_toml
+from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task
 from fedsmall.files import one_line, write
 from fedsmall.sealing.words import ROLL
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium.run_log import run_log
 from fedsmall.sim.runs.files import write_json
+from fedsmall.sim.runs.scenario import as_toml
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.handshake import wait_for_sites
 from fedsmall.strategies.server.journal import FileJournal, put
@@ -119,12 +120,12 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
     reason, where one refuses or is silent.
     """
     wait_for_sites(sheet, grid)
-    journal, phases = FileJournal(folder / JOURNAL), _phases_of(sheet.columns)
+    journal, protocol = FileJournal(folder / JOURNAL), _protocol_of(sheet.columns)
     stage, traffic = _read_journal(sheet, journal)
     mail = Mail(sheet, grid, traffic)
     while stage.phase != DONE:
         begun = time.monotonic()
-        stage = conducting.advance(phases, stage, mail)
+        stage = protocol.takes(stage, mail(protocol.asks(stage)))
         traffic.exchanges += 1
         traffic.seconds += time.monotonic() - begun
         words = {"phase": stage.phase, "words": stage.words, "traffic": vars(traffic)}
@@ -136,11 +137,11 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
     return outcome, {"rounds": sheet.columns.settings.rounds}
 
 
-def _phases_of(plan: ColumnPlan) -> Phases:
-    opening, least = conducting.grow_message(plan.parties, plan.settings, plan.test), conducting.LEAST_ROWS
-    if plan.of is not None:
-        opening, least = conducting.predict_message(plan.parties), 1
-    return {**conducting.meeting_phases(plan.parties), **conducting.conducting_phases(plan.parties, opening, least)}
+def _protocol_of(plan: ColumnPlan) -> Protocol:
+    if plan.of is None:
+        return Protocol(plan.parties, conducting.grow_message(plan.parties, plan.settings, plan.test))
+    asking = Message(conducting.COORDINATOR, plan.active, "predict", {"passives": list(plan.parties[1:])})
+    return Protocol(plan.parties, asking, least=1)
 
 
 def _read_journal(sheet: ColumnSheet, journal: FileJournal) -> tuple[Stage, Traffic]:

@@ -51,6 +51,8 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
     # a second's calls more than the rate pass at once, another second's wait
     limits = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
     limits += [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
+    # a site whose key is not here counts as a stranger
+    keys = [folder / "sites" / f"{name}.pub" for name in members.admitted(record)]
     return CONFIGURATION.read_text().format(
         user=_worker(folder),
         work=folder / "gate",
@@ -62,7 +64,7 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
         calls="|".join(FLEET_CALLS),
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
-        sites="".join(f'"{key}" {name}; ' for name, key in _admitted_keys(record, folder).items()),
+        sites="".join(f'"{header(path.read_bytes())}" {path.stem}; ' for path in keys if path.exists()),
         zones="\n    ".join(zones),
         limits="\n            ".join(limits),
     )
@@ -76,12 +78,6 @@ def _worker(folder: Path) -> str:
     with suppress(KeyError):  # a folder of nobody's whom this machine knows
         return f"user {pwd.getpwuid(owner.st_uid).pw_name} {grp.getgrgid(owner.st_gid).gr_name};\n"
     return "user root root;\n"
-
-
-def _admitted_keys(record: Consortium, folder: Path) -> dict[str, str]:
-    """Admitted sites' public keys, by name, as Flower's programs send them; a key not in ``folder`` is a stranger's."""
-    paths = {name: folder / "sites" / f"{name}.pub" for name in members.admitted(record)}
-    return {name: header(path.read_bytes()) for name, path in paths.items() if path.exists()}
 
 
 def header(public: bytes) -> str:
