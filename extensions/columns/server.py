@@ -25,7 +25,7 @@ from fedsmall.extensions.columns.page import Facts, Learnt, knowledge_lines, kno
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, COLUMNS, MESSAGE, ColumnPlan, ColumnSheet, ForestOf
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task
 from fedsmall.files import one_line, write
-from fedsmall.sealing.words import ROLL
+from fedsmall.sealing.terms import ROLL
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium.run_log import run_log
 from fedsmall.sim.runs.files import write_json

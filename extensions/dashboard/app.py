@@ -10,9 +10,8 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -25,9 +24,6 @@ from starlette.routing import Route
 from fedsmall.extensions.dashboard import page
 from fedsmall.extensions.dashboard.desk import Desk
 from fedsmall.files import write
-from fedsmall.sim.cli.consortium import HERE, Folder
-from fedsmall.sim.cli.options import say
-from fedsmall.sim.consortium.flower_cli import port_is_free
 
 LOOPBACK = "127.0.0.1"
 LOOK_S = 1.0  # between two looks at the folder
@@ -111,19 +107,3 @@ def server_of(app: Starlette, port: int) -> uvicorn.Server:
     quiet: dict[str, Any] = {"access_log": False, "log_level": "warning", "server_header": False}
     plain: dict[str, Any] = {"ws": "none", "lifespan": "off", "timeout_graceful_shutdown": CLOSING_S}
     return uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=port, **quiet, **plain))
-
-
-def dashboard(
-    folder: Folder = HERE,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="the page's port, on the loopback")] = 8780,
-) -> None:
-    """Show the consortium's sites and runs on a page that follows them, for a browser on this machine."""
-    desk = Desk(folder)
-    if not port_is_free(LOOPBACK, port):
-        raise ValueError(f"port {port} is taken by another program; choose another with --port")
-    token = token_of(folder)
-    say(f"http://{LOOPBACK}:{port}/?token={token}")
-    say("Whoever has this address and an account on this machine can read the page, and change nothing there.")
-    say(f"For Prometheus: /metrics there, with the token in {folder / 'server' / 'dashboard.token'} as a bearer's.")
-    say("From another machine: ssh -L, never an open port. Ctrl-C ends it.")
-    server_of(application(desk, token), port).run()

@@ -139,9 +139,9 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
-    from fedsmall.sim.report.sentences import named
+    from fedsmall.sim.report.sentences import metric_name
 
-    head = f"{named(metric)} on sites never seen"
+    head = f"{metric_name(metric)} on sites never seen"
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
         score = choice.scores[choice.lr]
