@@ -1,7 +1,6 @@
 """The uncertainty that a finite number of test samples leaves, beside that over seeds.
 
-An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples: a
-method is called better only where the test samples bear that out too.
+An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -101,8 +100,7 @@ def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: in
     """The standard error by test samples of how far a model is ahead in ``metric`` of always saying ``commonest``.
 
     ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes. The AUC's error is that under chance (Mann and
-    Whitney 1947); recalls are moved towards one half as by two more samples (Agresti and Coull 1998). None without
-    formula.
+    Whitney 1947); recalls are moved towards one half (Agresti and Coull 1998). None without formula.
     """
     if metric not in ERRORS or len(y) < 2:
         return None

@@ -1,7 +1,7 @@
 """Metrics from what a site reports of models judged on its own samples: sums and binned counts.
 
-Sums of several sites add up to those of all their samples: loss, accuracy, Brier score and calibration exactly, the
-area under the ROC curve but for pairs that share a bin, the average precision not at all.
+Of several sites they add up to those of all samples: loss, accuracy, Brier score and calibration exactly, the area
+under the ROC curve but for pairs that share a bin, the average precision not at all.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -261,9 +261,8 @@ def expected_at_unseen(site_sums: Mapping[str, Arrays], task: Task, of_patients:
 
     "metrics" has each metric's "value" and 95% interval for the average over such hospitals (a single one varies more),
     "hospitals" the metrics of each that is large enough, "auc_error" what bins hide. The interval is the
-    delete-one-hospital jackknife (Tukey 1958) with Student's t: patients of one hospital are not independent. In
-    simulations of 3 to 20 hospitals it held 89 to 96% of the time, one over patients 77 to 80%. Folds ``of_patients``
-    speak of further patients at these hospitals.
+    delete-one-hospital jackknife (Tukey 1958) with Student's t: in simulations of 3 to 20 hospitals it held 89 to 96%
+    of the time, one over patients 77 to 80%. Folds ``of_patients`` speak of further patients at these hospitals.
     """
     if not site_sums:
         return {}

@@ -56,7 +56,7 @@ NOTHING = Shared()
 class Interval:
     """A mean over ``n`` runs and the ends of its confidence interval, NaN where one run shows no spread.
 
-    ``scale``: the bounds of the ends (:data:`ENDS`); ``freedom``: Student's degrees, where they are not ``n`` - 1.
+    ``freedom``: Student's degrees, where they are not ``n`` - 1.
     """
 
     mean: float
@@ -98,9 +98,9 @@ def interval(
 ) -> Interval:
     """The mean and its Student-t interval at ``level``, widened by what runs have ``shared`` (:func:`error_of`).
 
-    On another ``scale`` it is made on the link's scale (delta method) and brought back, so it cannot leave the ends;
-    Wilson's where all runs are at an end of a share. Raises ValueError without a value, or when one is not finite: a
-    diverged run must not vanish in an average.
+    It is made on the ``scale``'s link (delta method) and brought back, so it cannot leave the ends; Wilson's where all
+    runs are at an end of a share. ValueError without a value, or where one is not finite: a diverged run must not
+    vanish.
     """
     sample = finite(values)
     n, mean = len(sample), float(sample.mean())
@@ -128,7 +128,7 @@ def error_of(sample: np.ndarray, shared: Shared = NOTHING) -> tuple[float, float
     """The standard error of the mean of runs and its degrees of freedom; infinite where it cannot be known.
 
     Runs whose test patients overlap are correlated by as much (Nadeau and Bengio 2003); to runs on one test set its
-    patients' error is added, with Satterthwaite's degrees: seeds and patients are crossed.
+    patients' error is added, with Satterthwaite's degrees.
     """
     n = len(sample)
     of_seeds = float(sample.var(ddof=1)) * (1 / n + shared.overlap / (1 - shared.overlap)) if n > 1 else 0.0
@@ -221,9 +221,8 @@ def paired(
 ) -> Comparison:
     """Method ``a`` minus method ``b``, run by run: row i of both must come from the same seed.
 
-    On the scale "change" it is by what share ``a`` is larger. The test "t" has the p-value of the interval, with what
-    runs have ``shared``; "permutation" flips signs, exactly up to ``EXACT_UP_TO`` seeds. ValueError for unequal
-    numbers.
+    On the scale "change" it is by what share ``a`` is larger. The test "t" has the p-value of the interval;
+    "permutation" flips signs, exactly up to ``EXACT_UP_TO`` seeds. ValueError for unequal numbers.
     """
     first, second = finite(a), finite(b)
     if len(first) != len(second):

@@ -1,8 +1,7 @@
-"""Metrics of models of times until an event, many models at once: ranking, and error over time.
+"""Metrics of models of times until an event, many models at once; tests hold them to scikit-survival's.
 
 ``survival`` (..., samples, intervals) are probabilities of surviving each interval, ``cuts`` their ends, ``time``
-(samples,) the last observation and ``event`` (samples,) whether the event ended it. Tests hold the metrics to
-scikit-survival's.
+(samples,) the last observation and ``event`` (samples,) whether the event ended it.
 """
 
 import numpy as np
