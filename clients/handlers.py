@@ -20,7 +20,7 @@ from fedsmall.clients.telling import may_be_last
 from fedsmall.errors import PlanError
 from fedsmall.package.record import COMMON
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING
-from fedsmall.sealing.words import BEFORE, HELP, READDRESS
+from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, split
 
 Handler = Callable[[Session, SiteRequest], Answer]

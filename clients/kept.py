@@ -1,8 +1,7 @@
 """The models that a site keeps of a run on its own disk, and packages of them for use without the coordinator.
 
-``kept/about.json`` in the run's folder says what the run is of, ``kept/common.safetensors`` is its last common model,
-``kept/own.safetensors`` the model that the site trained last, and ``visitors/`` holds the last that trained there
-(:class:`KeptVisitors`).
+In the run's folder ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is its last common model,
+``kept/own.safetensors`` the model that the site trained last, and ``visitors/`` has the last that trained there.
 """
 
 import json
@@ -39,21 +38,18 @@ class KeptVisitors:
 
     def __init__(self, folder: Path, count: int) -> None:
         self._shelf, self.count = Shelf(folder), count
+        self.rounds = self._shelf.rounds
 
     def keep(self, t: int, model: Arrays) -> None:
         """Keep a model as it leaves after round ``t``; later rounds and those beyond ``count`` are deleted."""
         self._shelf.put(t, model)
         self._shelf.drop(*(later for later in self.rounds() if later > t))
-        self._shelf.drop(*self.rounds()[: -self.count])
-
-    def rounds(self) -> list[int]:
-        """The rounds after which the kept models left, in order."""
-        return self._shelf.rounds()
+        self._shelf.keep_last(self.count)
 
     def members(self) -> Arrays:
         """The kept models with a leading axis of members, oldest first; empty where there is none."""
-        items = [item for t in self.rounds() if (item := self._shelf.get(t)) is not None]
-        return stack_members([item.arrays for item in items]) if items else {}
+        models = [self._shelf.arrays(t) for t in self.rounds()]
+        return stack_members(models) if models else {}
 
 
 def keep_visitor(run: Path, config: Mapping[str, Any], plan: Plan, sent: Arrays, site: str) -> None:
@@ -106,8 +102,7 @@ class About(Frozen):
 
 
 def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, Any] | None = None) -> None:
-    """Keep a model of ``plan``, with the ``metrics`` that the site reported; one that is only a part of a model is not
-    kept.
+    """Keep a model of ``plan``, with the ``metrics`` that the site reported; no part of a model alone.
 
     Raises PlanError for arrays that are not the plan's common model.
     """
@@ -130,23 +125,20 @@ def load_kept(folder: Path, what: str) -> Stored | None:
     Of the training data it says the number of sites alone: a site knows no other's counts.
     """
     shelf = Shelf(folder / FOLDER)
-    about = shelf.get(ABOUT)
-    if about is None:
+    if (about := shelf.words(ABOUT)) is None:
         return None
-    record = About.model_validate_json(json.dumps(about.words))
+    record = About.model_validate_json(json.dumps(about))
     item = shelf.get(COMMON if what == VISITORS else what)
     visitors = KeptVisitors(folder / VISITORS_FOLDER, record.plan.method.keep_last or 1)
     trained = visitors.members() if what == VISITORS else item.arrays if item else {}
     if not trained:
         return None
-    task = task_from(record.task)
+    task, words = task_from(record.task), (item.words if item else None) or {}
     several = what == VISITORS or (what == COMMON and record.plan.method.is_ensemble)
-    whose = {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site)
-    words = (item.words if item else None) or {}
     measured = _measured(words.get("said", {}), what)
     rounds = int(words["t"]) if record.plan.stop is not None and "t" in words else record.plan.rounds
     more = {
-        "whose": whose,
+        "whose": {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site),
         "performance": {f"held out at {record.site}": measured} if measured else {},
         "notes": (f"Run {record.run}.", *([STAYS[what]] if what in STAYS else [])),
         "rounds": rounds,

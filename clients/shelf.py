@@ -1,9 +1,8 @@
 """Named arrays and words in folders on a site's disk, encrypted at rest where the site's policy names a ``rest_key``.
 
 Files are encrypted by AES-256-GCM with a fresh nonce each; changed ones are refused. This protects copies (a backup, a
-stolen disk, a mounted folder) as long as the key is not among them, so keep the key on another disk. It does not
-protect from who acts as the station's user while the site is up. Destroying the key deletes all that it sealed, on
-every copy.
+stolen disk) as long as the key is not among them, so keep the key on another disk. It does not protect from who acts as
+the station's user while the site is up. Destroying the key deletes all that it sealed, on every copy.
 """
 
 import contextlib
@@ -68,19 +67,28 @@ class Shelf:
                 "back from a copy, or start a new run"
             ) from None
 
+    def arrays(self, name: str | int) -> Arrays:
+        """The arrays of an item; empty where there is none."""
+        item = self.get(name)
+        return item.arrays if item else {}
+
+    def words(self, name: str | int) -> Any:
+        """The words of an item; None where there is none."""
+        item = self.get(name)
+        return item.words if item else None
+
     def rounds(self) -> list[int]:
         """The rounds of which there are items, in order."""
         return sorted({int(path.stem) for path in self.folder.glob("*.*") if path.stem.isdigit()})
 
-    def last(self, count: int) -> list[int]:
-        """The last ``count`` rounds."""
-        return self.rounds()[-count:]
+    def keep_last(self, count: int) -> None:
+        """Delete the items of all but the last ``count`` rounds."""
+        self.drop(*self.rounds()[:-count])
 
     def drop(self, *names: str | int) -> None:
         """Delete items, where they are there."""
-        for name in names:
-            for ending in (ARRAYS, WORDS):
-                (self.folder / f"{_text(name)}{ending}").unlink(missing_ok=True)
+        for file in [f"{_text(name)}{ending}" for name in names for ending in (ARRAYS, WORDS)]:
+            (self.folder / file).unlink(missing_ok=True)
 
     def write(self, file: str, content: bytes, flush: bool = True) -> None:
         """Keep bytes in a file of this name."""
@@ -122,9 +130,10 @@ def write_private(path: Path, content: bytes, flush: bool = True) -> None:
 
 @contextlib.contextmanager
 def sealed_by(rest_key: str | None) -> Iterator[None]:
-    """Encrypt what is kept within it by the key in the file ``rest_key``; None encrypts nothing.
+    """Encrypt what is kept within it by the key in the file ``rest_key``, made where there is none; None encrypts
+    nothing.
 
-    The key is made where there is none yet. Raises PolicyError where it cannot be read or made, or is no key.
+    Raises PolicyError where the key cannot be read or made, or is none.
     """
     before = _key.set(None if rest_key is None else _read_key(Path(rest_key)))
     try:

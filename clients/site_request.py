@@ -27,7 +27,7 @@ from fedsmall.files import DiskFullError, one_line, raise_when_full
 from fedsmall.frames import Header
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.sealing.words import remove_seal
+from fedsmall.sealing.terms import remove_seal
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 

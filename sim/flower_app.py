@@ -26,7 +26,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import Tell, run_on, run_plan
-from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.report.tables import PRIMARY
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.execute import Federations
@@ -126,7 +126,7 @@ def _metrics_by_model(evaluation: Evaluation | None) -> list[tuple[str, dict[str
 def _worth(metrics: Mapping[str, float]) -> str:
     metric = next((name for name in PRIMARY if name in metrics), next(iter(metrics)))
     number = f"{100 * metrics[metric]:.1f}%" if metric == "accuracy" else f"{metrics[metric]:.4g}"
-    return f"{named(metric)} {number}"
+    return f"{metric_name(metric)} {number}"
 
 
 def scenario_of(config: Mapping[str, Any], sites: int) -> Scenario:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from fedsmall.entry_points import look_in
 from fedsmall.sim.cli.options import DATA_ROOT, OUT, SET
@@ -13,18 +13,10 @@ console = terminal()
 
 
 def audit(
-    scenario: Annotated[
-        Path,
-        typer.Argument(
-            help="a .toml file, a name from `fedsmall list scenarios`, or a run's folder", show_default=False
-        ),
-    ],
-    runs: Annotated[int, typer.Option(min=8, help="federations that are trained and attacked, for each method")] = 128,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="attack this method only, by its label; may be repeated", show_default=False),
-    ] = None,
-    colluders: Annotated[int, typer.Option(min=2, help="how many hospitals put together what they receive")] = 3,
+    scenario: Annotated[Path, Argument(help="a .toml file, a name from `fedsmall list scenarios`, or a run's folder")],
+    runs: Annotated[int, Option(min=8, help="federations that are trained and attacked, for each method")] = 128,
+    method: Annotated[list[str] | None, Option(help="attack this method only, by its label; may be repeated")] = None,
+    colluders: Annotated[int, Option(min=2, help="how many hospitals put together what they receive")] = 3,
     out: Annotated[Path | None, OUT] = None,
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,

@@ -1,9 +1,8 @@
 """The federations of an audit: the world of its records, and many runs of one plan in it at once.
 
-Each candidate is in a run's training data by a coin of its own, so that the one-run bound (Steinke et al. 2023) holds.
-Routes, initial model and the candidates' records are known to every attacker. All federations' models are one stack and
-train in one batched computation, contact by contact, for the attacker looks at each. Tests hold it to
-:func:`fedsmall.algorithm.daisy_chain.daisy_chain`; the norm check of single updates is left out.
+Each candidate is in a run's data by a coin of its own, so that the one-run bound (Steinke et al. 2023) holds. Every
+attacker knows routes, initial model and the candidates' records. All federations' models are one stack and train in one
+batched computation, contact by contact. The norm check of single updates is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +35,7 @@ MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory
 
 @dataclass(frozen=True)
 class World:
-    """The sites' records: ``fixed`` ones are in every run, ``candidates`` in half of them.
-
-    ``expected`` is how many samples a site has on average in the scenario, ``mean`` in the world.
-    """
+    """Records of sites: ``fixed`` ones are in every run, ``candidates`` in half. ``expected``: the scenario's mean."""
 
     plan: Plan
     task: Task
@@ -105,9 +101,9 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
 
 
 def split(available: int, trained: int) -> tuple[int, int]:
-    """How many of a site's samples are fixed, and how many candidates, so that it trains on ``trained`` on average.
+    """How many of a site's samples are fixed, at least one, and how many candidates: ``trained`` on average.
 
-    At least one is fixed. Where there are none to spare, half are candidates, and the site trains on fewer.
+    Where there are none to spare, half are candidates, and the site trains on fewer.
     """
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
     if spare <= 0:
@@ -139,8 +135,8 @@ def _rows(samples: Samples, rows: np.ndarray) -> Samples:
 class Step(NamedTuple):
     """A contact of all federations: row r * travellers + k is traveller k of federation r, at site ``at[k]``.
 
-    ``received`` are the models that came to the sites and ``sent`` those that left them; ``commons`` the common models
-    that an aggregation made of them, {name: (federations, ...)}, else empty.
+    ``received`` are the models that came to the sites, ``sent`` those that left; ``commons`` what an aggregation made
+    of them, {name: (federations, ...)}, else empty.
     """
 
     contact: Contact
@@ -151,10 +147,7 @@ class Step(NamedTuple):
 
 
 def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "cpu") -> Iterator[Step]:
-    """Every contact of federations in parallel; ``members`` (federations, candidates) are in.
-
-    The models of a step are those in training, and change at the next one.
-    """
+    """Every contact of federations in parallel; ``members`` (federations, candidates) are in. Steps share models."""
     runs, sites = len(members), len(world.names)
     samples = [site_samples for row in members for site_samples in world.samples(row)]
     names = [f"{run:05d}/{site}" for run in range(runs) for site in world.names]
@@ -215,9 +208,7 @@ def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
 
 
 def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
-    """The next common models of all federations at once, where these are plain means; None where more is to be done,
-    or where one of them may be refused.
-    """
+    """The next common models of all federations at once; None where they are no plain means, or one may be refused."""
     method, runs = plan.method, len(next(iter(commons.values())))
     folded = method.tree is not None and method.tree.fold_at == "server"
     if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:

@@ -1,7 +1,4 @@
-"""What is seen of each candidate in many federations: raw numbers, of which each party's view picks its own.
-
-An attacker judges the models that he holds on a candidate's record; who holds which follows from public routes.
-"""
+"""What is seen of each candidate in many federations: raw numbers, of which each party's view picks its own."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -43,10 +40,7 @@ class Confidence:
         self._y = torch.from_numpy(np.asarray(y)).to(device)
 
     def __call__(self, models: Tensors, records: np.ndarray) -> np.ndarray:
-        """What model k says of the records ``records[k]``, (models, few) numbers: (models, few) float32.
-
-        For classes, the logit of the right one against all others together; for numbers, minus the mean error.
-        """
+        """How sure model k is of ``records[k]``, (models, few) numbers, as :func:`sureness`: (models, few) float32."""
         model_bytes = Rows(models).bytes_per_row + 4 * records.shape[1] * self._x[:1].numel()
         size, index = max(1, CACHE_BYTES // model_bytes), torch.from_numpy(records).to(self._device)
         with torch.no_grad():
@@ -99,8 +93,8 @@ SERVER = -1
 class Visit(NamedTuple):
     """A model that was sent at contact number ``place``, ``age`` - 1 contacts after ``site`` had sent it.
 
-    ``to`` is the site to which it went, or :data:`SERVER` for an average. ``sender`` is who had sent it to ``site`` and
-    so knows its state before, or :data:`SERVER` for the common model, known to all.
+    It went to the site ``to``, or :data:`SERVER` for an average. ``sender`` had sent it to ``site`` and so knows its
+    state before; :data:`SERVER` for the common model, known to all.
     """
 
     place: int
@@ -116,13 +110,12 @@ class Sightings:
 
     ``members`` (r, c) says who was in. ``before`` and ``after`` (r, s, c): how sure of a candidate the model was that
     came to his site, and that which left it; NaN where the site took no part. ``moved`` (r, s, c): the size of that
-    site's update. ``common`` (r, a + 1, c): how sure the common models were, the initial one first; ``stepped`` (r, a)
-    by how much they moved. ``visits`` are models in others' hands, and ``sure`` what these say of the candidates of the
-    visited site, (r, its candidates) each.
+    update. ``common`` (r, a + 1, c): how sure the common models were, the initial one first; ``stepped`` (r, a) by how
+    much they moved. ``sure``: what each of ``visits`` says of the candidates of its site, (r, its candidates).
 
-    ``read`` (federations read, s, sites, patients): whose record stands in the update that his site sent;
-    ``read_average`` (federations read, sites, patients): in the change of a common model; ``present`` alike: who was
-    there to be read. ``readable``: whether the model has a layer that sees whole records.
+    ``read`` (federations read, s, sites, patients): whose record stands in the update of his site; ``read_average``
+    (federations read, sites, patients): in the change of a common model; ``present`` alike: who was there.
+    ``readable``: whether the model has a layer that sees whole records.
     """
 
     members: np.ndarray

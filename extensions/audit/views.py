@@ -1,4 +1,4 @@
-"""The parties of a federation, and what each of them has in hand of a candidate: features for the membership attack.
+"""What each party of a federation has in hand of a candidate: features for the membership attack.
 
 Features have mean 0 and spread 1 over federations, by candidate; those of one kind are summed over contacts.
 """
@@ -57,7 +57,7 @@ class Case:
 class InHand(NamedTuple):
     """What a party has: ``features`` (federations, units, features) and the candidate of each unit, (units,).
 
-    ``read``: how many of the records that were there to be read were; None where this party cannot try.
+    ``read``: how many records were read of those there; None where this party cannot try.
     """
 
     features: np.ndarray

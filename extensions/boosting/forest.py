@@ -1,9 +1,9 @@
 """A forest as three arrays, so that trees travel, are checked, kept and exported as any other model is.
 
-Trees are (trees, nodes); the nodes of a tree are those of a full binary tree, the root first, the children of node k at
-2 k + 1 and 2 k + 2. ``feature`` is the column that a node asks about, -1 in a leaf, ``cut`` what is below it goes left,
-``weight`` what a leaf adds to the margin. An empty slot is a leaf that adds nothing. All are floats; columns and
-xgboost's cuts and weights are exact in float32.
+Trees are (trees, nodes) of full binary trees, the root first, the children of node k at 2 k + 1 and 2 k + 2.
+``feature`` is the column that a node asks about, -1 in a leaf, ``cut`` what is below it goes left, ``weight`` what a
+leaf adds to the margin. An empty slot is a leaf that adds nothing. Columns and xgboost's cuts and weights are exact in
+float32.
 """
 
 import numpy as np
@@ -33,10 +33,7 @@ def is_joined(method: Method) -> bool:
 
 
 def tree_rounds(plan: Plan) -> int:
-    """How many times the run boosts: once a round, with histograms once in as many rounds as a tree has levels.
-
-    The first round of these agrees on bins.
-    """
+    """How often the run boosts: once a round; with histograms once in a tree's levels, after a round for bins."""
     boosting = boosting_of(plan)
     most = (plan.rounds - 1) // boosting.depth if boosting.histogram else plan.rounds
     return most if boosting.trees is None else min(boosting.trees, most)
@@ -95,10 +92,7 @@ def as_outputs(margin: Tensor, outputs: int) -> Tensor:
 
 
 def margins(trees: Trees, x: Tensor, count: int, depth: int) -> Tensor:
-    """The sum over trees of their leaves' weights, (samples, count), in the weights' dtype; sums are in float64.
-
-    Slot k belongs to margin k modulo ``count``.
-    """
+    """The sum of trees' leaves, (samples, count), in the weights' dtype; slot k is of margin k modulo ``count``."""
     feature, cut, weight = trees
     at = places(feature, cut, x, depth)  # (samples, trees)
     leaves = _values_at(weight, at).to(torch.float64)

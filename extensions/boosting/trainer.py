@@ -95,10 +95,7 @@ class JoinTrees(Combiner):
 
 
 class GrowTrees(Combiner):
-    """Grows the common trees by a level, from the sum of what sites have counted.
-
-    Of hidden models it is told the sum alone; whole numbers are summed exactly, so either gives the same bits.
-    """
+    """Grows the common trees by a level, from the sum of what sites count; of hidden models it is told that alone."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -213,10 +210,7 @@ def grow_trees(
     rate: float,
     weights: np.ndarray | None = None,
 ) -> Trees:
-    """The trees of one round of xgboost's ``hist``, on from a forest that says ``margin`` (samples, margins).
-
-    ``weights`` (samples,) is how much each counts.
-    """
+    """The trees of a round of xgboost's ``hist`` on from ``margin`` (samples, margins); ``weights`` (samples,)."""
     import xgboost
 
     data = xgboost.DMatrix(x.astype(np.float32), y.reshape(-1), weight=weights)

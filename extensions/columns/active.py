@@ -1,7 +1,6 @@
 """The party that has the labels: encrypts gradients, reads sums, chooses splits, and keeps trees and leaves.
 
-It learns sums left of candidates whose columns it does not know, and which rows go left at those it chose. Source:
-Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
+Source: Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +24,7 @@ Choice = tuple[str, int, int]  # the party, and the place among its candidates; 
 
 @dataclass
 class Ground:
-    """What all trees of a forest are grown with: the active party's ``bins``, its key, and the other parties.
-
-    ``names`` are all parties', the active one's first; ``sums_read`` counts decrypted sums of others' columns.
-    """
+    """What a forest's trees are grown with; ``names`` are the active party, then others, ``sums_read`` a count."""
 
     names: tuple[str, ...]
     settings: Boosting
@@ -43,10 +39,7 @@ class Ground:
 
 @dataclass
 class ActiveParty(Party):
-    """The party with labels: ``target`` (rows,), class numbers, or numbers where ``classes`` is 0.
-
-    Where it ``grows`` none, it predicts with the trees of an earlier forest (:attr:`predicted`).
-    """
+    """The party with labels: ``target`` (rows,) of class numbers, or numbers (``classes`` 0); or it ``grows`` none."""
 
     target: np.ndarray = field(default_factory=lambda: np.zeros(0))
     classes: int = 2
@@ -212,10 +205,7 @@ class ActiveParty(Party):
         return scores
 
     def scores(self, rows: np.ndarray) -> Talk[np.ndarray]:
-        """What the forest says of ``rows`` of those matched, (rows, outputs).
-
-        Level by level: a party is asked of a split for the rows alone that come to it.
-        """
+        """What the forest says of ``rows`` of those matched, (rows, outputs); parties are asked level by level."""
         if self.objective is None:
             raise ReplyError("there is no forest to predict with yet")
         at = np.zeros((len(self.trees), len(rows)), np.int64)
@@ -254,10 +244,7 @@ class ActiveParty(Party):
                 at[k, inside] = np.where(left, node.left, node.right)
 
     def prediction_rows(self, reading: Reading, scores: np.ndarray) -> list[dict[str, Any]]:
-        """A row for each common patient, in the order of this party's table, of ``scores`` (rows, outputs).
-
-        Classes have the class of the largest share and all shares, a number is itself.
-        """
+        """A row for each common patient, in the table's order, of ``scores`` (rows, outputs)."""
         if self.matched is None or self.objective is None:
             raise ReplyError("there is no forest, or no patient, to predict")
         lines = []

@@ -63,8 +63,7 @@ def with_splits(trees: Sequence[Tree], records: Mapping[str, Sequence[Split]]) -
 def cut_points(values: np.ndarray, bins: int) -> np.ndarray:
     """The cuts of one column, at most ``bins`` - 1 of them, in ascending order, at about equal shares.
 
-    ``values`` has shape (samples,); NaN is missing. Bin j holds cut j - 1 < value <= cut j; a constant column has no
-    cut.
+    ``values`` (samples,) have NaN for missing. Bin j holds cut j - 1 < value <= cut j; a constant column has no cut.
     """
     distinct, counts = np.unique(fill_missing(values), return_counts=True)
     below = np.cumsum(counts)
@@ -98,9 +97,9 @@ def fill_missing(values: np.ndarray) -> np.ndarray:
 class Objective:
     """A loss: ``derivatives`` (scores, target) -> g and h; ``prior`` is where scores begin.
 
-    Scores have shape (samples, outputs): one output for two classes and for a number, one for each of several classes.
-    Targets (samples,) are class numbers, or numbers, which scores give in standard deviations from the mean. ``bound``
-    is the largest |g| or h that rows can have, None where only the data say.
+    Scores are (samples, outputs): one output for two classes and for a number, else one a class. Targets (samples,) are
+    class numbers, or numbers, which scores give in standard deviations from the mean. ``bound`` is the largest |g| or h
+    that rows can have, None where only the data say.
     """
 
     name: str
@@ -120,10 +119,7 @@ class Objective:
         return np.concatenate([expit(-scores), expit(scores)], axis=1)
 
     def evaluate(self, scores: np.ndarray, true: np.ndarray) -> dict[str, float]:
-        """Accuracy, AUC and log loss of classes; R2 and the mean absolute error of a number.
-
-        ``true`` (rows,) are class numbers or numbers. There is no AUC where a class is missing.
-        """
+        """Accuracy, AUC (if all classes are there), log loss; or R2 and mean absolute error. ``true`` is (rows,)."""
         predicted = self.predict(scores)
         if self.name == "squared":
             return {
@@ -173,10 +169,7 @@ def _softmax_derivatives(scores: np.ndarray, target: np.ndarray) -> Derivatives:
 
 
 def to_fixed_point(values: np.ndarray) -> np.ndarray:
-    """Numbers in units of 2**-PRECISION, rounded to the nearest, int64: sums of them are exact, in any order.
-
-    Raises PlanError where a sum of them might not fit 64 bits.
-    """
+    """Numbers in units of 2**-PRECISION, int64, for exact sums; PlanError where a sum might not fit 64 bits."""
     scaled = np.rint(np.ldexp(values, PRECISION))
     if not np.isfinite(scaled).all() or np.abs(scaled).sum(axis=0).max(initial=0) >= LARGEST:
         raise PlanError(
@@ -235,19 +228,13 @@ def leaf_weights(sums: Sums, settings: Boosting) -> tuple[float, ...]:
 
 
 def candidate_bins(counts: np.ndarray, least: int) -> np.ndarray:
-    """The bins of one column after which a node can be split, by the rows in each bin (bins,).
-
-    Only bins that hold a row: the cut of an empty bin splits as the one below it.
-    """
+    """The bins of a column after which a node can be split, by the rows in each bin (bins,): those that hold a row."""
     below = np.cumsum(counts)
     return np.flatnonzero((counts > 0) & (below >= least) & (below[-1] - below >= least))
 
 
 def sample_rows(g: np.ndarray, goss: Goss | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that a tree is grown on, in ascending order, and what each row's gradients are multiplied by.
-
-    ``g`` has shape (rows, outputs); rows are ranked by the sum of their sizes over outputs.
-    """
+    """The rows to grow a tree on, ascending, and factors of their gradients; ranked by ``g`` (rows, outputs)."""
     rows = len(g)
     if goss is None:
         return np.arange(rows), np.ones(rows)

@@ -1,7 +1,7 @@
 """The protocol of a run over split columns, as who carries its messages leads it: match, train, have all keep.
 
-Parties' words are passed on unread. Between two exchanges a run stands at a stage, which holds all that the next
-exchange is made of: a leader that is killed asks the same bytes again.
+Parties' words are passed on unread. A stage holds all that the next exchange is made of: a leader that is killed asks
+the same bytes again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -90,9 +90,8 @@ def matching_phases(parties: Sequence[str]) -> Phases:
     """What is asked in a matching, and what is made of the answers; it begins with ``BLIND`` and ends with ``MATCHED``.
 
     Each party's points go round to every other. Once all have multiplied, the coordinator, who has no identifiers and
-    no number, tells each party the places of its points that all have, in one order for all. No party ever holds two
-    lists under the same numbers, so of the others it learns the intersection, and how many rows each has. Points
-    between parties may be in letters; the last answers are points.
+    no number, tells each party the places of its points that all have. No party ever holds two lists under the same
+    numbers, so of the others it learns the intersection, and how many rows each has.
     """
     ring = list(parties)
 
@@ -140,10 +139,7 @@ def _of_owner(arrays: Arrays, owner: str) -> Arrays:
 
 
 def conducting_phases(parties: Sequence[str], opening: Message, least: int = LEAST_ROWS) -> Phases:
-    """What is asked in a run, and what is made of the answers; it begins with ``BLIND`` and ends with ``DONE``.
-
-    ``opening`` is what the active party is asked once ``least`` common patients or more are known; else DataError.
-    """
+    """From ``BLIND`` to ``DONE``; the active party is asked ``opening`` where there are ``least`` common patients."""
     active, *passives = parties
 
     def open_run(stage: Stage) -> list[Message]:

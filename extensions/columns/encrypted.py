@@ -1,10 +1,9 @@
 """Numbers under encryption: Paillier's scheme, what goes into a plaintext, and sums by column and bin.
 
-A ciphertext is a number modulo n**2; the product of two is the ciphertext of the sum, so who has the public key can add
-what it cannot read. Decryption is by the Chinese remainder theorem, three times as fast. Arithmetic is GMP's
-(``gmpy2``), randomness the system's; own code, for the maintained library is under the GPL. Source: Paillier 1999,
-scheme 1 with g = n + 1, and section 7 for decryption. Packing and fewer multiplications: Chen et al. 2021
-(SecureBoost+), section 4.
+The product of two ciphertexts, numbers modulo n**2, is that of the sum, so who has the public key adds what it cannot
+read. Decryption is by the Chinese remainder theorem, arithmetic GMP's (``gmpy2``), randomness the system's; own code,
+for the maintained library is under the GPL. Source: Paillier 1999, scheme 1 with g = n + 1, and section 7. Packing and
+fewer multiplications: Chen et al. 2021 (SecureBoost+), section 4.
 """
 
 import secrets
@@ -84,10 +83,7 @@ class PublicKey:
         return total
 
     def rerandomise(self, ciphertext: "mpz") -> "mpz":
-        """Another ciphertext of the same number.
-
-        The owner of the private key could read from a product of its own ciphertexts which went in; not from this.
-        """
+        """Another ciphertext of the number, from which the key's owner cannot read which of its own went in."""
         return ciphertext * self.gmpy.powmod(random_below(self.n), self.n, self.square) % self.square
 
     def to_bytes(self, ciphertexts: Iterable["mpz"]) -> np.ndarray:
@@ -160,10 +156,7 @@ def random_prime(bits: int) -> "mpz":
 
 
 def pack(digits: Sequence[int], width: int) -> int:
-    """One plaintext of several numbers, which may be negative: digits to the base 2**width, the first the lowest.
-
-    A sum of plaintexts is the plaintext of the sums as long as no sum reaches 2**(width - 1).
-    """
+    """One plaintext of numbers to the base 2**width, the first the lowest; sums hold below 2**(width - 1) in size."""
     total = 0
     for digit in reversed(digits):
         total = (total << width) + int(digit)
@@ -184,8 +177,8 @@ def unpack(plaintext: int, width: int, count: int) -> list[int]:
 class Layout:
     """What of a row goes into which plaintext: ``numbers`` of ``width`` bits, ``together`` in each.
 
-    A row has 2 * outputs numbers, g and h of each output. Unpacked each is a plaintext of its own, as in SecureBoost;
-    packed a plaintext holds as many as fit, and a ciphertext the sums of ``splits`` splits (SecureBoost+).
+    A row has g and h of each output. Unpacked each is a plaintext of its own, as in SecureBoost; packed a plaintext
+    holds as many as fit, and a ciphertext the sums of ``splits`` splits (SecureBoost+).
     """
 
     numbers: int
@@ -227,10 +220,7 @@ class Layout:
 
 
 class Adder:
-    """Adds rows' ciphertexts by bin: ``ciphertexts[row]`` are a row's chunks, ``numbers`` (rows, columns) its bins.
-
-    Every shortcut gives ciphertexts of the same sums, and is taken only where it saves multiplications.
-    """
+    """Adds rows' ciphertexts by bin: ``ciphertexts[row]`` are a row's chunks, ``numbers`` (rows, columns) its bins."""
 
     def __init__(self, key: PublicKey, ciphertexts: dict[int, list["mpz"]], numbers: np.ndarray, sparse: bool) -> None:
         self.key, self.ciphertexts, self.numbers, self.sparse = key, ciphertexts, numbers, sparse

@@ -1,7 +1,6 @@
 """The same boosting on joined columns: what no one may do with real patients, and what SecureBoost must equal.
 
-Without messages or ciphertexts; only the gain of a split and fixed-point numbers are the parties' code. ``Central`` is
-this over all columns, ``Standalone`` over the active party's.
+Without messages or ciphertexts. ``Central`` is this over all columns, ``Standalone`` over the active party's.
 """
 
 from collections.abc import Callable, Mapping

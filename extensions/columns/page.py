@@ -16,7 +16,7 @@ from fedsmall.extensions.columns.boosting import with_splits
 from fedsmall.extensions.columns.plan import Boosting, ColumnPlan
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Done, World
 from fedsmall.extensions.columns.site import PART, WORTH, Notebook, describe
-from fedsmall.sim.report.sentences import amount, named
+from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import write
 
@@ -41,7 +41,7 @@ class Learnt(NamedTuple):
 class Facts(NamedTuple):
     """What it depends on: the parties, the active one first, their common patients, and each one's splits.
 
-    ``sums`` is how many sums the active party has read, None where it tells nobody; ``sealed`` whether parties write
+    ``sums``: how many the active party has read, None where that is not told; ``sealed``: whether parties write
     letters.
     """
 
@@ -240,5 +240,5 @@ def site_part(folder: Path, site: str) -> SitePart | None:
     macros = TEMPLATES.get_template("site.html").module
     return SitePart(
         macros.part(describe(plan, site), cuts, is_over=bool(part)),  # type: ignore[attr-defined]
-        macros.worth(worth, named),  # type: ignore[attr-defined]
+        macros.worth(worth, metric_name),  # type: ignore[attr-defined]
     )

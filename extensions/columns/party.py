@@ -1,7 +1,7 @@
 """The parties of split columns: what both do, and the passive one, without labels.
 
-A party that is killed goes on from its last :meth:`Party.state` once it is asked again what it was asked since, with
-what it had drawn by chance (``draw``).
+A killed party goes on from its last :meth:`Party.state` once it is asked again what it was asked since, with the same
+draws.
 """
 
 import secrets
@@ -65,8 +65,8 @@ class Clock:
 class Party:
     """A party with a table: matches identifiers, and says which of the common rows go left at its own splits.
 
-    ``records`` are its splits, which never leave. ``parties`` are the names of all where others carry messages, the
-    active one first: then it takes parties' words from them alone, in ``letters`` where there are any.
+    ``records`` are its splits, which never leave. Where others carry messages, ``parties`` are all names, the active
+    one first, from whom alone it takes words, in ``letters`` where there are any.
     """
 
     name: str
@@ -189,10 +189,7 @@ class Party:
         return message
 
     def state(self) -> Message | None:
-        """All that this party needs to go on from here, for its own disk; None where that is not at hand.
-
-        What was asked since is asked again: the answers differ by chance, and are of no use.
-        """
+        """All that this party needs to go on, for its own disk, once it is asked again what it was since; or None."""
         if self.matched is None:
             return None
         words = {"records": [list(record) for record in self.records], "turn": self.turn}
@@ -245,13 +242,13 @@ class _OpenTree:
 class PassiveParty(Party):
     """A party without labels: it adds gradients that it cannot read, and keeps where its splits lie.
 
-    It learns ciphertexts of gradients, anew for each tree; which rows are together at which node; which of its
-    candidates were chosen. It tells sums under encryption, in a new order for each node, and which rows go left at a
-    chosen split. A tree is begun once, and a node asked about once, or the order in its columns would leak. Source:
-    Cheng et al. 2021, algorithms 1 and 2.
+    It learns ciphertexts of gradients; which rows are together at which node; which of its candidates were chosen. It
+    tells sums under encryption, in a new order for each node, and which rows go left at a chosen split. A tree is begun
+    once, and a node asked about once, or the order in its columns would leak. Source: Cheng et al. 2021, algorithms 1
+    and 2.
 
-    ``secret`` decides the order of its candidates; it is drawn unless given. With ``agreed`` one forest is grown, with
-    these settings, of at most ``most_trees``; else any. Where it ``grows`` none, it has an earlier forest's splits.
+    ``secret`` decides the order of its candidates. With ``agreed`` one forest is grown, with these settings, of at most
+    ``most_trees``. Where it ``grows`` none, it has an earlier forest's splits.
     """
 
     secret: int = field(default_factory=lambda: secrets.randbits(128))

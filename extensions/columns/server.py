@@ -1,7 +1,6 @@
 """A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down.
 
-After every exchange the journal holds all that the next one is made of, so that a run which is started again asks the
-same questions under the same numbers.
+After every exchange the journal holds all that the next one is made of, for a run that is started again.
 """
 
 import itertools
@@ -26,7 +25,7 @@ from fedsmall.extensions.columns.page import Facts, Learnt, knowledge_lines, kno
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, COLUMNS, MESSAGE, ColumnPlan, ColumnSheet, ForestOf
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task, as_toml
 from fedsmall.files import one_line, write
-from fedsmall.sealing.words import ROLL
+from fedsmall.sealing.terms import ROLL
 from fedsmall.sim.consortium import members, runs
 from fedsmall.sim.consortium.run_log import run_log
 from fedsmall.sim.runs.files import write_json
@@ -44,8 +43,8 @@ Told = Mapping[str, Any]  # what outcome.json holds
 def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
     """Make the folder of a new run with its sheet; returns it.
 
-    Raises PlanError for a scenario of several methods or seeds, for one that sends no messages, for a party that is no
-    admitted site or lacks the identity that ``sealed`` asks for, and where there is a run of that name.
+    Raises PlanError for several methods or seeds, a method that sends no messages, a party that is no admitted site or
+    lacks the identity that ``sealed`` asks for, and where there is a run of that name.
     """
     plans = scenario.plans()
     if len(plans) != 1 or not METHODS[plans[0].name].apart:
@@ -72,7 +71,7 @@ def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
 def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> Path:
     """Make the folder of a run that asks the forest of a finished run in ``home`` about new patients; returns it.
 
-    Raises PlanError where that run is not finished or was itself no learning, and where there is one of that ``name``.
+    Raises PlanError where that run is not finished or learnt nothing, and where there is one of that ``name``.
     """
     sheet = read_sheet(home)
     if not (home / "outcome.json").exists() or sheet.columns.of is not None:
@@ -132,7 +131,7 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
     """Wait for all sites, and lead the run from where its journal has it.
 
     Returns what ``outcome.json`` is to hold, and what the log says at the end. Raises PlanError, with every site's
-    reason, where one refuses or is silent: such a run can do without none.
+    reason, where one refuses or is silent.
     """
     wait_for_sites(sheet, grid)
     journal, phases = FileJournal(folder / JOURNAL), _phases_of(sheet.columns)
@@ -230,10 +229,7 @@ def _note_progress(folder: Path, stage: Stage, sheet: ColumnSheet, traffic: Traf
 
 
 def write_run(folder: Path, outcome: Told) -> None:
-    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log; ``outcome`` came of it.
-
-    No party's part of the forest is here: each lies with its site.
-    """
+    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log."""
     sheet = read_sheet(folder)
     scenario = _scenario_of(sheet)
     plan = scenario.plans()[0]

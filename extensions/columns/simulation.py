@@ -1,7 +1,6 @@
 """A scenario over split columns: a TOML file whose task names each party's table, run in one process by messages.
 
-Each party keeps its part of a run in a file of its own, and they predict together from no more: the active party has
-trees and leaves, a passive party its columns and cuts.
+Each party keeps its part of a run in a file of its own, and they predict together from no more.
 """
 
 import re
@@ -87,8 +86,8 @@ class Task(Reading):
 class Columns(Frozen):
     """What is run: the task, how trees grow, methods, seeds. The fields are the keys of the file.
 
-    ``test`` is the share of common patients for judging. A method's table may override keys of ``boosting``.
-    ``sealed``: whether real sites write to each other in letters; by default where all have an identity.
+    ``test`` is the share of common patients for judging; a method's table may override keys of ``boosting``; real sites
+    write ``sealed`` letters by default where all have an identity.
     """
 
     name: str
@@ -140,10 +139,7 @@ class PlanOfColumns(NamedTuple):
 
 
 def load_columns(path: Path, settings: Sequence[str] = ()) -> Columns:
-    """The scenario in a file, with ``settings`` ("boosting.rounds=5") laid over it; tables lie beside the file.
-
-    Raises PlanError, one line, for what is missing or wrong.
-    """
+    """The scenario in a file beside its tables, with ``settings`` ("boosting.rounds=5") laid over; else PlanError."""
     table = read(path)
     for setting in settings:
         table = assign(table, setting)
@@ -168,10 +164,7 @@ def as_toml(scenario: Columns) -> bytes:
 
 @dataclass(frozen=True)
 class Done:
-    """One plan that was run: its forest's metrics on held-out patients, and its costs.
-
-    Messages and bytes are counted by "sender to receiver", ``splits``, ``parts`` and ``records`` by party.
-    """
+    """One plan that was run; messages and bytes by "sender to receiver", splits, parts and records by party."""
 
     plan: PlanOfColumns
     metrics: dict[str, float]

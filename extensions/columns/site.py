@@ -45,8 +45,8 @@ DIGEST = 32
 class Notebook:
     """What a site was asked in one run, each question once, in the run's ``folder`` at the site.
 
-    A numbered answer is written down before it leaves. Asked again, the site sends the same bytes; asked otherwise
-    under a past number, it refuses: who resumes a run again and again learns nothing twice.
+    An answer is written down before it leaves. Asked again, the site sends the same bytes; asked otherwise under a past
+    number, it refuses, so that nobody learns anything twice by resuming.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -164,8 +164,7 @@ class ColumnDesk:
     def answer(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site's party says to a message; one that is sent again has the same answer.
 
-        Raises PolicyError where the site takes no part, WaitsError where it is to be asked again, and PlanError for
-        what is no message of this run.
+        Raises PolicyError where the site takes no part, WaitsError where it is to be asked again, else PlanError.
         """
         try:
             plan = ColumnPlan.model_validate_json(str(config[COLUMNS]))

@@ -1,7 +1,7 @@
 """The coordinator's page as a small web application: three addresses, read-only, and nothing without the token.
 
-It is bound to the loopback alone; other users of the machine reach the port, and lack the token. The token is in the
-page's address, so nothing is loaded from elsewhere, no address is passed on, and none is written into a log.
+It is bound to the loopback, whose port other users reach without the token. As the token is in the page's address,
+nothing is loaded from elsewhere, no address is passed on, and none is logged.
 """
 
 import asyncio

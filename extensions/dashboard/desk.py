@@ -28,7 +28,7 @@ class FollowedLog:
     """The log at ``path``, as far as :meth:`read` has come: ``run`` is what it says of sites and contacts.
 
     ``heard`` is when a site was heard last (ISO 8601, UTC), ``heads`` what it signed last of its own log, ``head`` the
-    digest of the last of ``lines`` lines. ``happened`` are the last lines that are no order and no answer.
+    digest of the last of ``lines`` lines, ``happened`` the last that are no order and no answer.
     """
 
     path: Path

@@ -1,7 +1,4 @@
-"""The coordinator's page, as one file: three drawings as SVG, tables, and figures in Prometheus' text format.
-
-Every word that came from a site is escaped.
-"""
+"""The coordinator's page: drawings as SVG, tables, figures in Prometheus' format; sites' words are escaped."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Models on their way as a picture that moves: SVG and CSS without a script, the same letters for the same run.
-
-First when each thing happens and where every model is then, as keyframes; then what is drawn.
-"""
+"""Models on their way as a picture that moves: SVG and CSS without a script, the same letters for the same run."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -26,7 +26,6 @@ Lots and noise are drawn from named streams in a simulation, from the operating 
 """
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -36,11 +35,11 @@ import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import discrete_gaussian, system_words, widened
 from fedsmall.randomness import rng_for
 from fedsmall.travel.journey import journey
 
@@ -67,10 +66,9 @@ class Protection(NamedTuple):
         """What that many steps are charged as."""
         return Charge(self.rate, self.noise, steps)
 
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the noise in every number of a gradient."""
-        return self.noise * self.clip / self.lot
+    def deviation(self, numbers: int) -> float:
+        """The standard deviation of the noise in every one of a gradient's ``numbers``, which are rounded to a grid."""
+        return widened(self.clip / self.lot, self.noise, numbers)
 
 
 def lot_of(plan: Plan) -> int:
@@ -223,28 +221,21 @@ class NamedChance:
         """Numbers in [0, 1), (count,)."""
         return self._lots.random(count)
 
-    def fill_normal(self, out: Tensor) -> None:
-        """Fill a contiguous vector of floats on the CPU with standard normal numbers."""
-        out.normal_(generator=self._noise)
+    def multiples(self, count: int, ratio: float) -> Tensor:
+        """Whole numbers of standard deviation ``ratio``, which is large, (count,), float64."""
+        return torch.empty(count).normal_(generator=self._noise).double().mul_(ratio).round_()
 
 
 class SystemChance:
-    """Draws of the operating system's cryptographic generator, for a real site.
-
-    A normal number is the sum of four, halved: the floats near one draw are few enough to betray what it was added to,
-    those of four are not (Mironov 2012; Holohan & Braghin 2021, section 5).
-    """
+    """Draws of the operating system's cryptographic generator, for a real site; noise is a discrete Gaussian's."""
 
     def uniform(self, count: int) -> np.ndarray:
         """As :meth:`NamedChance.uniform`."""
-        return (np.frombuffer(os.urandom(8 * count), np.uint64) >> np.uint64(11)) * 2.0**-53
+        return (system_words(count) >> np.uint64(11)) * 2.0**-53
 
-    def fill_normal(self, out: Tensor) -> None:
-        """As :meth:`NamedChance.fill_normal`."""
-        total = np.zeros(out.numel())
-        for _ in range(4):
-            total += ndtri(self.uniform(out.numel()) + 2.0**-54)  # never 0 nor 1
-        out.copy_(torch.from_numpy(total / 2))
+    def multiples(self, count: int, ratio: float) -> Tensor:
+        """As :meth:`NamedChance.multiples`."""
+        return torch.from_numpy(discrete_gaussian(count, ratio, system_words).astype(np.float64))
 
 
 Chance = NamedChance | SystemChance

@@ -1,10 +1,9 @@
 """Letters from site to site, which whoever passes them on can neither open nor change nor deliver elsewhere.
 
-A letter is a signature of the sender's identity (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180,
-base mode) with ML-KEM-768 and X25519 together (models of patients live long, hence the half that outlives quantum
-computers), HKDF-SHA256 and ChaCha20-Poly1305. HPKE draws a key for every box. Every letter is bound to its run, kind,
-round, sender, receiver, and to all that the two have seen of the run by then (:class:`Thread`): where they were told
-different things, it does not open.
+A letter is the sender's signature (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180, base mode) with
+ML-KEM-768 and X25519 together (models of patients live long, hence the half that outlives quantum computers),
+HKDF-SHA256 and ChaCha20-Poly1305. It is bound to its run, kind, round, sender, receiver, and to all that the two have
+seen of the run by then (:class:`Thread`): where they were told different things, it does not open.
 
 Identities outlive runs, and are what people compare (:mod:`fedsmall.sealing.roll`). Sealing keys are of one run, and
 deleted after it: recorded traffic stays closed to who steals a site's disk later.
@@ -33,14 +32,14 @@ Hex = Annotated[str, Field(pattern="^[0-9a-f]{2,4000}$")]
 
 
 class LetterError(PolicyError):
-    """A letter, or what sites announce for it, that is not what it should be; one line that says which and whose."""
+    """A letter, or an announcement for it, that is not what it should be; one line that says which and whose."""
 
 
 class Announcement(Frozen):
     """What a site announces before a run: the key that letters to it are sealed to, and a commitment to its draw.
 
     ``sealing`` is ML-KEM's public half and X25519's; ``commitment`` the digest of the site's part of the routes' seed;
-    both signed by the site's ``identity`` for this run.
+    both are signed by the site's ``identity`` for this run.
     """
 
     site: Annotated[str, Field(max_length=100)]
@@ -49,24 +48,22 @@ class Announcement(Frozen):
     commitment: Hex32
     signature: Hex
 
-    @property
-    def _said(self) -> tuple[str, str, str]:
-        return self.site, self.sealing, self.commitment
-
     def check(self, run: str, identities: Mapping[str, str]) -> None:
         """Raise LetterError unless this is of the site's known identity, and of this run."""
         if identities.get(self.site) != self.identity:
             raise LetterError(f"{self.site} announces another identity than the one that is known here")
         try:
             key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.identity))
-            key.verify(bytes.fromhex(self.signature), canon(VERSION, "announce", run, *self._said))
+            key.verify(
+                bytes.fromhex(self.signature), canon(VERSION, "announce", run, self.site, self.sealing, self.commitment)
+            )
             public(self.sealing)
         except (InvalidSignature, ValueError):
             raise LetterError(f"what {self.site} announces is not signed by its identity for this run") from None
 
 
 class Thread:
-    """The transcript of a run that a site has seen, as one digest that everything after it is bound to.
+    """The transcript of a run that a site has seen, as one digest to which everything after it is bound.
 
     ``at`` holds the digest by the round of the average that it follows, 0 before the first.
     """
@@ -76,7 +73,7 @@ class Thread:
 
     @classmethod
     def begun(cls, run: str, roll: str, announced: Mapping[str, Announcement], nonces: Mapping[str, str]) -> "Thread":
-        """The thread of a run of these sites: their identities (the digest ``roll``), keys and drawn parts."""
+        """The transcript of a run of these sites: their identities (the digest ``roll``), keys and drawn parts."""
         keys = [[site, announced[site].sealing, announced[site].commitment] for site in sorted(announced)]
         return cls({0: digest("run", run, roll, keys, sorted(nonces.items()))})
 
@@ -92,13 +89,7 @@ class Post:
     """
 
     def __init__(
-        self,
-        site: str,
-        run: str,
-        identity: bytes,
-        sealing: bytes,
-        others: Mapping[str, Announcement],
-        plan: str = "",
+        self, site: str, run: str, identity: bytes, sealing: bytes, others: Mapping[str, Announcement], plan: str = ""
     ) -> None:
         self.site, self.run, self.plan = site, run, plan
         self._identity = ed25519.Ed25519PrivateKey.from_private_bytes(identity)
@@ -131,19 +122,19 @@ class Post:
 
 
 def after(before: str, t: int, commons: Sequence[str]) -> str:
-    """The digest of a thread after the average of round ``t`` has made the ``commons``, by their digests."""
+    """The digest of a transcript after the average of round ``t`` has made the ``commons``, by their digests."""
     return digest("average", before, t, list(commons))
 
 
 def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:
     """A site's announcement, from its identity's secret, its sealing key's seed, and what it has drawn."""
-    content = (site, _halves(sealing).hex(), digest("drawn", nonce))
-    signature = (
-        ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(canon(VERSION, "announce", run, *content)).hex()
+    post_quantum, classic = _halves(sealing)
+    key = post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()
+    said = {"site": site, "sealing": key.hex(), "commitment": digest("drawn", nonce)}
+    signature = ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(
+        canon(VERSION, "announce", run, *said.values())
     )
-    return Announcement(
-        site=site, identity=name_of(identity), sealing=content[1], commitment=content[2], signature=signature
-    )
+    return Announcement(**said, identity=name_of(identity), signature=signature.hex())
 
 
 def name_of(identity: bytes) -> str:
@@ -155,8 +146,7 @@ def private(seed: bytes) -> Any:
     """The sealing key that follows from 96 random bytes."""
     if len(seed) != SEED:
         raise ValueError(f"a sealing key is made of {SEED} random bytes, not of {len(seed)}")
-    post_quantum, classic = _both(seed)
-    return hpke.MLKEM768X25519PrivateKey(post_quantum, classic)
+    return hpke.MLKEM768X25519PrivateKey(*_halves(seed))
 
 
 def public(text: str) -> Any:
@@ -183,13 +173,6 @@ def signed(info: bytes, box: bytes) -> bytes:
     return hashlib.sha256(len(info).to_bytes(8, "big") + info + box).digest()
 
 
-def _both(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
-    return (
-        mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64]),
-        x25519.X25519PrivateKey.from_private_bytes(seed[64:]),
-    )
-
-
-def _halves(seed: bytes) -> bytes:
-    post_quantum, classic = _both(seed)
-    return post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()
+def _halves(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
+    post_quantum = mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64])
+    return post_quantum, x25519.X25519PrivateKey.from_private_bytes(seed[64:])

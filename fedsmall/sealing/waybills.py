@@ -1,7 +1,7 @@
-"""The routing table: the whole way of every traveller, which each site works out from the plan alone.
+"""The routing table: every model's route, which each site works out from the plan alone.
 
-So nobody can steer a model: a site seals to, and opens from, whom the plan says. The plan's ``route_seed`` is drawn by
-all sites together, each having committed itself to its part before any was revealed.
+So nobody can steer a model: a site seals to, and opens from, whom the plan says. All sites draw the ``route_seed``
+together, each committed to its part before any is revealed.
 """
 
 from bisect import bisect_left
@@ -22,25 +22,21 @@ ALL_HELP_BELOW = 5
 
 @dataclass(frozen=True)
 class Waybills:
-    """The ways of all travellers of a run of these sites, whose ``names`` are in order."""
+    """The routes of all models of a run of these sites, whose ``names`` are in order."""
 
     plan: Plan
     names: tuple[str, ...]
 
     @cached_property
     def legs(self) -> list[tuple[Contact, dict[str, int]]]:
-        """Every contact, and which traveller trains at each site for it."""
+        """Every contact, and which model trains at each site for it."""
         walked = journey(self.plan, len(self.names))
         return [(contact, {self.names[site]: k for k, site in enumerate(at.tolist())}) for contact, at in walked]
 
-    @cached_property
-    def _rounds(self) -> list[int]:
-        return [contact.t for contact, _ in self.legs]
-
     def number(self, t: int) -> int:
         """The place among the contacts of that of round ``t``. Raises PlanError where the plan has none then."""
-        place = bisect_left(self._rounds, t)
-        if place == len(self._rounds) or self._rounds[place] != t:
+        place = bisect_left(self.legs, t, key=lambda leg: leg[0].t)
+        if place == len(self.legs) or self.legs[place][0].t != t:
             raise PlanError(f"the plan has no contact after round {t}")
         return place
 
@@ -49,21 +45,19 @@ class Waybills:
         return self.legs[self.number(t)][0]
 
     def traveller(self, t: int, site: str) -> int:
-        """The traveller that trains at a site for the contact of round ``t``. PlanError where none does."""
+        """The model that trains at a site for the contact of round ``t``. PlanError where none does."""
         places = self.legs[self.number(t)][1]
         if site not in places:
             raise PlanError(f"by the plan {site} trains no model for the contact of round {t}")
         return places[site]
 
     def next_site(self, t: int, site: str) -> str | None:
-        """Where the traveller that a site trained for round ``t`` trains next; None after the last contact."""
-        place, who = self.number(t), self.traveller(t, site)
-        if place + 1 == len(self.legs):
-            return None
-        return next(name for name, other in self.legs[place + 1][1].items() if other == who)
+        """Where the model that a site trained for round ``t`` trains next; None after the last contact."""
+        following = self.number(t) + 1
+        return self.site_of(self.legs[following][0].t, self.traveller(t, site)) if following < len(self.legs) else None
 
     def site_of(self, t: int, traveller: int) -> str:
-        """The site where a traveller trains for the contact of round ``t``."""
+        """The site where a model trains for the contact of round ``t``."""
         return next(name for name, who in self.legs[self.number(t)][1].items() if who == traveller)
 
     def last_average(self, t: int, through: bool = False) -> int:
@@ -73,7 +67,7 @@ class Waybills:
         return averages[-1] if averages else 0
 
     def group(self, t: int, site: str) -> int:
-        """The group of the traveller that trains at a site for round ``t``."""
+        """The group of the model that trains at a site for round ``t``."""
         method, places = self.plan.method, self.legs[self.number(t)][1]
         groups = method.group_count(len(self.names))
         if method.by_samples:
@@ -82,7 +76,7 @@ class Waybills:
         return int(groups_of(method, len(places), groups)[self.traveller(t, site)])
 
     def members(self, t: int, group: int) -> list[str]:
-        """The sites whose travellers of a group train for the contact of round ``t``, in order."""
+        """The sites whose models of a group train for the contact of round ``t``, in order."""
         places = self.legs[self.number(t)][1]
         return sorted(site for site in places if self.group(t, site) == group)
 
@@ -94,9 +88,8 @@ class Waybills:
         present = list(self.names) if of else sorted(self.legs[self.number(t)][1])
         if len(present) < ALL_HELP_BELOW:
             return present
-        words = ("helpers", of) if of else ("helpers",)
-        drawn = rng_for(self.plan.travel_seed, *words, t).permutation(len(present))[:HELPERS]
-        return sorted(present[k] for k in drawn.tolist())
+        rng = rng_for(self.plan.travel_seed, *(("helpers", of) if of else ("helpers",)), t)
+        return sorted(present[k] for k in rng.permutation(len(present))[:HELPERS].tolist())
 
 
 def seed_of(nonces: Mapping[str, str], seed: int) -> int:

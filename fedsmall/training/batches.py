@@ -11,6 +11,7 @@ from torch import Tensor
 from fedsmall.data.federation import Samples
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import grid_for
 from fedsmall.privacy.patient_level import (
     Chance,
     Protection,
@@ -248,21 +249,24 @@ class Lots:
     ) -> Batch:
         where = torch.from_numpy(index).to(self._device)
         known = torch.from_numpy(weight).to(self._device, self._dtype)
-        return Batch(gather(self._x, where), gather(self._y, where), known, masks, self._noise(chances, guards))
+        return Batch(gather(self._x, where), gather(self._y, where), known, masks, *self._noise(chances, guards))
 
-    def _noise(self, chances: list[Chance], guards: list[Protection]) -> Tensors:
-        """What is added to the gradients of every parameter, (rows, ...), as views of one block."""
+    def _noise(self, chances: list[Chance], guards: list[Protection]) -> tuple[Tensors, Tensor]:
+        """What is added to the gradients of every parameter, (rows, ...), as views of one block, and rows' grids."""
         numbers = sum(map(math.prod, self._shapes.values()))
-        block = torch.empty(len(chances), numbers, dtype=self._dtype)
-        for row, chance in zip(block, chances, strict=True):
-            chance.fill_normal(row)
-        block *= torch.tensor([[guard.deviation] for guard in guards], dtype=self._dtype)
-        block, start, noise = block.to(self._device), 0, {}
+        deviations = [guard.deviation(numbers) for guard in guards]
+        grid = torch.tensor([grid_for(deviation) for deviation in deviations], dtype=torch.float64)
+        multiples = [
+            chance.multiples(numbers, deviation / step)
+            for chance, deviation, step in zip(chances, deviations, grid.tolist(), strict=True)
+        ]
+        block = (torch.stack(multiples) * grid[:, None]).to(self._device)
+        start, noise = 0, {}
         for name, shape in self._shapes.items():
             stop = start + math.prod(shape)
             noise[name] = block[:, start:stop].view(len(chances), *shape)
             start = stop
-        return noise
+        return noise, grid.to(self._device)
 
     def _drop(self, chances: list[Chance], lots: list[np.ndarray], size: int) -> Tensors:
         """Dropout masks, (rows, size, *shape): a sample's own, whoever else is in its lot."""

@@ -1,7 +1,4 @@
-"""``fedsmall`` on the command line: finds the command, and turns a user's mistake into one line and exit code 2.
-
-A command's module is imported when the command is called, so that help is there at once.
-"""
+"""``fedsmall`` on the command line: imports a command when called; a user's mistake ends in one line and code 2."""
 
 import errno
 import sys
@@ -10,6 +7,7 @@ from typing import Any, get_type_hints
 
 import click
 import typer
+from typer import Option
 
 from fedsmall.files import FULL, one_line
 from fedsmall.sim.cli.commands import COMMANDS, Entry
@@ -45,8 +43,7 @@ class LazyCommand(click.Command):
 def with_whole_help(command: click.Command) -> click.Command:
     """The command, and all below it, with what its function's annotations say of every argument.
 
-    A terminal breaks the lines of paragraphs. Typer below 0.21 (all that Flower allows) loses the help of arguments,
-    which newer ones of click set to nothing: in click 8.5 Argument has a ``help`` of its own.
+    A terminal breaks the lines of paragraphs. Typer below 0.21 loses the help of arguments, which click 8.5 has anew.
     """
     if isinstance(command, click.Group):
         for inner in command.commands.values():
@@ -108,7 +105,7 @@ def show_version(asked: bool) -> None:
 
 @app.callback()
 def fedsmall(
-    version: bool = typer.Option(
+    version: bool = Option(
         False, "--version", help="Show the version and leave.", is_eager=True, callback=show_version
     ),
 ) -> None:

@@ -6,45 +6,38 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedsmall.entry_points import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
-from fedsmall.sim.cli.options import complete_folder, say
+from fedsmall.sim.cli.options import check_unwritten, complete_folder, say
 
-MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
-METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
-SITE = typer.Option(help="of a run: this site's own model instead of the common one", show_default=False)
-VISITORS = typer.Option(help="of a run: the last models trained at this site, together", show_default=False)
-DISTILLED_ONE = typer.Option("--distilled", help="of a run: the one model that was made of several")
+MODEL = Argument(help="the folder of a run, or a package: a folder or .zip")
+METHOD = Option(help="of a run: the method, by its label; its main one if not given")
+SITE = Option(help="of a run: this site's own model instead of the common one")
+VISITORS = Option(help="of a run: the last models trained at this site, together")
+DISTILLED_ONE = Option("--distilled", help="of a run: the one model that was made of several")
 
 
 def predict(
     model: Annotated[Path, MODEL],
-    new: Annotated[Path, typer.Argument(help="a table, a folder of images, or an .npz", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="a CSV to write; shown if not given. Never written over", show_default=False)
-    ] = None,
+    new: Annotated[Path, Argument(help="a table, a folder of images, or an .npz")],
+    out: Annotated[Path | None, Option(help="a CSV to write; shown if not given. Never written over")] = None,
     method: Annotated[str | None, METHOD] = None,
-    seed: Annotated[int | None, typer.Option(help="of a run: one seed; all if not given", show_default=False)] = None,
+    seed: Annotated[int | None, Option(help="of a run: one seed; all if not given")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,
-    column: Annotated[
-        str | None, typer.Option("--id", help="a column of the table that names its rows", show_default=False)
-    ] = None,
-    array: Annotated[str, typer.Option(help="the array of an .npz")] = "x",
-    sheet: Annotated[
-        str | None,
-        typer.Option(help="the sheet of an Excel workbook, where several hold something", show_default=False),
-    ] = None,
+    column: Annotated[str | None, Option("--id", help="a column of the table that names its rows")] = None,
+    array: Annotated[str, Option(help="the array of an .npz")] = "x",
+    sheet: Annotated[str | None, Option(help="the sheet of an Excel workbook, where several hold something")] = None,
 ) -> None:
     """Probabilities and a class, or the number, for every row: columns are found by name, and no label is needed.
 
     Several seeds answer with their mean, and say how far they are apart.
     """
-    if out is not None and out.exists():
-        raise ValueError(f"{out} is there already; it is not written over")
+    check_unwritten(out)
     look_in(Path.cwd())
     from fedsmall.package.predictor import predictor_of, summary
 
@@ -60,12 +53,10 @@ def predict(
 
 def export(
     model: Annotated[Path, MODEL],
-    form: Annotated[str, typer.Option("--format", help="onnx, torchscript or zip")] = "onnx",
-    out: Annotated[
-        Path | None, typer.Option(help="the file; named after the model if not given. Never written over")
-    ] = None,
+    form: Annotated[str, Option("--format", help="onnx, torchscript or zip")] = "onnx",
+    out: Annotated[Path | None, Option(help="the file; named after the model if not given. Never written over")] = None,
     method: Annotated[str | None, METHOD] = None,
-    seed: Annotated[int | None, typer.Option(help="of a run: the seed", show_default=False)] = None,
+    seed: Annotated[int | None, Option(help="of a run: the seed")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,
@@ -85,8 +76,7 @@ def export(
         )
     ending = exporting.ENDINGS.get(form, "")
     path = out or Path(model.resolve().name.removesuffix(".zip") + ending)
-    if path.exists():
-        raise ValueError(f"{path} is there already; it is not written over")
+    check_unwritten(path)
     exporting.export(stored[0], path, form)
     say(f"{path}: {stored[0].package.name}, {stored[0].package.label}, seed {stored[0].package.seed}")
     form_of = stored[0].package.preparation.form

@@ -1,8 +1,6 @@
-"""The folder of a finished run over real sites, completed with the files of a simulation's.
+"""The folder of a finished run over real sites, completed with the files of a simulation's (:mod:`sim.runs.folder`).
 
-To its own files (:mod:`fedsmall.strategies.server.deployment`) it adds those of :mod:`fedsmall.sim.runs.folder`:
-scenario, plans, summary, rounds, packages; but no predictions of single samples, class counts or sites' own models,
-which a coordinator does not know.
+Without what a coordinator does not know: predictions of single samples, class counts, sites' own models.
 """
 
 import json
@@ -54,8 +52,9 @@ def write_run(folder: Path, outcome: Told) -> Run:
     y = _held_out_classes(add_sums(sums.values()))
     plan = sheet.plan.model_copy(update={"route_seed": outcome["plan"].get("route_seed")})
     scenario = of_plan(plan, sheet.about)
-    if task is not None:
-        scenario = scenario.model_copy(update={"metric": _metric(plan, task, y)})
+    if task is not None:  # the metric is chosen as in a simulation, but by the held-out patients' classes
+        metric = default_metric([y], task) if plan.metric is None else known_metric(plan.metric, task.loss)
+        scenario = scenario.model_copy(update={"metric": metric})
     plan = plan.model_copy(update={"metric": scenario.metric})
     run = Run(scenario, [plan], folder, about=_about(sheet, outcome, log, last))
     write(folder / "scenario.toml", as_toml(scenario))
@@ -65,33 +64,22 @@ def write_run(folder: Path, outcome: Told) -> Run:
         run.about["notes"].append(OTHER_ROWS)
     plan_run = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)
     plan_run.row["real"] = _real(sheet, outcome, log, last)
-    _write_whole(folder, record)
+    path = folder / MODEL_FILE
+    if record.model is not None and record.model.keys() != load(path.read_bytes()).keys():
+        write(path, save(record.model))  # with its frozen part, which no site has sent
     if task is not None and sums:
-        plan_run.row["real"]["judged"] = _shown_metrics(judged_at_home(sums, task), last)
+        judged = judged_at_home(sums, task)
+        if TOGETHER in last:  # single sites' are hidden: the totals and the number of sites
+            judged = {"sites": {}, "together": {**judged["together"], "sites": last[TOGETHER][TELLING]}, "hidden": True}
+        plan_run.row["real"]["judged"] = judged
     run.save()
     return run
 
 
-def _shown_metrics(shown: dict[str, Any], last: Told) -> dict[str, Any]:
-    """The sums that a page needs; where single sites' are hidden, the totals and the number of sites."""
-    if TOGETHER not in last:
-        return shown
-    return {"sites": {}, "together": {**shown["together"], "sites": last[TOGETHER][TELLING]}, "hidden": True}
-
-
-def _write_whole(folder: Path, record: RunRecord) -> None:
-    """Write the run's model with its frozen part, which no site has sent."""
-    path = folder / MODEL_FILE
-    if record.model is not None and record.model.keys() != load(path.read_bytes()).keys():
-        write(path, save(record.model))
-
-
 def _last_evaluation(outcome: Told) -> Told:
     every = outcome["evaluations"] or [{}]
-    return next(
-        (evaluation for evaluation in every if outcome.get("chosen") and evaluation["t"] == outcome["chosen"]),
-        every[-1],
-    )
+    chosen = outcome.get("chosen")
+    return next((evaluation for evaluation in every if chosen and evaluation["t"] == chosen), every[-1])
 
 
 def complete(folder: Path) -> None:
@@ -106,10 +94,7 @@ def complete(folder: Path) -> None:
 
 
 def _pool_sums(evaluation: Evaluation, task: Task | None) -> Evaluation:
-    """The evaluation by the sums of all sites, once all that evaluated have told them.
-
-    Until then the common model's metrics are means of the sites' own, which is not the AUC of all patients.
-    """
+    """The evaluation by the sums of all sites, once all that evaluated have told them; else means of sites' metrics."""
     sums = {site: reply["sums"] for site, reply in evaluation.told.items() if "sums" in reply}
     judged = {TOGETHER} if TOGETHER in sums else set(evaluation.extra.get("held_out", {}))
     if task is None or not sums or set(sums) != judged:
@@ -125,13 +110,6 @@ def _held_out_classes(sums: Arrays) -> np.ndarray:
         return np.zeros(0, dtype=np.int64)
     counts = sums[CALLED].sum(axis=1).astype(np.int64)
     return np.repeat(np.arange(len(counts)), counts)
-
-
-def _metric(plan: Plan, task: Task, y: np.ndarray) -> str:
-    """The run's metric, chosen as in a simulation, but by the held-out patients' classes."""
-    if plan.metric is not None:
-        return known_metric(plan.metric, task.loss)
-    return default_metric([y], task)
 
 
 def _record(
@@ -164,8 +142,7 @@ def _record(
 
 
 def _promise(plan: Plan, outcome: Told) -> dict[str, float]:
-    """What the run's ledger says; for patients the epsilon of the plan, which every site keeps to."""
-    privacy = plan.privacy
+    privacy = plan.privacy  # for patients the epsilon of the plan, which every site keeps to
     if privacy.is_patient_level and privacy.epsilon is not None:
         return {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
     return dict(outcome.get("privacy", {}))
@@ -208,7 +185,6 @@ def _about(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str,
 
 
 def _real(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str, Any]:
-    """What only a run over real sites has: facts of each site and of each contact."""
     samples = outcome.get("samples", {})
     sites = {
         name: {

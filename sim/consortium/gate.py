@@ -2,11 +2,8 @@
 
 Open-source Flower has no user accounts, and one port serves the sites (``/v1/fleet/``), the ``flwr`` commands
 (``/v1/control/``) and the ServerApp (``/v1/runtime/``): whoever reaches it can run code at every hospital. So the
-SuperLink listens on the loopback alone, and the public port passes the ten calls that a registered site makes.
-
-A call costs the SuperLink milliseconds even where it is refused, so the gate limits the rate first: by the key in the
-call where that is an admitted site's, else by address and over all addresses. Sites behind one address do not share
-a limit.
+SuperLink listens on the loopback alone, and the public port passes the ten calls that a registered site makes, at a
+limited rate: by the key in the call where that is an admitted site's, else by address and over all addresses.
 """
 
 import base64
@@ -14,7 +11,7 @@ import grp
 import os
 import pwd
 import shutil
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
@@ -97,21 +94,26 @@ http {{
 
 def configuration(record: Consortium, folder: Path, *, upstream: str | None = None, access_log: str = "") -> str:
     """The gate's nginx configuration; ``upstream`` is the SuperLink's host and port, the loopback by default."""
-    work = (folder / "gate").absolute()
+    folder = folder.absolute()
+    zones = [f"limit_req_zone ${who} zone={who}:10m rate={rate}r/s;" for who, (rate, _) in LIMITS.items()]
+    zones += [f"limit_conn_zone ${who} zone={who}_lines:10m;" for who in LIMITS]  # an empty variable is not counted
+    # a second's calls more than the rate pass at once, another second's wait
+    limits = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
+    limits += [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
     return CONFIGURATION.format(
         user=_worker(folder),
-        work=work,
-        access_log=access_log or (folder / "log" / "gate-access.log").absolute(),
+        work=folder / "gate",
+        access_log=access_log or folder / "log" / "gate-access.log",
         listen=f"{record.listen}:{record.port}",
-        certificate=(folder / "server" / "server.crt").absolute(),
-        key=(folder / "server" / "server.key").absolute(),
-        authority=(folder / "ca" / "ca.crt").absolute(),
+        certificate=folder / "server" / "server.crt",
+        key=folder / "server" / "server.key",
+        authority=folder / "ca" / "ca.crt",
         calls="|".join(FLEET_CALLS),
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
         sites="".join(f'"{key}" {name}; ' for name, key in _admitted_keys(record, folder).items()),
-        zones="\n    ".join(_zones()),
-        limits="\n            ".join(_limits()),
+        zones="\n    ".join(zones),
+        limits="\n            ".join(limits),
     )
 
 
@@ -120,34 +122,14 @@ def _worker(folder: Path) -> str:
     if os.geteuid() != 0:
         return ""
     owner = folder.stat()
-    try:
+    with suppress(KeyError):  # a folder of nobody's whom this machine knows
         return f"user {pwd.getpwuid(owner.st_uid).pw_name} {grp.getgrgid(owner.st_gid).gr_name};\n"
-    except KeyError:  # a folder of nobody's whom this machine knows
-        return "user root root;\n"
+    return "user root root;\n"
 
 
-def _zones() -> list[str]:
-    """The zones of nginx's limits; an empty variable is not counted."""
-    rates = [f"limit_req_zone ${who} zone={who}:10m rate={rate}r/s;" for who, (rate, _) in LIMITS.items()]
-    return rates + [f"limit_conn_zone ${who} zone={who}_lines:10m;" for who in LIMITS]
-
-
-def _limits() -> list[str]:
-    """A second's calls more than the rate pass at once, another second's wait."""
-    bursts = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
-    return bursts + [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
-
-
-def _admitted_keys(record: Consortium, folder: Path) -> Mapping[str, str]:
-    """The public keys of admitted sites, by name, as Flower's programs send them in a header.
-
-    A site whose key is not in ``folder`` counts as a stranger and is slowed down.
-    """
-    paths = {
-        name: folder / "sites" / f"{name}.pub"
-        for name, member in sorted(record.members.items())
-        if member.standing(members.today()) == "admitted"
-    }
+def _admitted_keys(record: Consortium, folder: Path) -> dict[str, str]:
+    """Admitted sites' public keys, by name, as Flower's programs send them; a key not in ``folder`` is a stranger's."""
+    paths = {name: folder / "sites" / f"{name}.pub" for name in members.admitted(record)}
     return {name: header(path.read_bytes()) for name, path in paths.items() if path.exists()}
 
 

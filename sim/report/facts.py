@@ -12,7 +12,7 @@ from fedsmall.evaluation.site_sums import OF_PATIENTS
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.sentences import amount, metric_name, plural
 from fedsmall.sim.report.tables import AREAS, by_label, primary
 from fedsmall.sim.runs.folder import PlanRun, Run
 
@@ -150,7 +150,7 @@ def ensemble_sentences(run: Run) -> list[str]:
 
 
 def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
-    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": named(metric)}
+    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": metric_name(metric)}
     if all(row.get("spread") for row in rows):
         lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
     if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
@@ -193,7 +193,7 @@ WORDS = {"loss": "negative log-likelihood", "brier": "Brier score", "ece": "cali
 
 def unseen_heads() -> list[str]:
     """The columns of the table, after the method's name."""
-    return [WORDS.get(name, named(name)) for name in METRICS]
+    return [WORDS.get(name, metric_name(name)) for name in METRICS]
 
 
 def unseen_rows(run: Run) -> dict[str, list[tuple[str, ...]]]:
@@ -224,7 +224,7 @@ def expectation(validations: Sequence[Row]) -> str:
         whom="the patient" if _of_patients(validations) else "its hospital",
         seeds=f", mean over {len(validations)} seeds" if len(validations) > 1 else "",
     )
-    metrics = ", ".join(f"{WORDS.get(name, named(name))} {value}" for name, value in values.items())
+    metrics = ", ".join(f"{WORDS.get(name, metric_name(name))} {value}" for name, value in values.items())
     return EXPECTED.format(where=WHERE[_of_patients(validations)], metrics=metrics, rests_on=rests_on)
 
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import Scale, interval
-from fedsmall.sim.report.sentences import amount, named
+from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.style import Style, looks
 from fedsmall.sim.report.tables import by_label, primary, scale_of, table
 from fedsmall.sim.runs.folder import PlanRun, Run
@@ -85,7 +85,7 @@ def overview(run: Run) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(f"{named(shown.metric)} on the test samples")
+        axes.set_xlabel(f"{metric_name(shown.metric)} on the test samples")
         _as_shares(axes.xaxis, shown.metric)
         _within(axes, shown.metric)
     return figure
@@ -115,7 +115,7 @@ def curves(run: Run) -> Figure:
         for axes, (name, panel) in zip(parts, PANELS.items(), strict=True):
             _panel(axes, run, name)
             axes.set(title=panel.title)
-        parts[0].set(ylabel=named(primary(run)))
+        parts[0].set(ylabel=metric_name(primary(run)))
         _legend(figure, parts, [label for label, _ in course_looks(run)])
     return figure
 
@@ -126,7 +126,7 @@ def course(run: Run, name: str) -> Figure:
         figure = Figure(figsize=(4.1, 3.4), layout="constrained")
         axes = figure.subplots()
         _panel(axes, run, name)
-        axes.set(ylabel=named(primary(run)))
+        axes.set(ylabel=metric_name(primary(run)))
     return figure
 
 

@@ -13,7 +13,7 @@ from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilso
 from fedsmall.sim.report import curves
 from fedsmall.sim.report.model import HALF, class_names
 from fedsmall.sim.report.sections import SMALL, Cells, Drawing, Section, number, share
-from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.sentences import amount, metric_name, plural
 from fedsmall.sim.report.style import looks
 from fedsmall.sim.runs.folder import PlanRun, Run
 
@@ -243,7 +243,7 @@ def _metrics(home: AtHome) -> list[list[object]]:
             ends = over.get(name) or {}
             known = ends.get("low") is not None
             cell = f"{ends['low']:.3f} to {ends['high']:.3f}" if known else SMALL.format("none")
-            rows.append([WORDS.get(name, named(name)), f"{values[name]:.3f}", cell])
+            rows.append([WORDS.get(name, metric_name(name)), f"{values[name]:.3f}", cell])
     return rows
 
 

@@ -13,7 +13,7 @@ from fedsmall.sim.report.facts import (
     unseen_sentences,
 )
 from fedsmall.sim.report.real_sites import real_sentences
-from fedsmall.sim.report.sentences import amount, named, sentences, short, with_interval
+from fedsmall.sim.report.sentences import amount, metric_name, sentences, short, with_interval
 from fedsmall.sim.report.tables import Table, by_label, table
 from fedsmall.sim.runs.folder import Run
 
@@ -75,7 +75,7 @@ def grid(shown: Table, title: str) -> Grid:
     made.add_column("method")
     heads = ("common model", "sites' own models") if shown.whose == "common" else ("sites' own models",)
     lead = [f"{shown.reference} minus this"] if shown.reference else []
-    for head in (f"{heads[0]}, {named(shown.metric)}", *heads[1:], *lead, "contacts", "sent"):
+    for head in (f"{heads[0]}, {metric_name(shown.metric)}", *heads[1:], *lead, "contacts", "sent"):
         made.add_column(head, justify="right")
     for row in shown.rows:
         means = (row.common, row.sites)[-len(heads) :]

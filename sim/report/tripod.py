@@ -60,11 +60,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         Item("12a", "how data were split for development and evaluation", f"Who took part; {scenario}"),
         Item("12b-c", "predictors in the model, type of model, how it was built", scenario),
         Item("12d", "heterogeneity between clusters", by_site),
-        Item(
-            "12e",
-            "measures of performance",
-            "Ranking and calibration" if shown else real or "How to read this",
-        ),
+        Item("12e", "measures of performance", "Ranking and calibration" if shown else real or "How to read this"),
         Item("12f", "updating of the model", "Not done"),
         Item("12g", "how predictions are calculated in the evaluation", errors and "The model that is shown"),
         Item("13", "class imbalance", _imbalance(run)),

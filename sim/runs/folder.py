@@ -77,6 +77,11 @@ class PlanRun:
         """The method's name in tables and figures."""
         return self.plan.method.label
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Its seed and fold."""
+        return self.plan.seed, self.plan.fold
+
 
 @dataclass
 class Run:

@@ -29,13 +29,12 @@ from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunS
 from fedsmall.sealing.letters import Announcement, Thread, digest
 from fedsmall.sealing.roll import roll_digest
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
+from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.sealing.waybills import seed_of
-from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import open_sum
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
@@ -87,7 +86,7 @@ def fetch_secure_sums(
     assert sealed is not None
     scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
     tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
-    return sums_before(sealed, grid, tell, task.classes) if tell else {}
+    return sums_before(sealed, tell, task.classes) if tell else {}
 
 
 def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
@@ -323,11 +322,11 @@ def combine_sums(sums: Sequence[Sums]) -> Arrays:
     return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
 
 
-def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
+def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str, RecordDict]:
     """The secure sums of all sites, as one site's answer to the roll. Raises PlanError where a site sends none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
     contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
-    tally = open_sum(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    tally = sealed.open_sum(0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
     if missing := sorted(set(contents) - set(tally.sites)):
         reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
         raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")

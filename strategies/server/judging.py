@@ -14,43 +14,20 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedsmall import wire
 from fedsmall.data.federation import Task
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, sums_to_json
 from fedsmall.evaluation.stopping import TELLING, looks, loss_of, reported_shapes
 from fedsmall.plan import Plan
-from fedsmall.sealing.tallies import (
-    JUDGED,
-    TOGETHER,
-    UNSEEN,
-    judged_shapes,
-    metrics_of_tally,
-    split_vector,
-    unseen_shapes,
-)
+from fedsmall.sealing import tallies
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import Tally, open_sum_or_note
+from fedsmall.strategies.sealed_models import SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import Moment, folds_of
-from fedsmall.wire import (
-    CHARGED,
-    CONFIG,
-    EXAMPLES,
-    HELD_OUT,
-    KEEP,
-    KEPT,
-    MEMBERS,
-    METRICS,
-    MODEL,
-    OUT_OF_FOLD,
-    PLAN,
-    ROUND,
-    VALIDATE,
-    Arrays,
-)
+from fedsmall.wire import Arrays
 
 
 class Question(NamedTuple):
@@ -140,12 +117,12 @@ class Judging:
         answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.common)))
         beside_metrics = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
         judged = {site: answer for site, answer in answers.items() if answer.samples}
-        if TOGETHER in judged:
-            return Evaluation(t, judged[TOGETHER].metrics, {}, told=beside_metrics)
+        if tallies.TOGETHER in judged:
+            return Evaluation(t, judged[tallies.TOGETHER].metrics, {}, told=beside_metrics)
         if not judged:
             return Evaluation(t, None, {}, told=beside_metrics) if beside_metrics else None
         weights = np.array([float(answer.samples) for answer in judged.values()])
-        names = [name for name in next(iter(judged.values())).metrics if not name.startswith(KEPT)]
+        names = [name for name in next(iter(judged.values())).metrics if not name.startswith(wire.KEPT)]
         common = {
             name: float(np.average([answer.metrics.get(name, np.nan) for answer in judged.values()], weights=weights))
             for name in names
@@ -217,14 +194,14 @@ class SiteJudges:
     def let_keep(self, t: int, model: Arrays) -> None:
         """Tell all sites that this, of round ``t``, is the run's model: a run that ends early has no last round."""
         question = Question(t, dict.fromkeys(self.roster.sites, model))
-        self._ask(question, self.contents(question, **{KEEP: True}))
+        self._ask(question, self.contents(question, **{wire.KEEP: True}))
 
     def contents(self, question: Question, **more: Any) -> dict[str, RecordDict]:
         """What each site is sent; equal models are shared."""
-        words = {PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: question.t, **more}
-        config = ConfigRecord(words | ({MEMBERS: list(question.counts)} if question.counts else {}))
+        words = {wire.PLAN: self.plan.model_dump_json(exclude_defaults=True), wire.ROUND: question.t, **more}
+        config = ConfigRecord(words | ({wire.MEMBERS: list(question.counts)} if question.counts else {}))
         distinct = {id(model): model for model in question.models.values()}
-        sent = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
+        sent = {key: RecordDict({wire.MODEL: to_record(model), wire.CONFIG: config}) for key, model in distinct.items()}
         return {site: sent[id(question.models[site])] for site in sorted(question.models)}
 
     def _ask(self, question: Question, contents: Mapping[str, RecordDict]) -> Answers:
@@ -248,28 +225,30 @@ class SiteJudges:
         return dict(sorted(answers.items()))
 
     def _held_out(self, site: str, content: RecordDict) -> Answer | None:
-        metrics: Any = content.get(METRICS, {})
-        samples = metrics.get(EXAMPLES) or 0
+        metrics: Any = content.get(wire.METRICS, {})
+        samples = metrics.get(wire.EXAMPLES) or 0
         if not samples and not charges_in(metrics):
             return None  # it has held nothing out
-        check_metrics(metrics if samples else {**metrics, EXAMPLES: 1})
+        check_metrics(metrics if samples else {**metrics, wire.EXAMPLES: 1})
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
         values = {
-            name: float(value) for name, value in numbers.items() if name != EXAMPLES and not name.startswith(CHARGED)
+            name: float(value)
+            for name, value in numbers.items()
+            if name != wire.EXAMPLES and not name.startswith(wire.CHARGED)
         }
         sums: Arrays = {}
-        if self.task is not None and HELD_OUT in content:
-            sums = checked_sums(array_records(content)[HELD_OUT], held_out_shapes(self.task))
+        if self.task is not None and wire.HELD_OUT in content:
+            sums = checked_sums(array_records(content)[wire.HELD_OUT], held_out_shapes(self.task))
             if sums["count"] > samples:
                 raise ReplyError("its sums are of more samples than its metrics")
         return Answer(samples, values if samples else {}, sums, charges_in(numbers))
 
     def _never_seen(self, site: str, content: RecordDict) -> Answer | None:
-        if OUT_OF_FOLD not in content:
+        if wire.OUT_OF_FOLD not in content:
             return None  # it has too few samples to tell of
         assert self.task is not None
-        sums = checked_sums(array_records(content)[OUT_OF_FOLD], reported_shapes(self.plan, self.task))
-        if sums["count"] > self.roster.answers[site].get(EXAMPLES, 0):
+        sums = checked_sums(array_records(content)[wire.OUT_OF_FOLD], reported_shapes(self.plan, self.task))
+        if sums["count"] > self.roster.answers[site].get(wire.EXAMPLES, 0):
             raise ReplyError("it tells of more samples than the site said at the roll call")
         return Answer(sums=sums)
 
@@ -286,10 +265,10 @@ class HiddenJudges:
         """The one answer, where enough sites send."""
         t, task = question.t, self.sites.task
         assert task is not None
-        shapes = unseen_shapes(self.sealed.plan, task) if question.unseen else judged_shapes(task)
+        shapes = tallies.unseen_shapes(self.sealed.plan, task) if question.unseen else tallies.judged_shapes(task)
         contents = {site: self._with_words(t, content) for site, content in self.sites.contents(question).items()}
-        of = UNSEEN if question.unseen else JUDGED
-        tally = open_sum_or_note(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
+        of = tallies.UNSEEN if question.unseen else tallies.JUDGED
+        tally = self.sealed.open_sum_or_note(t, of, kind_of(question), contents)
         if tally is None:
             return {}
         answers = {} if question.unseen else self._charged(tally, t)
@@ -297,25 +276,25 @@ class HiddenJudges:
             if not question.unseen:
                 self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
             return answers
-        sums = split_vector(tally.values, shapes)
+        sums = tallies.split_vector(tally.values, shapes)
         if question.unseen:
-            return {TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
-        metrics, held_out = metrics_of_tally(task, sums)
+            return {tallies.TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
+        metrics, held_out = tallies.metrics_of_tally(task, sums)
         if metrics:
             samples, telling = (round(float(sums[name])) for name in ("samples", TELLING))
-            answers[TOGETHER] = Answer(samples, metrics, held_out, sites=telling)
+            answers[tallies.TOGETHER] = Answer(samples, metrics, held_out, sites=telling)
         return answers
 
     def _with_words(self, t: int, content: RecordDict) -> RecordDict:
-        config = ConfigRecord({**content.config_records[CONFIG], **self.sealed.words(t)})
-        return RecordDict({**content, CONFIG: config})
+        config = ConfigRecord({**content.config_records[wire.CONFIG], **self.sealed.words(t)})
+        return RecordDict({**content, wire.CONFIG: config})
 
     def _charged(self, tally: Tally, t: int) -> Answers:
         answers: Answers = {}
         for site, metrics in tally.said.items():
             charged = charges_in(metrics)
             try:
-                check_metrics({**charged, EXAMPLES: 1})
+                check_metrics({**charged, wire.EXAMPLES: 1})
             except ReplyError as error:
                 self.sealed.note(t, site, "set aside", f"what it was charged: {error}")
                 continue
@@ -325,12 +304,12 @@ class HiddenJudges:
 
 def kind_of(question: Question) -> str:
     """The message type of a question."""
-    return f"{MessageType.EVALUATE}.{VALIDATE}" if question.unseen else MessageType.EVALUATE
+    return f"{MessageType.EVALUATE}.{wire.VALIDATE}" if question.unseen else MessageType.EVALUATE
 
 
 def charges_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """A run's charges to a site's privacy budget, in its metrics."""
-    return {name.removeprefix(CHARGED): value for name, value in metrics.items() if name.startswith(CHARGED)}
+    return {name.removeprefix(wire.CHARGED): value for name, value in metrics.items() if name.startswith(wire.CHARGED)}
 
 
 def spread_over_sites(by_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -357,7 +336,9 @@ def _rows(moment: Moment) -> dict[str, Arrays]:
 def _visitors(answers: Answers) -> dict[str, Any]:
     """The metrics of sites' recent-model ensembles, each on its own held-out samples."""
     by_site = {
-        site: {name.removeprefix(KEPT): value for name, value in answer.metrics.items() if name.startswith(KEPT)}
+        site: {
+            name.removeprefix(wire.KEPT): value for name, value in answer.metrics.items() if name.startswith(wire.KEPT)
+        }
         for site, answer in answers.items()
     }
     by_site = {site: metrics for site, metrics in by_site.items() if metrics}

@@ -13,8 +13,8 @@ from fedsmall.clients.shelf import secret
 from fedsmall.sealing.letters import Thread, after
 from fedsmall.sealing.masks import total, unmasked
 from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sealing.terms import HELP, KEY, SEALED, Average, Order
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import HELP, KEY, SEALED, Average, Order
 from fedsmall.wire import MODEL, ROUND, Arrays, join, split
 from tests.attacks.world import NAMES, Heard, World
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedsmall.sealing.letters import OVERHEAD, SEED, SIGNATURE, Announcement, LetterError, Post, announce, signed
+from fedsmall.sealing.terms import KEY, LETTER, MOMENTS, TRAVELLER
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import KEY, LETTER, MOMENTS, TRAVELLER
 from fedsmall.wire import join
 from tests.attacks.world import NAMES
 

@@ -4,8 +4,8 @@ import pytest
 
 from fedsmall.clients.letters import FOLDER
 from fedsmall.clients.runs import RUNS, own_folder
+from fedsmall.sealing.terms import READDRESS, WRITTEN
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import READDRESS, WRITTEN
 from fedsmall.wire import ROUND
 from tests.attacks.world import NAMES, Heard, World
 

@@ -12,10 +12,10 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.site_request import Answer
 from fedsmall.clients.station import Station
 from fedsmall.planning.run_sheet import SITES
+from fedsmall.sealing.terms import KEY, LETTER, SEALED, TRAVELLER
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import KEY, LETTER, SEALED, TRAVELLER
 from fedsmall.strategies.records import to_arrays, to_record
-from fedsmall.strategies.secure_sums import HelpError
+from fedsmall.strategies.sealed_models import HelpError
 from fedsmall.wire import COMMON, CONFIG, MODEL, ROUND, ROUNDS, Arrays
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import MOMENTUM, Heard

@@ -6,8 +6,8 @@ import pytest
 from fedsmall.exact import WORDS
 from fedsmall.planning.run_sheet import TELL
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN
+from fedsmall.sealing.terms import BEFORE, HELP, KEY, NUMBERS, OF
 from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import BEFORE, HELP, KEY, NUMBERS, OF
 from fedsmall.wire import KEEP, ROUND, join, split
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import NAMES, Heard, World

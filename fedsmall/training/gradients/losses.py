@@ -183,8 +183,8 @@ class Batch(NamedTuple):
     model and is zero for padding; ``None`` means 1 / samples everywhere. ``masks`` holds for every dropout layer zeros
     and 1 / (1 - p), (models, samples, *features of the layer).
 
-    Under patient-level privacy a weight is 1 / the expected size of a lot; ``noise`` is added to the gradients,
-    {parameter: (models, ...)}.
+    Under patient-level privacy a weight is 1 / the expected size of a lot; gradients are rounded to whole multiples of
+    ``grid``, (models,), and ``noise`` is added, {parameter: (models, ...)}, both float64.
     """
 
     x: Tensor
@@ -192,6 +192,7 @@ class Batch(NamedTuple):
     weight: Tensor | None
     masks: Tensors
     noise: Mapping[str, Tensor] = MappingProxyType({})
+    grid: Tensor | None = None
 
 
 class Gradients(Protocol):

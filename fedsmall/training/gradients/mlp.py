@@ -5,7 +5,7 @@ Under patient-level privacy each sample's gradient is clipped before they are su
 batch's weights and noise come from :class:`fedsmall.training.batches.Lots`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -166,13 +166,13 @@ class ClippedMlp:
         """The outputs and the clipped, summed and noised gradients of all models."""
         gradients: Tensors = {}
         outputs = self._pass(parameters, batch, collect_gradients(gradients))
-        return outputs, _noised(gradients, batch.noise)
+        return outputs, _noised(gradients, batch)
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place, as :meth:`MlpGradients.descend`."""
-        outputs = self._pass(parameters, batch, move_parameters(parameters, lr))
-        for name, noise in batch.noise.items():
-            parameters[name].sub_(noise, alpha=lr)
+        outputs, gradients = self(parameters, {}, batch)
+        for name, gradient in gradients.items():
+            parameters[name].sub_(gradient, alpha=lr)
         return outputs
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ class ClippedOneByOne:
         """The outputs and the clipped, summed and noised gradients of all models."""
         outputs, sums = zip(*(self._one(parameters, buffers, batch, row) for row in range(len(batch.x))), strict=True)
         gradients = {name: torch.stack([of_one[name] for of_one in sums]) for name in parameters}
-        return torch.stack(outputs), _noised(gradients, batch.noise)
+        return torch.stack(outputs), _noised(gradients, batch)
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""
@@ -257,7 +257,12 @@ def _shares(squares: Tensor, clip: float, batch: Batch) -> Tensor:
     return factor / batch.x.shape[1] if batch.weight is None else factor * batch.weight
 
 
-def _noised(gradients: Tensors, noise: Mapping[str, Tensor]) -> Tensors:
-    for name, drawn in noise.items():
-        gradients[name] += drawn
-    return gradients
+def _noised(gradients: Tensors, batch: Batch) -> Tensors:
+    """On one grid, before anything else is computed of them: the float of a sum would betray it."""
+    if batch.grid is None:
+        return gradients
+    noised = {}
+    for name, gradient in gradients.items():
+        grid = batch.grid.view(-1, *[1] * (gradient.dim() - 1))
+        noised[name] = ((gradient.double() / grid).round() * grid + batch.noise[name]).to(gradient.dtype)
+    return noised

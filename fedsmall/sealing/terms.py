@@ -1,4 +1,4 @@
-"""The words of sealed runs that sites and servers share, beside those of :mod:`fedsmall.wire`."""
+"""The wire's words of sealed runs, beside those of :mod:`fedsmall.wire`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -39,7 +39,7 @@ TRAVELLER, MOMENTS, KEY = "traveller", "moments", "seed"
 
 
 class Average(Frozen):
-    """The last average, as a server says it: its round, the thread before it, and the digests of all it made."""
+    """The last average, as a server says it: its round, the transcript before it, and the digests of all it made."""
 
     t: Annotated[int, Field(ge=1)]
     before: Hex32
@@ -54,7 +54,7 @@ class From(Frozen):
 
 
 class Order(Frozen):
-    """What an order of a sealed run says: the last average, what all sites had drawn, and whose letter it brings."""
+    """What an order of a sealed run says beside its plan."""
 
     average: Average | None = None
     nonces: dict[str, Hex32]
@@ -63,7 +63,7 @@ class Order(Frozen):
 
 
 class Opened(Frozen):
-    """What a site answers to the second question, and a server keeps for the run: all announcements."""
+    """All announcements: what a site answers to the second question, and a server keeps for the run."""
 
     announced: dict[str, Announcement]
 
@@ -80,7 +80,7 @@ def check_drawn(plan: Plan, seed: int) -> None:
 
 
 def order_in(config: Mapping[str, Any]) -> Order:
-    """What an order says beside its plan. Raises LetterError where it says nothing that can be read."""
+    """What an order says beside its plan. Raises LetterError where that cannot be read."""
     try:
         return Order.model_validate_json(str(config.get(SEALED, "")))
     except ValidationError:
