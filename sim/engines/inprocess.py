@@ -36,6 +36,11 @@ def number_message(message: Message) -> str:
     return message_id
 
 
+def failure(order: Message, reason: str) -> Message:
+    """The reply that Flower makes of an exception in a client."""
+    return Message(Error(code=CLIENT_APP_ERROR, reason=reason), reply_to=order)
+
+
 class LocalGrid(Grid):
     """What the grids in this process share: node ids 2, 3, ..., one per site, and the run that Flower wants to see."""
 
@@ -103,4 +108,4 @@ class InProcessGrid(LocalGrid):
         except Exception as error:
             # what a client raises is its own affair: the run goes on without its answer, as it would elsewhere
             self.tracebacks[node] = traceback.format_exc()
-            return Message(Error(CLIENT_APP_ERROR, f"{type(error).__name__}: {error}"), reply_to=order)
+            return failure(order, f"{type(error).__name__}: {error}")
