@@ -1,7 +1,6 @@
 """A site's connection to the SuperLink: the calls of Flower's fleet protocol that its SuperNode makes.
 
-Calls go out over TLS, signed with the site's key, and are repeated until they come through; a server that no longer
-knows the node is dialled anew.
+Calls go out over TLS, signed with the site's key, and are repeated until they come through.
 """
 
 import threading
@@ -114,8 +113,7 @@ class Fleet:
         response = self._call(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
         if not response.messages_list:
             return None
-        message = message_from_proto(response.messages_list[0])
-        return Arrival(message, response.message_object_trees[0])
+        return Arrival(message_from_proto(response.messages_list[0]), response.message_object_trees[0])
 
     def pull_object(self, run: int, name: str) -> bytes:
         """The content of an object, once it is at the server. Raises GoneError where it never comes."""

@@ -37,17 +37,7 @@ KINDS = {
 app = ClientApp()
 
 
-def relay_any(message: Message, context: Context) -> Message:
-    """Pass any message on: the station knows what each is."""
-    return relay(message)
-
-
-for kind in KINDS:
-    method, _, action = kind.partition(".")
-    getattr(app, method)(*[action] if action else ())(relay_any)
-
-
-def relay(message: Message) -> Message:
+def relay(message: Message, context: Context | None = None) -> Message:
     """The station's answer to a message; an error is one line that the station wrote."""
     try:
         frame = join_pieces(message.content.config_records.values())
@@ -55,6 +45,11 @@ def relay(message: Message) -> Message:
         return refusal(message, f"the order cannot be read: {error}")
     sign = signer(Path(os.environ[KEY])) if KEY in os.environ else None
     return answer_of(message, frame, os.environ[SOCKET], sign)
+
+
+for kind in KINDS:
+    method, _, action = kind.partition(".")
+    getattr(app, method)(*[action] if action else ())(relay)
 
 
 def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:

@@ -8,31 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsmall.frames import (
-    LENGTHS,
-    MOST_HEADER_BYTES,
-    FrameError,
-    Header,
-    arrays_of_block,
-    header_of,
-    lengths,
-    to_frame,
-)
+from fedsmall.frames import LENGTHS, FrameError, Header, arrays_of_block, header_of, lengths, to_frame
 from fedsmall.wire import Arrays
-
-__all__ = [
-    "LENGTHS",
-    "MOST_HEADER_BYTES",
-    "Header",
-    "LineError",
-    "ask",
-    "check_length",
-    "is_answered",
-    "listen",
-    "receive",
-    "send",
-    "serve",
-]
 
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -64,8 +41,16 @@ def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
 
     Raises OSError where it cannot be reached within ``wait_s``, LineError where it goes away before it has answered.
     """
+    deadline = time.monotonic() + wait_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        _connect(line, path, wait_s)
+        while True:
+            try:
+                line.connect(path)
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
         try:
             line.sendall(frame)
             start = _exactly(line, LENGTHS.size)
@@ -74,17 +59,6 @@ def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
             raise LineError(str(error)) from None
         except ConnectionError as error:
             raise LineError(f"the other end went away ({type(error).__name__})") from None
-
-
-def _connect(line: socket.socket, path: str, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            return line.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
 
 
 def check_length(path: Path) -> None:
@@ -136,18 +110,14 @@ def serve(path: Path, answer: Answering, ready: str) -> None:
         while True:
             caller, _ = listening.accept()
             with caller:
-                _attend(answer, caller)
-
-
-def _attend(answer: Answering, caller: socket.socket) -> None:
-    caller.settimeout(CALL_S)
-    try:
-        header, arrays = receive(caller)
-        config = header.get("config")
-        reply, leaving = answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
-        send(caller, reply, leaving)
-    except OSError as error:
-        print(f"a caller went away: {type(error).__name__}", flush=True)
+                caller.settimeout(CALL_S)
+                try:
+                    header, arrays = receive(caller)
+                    config = header.get("config")
+                    config = config if isinstance(config, dict) else {}
+                    send(caller, *answer(str(header.get("kind")), config, arrays))
+                except OSError as error:
+                    print(f"a caller went away: {type(error).__name__}", flush=True)
 
 
 def _exactly(line: socket.socket, count: int) -> bytearray:

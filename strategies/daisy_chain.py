@@ -39,9 +39,9 @@ class DaisyChain(Strategy):
     too large is set aside (:mod:`fedsmall.algorithm.gate`; ``gate`` false for none is). ``method`` says, of what no
     other argument does, how many models travel and by which route.
 
-    The sites are those that are connected when the run starts. One that is silent, or whose reply fails its check,
-    loses nothing: the model that it was sent goes on at the next communication round. After a run ``sites`` are their
-    names, and ``events`` what did not go as it should.
+    The sites are those that are connected when the run starts. The model sent to one that is silent, or whose reply
+    fails its check, goes on at the next communication round. After a run ``sites`` are their names, and ``events`` what
+    did not go as it should.
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -159,7 +159,7 @@ class DaisyChain(Strategy):
 
         def announced() -> Iterator[Contact]:
             for number, contact in enumerate(contacts, start=1):  # the strategy adds words of its own, FedProx's mu
-                words = own_config(self.combiner, to_record(commons.models[0]), config, len(trainer.names))
+                words = own_config(self.combiner, commons.models[0], config, len(trainer.names))
                 trainer.words = {**words, "server-round": number}
                 yield contact
 
@@ -206,8 +206,8 @@ def Averaging(
 ) -> DaisyChain:
     """FedAvg with the aggregator as a part: unweighted by default, float64 inside, blind to arrival order.
 
-    Other than Flower's FedAvg it keeps every dtype, carries integer buffers, and sets a bad reply aside instead of
-    ending the run. Source: McMahan et al. 2017.
+    Other than Flower's it keeps every dtype, carries integer buffers, and sets a bad reply aside. Source: McMahan et
+    al. 2017.
     """
     return _every_contact(Aggregate(aggregator, options, seed), seed=seed, weighted=weighted)
 
@@ -220,8 +220,8 @@ def RadonMachine(*, seed: int = 0) -> DaisyChain:
 def SCAFFOLD(*, lr: float = 1.0) -> DaisyChain:
     """Control variates correct the drift of local training (Karimireddy et al. 2020, Algorithm 1, option II).
 
-    The sites send their controls, as fedsmall's own clients do under a plan of this method; no other strategy here that
-    has a half at the sites starts without such a plan either.
+    The sites send their controls, as fedsmall's own clients do under a plan of this method, without which it does not
+    start.
     """
     return _every_contact(ServerStep("scaffold", options={"lr": lr}))
 
@@ -240,7 +240,7 @@ def RepTreeFL(tree: Tree | None = None, aggregator: str = "mean", *, seed: int =
     """Sites train trees of replicas, and the server averages the anchors (Ghilea & Rekik, Algorithm 1).
 
     With ``tree.fold_at = "site"`` one model leaves a site; with "server" the replicas' models come beside the anchor's,
-    and folding them here gives the same common model to the bit.
+    and folding them here gives the same bits.
     """
     anchors = Aggregate(aggregator, seed=seed)
     anchors.half_of = FoldTrees.half_of

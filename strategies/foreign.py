@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, FedAvg, Strategy
 
@@ -111,26 +111,24 @@ def _quietly() -> Iterator[None]:
 @contextmanager
 def _without_metrics(strategy: Strategy) -> Iterator[None]:
     """Replace the strategy's metrics function, which finds no metrics in our models."""
-    if not isinstance(strategy, FedAvg):
-        yield
-        return
-    function = strategy.train_metrics_aggr_fn
-    strategy.train_metrics_aggr_fn = lambda contents, key: MetricRecord()
+    function: Any = getattr(strategy, "train_metrics_aggr_fn", None)
+    if isinstance(strategy, FedAvg):
+        strategy.train_metrics_aggr_fn = lambda contents, key: MetricRecord()
     try:
         yield
     finally:
-        strategy.train_metrics_aggr_fn = function
+        if isinstance(strategy, FedAvg):
+            strategy.train_metrics_aggr_fn = function
 
 
 def _replies(strategy: Strategy, updates: Updates) -> list[Message]:
     weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
-    key = count_key(strategy)
     replies = []
     for row, weight in enumerate(weights):
-        order = Message(RecordDict(), row + 1, MessageType.TRAIN)
         model = parameters_of({name: stack[row] for name, stack in updates.stack.items()})
-        content = RecordDict({MODEL: to_record(model), METRICS: MetricRecord({key: float(weight)})})
-        replies.append(Message(content, reply_to=order))
+        metrics = MetricRecord({count_key(strategy): float(weight)})
+        content = RecordDict({MODEL: to_record(model), METRICS: metrics})
+        replies.append(Message(content, reply_to=Message(RecordDict(), row + 1, MessageType.TRAIN)))
     return replies
 
 
@@ -150,31 +148,16 @@ class _NoSites(Grid):
             )
         return list(self._nodes)
 
-    @property
-    def run(self) -> Any:
+    def _never(self, *args: Any, **options: Any) -> Any:
         raise NotImplementedError
 
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Any) -> list[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Any) -> list[Message]:
-        raise NotImplementedError
-
-    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-        raise NotImplementedError
+    run = property(_never)
+    set_run = create_message = push_messages = pull_messages = send_and_receive = _never
 
 
-def own_config(combiner: Combiner, common: ArrayRecord | None, config: ConfigRecord, sites: int) -> ConfigRecord:
+def own_config(combiner: Combiner, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
     """The config of an order, with what a Flower strategy adds to it (FedProx's mu)."""
-    if isinstance(combiner, FlowerCombiner) and common is not None:
-        return combiner.config(to_arrays(common), config, sites)
-    return config
+    return combiner.config(common, config, sites) if isinstance(combiner, FlowerCombiner) else config
 
 
 def count_of(reply: Message, key: str) -> Any:

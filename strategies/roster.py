@@ -23,8 +23,7 @@ class Roster:
     """The sites that have answered the roll call, by name, with their ``answers``, ``samples`` and ``events``.
 
     ``samples`` are the counts of when a site was first met. A refusal enrols nobody: ``refused`` holds its reason by
-    node, which is asked again at the next call. Node ids change when a program restarts without node authentication;
-    names do not.
+    node, which is asked again. Node ids change when a program restarts without node authentication; names do not.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -57,7 +56,8 @@ class Roster:
         A node that says no name is known by its registered one, or by its id as text. Raises PlanError when two nodes
         give one name.
         """
-        asked = [_query(node, config) for node in self._newcomers(grid)]
+        content = RecordDict({CONFIG: ConfigRecord(config)})
+        asked = [Message(content, node, MessageType.QUERY) for node in self._newcomers(grid)]
         if not asked:
             return
         replies = list(grid.send_and_receive(asked, timeout=timeout))
@@ -71,7 +71,7 @@ class Roster:
             if reply.has_error():
                 self.refused[node] = reply.error.reason or "no reason given"
             else:
-                answers.setdefault(node, _answer(reply))
+                answers.setdefault(node, dict(reply.content.config_records.get(CONFIG, {})))
         self._enter(grid, answers)
 
     def list_unasked(self, grid: Grid) -> None:
@@ -117,16 +117,6 @@ def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
         since = since if connected == before else time.monotonic()
         time.sleep(POLL_S)
     return connected
-
-
-def _query(node: int, config: dict[str, Any]) -> Message:
-    return Message(RecordDict({CONFIG: ConfigRecord(config)}), node, MessageType.QUERY)
-
-
-def _answer(reply: Message) -> dict[str, Any]:
-    if CONFIG not in reply.content.config_records:
-        return {}
-    return dict(reply.content.config_records[CONFIG])
 
 
 def _registered_names(grid: Grid) -> dict[int, str]:

@@ -1,10 +1,8 @@
 """A plan that cannot end well is refused before a site trains: features that do not go together, tasks and numbers."""
 
-import numpy as np
-
 from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.aggregation.server_optimizers import CORRECTIONS
+from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
@@ -42,7 +40,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
         check_stop(plan)
     _check_task(plan, task)
     if plan.recipe.augment is not None:
-        check_augment(plan, task, halves(plan, task).body is not None)
+        check_augment(task, halves(plan, task).body is not None)
     if method.distil:
         check_distil(plan, task.loss)
     if plan.privacy.is_patient_level:
@@ -122,7 +120,7 @@ def leaving_contacts(plan: Plan) -> int:
 def parameter_count(plan: Plan, task: Task) -> int:
     """How many float parameters the plan's model has for this task."""
     model = initial_model(plan, task)
-    return sum(a.size for name, a in model.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name))
+    return sum(model[name].size for name in parameters_of(model))
 
 
 def _check_task(plan: Plan, task: Task) -> None:

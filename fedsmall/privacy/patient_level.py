@@ -3,26 +3,22 @@
 The unit is a patient: whoever sees every model that a site sent, and knows all its other patients, could hardly tell
 whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a sample (where a patient
 has several samples, of each sample and not of the patient). The number of a site's samples is not hidden: it decides
-``rate`` and the noise, as in every implementation that we know, and can be estimated from the noise.
+``rate`` and the noise, and can be estimated from the noise.
 
 DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently of all
 others and of all other steps; each one's gradient is clipped; noise is added to the sum; the sum is divided by the
-lot's *expected* size, which is public, never by the size that came or by the site's number of samples. Epochs that are
-shuffled and cut are not such lots, and accounting for them as if they were is an error (Chua et al. 2024).
+lot's *expected* size, which is public. Epochs that are shuffled and cut are not such lots, and accounting for them as
+if they were is an error (Chua et al. 2024).
 
 Local steps are charged, not contacts. A model that hops, an average, momentum, Adam's moments that travel, a proximal
 term, SCAFFOLD's and FedDyn's corrections are computed from noised gradients: post-processing, at no cost. No
-amplification by the chain is claimed. The server cannot weaken a site's promise: from ``epsilon`` a site finds the
-noise for its own number of samples, which it does not tell.
-
-Where a ``fraction`` of the sites takes part, or fewer ``models`` travel than there are sites, a site counts the steps
-of the contacts for which a model is with it, an exact number, as the draw is public (a named stream of the plan's
-seed); no amplification by it is claimed.
+amplification by the chain is claimed, nor by who takes part: a site counts the steps of the contacts for which a model
+is with it. The server cannot weaken a site's promise: from ``epsilon`` a site finds the noise for its own number of
+samples, which it does not tell.
 
 The accountant is that of privacy loss distributions of Google's dp-accounting, an upper bound that is tighter than the
-Renyi accountant's by a tenth to a fifth.
-
-Lots and noise are drawn from named streams in a simulation, from the operating system at a real site.
+Renyi accountant's by a tenth to a fifth. Lots and noise are drawn from named streams in a simulation, from the
+operating system at a real site.
 """
 
 import math

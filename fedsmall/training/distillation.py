@@ -1,8 +1,7 @@
 """One model out of several that answer together: sites train it on their answers to perturbed rows of their own.
 
-Sites learn from these answers as from labels, in the ordinary loop; no public rows are needed. Source: Hinton, Vinyals
-& Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et al. 2018, "mixup", inside
-a site.
+Source: Hinton, Vinyals & Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et
+al. 2018, "mixup", inside a site.
 """
 
 from collections.abc import Callable

@@ -121,8 +121,8 @@ Close = Callable[[Tensor, Variables, Method], tuple[Variables, Variables]]
 class Rule(NamedTuple):
     """(gradient, parameter) -> gradient; and at the end of a contact, what is remembered and what is sent."""
 
-    pull: Pull
-    close: Close
+    pull: Pull = lambda gradient, parameter, variables, method: gradient
+    close: Close = lambda parameter, variables, method: ({}, {})
     remembers: tuple[str, ...] = ()
 
 
@@ -167,24 +167,14 @@ def close_feddyn(parameter: Tensor, variables: Variables, method: Method) -> tup
     return {"history": variables["history"] - pull}, {}
 
 
-def _as_it_is(gradient: Tensor, parameter: Tensor, variables: Variables, method: Method) -> Tensor:
-    return gradient
-
-
-def _nothing(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
-    return {}, {}
-
-
-GRADIENT = "gradient"  # the word for the gradient at the common model, where a rule remembers it
+GRADIENT = "gradient"  # the word for the gradient at the global model, where a rule remembers it
 
 RULES: dict[str, Rule] = {
-    "none": Rule(_as_it_is, _nothing),
-    "proximal": Rule(proximal, _nothing, remembers=("reference",)),
-    "scaffold": Rule(scaffold, close_scaffold, remembers=("reference", "control", "server")),
-    "scaffold, option I": Rule(
-        scaffold, close_scaffold_by_gradient, remembers=("reference", "control", "server", GRADIENT)
-    ),
-    "feddyn": Rule(feddyn, close_feddyn, remembers=("reference", "history")),
+    "none": Rule(),
+    "proximal": Rule(proximal, remembers=("reference",)),
+    "scaffold": Rule(scaffold, close_scaffold, ("reference", "control", "server")),
+    "scaffold, option I": Rule(scaffold, close_scaffold_by_gradient, ("reference", "control", "server", GRADIENT)),
+    "feddyn": Rule(feddyn, close_feddyn, ("reference", "history")),
 }
 
 
@@ -224,8 +214,7 @@ def _variables(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Variable
 class SiteMemory:
     """The memory of all sites of a cohort, {name: (sites, ...)}, and how training reads and writes it.
 
-    Names are those of :mod:`fedsmall.training.optimizers`, and of :mod:`fedsmall.training.optimizers` where the
-    optimizer state stays at the site. ``saved`` is what :meth:`arrays` gave earlier; empty at the start of a run.
+    ``saved`` is what :meth:`arrays` gave earlier; empty at the start of a run.
     """
 
     def __init__(self, plan: Plan, parameters: Tensors, sites: int, saved: Mapping[str, np.ndarray] | None) -> None:
@@ -253,7 +242,7 @@ class SiteMemory:
         common: Sequence[bool] | np.ndarray | None,
         rule: Mapping[str, np.ndarray] | None,
     ) -> None:
-        """Take note, before training, of the common models among the rows and of what the server sends for the rule."""
+        """Take note, before training, of the global models among the rows and of what the server sends for the rule."""
         if not self._rule.remembers:
             return
         rows = np.flatnonzero(np.zeros(len(sites), bool) if common is None else np.asarray(common))
@@ -293,7 +282,7 @@ class SiteMemory:
             rate[index_of(sites, rate)] += torch.from_numpy(rates).to(rate)
 
     def close(self, sites: np.ndarray, parameters: Tensors) -> Tensors:
-        """End the stretch since the last common model; returns what the rule sends to the server, a row per model."""
+        """End the stretch since the last global model; returns what the rule sends to the server, a row per model."""
         if not self._rule.remembers:
             return {}
         remembered, sent = close_stretch(parameters, self.variables(sites), self._method)

@@ -66,8 +66,8 @@ class Rows:
 class Stack:
     """The state of K models, row k of every tensor being model k.
 
-    ``names`` are the names of a model's arrays in the order of torch's ``state_dict``; each is in ``parameters`` or in
-    ``buffers``. ``optimizer`` holds the state that travels ("momentum/0.weight", "step").
+    ``names`` are a model's arrays in the order of torch's ``state_dict``; each is in ``parameters`` or in ``buffers``.
+    ``optimizer`` holds the state that travels ("momentum/0.weight", "step").
     """
 
     names: tuple[str, ...]

@@ -1,8 +1,8 @@
 """The ServerApp of real sites: a run from its sheet, through a journal, to its outcome.
 
 A run's folder holds ``sheet.json``, ``journal/``, ``log.jsonl`` (every order and answer, chained), ``progress.json``,
-and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run that is started
-again goes on from its journal. The app is :mod:`fedsmall.sim.consortium.server_app`.
+and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. The app is
+:mod:`fedsmall.sim.consortium.server_app`.
 """
 
 import contextlib
@@ -81,10 +81,10 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
 
 
 def _sheet_in(folder: Path) -> Sheet:
-    if kind := kind_of_run(folder):
-        sheet: Sheet = load_extension(SCENARIOS, kind).Sheet.model_validate_json((folder / f"{kind}.json").read_text())
-        return sheet
-    return RunSheet.model_validate_json((folder / "sheet.json").read_text())
+    kind = kind_of_run(folder)
+    model = load_extension(SCENARIOS, kind).Sheet if kind else RunSheet
+    sheet: Sheet = model.model_validate_json((folder / f"{kind or 'sheet'}.json").read_text())
+    return sheet
 
 
 def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
@@ -166,10 +166,9 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
 def write_outcome(
     folder: Path, plan: Plan, outcome: Outcome, met: Mapping[str, Any] | None = None, finish: Finish | None = None
 ) -> None:
-    """Write the common model (safetensors) and the results (JSON), each whole or not at all.
+    """Write the common model (safetensors) and the results (JSON), each whole or not at all; ``finish`` writes more.
 
-    ``met`` is what the sites said of themselves, ``finish`` writes more. The outcome comes last: it marks the run as
-    finished.
+    ``met`` is what the sites said of themselves. The outcome comes last: it marks the run as finished.
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = {"plan": json.loads(plan.model_dump_json()), **outcome.words(), **(met or {})}

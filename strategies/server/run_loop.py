@@ -22,13 +22,13 @@ class Evaluation:
     """The metrics of a run's models after round ``t``.
 
     ``common`` are those of the common model, None where there is none. ``sites`` are those of the sites' own models
-    after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's. ``extra`` holds
+    after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's; ``extra`` holds
     the same two for further test sets by name. ``kept``, at the end of a run with ``keep_last``, is of each site's
     recent models together, and under "held_out" on the site's own held-out samples. ``spread`` is how far the members
-    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`). ``validation`` is what to expect at an unseen
+    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), ``validation`` what to expect at an unseen
     hospital, with routes. ``told`` is what real sites add, by site: the number of "samples", "sums"
-    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples
-    (:func:`fedsmall.evaluation.stopping.loss_of`), by which a run ends early.
+    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples, by
+    which a run ends early.
     """
 
     t: int
@@ -47,8 +47,8 @@ class Outcome:
     """A run's results so far. ``model`` is the last common one; ``stopped`` where the run was cut short.
 
     ``seconds`` is the wall time of the rounds alone, ``bytes_between`` the traffic between servers of regions,
-    ``chosen`` the round of ``model`` where the plan's ``stop`` keeps the best. ``averaged`` says of every optional
-    average how many models it took and whether these were all, ``sent_by`` the bytes sent by then.
+    ``chosen`` the round of ``model`` where ``stop`` keeps the best. ``averaged`` says of every optional average how
+    many models it took and whether these were all, ``sent_by`` the bytes sent by then.
     """
 
     model: Arrays | None = None
@@ -183,9 +183,8 @@ class KeptRun:
     journal: Journal | None
 
     def restore(self) -> int:
-        """Go back to the last saved state; returns the number of contacts done.
-
-        Raises PlanError where an earlier release has written it.
+        """Go back to the last saved state; returns the number of contacts done, or PlanError for an earlier release's
+        journal.
         """
         latest = self.journal.latest() if self.journal else None
         if latest is None:
@@ -244,7 +243,7 @@ def run_rounds(
 
     ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
     evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a
-    region's line to the others (:class:`~fedsmall.algorithm.travellers.Region`).
+    region's line to the others (:class:`~fedsmall.algorithm.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)

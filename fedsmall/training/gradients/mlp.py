@@ -193,10 +193,7 @@ class ClippedMlp:
 
 
 class ClippedOneByOne:
-    """Any model without BatchNorm, by another path: every sample is a model with a batch of one.
-
-    A model's samples go together, in parts of the inner path's own size.
-    """
+    """Any model without BatchNorm, by another path: every sample is a model with a batch of one."""
 
     pads = True
     chunk: int | None = None
@@ -232,7 +229,8 @@ class ClippedOneByOne:
             given, gradients = self._inner(copies, held, alone)
             outputs.append(given[:, 0])
             squares = torch.stack([_squares(gradient.flatten(1)) for gradient in gradients.values()]).sum(0)
-            share = _shares(squares, self._clip, batch._replace(weight=_of(batch.weight, row, part)))
+            weight = None if batch.weight is None else batch.weight[row, part]
+            share = _shares(squares, self._clip, batch._replace(weight=weight))
             for name, gradient in gradients.items():
                 total[name] += torch.tensordot(share, gradient, 1)
         return torch.cat(outputs), total
@@ -244,12 +242,7 @@ def clipped(inner: Gradients, clip: float) -> Gradients:
 
 
 def _squares(x: Tensor) -> Tensor:
-    squares: Tensor = torch.linalg.vecdot(x, x)
-    return squares
-
-
-def _of(weight: Tensor | None, row: int, part: slice) -> Tensor | None:
-    return None if weight is None else weight[row, part]
+    return torch.linalg.vecdot(x, x)  # type: ignore[no-any-return]
 
 
 def _shares(squares: Tensor, clip: float, batch: Batch) -> Tensor:
