@@ -64,9 +64,8 @@ def patients_behind(metric: str, labels: np.ndarray) -> int:
 def _worth(metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str) -> dict[str, float]:
     y = predictions["labels"]
     if "survival" in predictions:
-        ways = {"c_index": survival.concordance, "ibs": survival.integrated_brier}
-        seen = (predictions["survival"][None], predictions["cuts"][0], *y.T)
-        return {name: float(way(*seen)[0]) for name, way in ways.items() if name in metrics}
+        worth = survival.metrics_of(metrics, predictions["survival"][None], predictions["cuts"][0], *y.T)
+        return {name: float(value[0]) for name, value in worth.items()}
     if "probabilities" in predictions:
         outputs, loss = np.log(np.maximum(predictions["probabilities"], SMALLEST)), "cross_entropy"
     elif "label_probabilities" in predictions:
@@ -90,10 +89,6 @@ def constant_beside(predictions: Mapping[str, np.ndarray], loss: str = "mse") ->
     else:
         middle = {"predictions": np.broadcast_to(np.median(y, axis=0) if loss == "l1" else y.mean(axis=0), y.shape)}
     return {**predictions, **middle}
-
-
-def _metric_value(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
-    return evaluate(outputs, y, task).get(metric, float("nan")) if metric in known else float("nan")
 
 
 def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: int | None) -> float | None:

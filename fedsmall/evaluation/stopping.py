@@ -64,8 +64,7 @@ def looks(plan: Plan) -> frozenset[int]:
 
 def best_round(evaluations: Sequence[Judged]) -> int | None:
     """The round of the lowest loss, the earlier of equal ones; None before there is any."""
-    losses = [(evaluation.stop["loss"], evaluation.t) for evaluation in evaluations if evaluation.stop]
-    return min(losses)[1] if losses else None
+    return min(((judged.stop["loss"], judged.t) for judged in evaluations if judged.stop), default=(0.0, None))[1]
 
 
 def has_run_dry(plan: Plan, evaluations: Sequence[Judged]) -> bool:
