@@ -68,7 +68,7 @@ def federation_from_arrays(
     name.
     """
     from fedsmall.data.sources.arrays import TEST, given_samples, is_table, pool_of_arrays, tables_of, with_outcome
-    from fedsmall.data.sources.patients import patients_listed
+    from fedsmall.data.sources.labels import patients_listed
 
     options = {"name": plan.task} if isinstance(plan.task, str) else {"name": "arrays", **plan.task}
     given = given_samples(sites, test)

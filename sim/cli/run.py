@@ -3,7 +3,6 @@
 import time
 import tomllib
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -173,10 +172,8 @@ def tasks() -> None:
     from fedsmall.planning.tasks import TASKS
 
     table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, place in TASKS.items():
-        module, _, function = place.partition(":")
-        about = str(getattr(import_module(module), function).__doc__).partition("\n")[0]
-        table.add_row(f"[bold]{name}[/bold]", about)
+    for name, read in TASKS.items():
+        table.add_row(f"[bold]{name}[/bold]", str(read.__doc__).partition("\n")[0])
     console.print(table)
     console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
     console.print("docs/data.md shows each.", markup=False)
