@@ -21,18 +21,19 @@ from fedsmall.data.outcomes import (
     Survival,
 )
 from fedsmall.data.preparation import Columns, need
-from fedsmall.data.sources.classes import (
+from fedsmall.data.sources.files import at_site, locate, site_files
+from fedsmall.data.sources.labels import (
     MOST_CLASSES,
     Classes,
     as_classes,
+    check_no_feature,
     check_sites,
     check_spelling,
     class_names,
     lone_classes,
+    patients_of,
     read_classes,
 )
-from fedsmall.data.sources.files import at_site, locate, site_files
-from fedsmall.data.sources.patients import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.splits import classes_of
 from fedsmall.data.subgroups import of_table, read_subgroups
