@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.clients.hospital import HospitalClient, keyed_entropy
+from fedsmall.clients.hospital import HospitalClient, key_for
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import SiteRequest
@@ -16,6 +16,7 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
 from fedsmall.planning.validation import leaving_contacts
+from fedsmall.privacy.discrete_gaussian import keyed_words
 from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
@@ -109,10 +110,10 @@ def blur_update(
             "patients here could be read from the update, and the policy says to send none such (when_read); take "
             "larger batches, or write privacy = {blur = 1} under the method"
         )
-    kappa, now, rng = FIRST / 2, sent, np.random.default_rng(keyed_entropy(key, sent))
+    kappa, now, noise = FIRST / 2, sent, keyed_words(key_for(key, sent))
     while left > most and kappa < LAST:
         kappa *= 2
-        now = sent | join(**{MODEL: privatise_one(model, start, Privacy(blur=kappa), rng)})
+        now = sent | join(**{MODEL: privatise_one(model, start, Privacy(blur=kappa), noise)})
         left = patients_read(received, now, plan, patients, steps)
     if left > most:
         raise PolicyError(

@@ -9,7 +9,7 @@ from fedsmall.codec.codes import difference
 from fedsmall.codec.parcels import pack_stack
 from fedsmall.codec.top import Known, cut
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise
+from fedsmall.privacy.site_level import noise_for_contact, privatise
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state
 from fedsmall.wire import CARRIED, MODEL, Arrays
 
@@ -96,5 +96,5 @@ def _put(tensors: Tensors, arrays: Arrays) -> None:
 def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
     """Clip and noise, or blur, in place, what leaves the named sites; ``received`` are the models as they came."""
     if plan.privacy.at_contacts:
-        rngs = [noise_rng(plan.seed, name, t) for name in names]
+        rngs = [noise_for_contact(plan.seed, name, t) for name in names]
         _put(stack.state, privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), plan.privacy, rngs))
