@@ -24,7 +24,7 @@ from fedsmall.sealing import tallies
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealed_models import SealedModels, Tally
+from fedsmall.strategies.sealed_models import HelpError, SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import Moment, folds_of
 from fedsmall.wire import Arrays
@@ -254,8 +254,10 @@ class HiddenJudges:
             config = ConfigRecord({**content.config_records[wire.CONFIG], **words})
             contents[site] = RecordDict({**content, wire.CONFIG: config})
         of = tallies.UNSEEN if unseen else tallies.JUDGED
-        tally = self.sealed.open_sum_or_note(t, of, kind_of(question), contents)
-        if tally is None:
+        try:
+            tally = self.sealed.open_sum(t, of, kind_of(question), contents)
+        except HelpError as error:
+            self.sealed.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
             return {}
         answers = {} if unseen else self._charged(tally, t)
         shapes = tallies.unseen_shapes(self.sealed.plan, task) if unseen else tallies.judged_shapes(task)
