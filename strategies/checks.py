@@ -273,7 +273,7 @@ def accept_replies(
     for site, reply in good.items():
         if kappa := reply.content.metric_records[METRICS].get(BLURRED):
             note(site, "blurred", f"patients could be read from its update: it added noise {kappa:g} times as large")
-    for site in sorted(set(sites.values()) - set(answered)):
+    for site in sorted({site for _, site in orders} - set(answered)):  # an order that was never sent has no id
         note(site, "silent", "no answer before the deadline")
     return good, spoilt
 

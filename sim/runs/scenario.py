@@ -54,6 +54,7 @@ class Scenario(Frozen):
     threshold: Threshold = None
     folds: Annotated[int, Field(ge=2)] | None = None
     test: Test = None
+    without: tuple[str, ...] = ()
     stop: EarlyStop | None = None
     engine: str | None = None
     device: Device = "cpu"
@@ -181,7 +182,7 @@ def _keys_beside(error: ValidationError) -> list[str]:
     return list(Recipe.model_fields if in_recipe else Scenario.model_fields)
 
 
-def as_toml(scenario: Scenario) -> bytes:
+def as_toml(scenario: Frozen) -> bytes:
     """A scenario as a file that :func:`load` reads; what is as by default is left out."""
     return tomli_w.dumps(scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)).encode()
 
