@@ -34,7 +34,6 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest
 from fedsmall.clients.telling import may_be_last
 from fedsmall.codec.parcels import own_parcel, pack, parcel
-from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.exact import WORDS, to_words
@@ -56,11 +55,10 @@ MOST_WORDS = 1 << 24  # of a tally
 class SealedTask:
     """One sealed order at a site, whose store is ``session``; ``of`` names a sum of something else than models."""
 
-    def __init__(
-        self, session: SealedSession, order: Order, task: Task, config: Mapping[str, Any], of: str = ""
-    ) -> None:
-        self.store, self.plan, self.task, self.config = session.store, session.plan, task, config
-        self.t, self.order, self.of, self.site = int(config[ROUND]), order, of, session.store.site
+    def __init__(self, session: SealedSession, order: Order, request: SiteRequest, of: str) -> None:
+        self.store, self.plan = session.store, session.plan
+        self.task, self.config = request.raw.task, request.config
+        self.t, self.order, self.of, self.site = int(self.config[ROUND]), order, of, session.store.site
         self.mailbox, self.routes, self.transcript = session.mailbox, session.routes, session.transcript
         self._starts = session.starts
         self._see_average()
@@ -139,9 +137,8 @@ class SealedTask:
         in_time = since < by.t < self.t if kind == terms.TRAVELLER else by.t == since
         if not in_time or self.routes.traveller(by.t, by.site) != self.routes.traveller(self.t, self.site):
             raise LetterError(f"a letter of {by.site} from round {by.t} is not of the traveller that comes here now")
-        held = arrays_in(
-            self.mailbox.open(kind, by.t, by.site, self.transcript.before(by.t), letter.tobytes()), by.site
-        )
+        content = self.mailbox.open(kind, by.t, by.site, self.transcript.before(by.t), letter.tobytes())
+        held = arrays_in(content, by.site)
         coded = held if kind == terms.TRAVELLER else join(**{CARRIED: held})
         return in_full(self.plan, coded, self._initial(0), by.site), by.site
 
@@ -233,11 +230,8 @@ class SealedTask:
     @property
     def _since(self) -> str:
         """The digest of what this site has seen of the run when it answers."""
-        return (
-            self.transcript.at[self.routes.last_average(self.t, through=True)]
-            if self.of
-            else self.transcript.before(self.t)
-        )
+        t = self.routes.last_average(self.t, through=True)
+        return self.transcript.at[t] if self.of else self.transcript.before(self.t)
 
     def _write_letter(self, kind: str, to: str, content: bytes) -> np.ndarray:
         return np.frombuffer(self.mailbox.write(kind, self.t, to, self._since, content), np.uint8)
@@ -419,7 +413,7 @@ class Letters:
         store, words = self.key_store(order.config), order_in(order.config)
         if self._session is None or not self._session.is_for(store, order.plan, words):
             self._session = store.open(order.plan, words)
-        return SealedTask(self._session, words, order.raw.task, order.config, of)
+        return SealedTask(self._session, words, order, of)
 
     def key_store(self, config: Mapping[str, Any]) -> KeyStore:
         """This site's letters of a message's run."""

@@ -56,31 +56,6 @@ class Summand(NamedTuple):
         return {OWN_NUMBERS: self.masked, TOLD: np.array([self.examples, self.steps]), **self.letters}
 
 
-class Pending:
-    """The summands of one round, by group, in ``folder``; nowhere where that is None."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.path = None if folder is None else folder / FILE
-
-    def settle_summands(self, t: int, group: int | str, received: dict[str, Summand]) -> dict[str, Summand]:
-        """The summands of a round and group (a name, for a tally): those written down before, else those ``received``.
-
-        Raises PlanError where the file is damaged: other sites could be asked for than before.
-        """
-        if self.path is None:
-            return received
-        try:
-            kept = load(self.path.read_bytes()) if self.path.exists() else {}
-        except SafetensorError:
-            raise PlanError(f"{FILE} in the run's folder is damaged; put a copy back, or start a new run") from None
-        kept = {name: array for name, array in kept.items() if name.startswith(f"{t}.")}
-        if before := parts(kept).get(f"{t}.{group}"):
-            return _read(before)
-        flat = {f"{site}|{name}": a for site, summand in received.items() for name, a in summand.arrays().items()}
-        write(self.path, save(kept | join(**{f"{t}.{group}": flat})), flush=True)
-        return received
-
-
 def _read(flat: Arrays) -> dict[str, Summand]:
     of_sites: dict[str, Arrays] = {}
     for key, array in sorted(flat.items()):
@@ -133,7 +108,8 @@ class SealedModels(Form):
         super().__init__(plan)
         self.roster, self.grid, self.transcript, self._drawn = roster, grid, begun, dict(nonces)
         self._said = plan.model_dump_json(exclude_defaults=True)
-        self.routes, self.pending = RoutingTable(plan, tuple(sorted(sites))), Pending(folder)
+        self.routes = RoutingTable(plan, tuple(sorted(sites)))
+        self._summands_file = None if folder is None else folder / FILE
         self.average: Average | None = None
         self._letters: dict[int, Letter] = {}  # by row
         self._came: dict[int, Letter] = {}  # in this exchange, until it is known what is used
@@ -282,7 +258,7 @@ class SealedModels(Form):
                 f"{len(masked)} sites have sent models for the average of round {t}, and a sum of fewer than {LEAST} "
                 "is opened by nobody. `fedsmall resume` asks again when more are there"
             )
-        summed = self.pending.settle_summands(t, group, masked) if masked else {}
+        summed = self._settle_summands(t, group, masked) if masked else {}
         for site in sorted(set(masked) - set(summed)):
             self.note(t, site, "set aside", "the sum of this round was asked for without it before")
         examples, steps = (
@@ -290,6 +266,25 @@ class SealedModels(Form):
         )
         total = self._open(t, group, summed) if summed else None
         return Summed(sites=tuple(summed), examples=examples, steps=steps, total=total)
+
+    def _settle_summands(self, t: int, group: int | str, received: dict[str, Summand]) -> dict[str, Summand]:
+        """The summands of a round and group (a name, for a tally): those written down before, else those ``received``.
+
+        Raises PlanError where the file is damaged: other sites could be asked for than before.
+        """
+        file = self._summands_file
+        if file is None:
+            return received
+        try:
+            kept = load(file.read_bytes()) if file.exists() else {}
+        except SafetensorError:
+            raise PlanError(f"{FILE} in the run's folder is damaged; put a copy back, or start a new run") from None
+        kept = {name: array for name, array in kept.items() if name.startswith(f"{t}.")}
+        if before := parts(kept).get(f"{t}.{group}"):
+            return _read(before)
+        flat = {f"{site}|{name}": a for site, summand in received.items() for name, a in summand.arrays().items()}
+        write(file, save(kept | join(**{f"{t}.{group}": flat})), flush=True)
+        return received
 
     def _open(self, t: int, group: int, summands: Mapping[str, Summand], of: str = "") -> np.ndarray:
         """The sum of masked summands, (numbers,) uint64, by the helpers' streams. HelpError where one is silent."""
@@ -330,7 +325,7 @@ class SealedModels(Form):
             del summands[site]
         if len(summands) < LEAST:
             raise HelpError(f"{len(summands)} sites tell, and a sum of fewer than {LEAST} is opened by nobody")
-        summed = self.pending.settle_summands(t, of, summands)
+        summed = self._settle_summands(t, of, summands)
         values = from_words(self._open(t, 0, summed, of))
         said = {site: reply.content.metric_records for site, reply in replies.items() if site in summands}
         metrics = {site: dict(records.get(METRICS, {})) for site, records in said.items()}

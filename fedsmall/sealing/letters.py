@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hpke
@@ -56,11 +56,9 @@ class Announcement(Frozen):
         """Raise LetterError unless this is of the site's known identity, and of this run."""
         if identities.get(self.site) != self.identity:
             raise LetterError(f"{self.site} announces another identity than the one that is known here")
+        said = canon(VERSION, "announce", run, self.site, self.sealing, self.commitment)
         try:
-            key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.identity))
-            key.verify(
-                bytes.fromhex(self.signature), canon(VERSION, "announce", run, self.site, self.sealing, self.commitment)
-            )
+            _verify(self.identity, bytes.fromhex(self.signature), said)
             public(self.sealing)
         except (InvalidSignature, ValueError):
             raise LetterError(f"what {self.site} announces is not signed by its identity for this run") from None
@@ -73,9 +71,7 @@ class Transcript:
         self.at = dict(at)
 
     @classmethod
-    def start(
-        cls, run: str, roll: str, announced: Mapping[str, Announcement], nonces: Mapping[str, str]
-    ) -> "Transcript":
+    def start(cls, run: str, roll: str, announced: Mapping[str, Announcement], nonces: Mapping[str, str]) -> Self:
         """The transcript of a run of these sites: their identities (the digest ``roll``), keys and drawn parts."""
         keys = [[site, announced[site].sealing, announced[site].commitment] for site in sorted(announced)]
         return cls({0: digest("run", run, roll, keys, sorted(nonces.items()))})
@@ -104,14 +100,9 @@ class Mailbox:
 
     def open(self, kind: str, t: int, sender: str, transcript: str, letter: bytes) -> bytes:
         """What a letter holds. Raises LetterError that names the sender where it is not the letter it should be."""
-        info, signature, box = (
-            self._bound(kind, t, sender, self.site, transcript),
-            letter[:SIGNATURE],
-            letter[SIGNATURE:],
-        )
+        info, box = self._bound(kind, t, sender, self.site, transcript), letter[SIGNATURE:]
         try:
-            key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self._others[sender].identity))
-            key.verify(signature, signed(info, box))
+            _verify(self._others[sender].identity, letter[:SIGNATURE], signed(info, box))
             return SUITE.decrypt(box, self._sealing, info)
         except (InvalidSignature, InvalidTag, ValueError):
             raise LetterError(
@@ -128,6 +119,10 @@ class Mailbox:
 def after(before: str, t: int, commons: Sequence[str]) -> str:
     """The digest of a transcript after the average of round ``t`` has made the ``commons``, by their digests."""
     return digest("average", before, t, list(commons))
+
+
+def _verify(identity: str, signature: bytes, content: bytes) -> None:
+    ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(identity)).verify(signature, content)
 
 
 def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -43,12 +43,7 @@ Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by
 OF_SUMS = ("count", "total", "squares")
 
 
-class Met(NamedTuple):
-    """The sites' agreement: the ``sheet`` with it, their ``task``, and how models are sealed."""
-
-    sheet: RunSheet
-    task: Task
-    sealed: SealedModels | None = None
+Met = tuple[RunSheet, Task, SealedModels | None]  # the sheet with the sites' agreement, and how models are sealed
 
 
 def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
@@ -73,11 +68,11 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
         tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
         answers = sums_before(sealed, tell, task.classes) if tell else {}
         if not answers and not (folder / SCALING_FILE).exists():
-            return Met(sheet, task, sealed)
+            return sheet, task, sealed
     sheet = agree_on_weights(sheet, folder, task, answers)
     scaling = agreed_scaling(roster, folder, answers, of_regions=sheet.is_above)
     sheet, sealed = send_agreement(roster, sheet, grid, folder, scaling)
-    return Met(sheet, task, sealed)
+    return sheet, task, sealed
 
 
 def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
