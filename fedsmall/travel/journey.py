@@ -69,24 +69,20 @@ def move_on(
     groups that are to meet other sites; else every traveller goes to a site drawn for ``contact``.
     """
     method = plan.method
-    everyone = method.everyone(sites)
-    if not before.travels or (everyone and before.action is Action.AGGREGATE and not method.grouped):
+    stays = before.action is Action.AGGREGATE and method.everyone(sites) and not method.grouped
+    if not before.travels or stays:
         return at
     if method.region_count > 1:
         return np.asarray(passage(plan, sites, before.t)[at])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
         return np.asarray((at + 1) % sites)
-    folds = folds_of(plan, samples)
-    if folds is not None:
-        taking_part = draw_sites(plan, sites, contact, samples)
-        route = assign_sites(
-            rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)], folds[taking_part]
-        )
-        return np.asarray(taking_part[route[np.argsort(np.argsort(at))]])
-    route = bijection(plan.travel_seed, before.t, len(at))
-    if everyone:
-        return np.asarray(route[at])
-    return np.asarray(draw_sites(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
+    there, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
+    if folds is None:
+        route = bijection(plan.travel_seed, before.t, len(at))
+    else:
+        rng, routes = rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)]
+        route = assign_sites(rng, routes, folds[there])
+    return np.asarray(there[route[np.argsort(np.argsort(at))]])  # by the ranks of their sites
 
 
 def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
