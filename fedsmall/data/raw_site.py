@@ -176,9 +176,8 @@ def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: 
 def _keep_back(plan: Plan, raw: RawSite) -> RawSite:
     if not plan.kept_back:
         return raw
-    out = splits.keep_back(
-        raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), splits.kin_of(raw.train)
-    )
+    rng = rng_for(plan.seed, "kept back", raw.name)
+    out = splits.keep_back(raw.train.y, plan.kept_back, rng, splits.kin_of(raw.train))
     rest = np.setdiff1d(np.arange(len(raw.train)), out)
     return replace(raw, train=raw.train[rest], kept_back=raw.train[out])
 

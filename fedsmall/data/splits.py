@@ -144,7 +144,7 @@ def fold_split(
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
     With ``sites`` = ``folds`` - 1, as in the papers, site i holds the fold i + 1 places after the tested one, in a
-    circle; else these folds are cut into ``sites`` stratified parts. Groups of ``kin`` stay whole.
+    circle; else these folds are cut into ``sites`` stratified parts.
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")

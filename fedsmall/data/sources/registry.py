@@ -179,8 +179,8 @@ def _check_source(source: Source) -> Source:
     for name in needed[2 + len(source.values) :]:
         if name not in source.options:
             raise PlanError(f"task {source.name!r} needs {name!r}, as in {name} = ...")
-    if source.options.get("loss", "l1") not in LOSSES:
-        raise PlanError(f"There is no loss {source.options['loss']!r}. {nearest(source.options['loss'], list(LOSSES))}")
+    if (loss := source.options.get("loss", "l1")) not in LOSSES:
+        raise PlanError(f"There is no loss {loss!r}. {nearest(loss, list(LOSSES))}")
     return source
 
 
