@@ -19,19 +19,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 from fedsmall.own_code import own_code
 
-TASKS: dict[str, Callable[..., Pool]] = {
-    "breast_cancer": public.breast_cancer,
-    "diabetes": public.diabetes,
-    "diabetes_grades": public.diabetes_grades,
-    "digits": public.digits,
-    "digit_properties": public.digit_properties,
-    "synthetic": public.synthetic,
-    "gbsg2": public.gbsg2,
-    "heart_disease": public.heart_disease,
-    "susy": public.susy,
-    "cifar10": public.cifar10,
-    "mnist": public.mnist,
-}
+TASKS: dict[str, Callable[..., Pool]] = {read.__name__: read for read in public.DATA_SETS}
 KINDS: dict[str, Callable[..., Pool]] = {
     "csv": tables.csv,
     "images": images.images,
