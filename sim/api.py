@@ -91,10 +91,7 @@ class Result:
         return made
 
     def animation(self) -> "Animation":
-        """The models of the main method, or of another, on their way through the sites; a cell of a notebook plays it.
-
-        Raises PlanError where no method of the run lets models travel.
-        """
+        """The models of the main method on their way through the sites, for a cell; PlanError where none travel."""
         drawn = load_extension("fedsmall.pages", "travels").file_of(self.run)
         if drawn is None:
             raise PlanError("no method of this run hands models on, so there is nothing to watch")
@@ -242,10 +239,7 @@ def _png(figure: "Figure") -> bytes:
 
 
 def module(run: Run, plan_run: PlanRun) -> "Module":
-    """The common model of one plan as a torch module in eval mode; PlanError where sites share only a part of one.
-
-    The models of groups are one module that answers for them together.
-    """
+    """The common model of a plan, groups together, as a torch module in eval mode; PlanError for one shared in part."""
     from fedsmall.package.predictor import build
 
     if plan_run.plan.has_own_models:

@@ -1,8 +1,4 @@
-"""The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, with a run's folder at its end.
-
-Flower's clients make the sites' data themselves, by the plan and their partition number; so the common test set is
-here too, and models are evaluated on it. Real hospitals have :mod:`fedsmall.strategies.server.deployment`.
-"""
+"""The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, each of which makes its own data."""
 
 import logging
 import os
@@ -130,10 +126,7 @@ def _worth(metrics: Mapping[str, float]) -> str:
 
 
 def scenario_of(config: Mapping[str, Any], sites: int) -> Scenario:
-    """The scenario that the config names, or that its flat keys describe, for so many sites.
-
-    Raises PlanError for a scenario that cannot be run.
-    """
+    """The scenario that the config names or its flat keys describe, for so many sites; PlanError for a wrong one."""
     if config["scenario"]:
         asked = load(find(Path(str(config["scenario"]))))
         dealt = {"sites": sites} if asked.sites is not None else {}

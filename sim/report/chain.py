@@ -53,10 +53,7 @@ def site_names(run: Run) -> list[str]:
 
 
 def journeys(plan: Plan, sites: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Where each model is after each contact: rounds (contacts,), sites (contacts, models), and rounds of averaging.
-
-    Sites are indices in the order of names. Replays the run's routes, without the waits for silent sites.
-    """
+    """Rounds (contacts,), each model's site after each, an index by name (contacts, models), and rounds of averaging."""
     contacts, places = zip(*journey(plan, sites), strict=True)
     averages = [contact.t for contact in contacts if contact.action is Action.AGGREGATE]
     return np.array([0, *(contact.t for contact in contacts)]), np.array([*places, places[-1]]), averages

@@ -344,10 +344,7 @@ def _steps(groups: Mapping[str, tuple[Pair, Pair]]) -> list[Line]:
 def of_sums(
     together: Mapping[str, Any], contacts: Sequence[Any], names: Sequence[str], look: Style, label: str
 ) -> list[Drawing]:
-    """The ROC curve at the edges of bins, calibration, and seconds of contacts, as far as there are numbers.
-
-    ``names`` are those of classes or labels; the first of two classes has no curve.
-    """
+    """ROC curve, calibration and seconds of contacts, as far as told; ``names`` are those of the curves."""
     drawings = []
     if points := together.get("roc"):
         caption = "ROC curve of all patients together, a point at every edge of the bins in which scores were told."

@@ -1,7 +1,4 @@
-"""What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who could read it.
-
-A fact is stated where it holds, as its template filled with numbers of the run's rows.
-"""
+"""What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who can read it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median_low
@@ -189,10 +186,7 @@ def unseen_heads() -> list[str]:
 
 
 def unseen_rows(run: Run) -> dict[str, list[tuple[str, ...]]]:
-    """By where it is expected, a row of each method that was validated by routes: its metrics over the seeds.
-
-    The last cell has the worst and the best hospital.
-    """
+    """By where it is expected, a row of each validated method: metrics over the seeds, worst and best hospital."""
     rows: dict[str, list[tuple[str, ...]]] = {}
     for label, validations in _rows(run, "validation").items():
         cells = [_over_seeds(name, [fold["metrics"].get(name) for fold in validations]) for name in METRICS]

@@ -1,8 +1,4 @@
-"""A hospital's own page on a run: what left it, what the model is worth on its own patients, its budget and its log.
-
-Made at the hospital from its disk. The page holds no record of a patient, but its curves have a point for each patient
-held out: it is for the hospital.
-"""
+"""A hospital's own page on a run, made from its disk and for itself: curves have a point for each patient held out."""
 
 from collections.abc import Sequence
 from dataclasses import replace

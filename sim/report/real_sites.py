@@ -26,10 +26,7 @@ WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
 
 
 class Home(NamedTuple):
-    """A hospital: how many it ``trained`` on, as it said, and on how many it evaluated the model; the results.
-
-    ``brier`` is NaN where there is none; ``errors`` are at even odds, None unless there are two classes.
-    """
+    """A hospital: how many it ``trained`` on and evaluated, and results; NaN or None where it has none."""
 
     site: str
     trained: int | None
@@ -79,10 +76,7 @@ class AtHome:
 
     @property
     def silent(self) -> list[str]:
-        """The hospitals that have told no sums: they were away, hold too few out, or their policy lets none be told.
-
-        Empty where each site's sums are hidden.
-        """
+        """Who told no sums: away, too few held out, or by policy; empty where each site's sums are hidden."""
         hidden = self.judged.get("hidden")
         return [] if hidden else sorted(set(self.real["sites"]) - set(self.judged.get("sites", {})))
 

@@ -80,10 +80,7 @@ class PlanRun:
 
 @dataclass
 class Run:
-    """A run, read from its folder or just made.
-
-    ``without`` caches metrics without some of the test patients (:mod:`fedsmall.sim.report.patients`).
-    """
+    """A run, read from its folder or just made; ``without`` caches metrics without some of the test patients."""
 
     scenario: Scenario
     plans: list[Plan]
@@ -229,10 +226,7 @@ def _curve_row(plan: Plan, evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 def start(folder: Path | None, scenario: Scenario, federation: Federation, engine: str) -> Run:
-    """A new run, its folder holding the scenario alone.
-
-    Raises PlanError where the folder is not empty: no run is ever written over another.
-    """
+    """A new run, its folder holding the scenario alone; PlanError where the folder is not empty."""
     plans = scenario.plans()
     run = Run(scenario, plans, folder, about=_about(plans, federation, engine))
     if folder is None:

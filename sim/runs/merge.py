@@ -16,10 +16,7 @@ from fedsmall.wire import Arrays
 
 
 def merge(runs: Sequence[Run]) -> list[Run]:
-    """A run for each data set, holding all that was run on it; a label that occurs twice gets its run's name.
-
-    Two runs rest on the same data where task, partition and sizes agree. Raises PlanError where nothing was finished.
-    """
+    """A run for each data set, holding all that was run on it; PlanError where nothing was finished."""
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.real):  # what is known of the data, a simulation knows
         groups.setdefault(_key(run, runs), []).append(run)

@@ -1,7 +1,4 @@
-"""A scenario: a TOML file that says what is run, as a frozen record; it is several plans, one per method and seed.
-
-Everything is checked when the record is built: from a file, with some keys set on the command line, or from Python.
-"""
+"""A scenario: a TOML file that says what is run, as a frozen record, checked when built; a plan per method and seed."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -187,10 +184,7 @@ def as_toml(scenario: Scenario) -> bytes:
 
 
 def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, with ``settings`` ("recipe.lr=0.1") laid over it; it may name files beside it.
-
-    Raises PlanError where the file is missing, is not TOML, or says something that cannot be run.
-    """
+    """The scenario in a file, ``settings`` ("recipe.lr=0.1") laid over it; PlanError for what cannot be read or run."""
     path = Path(path)
     table = read(path)
     for setting in settings:
