@@ -75,12 +75,11 @@ class Result:
     def figure(self, kind: str = "curves") -> "Figure":
         """A matplotlib figure: "curves" (the course of the run), "overview" (its end), or "chain" (who went where)."""
         from fedsmall.sim.report import figures
-        from fedsmall.sim.report.chain import chain
 
         known: dict[str, Callable[[Run], Figure | None]] = {
             "curves": figures.curves,
             "overview": figures.overview,
-            "chain": chain,
+            "chain": figures.chain,
         }
         if kind not in known:
             raise PlanError(f"There is no figure {kind!r}. Known: {', '.join(known)}.")

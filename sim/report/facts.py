@@ -1,4 +1,4 @@
-"""What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who can read it."""
+"""What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who reads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median_low

@@ -19,7 +19,7 @@ DATA = Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>')
 
 
 class Cells(NamedTuple):
-    """A table; columns of ``words`` stand to the left, a short row ends in a broad cell, ``reference`` is highlighted."""
+    """A table; columns of ``words`` stand to the left, a short row ends in a broad cell, ``reference`` is lit."""
 
     heads: Sequence[object]
     rows: Sequence[Sequence[object]]
