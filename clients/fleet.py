@@ -1,7 +1,6 @@
 """A site's connection to the SuperLink: the calls of Flower's fleet protocol that its SuperNode makes.
 
-Calls go out over TLS, signed with the site's key, and are repeated until they come through; a server that no longer
-knows the node is dialled anew.
+Calls go out over TLS, signed with the site's key, and are repeated until they come through.
 """
 
 import threading
@@ -54,10 +53,11 @@ class Arrival(NamedTuple):
 
 
 class Fleet:
-    """The connection of the site whose private key is in the file ``key`` to the server at ``address``.
+    """The connection to the server at ``address``, of certificate ``authority``, by the private key in the file
+    ``key``.
 
-    ``authority`` is the server's root certificate. ``note`` keeps Flower's node number: a killed program counts as
-    connected for a minute more and can go on only under that number.
+    ``note`` keeps Flower's node number: a killed program counts as connected for a minute more, and goes on only under
+    it.
     """
 
     def __init__(self, address: str, authority: bytes, key: Path, note: Path) -> None:
@@ -114,8 +114,7 @@ class Fleet:
         response = self._call(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
         if not response.messages_list:
             return None
-        message = message_from_proto(response.messages_list[0])
-        return Arrival(message, response.message_object_trees[0])
+        return Arrival(message_from_proto(response.messages_list[0]), response.message_object_trees[0])
 
     def pull_object(self, run: int, name: str) -> bytes:
         """The content of an object, once it is at the server. Raises GoneError where it never comes."""
@@ -139,8 +138,8 @@ class Fleet:
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
         """Send an answer, and what of its content the server asks for.
 
-        ``again``: a killed program may have sent a part. A server that showed an answer to its run before all of it had
-        come does not ask for the rest, but takes it without a session number.
+        ``again``: a killed program may have sent a part. A server that showed an answer before all of it had come does
+        not ask for the rest, but takes it without a session number.
         """
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -44,8 +44,7 @@ class Policy(Frozen):
     runs together, at the level of the site. ``most_epsilon`` is the most epsilon at ``delta`` that all runs may cost a
     patient; it demands patient-level privacy, as does ``least_lot``, the least expected number of samples in a step.
     ``bundles`` are digests of Flower bundles whose code may be loaded; "own" is the one of the fedsmall installed here.
-    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes
-    (:mod:`fedsmall.clients.consent`).
+    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes.
 
     ``most_rounds`` limits a plan's local rounds, and those of a run here with what it trains anew. ``least_per_class``
     is the least number of samples of every class. ``most_orders_per_minute``, ``most_order_mib`` and
@@ -54,11 +53,10 @@ class Policy(Frozen):
 
     ``sealed`` demands that models are handed on in letters that no server opens, ``secure`` that a server learns only
     the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
-    run that are sealed anew because a site was silent.
-
-    ``columns``: the site takes part in runs over split columns (an extension), in which other sites learn which
-    patients both have; ``least_side`` of them must be on either side of a split. ``predict_from`` is the table of new
-    patients, beside the policy's file, about whom such a forest may be asked.
+    run that are sealed anew because a site was silent. ``columns``: the site takes part in runs over split columns (an
+    extension), in which other sites learn which patients both have; ``least_side`` of them must be on either side of a
+    split. ``predict_from`` is the table of new patients, beside the policy's file, about whom such a forest may be
+    asked.
     """
 
     tasks: tuple[str, ...] = ()
@@ -289,10 +287,9 @@ def check_time(policy: Policy, seconds: float) -> None:
 
 @contextmanager
 def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
-    """Check every half second, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
+    """Ask ``may_go_on`` every half second; where it raises PolicyError, end work by a CutError, as by a kill.
 
-    It ends between two steps of Python, as if the program had been killed there: go on by what is on the disk. Works in
-    the main thread, where a station answers; in others nothing is cut.
+    Works in the main thread, where a station answers; in others nothing is cut.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -51,23 +51,20 @@ def verdict(before: Entry | None, now: Counter[str], floor: int) -> Verdict:
 
 def updated_entry(before: Entry | None, now: Counter[str], last: Any) -> Entry:
     """The entry once sums over the values ``now`` are told; ``last`` is to be told again."""
-    seen = Counter(before["seen"] if before else {}) | now
-    return {"seen": seen, "last": last, "told": [*(before["told"] if before else []), _of(now)]}
+    before = before or {"seen": {}, "told": []}
+    return {"seen": Counter(before["seen"]) | now, "last": last, "told": [*before["told"], _of(now)]}
 
 
 def recall(path: Path, **empty: Any) -> dict[str, Any]:
     """The memory in a file, with the site's "key"; ``empty`` and a new key where there is none yet."""
-    item = _shelf(path).get(path.stem)
-    return dict(item.words) if item else {"key": secrets.token_hex(16), **empty}
+    # not sealed: it outlives every run, and any key
+    known = Shelf(path.parent, is_sealed=False).words(path.stem)
+    return dict(known) if known else {"key": secrets.token_hex(16), **empty}
 
 
 def write(path: Path, known: dict[str, Any]) -> None:
     """Write the memory to its file."""
-    _shelf(path).put(path.stem, words=known)
-
-
-def _shelf(path: Path) -> Shelf:
-    return Shelf(path.parent, is_sealed=False)  # it outlives every run, and any key
+    Shelf(path.parent, is_sealed=False).put(path.stem, words=known)
 
 
 def digest(content: bytes, known: dict[str, Any], size: int) -> str:
@@ -114,10 +111,7 @@ class ToldSums:
 
 
 def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
-    """The sums of each class, a feature called "class NAME", for the weights that a plan asks for.
-
-    Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
-    """
+    """The sums of each class, as features "class NAME". PlanError where the plan asks for none, or forbids them."""
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
@@ -144,7 +138,8 @@ class ToldPatients:
         if len(y) < floor:
             return np.arange(0)
         known = recall(self.path, patients=None)
-        digests = [digest(_content(sample, target), known, 16) for sample, target in zip(x, y, strict=True)]
+        contents = (np.ascontiguousarray(a).tobytes() + np.asarray(b).tobytes() for a, b in zip(x, y, strict=True))
+        digests = [digest(content, known, 16) for content in contents]
         now, before = Counter(digests), known["patients"]
         allowed = verdict(before, now, floor)
         if allowed is Verdict.NEW:
@@ -159,16 +154,13 @@ def _of_these(digests: list[str], wanted: Counter[str]) -> np.ndarray:
     """The rows of the ``wanted`` digests, each as often as wanted; none unless all are there."""
     if not wanted <= Counter(digests):
         return np.arange(0)
-    rows, left = [], wanted.copy()
+    seen: Counter[str] = Counter()
+    rows = []
     for row, patient in enumerate(digests):
-        if left[patient]:
-            left[patient] -= 1
+        seen[patient] += 1
+        if seen[patient] <= wanted[patient]:
             rows.append(row)
     return np.array(rows, dtype=np.int64)
-
-
-def _content(sample: np.ndarray, target: np.ndarray) -> bytes:
-    return np.ascontiguousarray(sample).tobytes() + np.asarray(target).tobytes()
 
 
 OWN = "own_evaluation"  # in the folder of a run
@@ -191,10 +183,7 @@ def may_be_last(plan: Plan, t: int) -> bool:
 
 
 def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
-    """The rows of the held-out patients of whom sums may be told, (rows,), by :class:`ToldPatients`.
-
-    None where the policy lets no sums be told, nobody is held out, or sites have models of their own.
-    """
+    """The rows of the held-out patients of whom sums may be told, (rows,); None where policy or plan forbids it."""
     held = raw.held_out
     if held is None or not policy.judge or plan.has_own_models:
         return None
@@ -202,10 +191,7 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
 
 
 def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
-    """What a run was charged here, in counts and what follows from counts and the plan.
-
-    The epsilon of patient-level privacy follows from the number of patients, and stays here.
-    """
+    """What a run was charged here, in counts; the epsilon of patients follows from their number, and stays here."""
     privacy = plan.privacy
     if not privacy.counted:
         return {}
@@ -223,7 +209,7 @@ def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
     """Keep a model's answers for the held-out patients beside the truth, on the site's own disk.
 
-    They are probabilities of classes and labels, numbers in their own unit, and log-odds by interval of survival times.
+    They are probabilities of classes and labels, numbers in their own unit, log-odds by interval of survival times.
     """
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
@@ -242,9 +228,8 @@ def _said(answered: np.ndarray, task: Task) -> np.ndarray:
 
 def own_evaluation(folder: Path) -> OwnEvaluation | None:
     """What :func:`keep_evaluation` kept last; None where there is nothing."""
-    if (item := Shelf(folder).get(OWN)) is None:
-        return None
-    return OwnEvaluation(int(item.arrays["t"]), item.arrays["said"], item.arrays["y"])
+    arrays = Shelf(folder).arrays(OWN)
+    return OwnEvaluation(int(arrays["t"]), arrays["said"], arrays["y"]) if arrays else None
 
 
 TOLD_SUMS, TOLD_PATIENTS, TOLD_HELD_OUT = "told_sums.json", "told_patients.json", "told_held_out.json"
@@ -272,8 +257,8 @@ class Telling:
         asked = order.config.get(TELL, ())
         if not set(asked) <= set(tellers):
             raise PlanError("this site was asked for sums that it does not know")
-        sums_by_kind = {name: teller(order) for name, teller in tellers.items() if name in asked}
-        return join(**{name: vars(sums) for name, sums in sums_by_kind.items() if sums is not None})
+        told = {name: tell(order) for name, tell in tellers.items() if name in asked}
+        return join(**{name: vars(sums) for name, sums in told.items() if sums is not None})
 
     def _features(self, order: SiteRequest) -> Sums | None:
         """Sums of each feature, from which the sites agree on a scaling; None where nothing is scaled."""

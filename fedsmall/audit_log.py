@@ -31,10 +31,7 @@ class LogCheck(NamedTuple):
 
 
 class AuditLog:
-    """A log at ``path``, created at the first entry, readable by its owner alone; safe for several processes.
-
-    Every line has the fields ``always``.
-    """
+    """A log at ``path`` for its owner alone, safe for several processes; every line has the fields ``always``."""
 
     def __init__(self, path: Path, **always: Any) -> None:
         self.path = path
@@ -70,10 +67,7 @@ class AuditLog:
         return [json.loads(line) for line in lines]
 
     def last(self) -> tuple[int, str]:
-        """Number and digest of the last whole line, read from the file's end; 0 and :data:`FIRST` where there is none.
-
-        Raises ValueError for a line of another log.
-        """
+        """The last whole line's number and digest, 0 and :data:`FIRST` without; ValueError for another log's line."""
         if not self.path.exists():
             return 0, FIRST
         with self.path.open("rb") as file:

@@ -23,8 +23,7 @@ class Roster:
     """The sites that have answered the roll call, by name, with their ``answers``, ``samples`` and ``events``.
 
     ``samples`` are the counts of when a site was first met. A refusal enrols nobody: ``refused`` holds its reason by
-    node, which is asked again at the next call. Node ids change when a program restarts without node authentication;
-    names do not.
+    node, which is asked again. Node ids change when a program restarts without node authentication; names do not.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -52,12 +51,12 @@ class Roster:
         return events
 
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
-        """Ask every unknown node for its name and what it holds.
+        """Ask every unknown node for its name (else its registered one, or its id as text) and what it holds.
 
-        A node that says no name is known by its registered one, or by its id as text. Raises PlanError when two nodes
-        give one name.
+        Raises PlanError when two nodes give one name.
         """
-        asked = [_query(node, config) for node in self._newcomers(grid)]
+        content = RecordDict({CONFIG: ConfigRecord(config)})
+        asked = [Message(content, node, MessageType.QUERY) for node in self._newcomers(grid)]
         if not asked:
             return
         replies = list(grid.send_and_receive(asked, timeout=timeout))
@@ -71,7 +70,7 @@ class Roster:
             if reply.has_error():
                 self.refused[node] = reply.error.reason or "no reason given"
             else:
-                answers.setdefault(node, _answer(reply))
+                answers.setdefault(node, dict(reply.content.config_records.get(CONFIG, {})))
         self._enter(grid, answers)
 
     def list_unasked(self, grid: Grid) -> None:
@@ -106,10 +105,7 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
 
 
 def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
-    """The number of connected nodes, once no other has come for :data:`QUIET_S` seconds.
-
-    Raises PlanError where there is none in time.
-    """
+    """The number of connected nodes, once none has come for :data:`QUIET_S`. PlanError where none is there in time."""
     await_sites(grid, 1, timeout_s)
     connected, since = 0, time.monotonic()
     while time.monotonic() - since < QUIET_S:
@@ -117,16 +113,6 @@ def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
         since = since if connected == before else time.monotonic()
         time.sleep(POLL_S)
     return connected
-
-
-def _query(node: int, config: dict[str, Any]) -> Message:
-    return Message(RecordDict({CONFIG: ConfigRecord(config)}), node, MessageType.QUERY)
-
-
-def _answer(reply: Message) -> dict[str, Any]:
-    if CONFIG not in reply.content.config_records:
-        return {}
-    return dict(reply.content.config_records[CONFIG])
 
 
 def _registered_names(grid: Grid) -> dict[int, str]:

@@ -9,6 +9,7 @@ fewer multiplications: Chen et al. 2021 (SecureBoost+), section 4.
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -244,8 +245,10 @@ class Adder:
                 else:
                     histogram[column][number] = []  # keeps its place in the order of bins
                     wanted.append((column, number))
-        negated = self._negate([sibling[column][number] for column, number in wanted])
-        for (column, number), minus in zip(wanted, negated, strict=True):
+        chunks = [sibling[column][number] for column, number in wanted]
+        flat = iter(self.key.negate([ciphertext for sums in chunks for ciphertext in sums]))
+        for (column, number), sums in zip(wanted, chunks, strict=True):
+            minus = list(islice(flat, len(sums)))
             histogram[column][number] = self.key.add(parent[column][number], minus)
         return histogram
 
@@ -272,8 +275,3 @@ class Adder:
     def _sum(self, rows: np.ndarray) -> list["mpz"]:
         chosen = [self.ciphertexts[row] for row in rows.tolist()]
         return [self.key.total(chunk) for chunk in zip(*chosen, strict=True)]
-
-    def _negate(self, sums: list[list["mpz"]]) -> list[list["mpz"]]:
-        flat = self.key.negate([ciphertext for chunks in sums for ciphertext in chunks])
-        chunks = len(flat) // len(sums) if sums else 0
-        return [flat[k * chunks : (k + 1) * chunks] for k in range(len(sums))]

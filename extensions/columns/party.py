@@ -92,8 +92,7 @@ class Party:
     @property
     def values(self) -> np.ndarray:
         """The matched rows' values, (rows, columns)."""
-        values: np.ndarray = self.table.values[self.matched_rows]
-        return values
+        return np.asarray(self.table.values[self.matched_rows])
 
     def handlers(self) -> Mapping[str, Handler]:
         """What this party answers to whoever leads the run, by kind."""
@@ -125,15 +124,13 @@ class Party:
     def _blind_again(self, message: Message) -> Message:
         hop, ring = int(message.words["hop"]), self._ring(message)
         if not 0 < hop < len(ring):
-            raise ReplyError(
-                f"points of {len(ring)} parties go round in {len(ring) - 1} hops, and this was to be another"
-            )
+            hops = f"points of {len(ring)} parties go round in {len(ring) - 1} hops"
+            raise ReplyError(f"{hops}, and this was to be another")
         blinding = self._current_blinding()
         again = blinding.blind_again(self._received_points(message, hop))
         # what all have multiplied says nothing: whoever leads the run is to compare it
-        return message.answer(
-            arrays={"points": again} if hop == len(ring) - 1 else self._address_points(message, hop + 1, again)
-        )
+        is_last = hop == len(ring) - 1
+        return message.answer(arrays={"points": again} if is_last else self._address_points(message, hop + 1, again))
 
     def _address_points(self, message: Message, hop: int, points: np.ndarray) -> Arrays:
         ring = self._ring(message)

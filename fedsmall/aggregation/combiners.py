@@ -26,9 +26,9 @@ class Updates:
     """What counts in one aggregation, in the order of the sites' names.
 
     ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
-    optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent (may be empty);
-    ``sites_in_all`` counts the sites of the federation (a share of a site where a row is the mean of several). In
-    secure sums there is their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
+    optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent; ``sites_in_all``
+    counts the sites of the federation (a share of a site where a row is the mean of several). In secure sums there is
+    their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
     """
 
     sites: tuple[str, ...]
@@ -41,10 +41,7 @@ class Updates:
 
 
 class Combiner(ABC):
-    """Turns a stack of models into the global one; most have no state, and ask nothing of the local rule.
-
-    ``half_of`` names the method whose other half fedsmall's own clients do; empty for most.
-    """
+    """Turns a stack of models into the global one; ``half_of`` names the method whose other half our clients do."""
 
     half_of = ""
 
@@ -88,8 +85,8 @@ class Aggregate(Combiner):
 class ServerStep(Combiner):
     """Moves the global model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`.
 
-    ``server`` names the row and ``options`` its settings; ``aggregate`` makes one model of the sites' first. Raises
-    PlanError for a row or a setting that does not exist.
+    ``options`` are its settings; ``aggregate`` makes one model of the sites' first. Raises PlanError for a row or a
+    setting that does not exist.
     """
 
     def __init__(
@@ -102,7 +99,7 @@ class ServerStep(Combiner):
         self.memory: Arrays = {}
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common model; raises ReplyError where SCAFFOLD's controls did not come."""
+        """The next global model; raises ReplyError where SCAFFOLD's controls did not come."""
         if self.server == "scaffold":
             _check_controls(common, updates)
         weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
@@ -131,10 +128,7 @@ class ServerStep(Combiner):
 
 
 class FoldTrees(Combiner):
-    """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1).
-
-    A fold at the sites gives the same global model to the bit.
-    """
+    """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1)."""
 
     half_of = "RepTreeFL"
 
@@ -158,7 +152,7 @@ class Summed(Combiner):
         self.plan, self.inner = plan, inner
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common model; raises ReplyError for fewer than three sites, and for numbers that are too large."""
+        """The next global model; raises ReplyError for fewer than three sites, and for numbers that are too large."""
         sites = len(updates.sites)
         check_enough(sites, t)
         total = self._total(common, updates) if updates.total is None else updates.total

@@ -21,8 +21,8 @@ NEAR = 100.0  # times its size: no common model is refused that has not grown so
 class Commons:
     """The groups' global models, and what is made of them.
 
-    ``models`` holds the last of each group; ``start`` are those that the run began with. ``turn`` is the group to which
-    all models belong where groups take turns. ``agreed``: there is something to evaluate (regions have become one).
+    ``models`` holds the last of each group. ``turn`` is the group to which all models belong where groups take turns.
+    ``agreed``: there is something to evaluate (regions have become one).
     """
 
     def __init__(self, combiner: Combiner, method: Method, start: Sequence[Arrays]) -> None:
@@ -71,7 +71,7 @@ class Commons:
 
     @property
     def are_means(self) -> bool:
-        """Whether several groups' next common models are the plain means of their models, and nothing else."""
+        """Whether several groups' next global models are the plain means of their models, and nothing else."""
         plain = all(type(combiner) is Aggregate and combiner.aggregator == "mean" for combiner in self._combiners)
         return plain and len(self.models) > 1 and not (self._method.weighted or self._method.by_samples)
 
@@ -84,7 +84,7 @@ class Commons:
         return 2 * len(self.models) * sum(array.nbytes for array in mean.values())
 
     def go_on_with(self, stack: Arrays) -> None:
-        """Take the groups' next common models, {name: (groups, ...)}, made at once where they :attr:`are_means`."""
+        """Take the groups' next global models, {name: (groups, ...)}, made at once where they :attr:`are_means`."""
         for group in range(len(self.models)):
             self._take(group, {name: array[group] for name, array in stack.items()})
         self._stack = stack
@@ -95,12 +95,11 @@ class Commons:
 
     def result(self) -> Arrays:
         """What is judged and kept: one model, or several with a leading axis of members (``Method.is_ensemble``)."""
-        groups = range(len(self.models))
         if not self._method.is_ensemble:
             return self._judged(0)[0]
         if self._stack and not self._method.ema and self._method.snapshots == 1:
             return self._stack
-        return self._members(groups)
+        return self._members(range(len(self.models)))
 
     def of_routes(self) -> tuple[Arrays, ...]:
         """For each route what is judged of its groups, with a leading axis of members; without routes nothing."""
@@ -159,7 +158,7 @@ class Commons:
 def combine_soundly(
     combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float
 ) -> tuple[Arrays, list[Event]]:
-    """The global model after an aggregation; the last one, with an event, where the aggregate is unsound.
+    """The global model after an aggregation; where the aggregate is unsound the last one, with an event.
 
     The combiner then keeps its last state, too.
     """
@@ -170,8 +169,7 @@ def combine_soundly(
     if reason is None:
         return model, []
     go_back()
-    kept = f"{reason}; all keep the last common model"
-    return common, [event(t, "server", "refused", kept)]
+    return common, [event(t, "server", "refused", f"{reason}; all keep the last common model")]
 
 
 def sound_means(models: Tensors, last: Tensors) -> Tensors | None:

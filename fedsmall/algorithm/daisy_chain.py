@@ -1,7 +1,7 @@
 """Federated daisy-chaining (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1), for every engine and real sites.
 
 Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.algorithm.travellers.Travellers`). A
-permutation changes ``at``, an aggregation the rows. Sites train in this process, or behind a grid
+permutation changes ``at``, an aggregation the rows. Sites train here, or behind a grid
 (:class:`fedsmall.strategies.grid_trainer.GridTrainer`).
 """
 

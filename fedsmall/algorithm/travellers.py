@@ -12,7 +12,7 @@ import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates
 from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
-from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
+from fedsmall.algorithm.departing import Door, bytes_on_the_way, make_small
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
 from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import PlanError, ReplyError
@@ -64,9 +64,11 @@ class Travellers:
         self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        self.careful = plan.privacy.at_contacts or plan.method.is_compressed or trainer.is_remote
+        changed = plan.privacy.at_contacts or plan.method.is_compressed
+        self.careful = changed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
-        self._door = Door(plan, trainer.names, self._outbox.known)
+        # sites elsewhere have doors of their own
+        self._door = Door(plan, self.names, self._outbox.known) if changed and not trainer.is_remote else None
         self._federated = plan.method.is_federated
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
@@ -75,8 +77,7 @@ class Travellers:
     def depart(self, contact: Contact) -> None:
         """Give a model to every site that takes part in the first contact of the run."""
         self.at = set_out(self.plan, len(self.names), contact, self.trainer.samples)
-        self._sizes = []
-        rows, method = len(self.at), self.plan.method
+        self._sizes, rows, method = [], len(self.at), self.plan.method
         self.trainer.check_room(rows, self.commons.models[0])
         self.group = groups_of(method, rows, len(self.commons))
         if method.region_count > 1:
@@ -85,10 +86,10 @@ class Travellers:
         common = self._outbox.take(self.commons.models, 0)
         start = [self._initial(self.names[site]) for site in self.at] if independent else common
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
-        if independent:
-            make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
-        else:
+        if not independent:
             self.stack = self.stack.rows(self.group)
+        elif method.is_compressed:
+            make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
         self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
         self.common = np.full(rows, not independent)  # the last common model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
@@ -99,10 +100,7 @@ class Travellers:
         self._rule: Arrays = {}
 
     def walk(self, stretch: Sequence[Contact], order_rule: Arrays) -> Moment | None:
-        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen.
-
-        A traveller whose model is not finite after one contact is as it was before it.
-        """
+        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
         legs, at, before, crossed = [], self.at, self._before, 0
@@ -147,12 +145,11 @@ class Travellers:
         self._here = good
         self.trainer.accept(np.flatnonzero(good))
         if trained.messages is not None:
+            self.has_sent = trained.messages.models
             self._carries[good] = trained.messages.carries[good]
         self._rule = trained.rule if (good | ~self._counting_rows()).all() else {}
         order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
-        if trained.messages is not None:
-            self.has_sent = trained.messages.models
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
         updates = sum(contact.rounds for contact in stretch) * ordered
         return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
@@ -160,14 +157,13 @@ class Travellers:
     def _train(self, legs: Sequence[Leg], received: Callable[[], Stack], order_rule: Arrays) -> Trained:
         signals = Signals(self.common, order_rule, self._memory, losses=False)
         if self.trainer.is_remote:
-            sent, known = self._outbox.sent, self._outbox.known
-            signals = replace(
-                signals, sent=sent, known=known, group=self.group, carries=self._carries, fresh=~self.trained
-            )
-            return self.trainer.walk(self.stack, legs, signals)
-        self._door.arrive(self.stack, legs[-1].sites, self.common)
+            outbox, fresh = self._outbox, ~self.trained
+            group, carries = self.group, self._carries
+            signals = replace(signals, sent=outbox.sent, known=outbox.known, group=group, carries=carries, fresh=fresh)
+        if self._door is not None:
+            self._door.arrive(self.stack, legs[-1].sites, self.common)
         trained = self.trainer.walk(self.stack, legs, signals)
-        if legs[-1].leaves:
+        if self._door is not None and legs[-1].leaves:
             self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
         return trained
 
@@ -232,10 +228,7 @@ class Travellers:
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
     def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
-        """Which model is at each site for the ``following`` contact.
-
-        By site: its number among different ones, who trained it last (nobody: ""), and whether it is the global model.
-        """
+        """By site, for the ``following`` contact: its model's number, who trained it last (""), if it is global."""
         assert self._before is not None
         at = self.at if following is None else self.move(self.at, self._before, following)
         is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
@@ -286,7 +279,7 @@ class Travellers:
             self.become_common()
 
     def updates(self, group: int = 0) -> Updates:
-        """What counts in a group's aggregation: its travellers that :meth:`_counted` has, wherever they are."""
+        """What counts in a group's aggregation, wherever it is."""
         rows = np.argsort(self.at)
         rows = rows[(self._counting_rows() & (self.group == group))[rows]]
         assert self._before is not None
@@ -312,11 +305,8 @@ class Travellers:
         return self.trained & self._here if self._in_part else self.trained
 
     def become_common(self) -> None:
-        """Make every traveller its group's global model, weights and buffers, unless that was ``refused``; moments
-        stay.
-        """
-        assert self._before is not None
-        assert self.refused is not None
+        """Make every traveller its group's global model, unless that was ``refused``; moments stay."""
+        assert self._before is not None and self.refused is not None  # noqa: PT018
         afresh, self.refused = self.refused, None
         models, rows = self._outbox.take(self.commons.models, self._before.t), np.arange(len(self.at))
         self._forget(rows if self.plan.method.by_samples else rows[np.isin(self.group, list(afresh))])
@@ -355,8 +345,7 @@ class Travellers:
     def _of_groups(self, rows: np.ndarray) -> Stack:
         sent = self._outbox.take(self.commons.models, 0)
         models = self.trainer.stack([Traveller(model) for model in sent]).rows(self.group[rows])
-        models.optimizer = self.stack.rows(rows).optimizer
-        return models
+        return replace(models, optimizer=self.stack.rows(rows).optimizer)
 
     def _forget(self, rows: np.ndarray) -> None:
         for tensor in self.stack.optimizer.values() if len(rows) else ():
@@ -370,10 +359,7 @@ class Travellers:
         return lambda: copy
 
     def _check_norms(self, received: Callable[[], Stack]) -> tuple[np.ndarray, np.ndarray]:
-        """Which models are finite, and which may have had an update that is too large: (models,) each.
-
-        Quick: a finite norm tells that all numbers are.
-        """
+        """Which models are finite, as their norm tells, and which may have had too large an update: (models,) each."""
         stack, nothing = self.stack, np.zeros(len(self.at), dtype=bool)
         if not self.gate:
             return Rows(stack.state | stack.optimizer).finite(), nothing
@@ -405,7 +391,8 @@ class Travellers:
             why = reasons | {row: fault.reason for row, fault in lost.items()}
             named = sorted((self.names[self.at[row]], reason) for row, reason in why.items())
             reasons_given = "; ".join(f"{site}: {reason}" for site, reason in named)
-            reasons_given = reasons_given if self.trainer.is_remote else next(iter(why.values()))
+            if not self.trainer.is_remote:
+                reasons_given = next(iter(why.values()))
             raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {reasons_given[:1000]}")
         self.common[good], self.trained[good] = False, True
         events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []
@@ -446,8 +433,17 @@ class Travellers:
         if self.plan.method.is_dynamic:
             return 0  # known when it is decided who takes part
         order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
-        total, self._carries = bytes_of_stretch(stretch, self._before, order, self._sizes_of_one, self._carries, good)
-        return total + sum(int(array[good].nbytes) for array in trained.rule.values()) + self._door.close(at, good)
+        model, moments = self._sizes_of_one
+        total, before = sum(int(array[good].nbytes) for array in trained.rule.values()), self._before
+        for contact in stretch:
+            if before is None or before.travels:  # models have travelled, and come in orders
+                total += len(at) * order + int(self._carries.sum()) * moments
+            accepted = good if contact is stretch[-1] else np.ones_like(good)
+            if contact.travels:  # the answers
+                total += int(accepted.sum()) * (model + moments)
+            self._carries = self._carries | (accepted & bool(moments))
+            before = contact
+        return total if self._door is None else total + self._door.close(at, good)
 
 
 # Takes a round, a region's global model after it and the weight behind that; gives the model of all regions.
@@ -455,10 +451,7 @@ United = Callable[[int, Arrays, float], Arrays]
 
 
 class Topology(ABC):
-    """Moves the models of ``travellers`` for Algorithm 1 (:mod:`fedsmall.algorithm.daisy_chain`).
-
-    It ``has_places`` where the plan alone says where every model goes next.
-    """
+    """Moves the models of ``travellers``; it ``has_places`` where the plan alone says where every model goes next."""
 
     has_places = True
 

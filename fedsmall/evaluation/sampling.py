@@ -1,7 +1,6 @@
 """The uncertainty that a finite number of test samples leaves, beside that over seeds.
 
-An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples: a
-method is called better only where the test samples bear that out too.
+An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,9 +64,8 @@ def patients_behind(metric: str, labels: np.ndarray) -> int:
 def _worth(metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str) -> dict[str, float]:
     y = predictions["labels"]
     if "survival" in predictions:
-        ways = {"c_index": survival.concordance, "ibs": survival.integrated_brier}
-        seen = (predictions["survival"][None], predictions["cuts"][0], *y.T)
-        return {name: float(way(*seen)[0]) for name, way in ways.items() if name in metrics}
+        worth = survival.metrics_of(metrics, predictions["survival"][None], predictions["cuts"][0], *y.T)
+        return {name: float(value[0]) for name, value in worth.items()}
     if "probabilities" in predictions:
         outputs, loss = np.log(np.maximum(predictions["probabilities"], SMALLEST)), "cross_entropy"
     elif "label_probabilities" in predictions:
@@ -93,16 +91,11 @@ def constant_beside(predictions: Mapping[str, np.ndarray], loss: str = "mse") ->
     return {**predictions, **middle}
 
 
-def _metric_value(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
-    return evaluate(outputs, y, task).get(metric, float("nan")) if metric in known else float("nan")
-
-
 def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: int | None) -> float | None:
     """The standard error by test samples of how far a model is ahead in ``metric`` of always saying ``commonest``.
 
     ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes. The AUC's error is that under chance (Mann and
-    Whitney 1947); recalls are moved towards one half as by two more samples (Agresti and Coull 1998). None without
-    formula.
+    Whitney 1947); recalls are moved towards one half (Agresti and Coull 1998). None without formula.
     """
     if metric not in ERRORS or len(y) < 2:
         return None

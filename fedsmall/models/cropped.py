@@ -1,9 +1,8 @@
 """Convolutions on maps that are smaller than their kernels: the same numbers for a fraction of the time.
 
-Where a deep network shrinks a small image to maps of 2 x 2 or 1 x 1, most taps of a 3 x 3 kernel meet padding alone:
-56% of all parameters of ResNet-10 on 28 x 28 images. :func:`cropped` cuts them off, and multiplies matrices where few
-positions are left. ``model = "resnet10_cropped"`` gives the same numbers as "resnet10" (without weight decay); arrays
-of the two have different shapes and cannot be mixed.
+On maps of 2 x 2 or 1 x 1 most taps of a 3 x 3 kernel meet padding alone: 56% of all parameters of ResNet-10 on 28 x 28
+images. ``model = "resnet10_cropped"`` gives the same numbers as "resnet10" (without weight decay); arrays of the two
+have different shapes and cannot be mixed.
 """
 
 from typing import Any, NamedTuple
@@ -70,10 +69,8 @@ def _crop_kernel(layer: nn.Conv2d, size: int) -> nn.Conv2d:
     left = side.end - side.first
     positions = ((size + 2 * side.before - left) // stride + 1) ** 2
     few = positions <= FEW or layer.in_channels * left**2 < NARROW
-    kind = MatrixConv2d if few else nn.Conv2d
-    smaller = kind(
-        layer.in_channels, layer.out_channels, left, stride, padding=side.before, bias=layer.bias is not None
-    ).to(layer.weight)
+    kind, has_bias = MatrixConv2d if few else nn.Conv2d, layer.bias is not None
+    smaller = kind(layer.in_channels, layer.out_channels, left, stride, side.before, bias=has_bias).to(layer.weight)
     with torch.no_grad():
         smaller.weight.copy_(layer.weight[:, :, side.first : side.end, side.first : side.end])
         if layer.bias is not None and smaller.bias is not None:
@@ -83,15 +80,13 @@ def _crop_kernel(layer: nn.Conv2d, size: int) -> nn.Conv2d:
 
 def _maps(model: nn.Module, layers: dict[str, nn.Conv2d], input_shape: tuple[int, ...]) -> dict[str, int]:
     sides: dict[str, int] = {}
+    names: dict[nn.Module, str] = {layer: name for name, layer in layers.items()}
 
-    def note(name: str, shape: torch.Size) -> None:
-        if shape[-1] == shape[-2]:
-            sides[name] = shape[-1]
+    def note(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        if inputs[0].shape[-1] == inputs[0].shape[-2]:
+            sides[names[layer]] = inputs[0].shape[-1]
 
-    handles = [
-        layer.register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs[0].shape))
-        for name, layer in layers.items()
-    ]
+    handles = [layer.register_forward_pre_hook(note) for layer in names]
     training = model.training
     with torch.no_grad():
         model.eval()(torch.zeros(1, *input_shape))

@@ -18,10 +18,7 @@ from fedsmall.parts import NORM
 
 def has_spread(shape: Sequence[int]) -> bool:
     """Whether a batch of shape (samples, channels, *map) has more than one value in a channel."""
-    values = shape[0]
-    for length in shape[2:]:
-        values *= length
-    return values > 1
+    return math.prod([shape[0], *shape[2:]]) > 1
 
 
 class _Forgiving(nn.modules.batchnorm._BatchNorm):
@@ -62,20 +59,14 @@ def forgive_small_batches(model: nn.Module) -> nn.Module:
     return model
 
 
-def frozen_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The outermost modules that have parameters, all of them frozen, by their names."""
-    yield from _frozen_layers("", model)
-
-
-def _frozen_layers(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    parameters = list(module.parameters())
-    if not parameters or all(parameter.requires_grad for parameter in parameters):
-        return
-    if not any(parameter.requires_grad for parameter in parameters):
-        yield name, module
-        return
-    for child, part in module.named_children():
-        yield from _frozen_layers(f"{name}.{child}" if name else child, part)
+def frozen_layers(model: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The outermost modules that have parameters, all of them frozen, by their names in a model called ``name``."""
+    trains = {parameter.requires_grad for parameter in model.parameters()}
+    if trains == {False}:
+        yield name, model
+    elif trains == {False, True}:
+        for child, part in model.named_children():
+            yield from frozen_layers(part, f"{name}.{child}" if name else child)
 
 
 def frozen_names(model: nn.Module) -> frozenset[str]:
@@ -107,6 +98,7 @@ def training_mode(model: nn.Module) -> nn.Module:
 
 
 Norm = Callable[[int], nn.Module]
+HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)}  # the widths of perceptrons
 CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best
 
 
@@ -158,20 +150,23 @@ class ResNet(nn.Module):
             raise ValueError(f'stem is "imagenet" or "cifar"; this model asks for {stem!r}')
         layer = norm_layer(norm)
         wide = stem == "imagenet"
-        self.conv1 = nn.Conv2d(
-            channels, widths[0], 7 if wide else 3, 2 if wide else 1, padding=3 if wide else 1, bias=False
-        )
+        kernel, stride, padding = (7, 2, 3) if wide else (3, 1, 1)
+        self.conv1 = nn.Conv2d(channels, widths[0], kernel, stride, padding, bias=False)
         self.bn1 = layer(widths[0])
         self.relu = nn.ReLU()
         self.maxpool: nn.Module = nn.MaxPool2d(3, 2, padding=1) if wide else nn.Identity()
         self.stages = len(widths)
         before = widths[0]
         for stage, width in enumerate(widths):
-            self.add_module(f"layer{stage + 1}", _stage(before, width, blocks, 1 if stage == 0 else 2, layer))
+            first = BasicBlock(before, width, 1 if stage == 0 else 2, layer)
+            rest = [BasicBlock(width, width, 1, layer) for _ in range(blocks - 1)]
+            self.add_module(f"layer{stage + 1}", nn.Sequential(first, *rest))
             before = width
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(before, outputs)
-        _initialise(self)
+        for module in self.modules():  # He et al. 2015, as torchvision does it; the linear layer keeps torch's default
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """(samples, channels, height, width) -> (samples, outputs)."""
@@ -179,21 +174,6 @@ class ResNet(nn.Module):
         for stage in range(self.stages):
             x = self.get_submodule(f"layer{stage + 1}")(x)
         return self.fc(self.avgpool(x).flatten(1))  # type: ignore[no-any-return]
-
-
-def _stage(inputs: int, outputs: int, blocks: int, stride: int, norm: Norm) -> nn.Sequential:
-    first = BasicBlock(inputs, outputs, stride, norm)
-    return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1, norm) for _ in range(blocks - 1)))
-
-
-def _initialise(model: nn.Module) -> None:
-    """He et al. 2015, as torchvision does it; the linear layer keeps torch's default."""
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
-HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)}
 
 
 def linear(task: Task) -> nn.Module:
@@ -269,17 +249,15 @@ def cnn3d(task: Task, *, widths: Sequence[int] = (16, 32), norm: str = "group", 
         raise ValueError(f"widths are the channels of its convolutions, as in [16, 32]; got {list(widths)}")
     if min(sides) < 2 ** len(widths):
         least = 2 ** len(widths)
-        raise ValueError(f"{len(widths)} poolings need sides of at least {least}; these are {_times(sides)}")
+        raise ValueError(
+            f"{len(widths)} poolings need sides of at least {least}; these are {' x '.join(map(str, sides))}"
+        )
     layers: list[nn.Module] = []
     for before, after in zip((channels, *widths), widths, strict=False):
         normed = BatchNorm3d(after) if norm == "batch" else norm_layer(norm)(after)
         layers += [nn.Conv3d(before, after, 3, padding=1), normed, nn.ReLU(), nn.MaxPool3d(2)]
-    dropped = [nn.Dropout(dropout)] if dropout else []
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), *dropped, nn.Linear(widths[-1], task.outputs))
-
-
-def _times(sides: Sequence[int]) -> str:
-    return " x ".join(map(str, sides))
+    head = [nn.AdaptiveAvgPool3d(1), nn.Flatten(), *_dropout(dropout), nn.Linear(widths[-1], task.outputs)]
+    return nn.Sequential(*layers, *head)
 
 
 class Proportional(nn.Module):
@@ -324,7 +302,7 @@ class ProportionalOdds(nn.Module):
 def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
     """The proportional model; ValueError for a task of neither times until an event nor classes in their order."""
     if task.ordered:
-        return ProportionalOdds(int(np.prod(task.input_shape)), task.classes, hidden)
+        return ProportionalOdds(_size(task), task.classes, hidden)
     if task.kind != "times":
         raise ValueError(
             "it predicts times until an event, task = {csv = ..., time = ..., event = ...}, or grades, {csv = ..., "
@@ -332,7 +310,7 @@ def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
         )
     if len(hidden):
         raise ValueError("hidden layers are for grades; its risk of an event is linear")
-    return Proportional(int(np.prod(task.input_shape)), task.outputs)
+    return Proportional(_size(task), task.outputs)
 
 
 def cumulative(outputs: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Models of a plan whose sites have models of their own that share some layers.
 
-The plan's ``model`` is "shared_part"; ``model_options`` name each site's model, by order of sites' names, as a
-name or a table such as ``{name = "mlp", hidden = [64, 16]}``, and the layers in common: ``model_options = { sites =
-["g1", "g1", "g2", "g2"], shared = ["conv1", "norm1", "conv2", "norm2"] }``
+The plan's ``model`` is "shared_part"; ``model_options`` has ``sites``, each site's model in the order of their names (a
+name, or a table as ``{name = "mlp", hidden = [64, 16]}``), and ``shared``, the layers in common.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,6 +9,7 @@ from pydantic import Field
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
+from fedsmall.data.raw_site import task_with
 from fedsmall.errors import PlanError
 from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
@@ -72,16 +73,9 @@ class Package(Frozen):
         """The task, as a network's function is given it."""
         form = self.preparation.form
         names = form.feature_names if form.kind == "table" else ()
-        return Task(
-            self.task,
-            self.preparation.shape,
-            len(self.class_names) or self.outputs,
-            self.loss,
-            class_names=self.class_names,
-            feature_names=names,
-            target=self.target,
-            **({} if self.preparation.outcome is None else self.preparation.outcome.known),
-        )
+        width = len(self.class_names) or self.outputs
+        more: dict[str, Any] = {"class_names": self.class_names, "feature_names": names, "target": self.target}
+        return task_with(Task(self.task, self.preparation.shape, width, self.loss, **more), self.preparation)
 
     @property
     def target(self) -> str | None:
@@ -136,6 +130,9 @@ def describe(
             "sites have models of their own here, of which only a part is common: that part predicts nothing"
         )
     two = task.kind == "classes" and len(task.class_names) == 2
+    architecture = Architecture(
+        model=plan.model, options=plan.model_options, members=members, together=plan.method.together
+    )
     fields: dict[str, Any] = {
         "name": plan.name,
         "task": task.name,
@@ -147,9 +144,7 @@ def describe(
         "class_names": task.class_names,
         "outputs": task.outputs,
         "positive": task.class_names[1] if two else None,
-        "architecture": Architecture(
-            model=plan.model, options=plan.model_options, members=members, together=plan.method.together
-        ),
+        "architecture": architecture,
         "preparation": preparation,
         "trained_on": trained_on,
         "limits": limits_of(task, preparation),
@@ -182,10 +177,10 @@ def count_samples_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> T
 
 def limits_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
     """What a user must know of how far such a model reaches."""
-    sentences = ["It is a research model and no medical device: nobody has shown that its use helps a patient."]
-    sentences.append(
-        "It was trained on few patients of few sites; other populations, devices and times may differ from them."
-    )
+    sentences = [
+        "It is a research model and no medical device: nobody has shown that its use helps a patient.",
+        "It was trained on few patients of few sites; other populations, devices and times may differ from them.",
+    ]
     form = preparation.form
     if form.kind == "table" and form.categories:
         rule = {"none": "counts as none of those that are listed", "refuse": "is refused"}[form.unlisted]

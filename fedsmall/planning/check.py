@@ -63,8 +63,7 @@ class Check:
 def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOOR) -> Check:
     """Check the data of ``site`` at ``path`` as ``plan`` would use them (:func:`fedsmall.planning.tasks.load_site`).
 
-    Counts from 1 to ``floor`` - 1 are not written out, so the report may be shown. Unusable data are a finding, not an
-    error.
+    Counts from 1 to ``floor`` - 1 are not written out. Unusable data are a finding, not an error.
     """
     try:
         plan, notes = _with_classes(plan, path)

@@ -1,10 +1,8 @@
 """A plan that cannot end well is refused before a site trains: features that do not go together, tasks and numbers."""
 
-import numpy as np
-
 from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.aggregation.server_optimizers import CORRECTIONS
+from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
@@ -42,7 +40,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
         check_stop(plan)
     _check_task(plan, task)
     if plan.recipe.augment is not None:
-        check_augment(plan, task, halves(plan, task).body is not None)
+        check_augment(task, halves(plan, task).body is not None)
     if method.distil:
         check_distil(plan, task.loss)
     if plan.privacy.is_patient_level:
@@ -63,10 +61,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
 
 
 def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
-    """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart``: several servers may.
-
-    A seal keeps models from the server, not from the site that opens it.
-    """
+    """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart`` it may have regions."""
     method, privacy = plan.method, plan.method.privacy
     if method.permutes and (privacy is None or (privacy.blur is None and privacy.clip is None)):
         raise PlanError(
@@ -75,7 +70,7 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
         )
     check_at_hand(plan)
     instead = 'topology = "server"' if method.topology is not None else "regions = 1"
-    if not apart and (method.topology is not None or method.region_count > 1):
+    if not apart and not method.has_one_server:
         raise PlanError(
             f"{method.label!r} can be simulated; real sites have one server. "
             f"Take {instead}{APART if method.topology is None else ''}."
@@ -125,7 +120,7 @@ def leaving_contacts(plan: Plan) -> int:
 def parameter_count(plan: Plan, task: Task) -> int:
     """How many float parameters the plan's model has for this task."""
     model = initial_model(plan, task)
-    return sum(a.size for name, a in model.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name))
+    return sum(model[name].size for name in parameters_of(model))
 
 
 def _check_task(plan: Plan, task: Task) -> None:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedsmall.data.federation import Samples, Task
 from fedsmall.models.networks import trainable_state
@@ -28,8 +29,8 @@ PREDICTED_NUMBERS = 2**20  # numbers that go into them at a time, models times s
 class Cohort(OneModelTrainer):
     """Some sites of a federation, and all that their models need to be trained together.
 
-    ``names`` and ``samples`` are the sites'; the same sites in any company get the same numbers. ``path`` is "auto" or
-    a name of :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
+    The same sites in any company get the same numbers. ``path`` is "auto" or a name of
+    :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
     :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in the federation; without it
     they are all of it.
 
@@ -52,7 +53,7 @@ class Cohort(OneModelTrainer):
         dtype = getattr(torch, plan.dtype)
         self._halves = halves(plan, task)
         if plan.recipe.augment is not None:
-            check_augment(plan, task, self._halves.body is not None)
+            check_augment(task, self._halves.body is not None)
         model = self._halves.head
         self._names = tuple(trainable_state(model))
         self._parameters = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
@@ -69,10 +70,9 @@ class Cohort(OneModelTrainer):
         model.to(self.device)  # in place: what computes gradients holds this model
         shape = self._halves.seen(np.zeros((1, *task.input_shape), plan.dtype)).shape
         shapes = dropout_shapes(model, torch.zeros(shape, dtype=dtype, device=self.device))
-        samples = [
-            replace(site_samples, x=self._halves.seen(site_samples.x)) for site_samples in samples
-        ]  # pooled ones stay pooled
-        masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
+        samples = [replace(own, x=self._halves.seen(own.x)) for own in samples]  # pooled ones stay pooled
+        layers = {name: cast(MaskedDropout, model.get_submodule(name)) for name in shapes}
+        masks = {name: (shape, layers[name].probability) for name, shape in shapes.items()}
         self._batches: Batches | Lots
         if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
@@ -115,10 +115,9 @@ class Cohort(OneModelTrainer):
                 if isinstance(rows, np.ndarray):
                     stack.put(rows, part)
             sent = remembered.close(last.sites, stack.parameters) if last.closes else {}
-        rule_sends = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
-        return self.report(losses.cpu().numpy().astype(np.float64), last)._replace(
-            rule=rule_sends, memory=remembered.arrays()
-        )
+        rule = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
+        trained = self.report(losses.cpu().numpy().astype(np.float64), last)
+        return trained._replace(rule=rule, memory=remembered.arrays())
 
     def seen(self, x: np.ndarray) -> np.ndarray:
         """As :meth:`Trainer.seen`."""
@@ -126,36 +125,31 @@ class Cohort(OneModelTrainer):
 
     def report(self, losses: np.ndarray, leg: Leg) -> Trained:
         """What training gives where nothing is remembered or sent for a rule."""
-        sites = leg.sites
-        return Trained(losses, self._batches.steps[sites] * leg.rounds, self._batches.examples[sites], {}, {})
+        steps, examples = self._batches.steps[leg.sites] * leg.rounds, self._batches.examples[leg.sites]
+        return Trained(losses, steps, examples, {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """The outputs of every model on the same samples, in eval mode: (models, samples, outputs)."""
+        """As :meth:`OneModelTrainer.predict`."""
         inputs = torch.from_numpy(self.seen(np.asarray(x, dtype=self.plan.dtype))).to(self.device)
-        models = self._gradients.chunk or PREDICTED_MODELS
+        models, predict = self._gradients.chunk or PREDICTED_MODELS, self._gradients.predict
         samples = max(1, PREDICTED_NUMBERS // (models * max(1, inputs[:1].numel())))
         with torch.no_grad():
             parts = [
-                torch.cat([self._outputs(part, some) for some in torch.split(inputs, samples)], 1)
+                torch.cat([predict(part.parameters, part.buffers, some) for some in torch.split(inputs, samples)], 1)
                 for part in (stack.rows(slice(k, k + models)) for k in range(0, len(stack), models))
             ]
         outputs: np.ndarray = torch.cat(parts).cpu().numpy()
         return outputs
 
-    def _outputs(self, models: Stack, x: Tensor) -> Tensor:
-        return self._gradients.predict(models.parameters, models.buffers, x)
-
     def _chunks(self, stack: Stack, sites: np.ndarray) -> list[slice | np.ndarray]:
-        size = self._gradients.chunk or self._fitting(stack)
+        bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
+        cache = CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES
+        size = self._gradients.chunk or max(1, cache // bytes_per_model)
         edges = [slice(k, k + size) for k in range(0, len(stack), size)]
         order = self._batches.order(sites, self._gradients.pads)
         if order is None or len(edges) == 1:
             return list(edges)
         return [order[edge] for edge in edges]
-
-    def _fitting(self, stack: Stack) -> int:
-        bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
-        return max(1, (CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES) // bytes_per_model)
 
     def _leg(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
         """Train through one leg; ``losses`` (rows,) is filled where given."""
@@ -227,9 +221,3 @@ class Cohort(OneModelTrainer):
 
 def _cut(tensors: Tensors, rows: slice) -> Tensors:
     return {name: tensor[rows] for name, tensor in tensors.items()}
-
-
-def _probability(model: nn.Module, name: str) -> float:
-    layer = model.get_submodule(name)
-    assert isinstance(layer, MaskedDropout)
-    return layer.probability

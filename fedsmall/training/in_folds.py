@@ -1,7 +1,6 @@
 """Sites whose own samples are dealt to folds: a model of route k trains at every site on all but fold k of it.
 
-To the trainer within, each such part of a site is a site; a leg's route says which is meant
-(:class:`fedsmall.training.trainer.Leg`).
+To the trainer within, each such part of a site is a site.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +20,7 @@ Within = Callable[[Plan, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
 
 class SitesInFolds(OneModelTrainer):
-    """Sites, each without one fold or another of its samples; used as a trainer of the same sites.
-
-    ``within`` makes the trainer of their parts. Raises PlanError where a site has too few samples
-    (:func:`folds_of_samples`).
-    """
+    """Sites without one fold or another of their samples, as a trainer of the sites; ``within`` makes the parts'."""
 
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], within: Within
@@ -33,9 +28,10 @@ class SitesInFolds(OneModelTrainer):
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.samples = tuple(map(len, samples))
         self._routes = plan.method.routes
-        parts = [
-            part for name, site_samples in zip(names, samples, strict=True) for part in _parts(plan, name, site_samples)
-        ]
+        parts = []
+        for name, own in zip(names, samples, strict=True):
+            folds = folds_of_samples(plan, name, own)
+            parts += [Samples(own.x[folds != route], own.y[folds != route]) for route in range(self._routes)]
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
         self._inner = within(_with_trees_for(plan, self._routes), rows, parts)
         self.path, self.device = self._inner.path, self._inner.device
@@ -59,11 +55,6 @@ class SitesInFolds(OneModelTrainer):
         return self._inner.seen(x)
 
 
-def _parts(plan: Plan, site: str, samples: Samples) -> list[Samples]:
-    folds = folds_of_samples(plan, site, samples)
-    return [Samples(samples.x[folds != route], samples.y[folds != route]) for route in range(plan.method.routes)]
-
-
 def _with_trees_for(plan: Plan, routes: int) -> Plan:
     tree = plan.method.tree
     if tree is None:
@@ -78,9 +69,8 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
     """The fold of every sample of a site, (samples,), where folds are of samples.
 
     Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. Equal
-    samples, and a patient's, follow the first of them into one fold.
-
-    Raises PlanError where a site has samples of one patient alone: a route would have none there.
+    samples, and a patient's, follow the first of them into one fold. Raises PlanError where a site has samples of one
+    patient alone.
     """
     kin = kin_of(Part(samples.x, samples.y, samples.patients))
     groups = np.arange(len(samples)) if kin is None else kin

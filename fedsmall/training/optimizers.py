@@ -121,8 +121,8 @@ Close = Callable[[Tensor, Variables, Method], tuple[Variables, Variables]]
 class Rule(NamedTuple):
     """(gradient, parameter) -> gradient; and at the end of a contact, what is remembered and what is sent."""
 
-    pull: Pull
-    close: Close
+    pull: Pull = lambda gradient, parameter, variables, method: gradient
+    close: Close = lambda parameter, variables, method: ({}, {})
     remembers: tuple[str, ...] = ()
 
 
@@ -137,20 +137,14 @@ def scaffold(gradient: Tensor, parameter: Tensor, variables: Variables, method: 
 
 
 def close_scaffold(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
-    """Option II of line 12, c_i+ = c_i - c + (x - y_i) / (K lr), with K lr the sum of the learning rates since x.
-
-    A site that has not received a global model keeps its control.
-    """
+    """Option II of line 12, c_i+ = c_i - c + (x - y_i) / (K lr), with K lr the sum of the learning rates since x."""
     moved = (variables["reference"] - parameter) / variables["rate"].clamp_min(1e-30)
     delta = variables["known"] * (moved - variables["server"])
     return {"control": variables["control"] + delta}, {"control": delta}
 
 
 def close_scaffold_by_gradient(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
-    """Option I of line 12, c_i+ = g_i(x): the gradient at the global model, by a pass over the site's own batches.
-
-    Over those of the first round after the model came, which the paper leaves open.
-    """
+    """Option I of line 12, c_i+ = g_i(x), over the batches of the first round after x came (open in the paper)."""
     delta = variables["known"] * (variables["gradient"] - variables["control"])
     return {"control": variables["control"] + delta}, {"control": delta}
 
@@ -167,24 +161,14 @@ def close_feddyn(parameter: Tensor, variables: Variables, method: Method) -> tup
     return {"history": variables["history"] - pull}, {}
 
 
-def _as_it_is(gradient: Tensor, parameter: Tensor, variables: Variables, method: Method) -> Tensor:
-    return gradient
-
-
-def _nothing(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
-    return {}, {}
-
-
-GRADIENT = "gradient"  # the word for the gradient at the common model, where a rule remembers it
+GRADIENT = "gradient"  # the word for the gradient at the global model, where a rule remembers it
 
 RULES: dict[str, Rule] = {
-    "none": Rule(_as_it_is, _nothing),
-    "proximal": Rule(proximal, _nothing, remembers=("reference",)),
-    "scaffold": Rule(scaffold, close_scaffold, remembers=("reference", "control", "server")),
-    "scaffold, option I": Rule(
-        scaffold, close_scaffold_by_gradient, remembers=("reference", "control", "server", GRADIENT)
-    ),
-    "feddyn": Rule(feddyn, close_feddyn, remembers=("reference", "history")),
+    "none": Rule(),
+    "proximal": Rule(proximal, remembers=("reference",)),
+    "scaffold": Rule(scaffold, close_scaffold, ("reference", "control", "server")),
+    "scaffold, option I": Rule(scaffold, close_scaffold_by_gradient, ("reference", "control", "server", GRADIENT)),
+    "feddyn": Rule(feddyn, close_feddyn, ("reference", "history")),
 }
 
 
@@ -222,11 +206,7 @@ def _variables(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Variable
 
 
 class SiteMemory:
-    """The memory of all sites of a cohort, {name: (sites, ...)}, and how training reads and writes it.
-
-    Names are those of :mod:`fedsmall.training.optimizers`, and of :mod:`fedsmall.training.optimizers` where the
-    optimizer state stays at the site. ``saved`` is what :meth:`arrays` gave earlier; empty at the start of a run.
-    """
+    """What all sites remember, {name: (sites, ...)}, as training reads and writes it; ``saved`` are :meth:`arrays`."""
 
     def __init__(self, plan: Plan, parameters: Tensors, sites: int, saved: Mapping[str, np.ndarray] | None) -> None:
         self._method, self._rule = plan.method, rule_of(plan.method)
@@ -253,7 +233,7 @@ class SiteMemory:
         common: Sequence[bool] | np.ndarray | None,
         rule: Mapping[str, np.ndarray] | None,
     ) -> None:
-        """Take note, before training, of the common models among the rows and of what the server sends for the rule."""
+        """Take note, before training, of the global models among the rows and of what the server sends for the rule."""
         if not self._rule.remembers:
             return
         rows = np.flatnonzero(np.zeros(len(sites), bool) if common is None else np.asarray(common))
@@ -293,7 +273,7 @@ class SiteMemory:
             rate[index_of(sites, rate)] += torch.from_numpy(rates).to(rate)
 
     def close(self, sites: np.ndarray, parameters: Tensors) -> Tensors:
-        """End the stretch since the last common model; returns what the rule sends to the server, a row per model."""
+        """End the stretch since the last global model; returns what the rule sends to the server, a row per model."""
         if not self._rule.remembers:
             return {}
         remembered, sent = close_stretch(parameters, self.variables(sites), self._method)

@@ -3,7 +3,6 @@
 import time
 import tomllib
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +10,8 @@ import typer
 from rich.table import Table
 from typer import Argument
 
-from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension
+from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
-from fedsmall.own_code import look_in
 from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS, complete_folder
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.folder import Run, read_all
@@ -174,10 +172,8 @@ def tasks() -> None:
     from fedsmall.planning.tasks import TASKS
 
     table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, place in TASKS.items():
-        module, _, function = place.partition(":")
-        about = str(getattr(import_module(module), function).__doc__).partition("\n")[0]
-        table.add_row(f"[bold]{name}[/bold]", about)
+    for name, read in TASKS.items():
+        table.add_row(f"[bold]{name}[/bold]", str(read.__doc__).partition("\n")[0])
     console.print(table)
     console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
     console.print("docs/data.md shows each.", markup=False)

@@ -154,8 +154,8 @@ class Clinical:
         """The statistics of one class against the rest."""
         pairs = [predictions.positive(label) for predictions in self.of_seeds]
         return [
-            Worth(name, estimate(*pairs[0]), _over_seeds((of_two.VALUES[name](*pair) for pair in pairs), "share"))
-            for name, estimate in of_two.STATISTICS.items()
+            Worth(name, of_two.estimate_of(name, *pairs[0]), _over_seeds((value(*pair) for pair in pairs), "share"))
+            for name, value in of_two.VALUES.items()
         ]
 
 

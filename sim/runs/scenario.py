@@ -173,7 +173,7 @@ def build(table: Mapping[str, Any]) -> Scenario:
         raise PlanError(str(error)) from None
 
 
-def as_toml(scenario: Scenario) -> bytes:
+def as_toml(scenario: Frozen) -> bytes:
     """A scenario as a file that :func:`load` reads; what is as by default is left out."""
     return tomli_w.dumps(scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)).encode()
 

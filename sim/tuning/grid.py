@@ -1,8 +1,8 @@
 """`fedsmall tune --try`: other settings of methods than the learning rate, each searched with all rates.
 
-A method whose table has the key stands in the search once for each of its values (of several keys, for each of their
-combinations), under a label of its own. Of the settings that are not shown to be worse than the best, each with its
-own best rate, the first named is taken: so name the cheap ones first, long periods before short ones.
+A method whose table has the key stands in the search once for each of its values (of several keys, each combination),
+under a label of its own. Of those that are not shown to be worse than the best, each at its own best rate, the first
+named is taken: so name the cheap ones first, long periods before short ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Grid:
-    """A ``scenario`` in which every setting is a method; ``of`` gives its method and setting, by label.
-
-    ``plain`` is the original scenario.
-    """
+    """A ``scenario`` in which every setting is a method (``of``: method and setting by label), and the ``plain``."""
 
     plain: Scenario
     scenario: Scenario
@@ -50,10 +47,7 @@ class Grid:
 
 
 def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
-    """Every method of a scenario with every value of the keys that its own table has.
-
-    Raises PlanError for a key that no method's table has, and for an invalid value.
-    """
+    """Every method of a scenario with every value of the keys that its own table has; PlanError for others."""
     table, of = _table(scenario), {}
     entries: list[Settings] = []
     for index, entry in enumerate(table["method"]):

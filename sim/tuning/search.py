@@ -1,9 +1,8 @@
 """`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
 
-The sites are cut into folds; the models of some sites are judged on the samples of the others (with few sites: on a
-share of every site's own samples). Or models travel by routes (:mod:`fedsmall.travel.journey`): then every method is
-judged on all sites by models that never saw them, and how long to train is chosen as well. Test samples are never
-looked at. Every method gets the same rates, seeds and folds.
+The sites are cut into folds; the models of some are judged on the samples of the others (with few sites: on a share of
+every site's own). Or models travel by routes (:mod:`fedsmall.travel.journey`): then every method is judged on all sites
+by models that never saw them, and how long to train is chosen too. Every method gets the same rates, seeds and folds.
 Seeds are added until a choice made on resampled runs would lose less than ``REGRET`` on average, for every method: a
 noisy choice of the learning rate makes false differences between methods, larger than any true one.
 """
@@ -41,10 +40,7 @@ LOOKS = 20  # evaluations of a run that is judged by routes, about
 
 
 def judged_by(scenario: Scenario, by: str | None = None) -> str:
-    """How a search judges methods: by "folds" of sites that are left out, or by "routes".
-
-    The default is routes if a method of the scenario is validated so. Raises PlanError for another word.
-    """
+    """How a search judges, by "folds" or "routes" (the default where a method is validated so); else PlanError."""
     if by not in (None, FOLDS_OF_SITES, ROUTES):
         raise PlanError(f"a search judges by folds or by routes, not by {by!r}")
     plans = (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method)))
@@ -52,10 +48,7 @@ def judged_by(scenario: Scenario, by: str | None = None) -> str:
 
 
 def measure_of(scenario: Scenario, by: str | None, metric: str | None = None, data_root: Path | None = None) -> str:
-    """The search's metric: ``metric``, or the scenario's, or by routes the loss, or the task's own.
-
-    Raises PlanError for a metric that the task does not have.
-    """
+    """The search's metric: ``metric``, or the scenario's, or by routes the loss, or the task's own. Else PlanError."""
     named = metric or scenario.metric
     if named is None and judged_by(scenario, by) == ROUTES:
         return "loss"
@@ -84,8 +77,7 @@ def to_its_end(plan: Plan) -> Plan:
 def by_routes(plan: Plan, federation: Federation) -> Plan | None:
     """The plan with its models on routes, judged on the way; None where they cannot travel so.
 
-    By default five routes, or as many as there are groups, and no more than models: routes that take turns at fewer
-    sites train less in so many rounds than the method does without them.
+    By default five routes, or as many as there are groups, and no more than models.
     """
     method, sites = plan.method, len(federation.names)
     if not method.routes and method.travelling(sites) < 2:
@@ -110,10 +102,7 @@ REGRET = 0.005
 
 @dataclass(frozen=True)
 class Try:
-    """One run of a search: a method (its label) with a learning rate, trained and judged on training sites.
-
-    ``rounds`` is when it was best, where it was judged on the way.
-    """
+    """One run of a search on training sites: ``rounds`` is when it was best, where it was judged on the way."""
 
     label: str
     lr: float
@@ -168,9 +157,8 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    There are at least ``least_seeds``. ``by`` is as in :func:`judged_by`, ``metric`` as in :func:`measure_of`; the
-    score is the common model's, or the mean over the sites, negated for a loss or an error. ``on_seed(seed, tries)`` is
-    called after each seed.
+    The score is the common model's ``metric``, or the mean over the sites, negated for a loss or an error.
+    ``on_seed(seed, tries)`` is called after each seed.
     """
     by = judged_by(scenario, by)
     if not rates:
@@ -202,10 +190,9 @@ def search(
 
 
 def choose(tries: Sequence[Try], metric: str | None = None) -> dict[str, RateChoice]:
-    """The rate of each method: the best mean score, ties to the smaller rate.
+    """The rate of each method: the best mean score, or a smaller rate with a shortfall within a standard error.
 
-    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. With
-    ``metric``, scores are in its own sign, in intervals within its range.
+    With ``metric``, scores are in its own sign, in intervals within its range.
     """
     labels = dict.fromkeys(t.label for t in tries)
     return {label: _choice(label, [t for t in tries if t.label == label], metric) for label in labels}
@@ -273,10 +260,7 @@ def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> It
 
 
 def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str, device: str) -> tuple[float, int]:
-    """The best score of a plan and its round; at its end, where it does not travel by routes.
-
-    Where no model stays finite the rate is too large, and the search goes on.
-    """
+    """The best score of a plan by routes and its round, else at its end; where no model stays finite the worst."""
     unit = unit_of(metric, federation)
     try:
         evaluations = run_plan(plan, federation, engine, options={"device": device}).evaluations

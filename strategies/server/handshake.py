@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from pydantic import ValidationError
 
@@ -26,8 +26,7 @@ from fedsmall.exact import in_parts
 from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
-from fedsmall.sealing.letters import Announcement, Thread, digest
-from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.letters import Announcement, Thread, digest, roll_digest
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
 from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.sealing.waybills import seed_of
@@ -41,6 +40,7 @@ from fedsmall.strategies.server.regions import Line
 from fedsmall.wire import CONFIG, EXAMPLES, PLAN, Arrays, join, split
 
 Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
+OF_SUMS = ("count", "total", "squares")
 
 
 class Met(NamedTuple):
@@ -52,41 +52,32 @@ class Met(NamedTuple):
 
 
 def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
-    """Wait for the sites and let them agree; their answers go into the ``roster``.
+    """Wait for the sites and let them agree, a region's with others over its ``line``; fills the ``roster``.
 
-    A region's sites agree with those of all others over its ``line``. Raises PlanError that names every site that is
-    missing, refuses, or differs from the others.
+    Raises PlanError that names every site that is missing, refuses, or differs from the others.
     """
     wait_for_sites(sheet, grid)
     hidden = sheet.plan.privacy.secure
     answers = greet(roster, sheet, grid, [] if hidden else sums_to_ask(sheet.plan, folder))
     task = task_from_roll(roster, grid, sheet.plan)
     if line is not None:
-        sums = {
-            kind: [_sums(site, kind, answers[site])[0] for site in sorted(answers)] for kind in _kinds_of_sums(answers)
-        }
+        kinds = [kind for kind in (SUMS, CLASSES) if answers and all(kind in content for content in answers.values())]
+        sums = {kind: [_sums(site, kind, answers[site])[0] for site in sorted(answers)] for kind in kinds}
         agree_above(line, folder, roster.answers, sums)
     if hidden:  # sums need keys, so these come first
         if (folder / WEIGHTS_FILE).exists():
             sheet = agree_on_weights(sheet, folder, task, answers)
         sheet, sealed = send_agreement(roster, sheet, grid, folder, None)
-        answers = fetch_secure_sums(sealed, sheet, grid, folder, task)
+        assert sealed is not None
+        scaled = all(answer.get("scaled") for answer in roster.answers.values())
+        tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
+        answers = sums_before(sealed, tell, task.classes) if tell else {}
         if not answers and not (folder / SCALING_FILE).exists():
             return Met(sheet, task, sealed)
     sheet = agree_on_weights(sheet, folder, task, answers)
     scaling = agreed_scaling(roster, folder, answers, of_regions=sheet.is_above)
     sheet, sealed = send_agreement(roster, sheet, grid, folder, scaling)
     return Met(sheet, task, sealed)
-
-
-def fetch_secure_sums(
-    sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task
-) -> Told:
-    """The secure sums of all sites as one site's answer; empty where none are needed any more."""
-    assert sealed is not None
-    scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
-    tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
-    return sums_before(sealed, tell, task.classes) if tell else {}
 
 
 def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
@@ -99,10 +90,7 @@ def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
 def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
     """Wait until every site of the sheet is connected. Raises PlanError that names those that are not."""
     deadline = grid.clock() + sheet.start_deadline_s
-    while True:
-        missing = set(sheet.sites) - {node.name for node in grid.get_nodes()}
-        if not missing:
-            return
+    while missing := set(sheet.sites) - {node.name for node in grid.get_nodes()}:
         if grid.clock() > deadline:
             raise PlanError(
                 f"{', '.join(sorted(missing))} did not connect within {sheet.start_deadline_s:g} s. "
@@ -111,21 +99,15 @@ def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
         time.sleep(1.0)
 
 
-def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str] = ()) -> Told:
-    """Call the roll and return the answers, with the sums in ``tell``.
-
-    A site is who its registered key says. Raises PlanError that names every site that refuses, and why.
-    """
-    config = _words(sheet)
-    if tell:
-        config[TELL] = list(tell)
+def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str]) -> Told:
+    """Call the roll; the answers, with the sums in ``tell``. A site is who its key says; PlanError names refusals."""
+    config = _words(sheet, **({TELL: list(tell)} if tell else {}))
     answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
     for site, (node, content) in answers.items():
         answer = dict(content.config_records.get(CONFIG, {}))
         if answer.get("site") != site:
             raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
-        roster.nodes[site] = node
-        roster.answers[site] = answer
+        roster.nodes[site], roster.answers[site] = node, answer
     return {site: content for site, (_, content) in answers.items()}
 
 
@@ -147,18 +129,19 @@ def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: b
 def send_agreement(
     roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
 ) -> tuple[RunSheet, SealedModels | None]:
-    """Send every site the scaling and the keys of all; nothing is sent where there is neither.
+    """Send every site the scaling and the keys of all, if any.
 
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
-    content, letters = RecordDict({CONFIG: _words(sheet)}), sheet.plan.privacy.hidden
-    if scaling is not None:
-        content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
-    if letters:
-        announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
-        content[CONFIG] = ConfigRecord({**_words(sheet), ANNOUNCED: Opened(announced=announced).model_dump_json()})
+    letters, announced, words = sheet.plan.privacy.hidden, dict[str, Announcement](), {}
     if scaling is None and not letters:
         return sheet, None
+    if letters:
+        announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
+        words = {ANNOUNCED: Opened(announced=announced).model_dump_json()}
+    content = RecordDict({CONFIG: _words(sheet, **words)})
+    if scaling is not None:
+        content[SCALING] = to_record(vars(scaling))
     answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
     if not letters:
         return sheet, None
@@ -191,26 +174,24 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
     return sheet.model_copy(update={"plan": with_weights(sheet.plan, weights)})
 
 
-def _words(sheet: RunSheet) -> ConfigRecord:
-    words = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
-    if sheet.plan.privacy.hidden:
-        words[ROLL] = json.dumps(sheet.roll)
-    return words
+def _words(sheet: RunSheet, **more: Any) -> ConfigRecord:
+    roll = {ROLL: json.dumps(sheet.roll)} if sheet.plan.privacy.hidden else {}
+    return ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True), **roll, **more})
 
 
 def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
     """The answers of all sites to one question, by name. Raises PlanError where one refuses or is silent."""
     nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
     orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
-    replies = list(grid.send_and_receive(orders.values()))
-    by_order = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(orders.values())}
     answers, faults = {}, []
     for site in sheet.sites:
-        reply = by_order.get(orders[site].metadata.message_id) if site in orders else None
+        reply = replies.get(orders[site].metadata.message_id) if site in orders else None
         if reply is None:
             faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
         elif reply.has_error():
-            faults.append(_with_site(site, reply.error.reason))
+            reason = " ".join((reply.error.reason or "no reason given").split())[:300]
+            faults.append(reason if reason.startswith(f"{site}:") else f"{site}: {reason}")
         else:
             answers[site] = (nodes[site], reply.content)
     if faults:
@@ -218,32 +199,19 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
     return answers
 
 
-def _with_site(site: str, reason: str | None) -> str:
-    line = " ".join((reason or "no reason given").split())[:300]
-    return line if line.startswith(f"{site}:") else f"{site}: {line}"
-
-
-def _kinds_of_sums(answers: Told) -> list[str]:
-    return [kind for kind in (SUMS, CLASSES) if answers and all(kind in content for content in answers.values())]
-
-
 def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) -> list[Sums]:
-    """One kind of sums in a site's answer, checked: three arrays of one shape, (features,) or (classes,).
-
-    A region's are exact, in several summands: (parts, features).
-    """
+    """One kind of sums in a site's answer, checked: of shape (features,) or (classes,), a region's (parts, ...)."""
     record: Any = content.array_records.get(kind, {})
     try:
-        arrays = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
+        arrays = {name: read_array(name, record[name]) for name in OF_SUMS}
     except (KeyError, ReplyError):
         raise PlanError(f"{site}: its sums cannot be read") from None
     if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in arrays.values()):
         raise PlanError(f"{site}: its sums hold a number that is not finite")
     count, shapes = arrays["count"], {values.shape for values in arrays.values()}
-    if len(shapes) > 1 or count.ndim != 1 + of_region or (of_region and not len(count)) or (arrays["count"] < 0).any():
+    if len(shapes) > 1 or count.ndim != 1 + of_region or (of_region and not len(count)) or (count < 0).any():
         raise PlanError(f"{site}: its sums are not three numbers for each feature")
-    parts = {name: np.atleast_2d(values) for name, values in arrays.items()}
-    return [Sums(*(parts[name][k] for name in ("count", "total", "squares"))) for k in range(len(parts["count"]))]
+    return [Sums(*rows) for rows in zip(*map(np.atleast_2d, arrays.values()), strict=True)]
 
 
 SCALING_FILE, WEIGHTS_FILE = "scaling.json", "class_weights.json"
@@ -256,9 +224,8 @@ def keep_scaling(folder: Path, scaling: Scaling) -> None:
 
 def scaling_in(folder: Path) -> Scaling | None:
     """The scaling that was kept, or None."""
-    if not (path := folder / SCALING_FILE).exists():
-        return None
-    return Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
+    kept = _kept(folder / SCALING_FILE)
+    return kept and Scaling(**{name: np.array(values) for name, values in kept.items()})
 
 
 def keep_weights(folder: Path, weights: Sequence[float]) -> None:
@@ -268,22 +235,22 @@ def keep_weights(folder: Path, weights: Sequence[float]) -> None:
 
 def weights_in(folder: Path) -> list[float] | None:
     """The class weights that were kept, or None."""
-    path = folder / WEIGHTS_FILE
-    return list(json.loads(path.read_text())) if path.exists() else None
+    weights: list[float] | None = _kept(folder / WEIGHTS_FILE)
+    return weights
+
+
+def _kept(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
 
 
 def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The sites' answers by name: training "samples", and as "rows" how rows become samples.
-
-    The rows are the first site's; None where sites differ in more than the separator of a file.
-    """
+    """The sites' training "samples" by name, and "rows": how rows become samples, None where sites differ in that."""
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
-    texts = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
     try:
-        rows = [json.loads(read) for read in texts]
+        rows = [json.loads(str(answers[site].get(ROWS, "null"))[:MOST_ROWS]) for site in samples]
         alike = [_without_separator(read) for read in rows]
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {"samples": samples, "rows": None}
@@ -299,10 +266,7 @@ WORDS = ("task", "signature")  # on which the sites of a region have agreed
 
 
 def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, Sequence[Sums]]) -> None:
-    """Let a region's sites agree with all others' by their ``answers`` to the roll and ``sums`` by kind.
-
-    The agreement is kept in the run's folder. Raises PlanError where it is less than these sites need.
-    """
+    """Let a region's sites agree with all others; kept in the ``folder``. PlanError where it is too little."""
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
     words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
@@ -317,7 +281,7 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
 
 def combine_sums(sums: Sequence[Sums]) -> Arrays:
     """The exact sum of several sites' sums: {"count": (parts, features), ...}, padded with zeros."""
-    parts = {name: in_parts([getattr(site_sums, name) for site_sums in sums]) for name in ("count", "total", "squares")}
+    parts = {name: in_parts([getattr(site_sums, name) for site_sums in sums]) for name in OF_SUMS}
     most = max(map(len, parts.values()))
     return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
 
@@ -332,8 +296,8 @@ def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str
         raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
     sizes = {CLASSES: classes} if CLASSES in tell else {}
     if SUMS in tell:
-        sizes[SUMS] = len(tally.values) // len(("count", "total", "squares")) - sum(sizes.values())
-    shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in ("count", "total", "squares")}
+        sizes[SUMS] = len(tally.values) // len(OF_SUMS) - sum(sizes.values())
+    shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in OF_SUMS}
     if sum(size for (size,) in shapes.values()) != len(tally.values) or min(sizes.values()) < 1:
         raise PlanError("The sums that sites tell are not those that they were asked for.")
     arrays = split_vector(tally.values, shapes)
@@ -354,12 +318,12 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     for site, answer in answers.items():
         if "error" in answer:
             raise PlanError(f"Site {site!r} cannot take part: {answer['error']}")
-    first = next(iter(answers))
+    first = answers[min(answers)]
     for key in ("task", "signature", "version"):
         _check_alike(key, {site: _to_agree(key, answer, plan) for site, answer in answers.items()})
-    if answers[first].get("version") != __version__:
-        raise PlanError(f"The sites run fedsmall {answers[first].get('version')}, the server {__version__}.")
-    return task_from(json.loads(str(answers[first]["task"])))
+    if first.get("version") != __version__:
+        raise PlanError(f"The sites run fedsmall {first.get('version')}, the server {__version__}.")
+    return task_from(json.loads(str(first["task"])))
 
 
 def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:

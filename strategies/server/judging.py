@@ -1,7 +1,7 @@
 """Evaluation: which model each site is to evaluate, and on what (:class:`Question`), and the evaluation of the answers.
 
-:class:`Judging` takes who answers as an argument: the sites over a grid (:class:`SiteJudges`), all of them in a secure
-sum (:class:`HiddenJudges`), or a simulation's samples (:class:`fedsmall.sim.engines.evaluation.LocalJudges`).
+Who answers :class:`Judging` is an argument: the sites over a grid, all of them in a secure sum, or a simulation's
+samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,10 +72,9 @@ Judge = Callable[[Question], Answers]
 @final
 @dataclass
 class Judging:
-    """The evaluator of a run whose models a ``judge`` evaluates, on unseen samples too where the ``plan`` asks for it.
+    """The evaluator of a run whose models a ``judge`` evaluates, or ``on_test`` on a shared test set.
 
-    ``on_test`` evaluates on a shared test set in place of held-out samples. ``sites`` gives each site's number of
-    training samples by name.
+    ``sites`` gives each site's number of training samples by name.
     """
 
     plan: Plan
@@ -85,11 +84,7 @@ class Judging:
     on_test: Evaluator | None = None
 
     def __call__(self, moment: Moment) -> Evaluation | None:
-        """The evaluation after a moment; None where nobody answers.
-
-        On unseen samples it has, with routes, what to expect at an unseen hospital; with ``stop`` the loss by which the
-        run ends.
-        """
+        """The evaluation after a moment, by unseen samples too; None where nobody answers."""
         t, held_out = moment.contact.t, self._own if self.plan.has_own_models else self._common
         evaluation = (self.on_test or held_out)(moment)
         decides = t in self._looks
@@ -115,23 +110,18 @@ class Judging:
             return None
         t = moment.contact.t
         answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.common)))
-        beside_metrics = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
+        told = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
         judged = {site: answer for site, answer in answers.items() if answer.samples}
         if tallies.TOGETHER in judged:
-            return Evaluation(t, judged[tallies.TOGETHER].metrics, {}, told=beside_metrics)
+            return Evaluation(t, judged[tallies.TOGETHER].metrics, {}, told=told)
         if not judged:
-            return Evaluation(t, None, {}, told=beside_metrics) if beside_metrics else None
+            return Evaluation(t, None, {}, told=told) if told else None
         weights = np.array([float(answer.samples) for answer in judged.values()])
-        names = [name for name in next(iter(judged.values())).metrics if not name.startswith(wire.KEPT)]
-        common = {
-            name: float(np.average([answer.metrics.get(name, np.nan) for answer in judged.values()], weights=weights))
-            for name in names
-        }
-        held_out = {
-            site: {name: answer.metrics[name] for name in names if name in answer.metrics}
-            for site, answer in judged.items()
-        }
-        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=beside_metrics)
+        metrics = [answer.metrics for answer in judged.values()]
+        names = [name for name in metrics[0] if not name.startswith(wire.KEPT)]
+        common = {name: float(np.average([of.get(name, np.nan) for of in metrics], weights=weights)) for name in names}
+        held_out = {site: {n: a.metrics[n] for n in names if n in a.metrics} for site, a in judged.items()}
+        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=told)
 
     def _own(self, moment: Moment) -> Evaluation | None:
         """Each site's shared layers completed with its own; "held_out" has the common ones, completed alike."""
@@ -148,29 +138,27 @@ class Judging:
 
     def _never_seen(self, moment: Moment) -> Question:
         """The model that each site evaluates on unseen samples: by routes, the common one, or its own."""
-        t, sites, of_routes = moment.contact.t, self.sites(), moment.of_routes()
+        sites, of_routes, counts = self.sites(), moment.of_routes(), tuple[int, ...]()
+        models: Mapping[str, Arrays] = {}
         if of_routes and self.plan.method.by_samples:
             counts = tuple(len(next(iter(members.values()))) for members in of_routes)
             everyone = {name: np.concatenate([members[name] for members in of_routes]) for name in of_routes[0]}
-            return Question(t, dict.fromkeys(sites, everyone), True, counts)
-        if of_routes:
+            models = dict.fromkeys(sites, everyone)
+        elif of_routes:
             folds = folds_of(self.plan, list(sites.values()))
             assert folds is not None
-            return Question(t, {site: of_routes[fold] for site, fold in zip(sites, folds.tolist(), strict=True)}, True)
-        if not self.plan.kept_back:
-            return Question(t, {}, True)
-        if moment.common is not None:
-            return Question(t, dict.fromkeys(sites, moment.common), True)
-        return Question(t, {} if self.plan.method.is_federated else _rows(moment), True)
+            models = {site: of_routes[fold] for site, fold in zip(sites, folds.tolist(), strict=True)}
+        elif self.plan.kept_back and moment.common is not None:
+            models = dict.fromkeys(sites, moment.common)
+        elif self.plan.kept_back and not self.plan.method.is_federated:
+            models = _rows(moment)
+        return Question(moment.contact.t, models, True, counts)
 
 
 def evaluator_for(
     roster: Roster, grid: Grid, plan: Plan, task: Task | None = None, sealed: SealedModels | None = None
 ) -> Evaluator:
-    """The evaluator over real sites: each for itself or, where the plan hides single answers, all in a secure sum.
-
-    Sums are read where the ``task`` is known.
-    """
+    """The evaluator over real sites, each for itself or in a secure sum; sums need the ``task`` to be read."""
     judges = SiteJudges(roster, grid, plan, task)
     hidden = HiddenJudges(sealed, judges) if sealed is not None and sealed.secure else None
     return Judging(plan, task, hidden or judges, roster.counts)
@@ -231,11 +219,7 @@ class SiteJudges:
             return None  # it has held nothing out
         check_metrics(metrics if samples else {**metrics, wire.EXAMPLES: 1})
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
-        values = {
-            name: float(value)
-            for name, value in numbers.items()
-            if name != wire.EXAMPLES and not name.startswith(wire.CHARGED)
-        }
+        values = {n: float(v) for n, v in numbers.items() if n != wire.EXAMPLES and not n.startswith(wire.CHARGED)}
         sums: Arrays = {}
         if self.task is not None and wire.HELD_OUT in content:
             sums = checked_sums(array_records(content)[wire.HELD_OUT], held_out_shapes(self.task))
@@ -263,31 +247,30 @@ class HiddenJudges:
 
     def __call__(self, question: Question) -> Answers:
         """The one answer, where enough sites send."""
-        t, task = question.t, self.sites.task
+        t, task, unseen = question.t, self.sites.task, question.unseen
         assert task is not None
-        shapes = tallies.unseen_shapes(self.sealed.plan, task) if question.unseen else tallies.judged_shapes(task)
-        contents = {site: self._with_words(t, content) for site, content in self.sites.contents(question).items()}
-        of = tallies.UNSEEN if question.unseen else tallies.JUDGED
+        words, contents = self.sealed.words(t), {}
+        for site, content in self.sites.contents(question).items():
+            config = ConfigRecord({**content.config_records[wire.CONFIG], **words})
+            contents[site] = RecordDict({**content, wire.CONFIG: config})
+        of = tallies.UNSEEN if unseen else tallies.JUDGED
         tally = self.sealed.open_sum_or_note(t, of, kind_of(question), contents)
         if tally is None:
             return {}
-        answers = {} if question.unseen else self._charged(tally, t)
+        answers = {} if unseen else self._charged(tally, t)
+        shapes = tallies.unseen_shapes(self.sealed.plan, task) if unseen else tallies.judged_shapes(task)
         if sum(map(prod, shapes.values())) != len(tally.values):
-            if not question.unseen:
+            if not unseen:
                 self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
             return answers
         sums = tallies.split_vector(tally.values, shapes)
-        if question.unseen:
+        if unseen:
             return {tallies.TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
         metrics, held_out = tallies.metrics_of_tally(task, sums)
         if metrics:
             samples, telling = (round(float(sums[name])) for name in ("samples", TELLING))
             answers[tallies.TOGETHER] = Answer(samples, metrics, held_out, sites=telling)
         return answers
-
-    def _with_words(self, t: int, content: RecordDict) -> RecordDict:
-        config = ConfigRecord({**content.config_records[wire.CONFIG], **self.sealed.words(t)})
-        return RecordDict({**content, wire.CONFIG: config})
 
     def _charged(self, tally: Tally, t: int) -> Answers:
         answers: Answers = {}
@@ -335,11 +318,9 @@ def _rows(moment: Moment) -> dict[str, Arrays]:
 
 def _visitors(answers: Answers) -> dict[str, Any]:
     """The metrics of sites' recent-model ensembles, each on its own held-out samples."""
-    by_site = {
-        site: {
-            name.removeprefix(wire.KEPT): value for name, value in answer.metrics.items() if name.startswith(wire.KEPT)
-        }
-        for site, answer in answers.items()
-    }
-    by_site = {site: metrics for site, metrics in by_site.items() if metrics}
+    by_site: dict[str, dict[str, float]] = {}
+    for site, answer in answers.items():
+        for name, value in answer.metrics.items():
+            if name.startswith(wire.KEPT):
+                by_site.setdefault(site, {})[name.removeprefix(wire.KEPT)] = value
     return spread_over_sites(by_site) | {"held_out": by_site} if by_site else {}

@@ -14,9 +14,8 @@ import numpy as np
 
 from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_LABELS, ORDINAL, Amount, Findings, kind_of
 from fedsmall.data.preparation import Columns
-from fedsmall.data.sources.classes import as_classes, check_order, class_names
 from fedsmall.data.sources.files import at_site, locate, site_files
-from fedsmall.data.sources.patients import patients_listed
+from fedsmall.data.sources.labels import as_classes, check_order, class_names, patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import check_is_regular

@@ -11,6 +11,7 @@ from fedsmall.data.preparation import Columns, Numbers, Pixels, Preparation, Ran
 from fedsmall.errors import DataError, PlanError
 
 NOWHERE = ""  # the key of a source that has no sites of its own
+YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
 
 
 @dataclass(frozen=True)
@@ -71,25 +72,23 @@ def join(parts: Iterable[Part]) -> Part:
         if len(shapes) > 1:
             called = "samples" if what == "x" else "targets"
             raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
-    held = [part.patients for part in parts if part.patients is not None]
-    patients = np.concatenate(held) if len(held) == len(parts) else None
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    patients = [part.patients for part in parts if part.patients is not None]
     groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
-    return Part(
-        np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), patients, groups
-    )
+    return Part(x, y, np.concatenate(patients) if len(patients) == len(parts) else None, groups)
 
 
 def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparation:
     """What the samples of a pool go through, before its sites have agreed on anything."""
-    x = pool.train[min(pool.train)].x
-    ends = [tuple(np.asarray(end, dtype=np.float64).ravel().tolist()) for end in pool.ranges or ()]
-    ranges = Ranges(low=ends[0], high=ends[1]) if ends else None
-    return Preparation(
-        form=form_of(pool), shape=x.shape[1:], scaled=pool.standardise, ranges=ranges, dtype=dtype, outcome=pool.outcome
-    )
+    shape, ranges = pool.train[min(pool.train)].x.shape[1:], None
+    if pool.ranges is not None:
+        low, high = (tuple(np.asarray(end, dtype=np.float64).ravel().tolist()) for end in pool.ranges)
+        ranges = Ranges(low=low, high=high)
+    scaled, outcome = pool.standardise, pool.outcome
+    return Preparation(form=_form_of(pool), shape=shape, scaled=scaled, ranges=ranges, dtype=dtype, outcome=outcome)
 
 
-def form_of(pool: Pool) -> Columns | Pixels | Numbers:
+def _form_of(pool: Pool) -> Columns | Pixels | Numbers:
     """What a row of a pool is: what its source says, or else what its samples look like."""
     if pool.form is not None:
         return pool.form
@@ -99,9 +98,6 @@ def form_of(pool: Pool) -> Columns | Pixels | Numbers:
     if x.ndim == 2 and len(pool.feature_names) == x.shape[1]:
         return Columns(columns=pool.feature_names)
     return Numbers()
-
-
-YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
 
 
 def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[float]) -> Pool:
@@ -132,8 +128,7 @@ def _range_ends(names: Sequence[str], shape: tuple[int, ...], ranges: Any) -> tu
         raise PlanError("these features have no names; give one range for all: ranges = [0.0, 1.0]")
     if unknown := sorted(set(ranges) - set(names)):
         raise PlanError(f"ranges names {unknown[0]!r}, which is no feature of this task: {', '.join(names)}")
-    without = [name for name in names if name not in ranges and YES_OR_NO not in name]
-    if without:
+    if without := [name for name in names if name not in ranges and YES_OR_NO not in name]:
         raise PlanError(f"ranges says nothing of {', '.join(without)}; give [lowest, highest] for each")
     pairs = np.array([_pair(name, ranges.get(name, (0.0, 1.0))) for name in names])  # (features, 2)
     return pairs[:, 0], pairs[:, 1]

@@ -73,7 +73,8 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     against: dict[str, str] = {}
     for path, why in _WHY.items():
         try:
-            _check_worth(path, model, parameters)
+            if path == "vmap":
+                _check_worth(model, parameters)
             return PathChoice(PATHS[path](model, loss), f"{path}: {why}")
         except ValueError as reason:
             against[path] = str(reason)
@@ -81,9 +82,7 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     return PathChoice(LoopGradients(model, loss), f"loop: {against['conv']}")
 
 
-def _check_worth(path: str, model: nn.Module, parameters: int) -> None:
-    if path != "vmap":
-        return
+def _check_worth(model: nn.Module, parameters: int) -> None:
     for name, layer in model.named_modules():
         if isinstance(layer, SLOW):
             raise ValueError(f"layer {name} ({type(layer).__name__}) is slower under vmap than one model at a time")

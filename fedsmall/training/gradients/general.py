@@ -36,9 +36,8 @@ class LoopGradients:
         models = len(next(iter(parameters.values())))
         self._model.eval()
         with torch.no_grad():
-            outputs = [
-                functional_call(self._model, _row(parameters | buffers, k), (_channels_last(x),)) for k in range(models)
-            ]
+            rows = (_row(parameters | buffers, k) for k in range(models))
+            outputs = [functional_call(self._model, row, (_channels_last(x),)) for row in rows]
         training_mode(self._model)
         return torch.stack(outputs)
 

@@ -5,7 +5,7 @@ Under patient-level privacy each sample's gradient is clipped before they are su
 batch's weights and noise come from :class:`fedsmall.training.batches.Lots`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -101,10 +101,7 @@ def forwards(layers: Sequence[Layer], parameters: Tensors, batch: Batch) -> tupl
 def backwards(
     layers: Sequence[Layer], parameters: Tensors, batch: Batch, inputs: Sequence[Tensor], slope: Tensor
 ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
-    """Each linear layer from the last to the first, with the slopes behind it and the inputs before it.
-
-    A layer's weights are no longer read then, and may be moved at once.
-    """
+    """Each linear layer, the last first, with slopes behind and inputs before it; its weights may then be moved."""
     for layer, before in zip(reversed(layers), reversed(inputs), strict=True):
         if layer.kind == "relu":
             slope = torch.ops.aten.threshold_backward(slope, before, 0)
@@ -166,13 +163,13 @@ class ClippedMlp:
         """The outputs and the clipped, summed and noised gradients of all models."""
         gradients: Tensors = {}
         outputs = self._pass(parameters, batch, collect_gradients(gradients))
-        return outputs, _noised(gradients, batch.noise)
+        return outputs, _noised(gradients, batch)
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place, as :meth:`MlpGradients.descend`."""
-        outputs = self._pass(parameters, batch, move_parameters(parameters, lr))
-        for name, noise in batch.noise.items():
-            parameters[name].sub_(noise, alpha=lr)
+        outputs, gradients = self(parameters, {}, batch)
+        for name, gradient in gradients.items():
+            parameters[name].sub_(gradient, alpha=lr)
         return outputs
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
@@ -193,10 +190,7 @@ class ClippedMlp:
 
 
 class ClippedOneByOne:
-    """Any model without BatchNorm, by another path: every sample is a model with a batch of one.
-
-    A model's samples go together, in parts of the inner path's own size.
-    """
+    """Any model without BatchNorm, by another path: every sample is a model with a batch of one."""
 
     pads = True
     chunk: int | None = None
@@ -208,7 +202,7 @@ class ClippedOneByOne:
         """The outputs and the clipped, summed and noised gradients of all models."""
         outputs, sums = zip(*(self._one(parameters, buffers, batch, row) for row in range(len(batch.x))), strict=True)
         gradients = {name: torch.stack([of_one[name] for of_one in sums]) for name in parameters}
-        return torch.stack(outputs), _noised(gradients, batch.noise)
+        return torch.stack(outputs), _noised(gradients, batch)
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""
@@ -232,7 +226,8 @@ class ClippedOneByOne:
             given, gradients = self._inner(copies, held, alone)
             outputs.append(given[:, 0])
             squares = torch.stack([_squares(gradient.flatten(1)) for gradient in gradients.values()]).sum(0)
-            share = _shares(squares, self._clip, batch._replace(weight=_of(batch.weight, row, part)))
+            weight = None if batch.weight is None else batch.weight[row, part]
+            share = _shares(squares, self._clip, batch._replace(weight=weight))
             for name, gradient in gradients.items():
                 total[name] += torch.tensordot(share, gradient, 1)
         return torch.cat(outputs), total
@@ -244,12 +239,7 @@ def clipped(inner: Gradients, clip: float) -> Gradients:
 
 
 def _squares(x: Tensor) -> Tensor:
-    squares: Tensor = torch.linalg.vecdot(x, x)
-    return squares
-
-
-def _of(weight: Tensor | None, row: int, part: slice) -> Tensor | None:
-    return None if weight is None else weight[row, part]
+    return torch.linalg.vecdot(x, x)  # type: ignore[no-any-return]
 
 
 def _shares(squares: Tensor, clip: float, batch: Batch) -> Tensor:
@@ -257,7 +247,12 @@ def _shares(squares: Tensor, clip: float, batch: Batch) -> Tensor:
     return factor / batch.x.shape[1] if batch.weight is None else factor * batch.weight
 
 
-def _noised(gradients: Tensors, noise: Mapping[str, Tensor]) -> Tensors:
-    for name, drawn in noise.items():
-        gradients[name] += drawn
-    return gradients
+def _noised(gradients: Tensors, batch: Batch) -> Tensors:
+    """On one grid, before anything else is computed of them: the float of a sum would betray it."""
+    if batch.grid is None:
+        return gradients
+    noised = {}
+    for name, gradient in gradients.items():
+        grid = batch.grid.view(-1, *[1] * (gradient.dim() - 1))
+        noised[name] = ((gradient.double() / grid).round() * grid + batch.noise[name]).to(gradient.dtype)
+    return noised
