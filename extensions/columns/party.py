@@ -15,10 +15,10 @@ import numpy as np
 
 from fedsmall.errors import ReplyError
 from fedsmall.extensions.columns.boosting import Split, bin_columns, candidate_bins, goes_left
-from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey
+from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey, check_modulus
 from fedsmall.extensions.columns.intersection import BYTES, Blinding, new_number
 from fedsmall.extensions.columns.messages import Arrays, Message
-from fedsmall.extensions.columns.plan import Boosting
+from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting
 from fedsmall.extensions.columns.tables import Table
 from fedsmall.randomness import rng_for
 
@@ -250,6 +250,7 @@ class PassiveParty(Party):
 
     secret: int = field(default_factory=lambda: secrets.randbits(128))
     agreed: Boosting | None = None
+    least_bits: int = LEAST_BITS
     most_trees: int = 0
     grows: bool = True
 
@@ -316,6 +317,7 @@ class PassiveParty(Party):
         if self.agreed is not None and self._begun is not None:
             raise ReplyError("a second forest was begun in one run")
         self._settings = asked
+        check_modulus(int(message.words["key"], 16), self.least_bits)
         self._key = PublicKey(int(message.words["key"], 16))
         self._rows = check_rows(message.arrays["rows"], len(self.values))
         self._cuts, self._bins = bin_columns(self.values[self._rows], self._settings.bins)

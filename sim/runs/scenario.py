@@ -51,6 +51,7 @@ class Scenario(Frozen):
     threshold: Threshold = None
     folds: Annotated[int, Field(ge=2)] | None = None
     test: Test = None
+    without: tuple[str, ...] = ()
     stop: EarlyStop | None = None
     engine: str | None = None
     device: Device = "cpu"
