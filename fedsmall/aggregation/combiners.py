@@ -41,10 +41,7 @@ class Updates:
 
 
 class Combiner(ABC):
-    """Turns a stack of models into the global one; most have no state, and ask nothing of the local rule.
-
-    ``half_of`` names the method whose other half fedsmall's own clients do; empty for most.
-    """
+    """Turns a stack of models into the global one; ``half_of`` names the method whose other half our clients do."""
 
     half_of = ""
 
@@ -131,10 +128,7 @@ class ServerStep(Combiner):
 
 
 class FoldTrees(Combiner):
-    """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1).
-
-    A fold at the sites gives the same global model to the bit.
-    """
+    """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1)."""
 
     half_of = "RepTreeFL"
 

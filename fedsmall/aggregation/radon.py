@@ -112,10 +112,7 @@ class Filling:
 
 
 def check_radon(models: int, parameters: int) -> Filling:
-    """How that many models fill an iterated Radon point; needs no data.
-
-    Raises PlanError when there are fewer models than the Radon number, parameters + 2.
-    """
+    """How that many models fill an iterated Radon point. Raises PlanError for fewer than parameters + 2."""
     filling = Filling(models, parameters)
     if models < filling.radon_number:
         size = f"at most {models - 2} parameters" if models > 2 else "even one parameter takes three models"

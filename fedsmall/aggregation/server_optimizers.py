@@ -143,10 +143,7 @@ def feddyn(common: Arrays, memory: Arrays, returns: Returns, options: Options) -
 
 @dataclass(frozen=True)
 class ServerRow:
-    """A server optimizer: its step, its settings with their defaults, and what goes into orders.
-
-    ``half_of`` is the method whose other half fedsmall's own clients do.
-    """
+    """A server optimizer: its step, its settings, what goes into orders, and ``half_of`` which method clients do."""
 
     step: Step
     defaults: Mapping[str, float] = field(default_factory=dict)
@@ -182,10 +179,7 @@ ALIASES = {"eta": "lr", "server_learning_rate": "lr", "server_momentum": "beta",
 def server_step(
     name: str, common: Arrays, memory: Arrays, returns: Returns, options: Options | None = None
 ) -> tuple[Arrays, Arrays]:
-    """One step of the server optimizer ``name``: the next common model and the next memory.
-
-    Raises PlanError for a setting that the optimizer does not have.
-    """
+    """The next global model and memory by the server optimizer ``name``. PlanError for a setting that it has not."""
     row = SERVERS[name]
     return row.step(common, memory, returns, {**row.defaults, **known_options(name, options or {})})
 

@@ -15,11 +15,7 @@ from fedsmall.wire import CARRIED, MODEL, Arrays
 
 
 class Door:
-    """The egress of a stack: models that leave sites are noised first, then rounded or sparsified.
-
-    Under top-k every site has an error feedback residual, and bytes are counted contact by contact, by what sites are
-    ``known`` to have.
-    """
+    """The egress of a stack: models that leave sites are noised, then compressed by what is ``known`` to sites."""
 
     def __init__(self, plan: Plan, names: Sequence[str], known: Known) -> None:
         self._plan, self._names, self._known = plan, names, known
@@ -41,10 +37,7 @@ class Door:
             self._bytes_down += size
 
     def leave(self, stack: Stack, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
-        """Apply, in place, noise and compression to the models that leave the sites ``at`` after round ``t``.
-
-        ``received`` gives the models as they came to the sites.
-        """
+        """Change, in place, what leaves the sites ``at`` after round ``t``; ``received`` gives the models that came."""
         names = [self._names[site] for site in at]
         if self._plan.privacy.at_contacts:
             make_private(self._plan, stack, received(), names, t)
@@ -101,10 +94,7 @@ def _put(tensors: Tensors, arrays: Arrays) -> None:
 
 
 def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
-    """Clip and noise, or blur, in place, what leaves the named sites, where the plan asks for it.
-
-    ``received`` are the models as they came to the sites, a row each as in ``stack``.
-    """
+    """Clip and noise, or blur, in place, what leaves the named sites; ``received`` are the models as they came."""
     if plan.privacy.at_contacts:
         rngs = [noise_rng(plan.seed, name, t) for name in names]
         _put(stack.state, privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), plan.privacy, rngs))

@@ -1,15 +1,15 @@
 """Dynamic averaging: who takes part in an average that is due, decided by distances from the last global model.
 
-Every site checks a condition of its own, ||f - r||^2 <= bound, in which r is the last model that all sites had. Where
-all keep to it so does the mean of all models, for a ball is convex, and nothing is sent. Violators send their models;
-further ones are asked for until the mean of those that came is within the bound, or all have come. Those that came
-become their mean; if all came, it is the next r.
+Every site checks ||f - r||^2 <= bound, in which r is the last model that all sites had. Where all keep to it so does
+the mean of all models, for a ball is convex, and nothing is sent. Violators send their models; further ones are asked
+for until the mean of those that came is within the bound, or all have come. Those that came become their mean; if all
+came, it is the next r.
 
 Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz & Wrobel, Efficient Decentralized Deep Learning by Dynamic Model
-Averaging (ECML PKDD 2018), Algorithm 1; a mean may be weighted, as in its Algorithm 2. Further sites are asked one by
-one, in a random order. Three departures: the last average of a run takes all models. All are asked for where the
-violations since the last whole average come to the number of sites or beyond (in the paper: to just that number), and
-every whole average resets that count. A site without a usable answer is passed over.
+Averaging (ECML PKDD 2018), Algorithms 1 and 2. Further sites are asked one by one, in a random order. Three departures:
+the last average of a run takes all models. All are asked for where the violations since the last whole average come to
+the number of sites or beyond (in the paper: to just that number), and every whole average resets that count. A site
+without a usable answer is passed over.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,10 +65,7 @@ def order_of_asking(seed: int, t: int, sites: Iterable[str]) -> list[str]:
 
 @dataclass
 class Coordinator:
-    """Decides who takes part in averages, and counts the ``violations`` since the last whole one.
-
-    ``bound`` is the largest squared distance; ``seed`` draws who is asked.
-    """
+    """Decides who takes part in averages, and counts the ``violations`` of the ``bound`` since the last whole one."""
 
     bound: float
     seed: int

@@ -92,10 +92,7 @@ def _usual(sent: np.ndarray) -> float:
 
 
 def name_culprit(site: str, reason: str, by: str | None) -> tuple[str, str, str]:
-    """Who is named for an unusable model, as what, and why: (site, kind, reason).
-
-    The site that sent it; or, where it was sent an oversized one, ``by``, who had trained that last.
-    """
+    """Who is named for an unusable model, as what, and why: ``site``, or ``by`` which it was sent an oversized one."""
     if by is None:
         return site, "set aside", reason
     return (

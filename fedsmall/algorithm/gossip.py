@@ -1,19 +1,16 @@
 """Algorithm 1 among sites without a server: letters that may be lost, who has which model, averages by gossip.
 
 A traveller is one row wherever it is: a sender keeps a letter until it is acknowledged and does not train it; a
-receiver takes a letter in once, by its number. So no model is lost or doubled. Source: the alternating-bit protocol
-(Bartlett, Scantlebury & Wilkinson 1969), with numbers.
-
-Travellers under way do not train; several at a site train in order of arrival, one a contact. An average takes those
-that come while it lasts, the next one those that come later. After it every site has a mean of its own, which all
-travellers in its hands become. The run's model is that of one site, drawn by lot before the run.
+receiver takes a letter in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
+with numbers). Travellers under way do not train; several at a site train in order of arrival, one a contact. An average
+takes those that come while it lasts. After it every site has a mean of its own, which all travellers in its hands
+become. The run's model is that of one site, drawn by lot before the run.
 
 The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
-sum s with the weight w takes s / w for the mean. All sums and weights together stay what they were, so the sites' means
-approach the one mean; where each exchange is a random permutation, their mean square distance from it halves with every
-one. A site without a model begins with weight 0. Sums are letters too, for a lost one would shift the mean; what has
-not come when the average ends counts in nobody's. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum; on lossy lines
-Hadjicostis, Vaidya & Dominguez-Garcia 2016, whose running sums need no acknowledgements but a sum kept for each line.
+sum s with the weight w takes s / w for the mean. All sums and weights together stay what they were; where each exchange
+is a random permutation, the sites' mean square distance from the one mean halves with every one. Sums are letters too,
+for a lost one would shift the mean. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum; on lossy lines Hadjicostis,
+Vaidya & Dominguez-Garcia 2016, whose running sums need no acknowledgements but a sum kept for each line.
 """
 
 from collections.abc import Iterator, Sequence

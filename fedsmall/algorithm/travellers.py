@@ -100,10 +100,7 @@ class Travellers:
         self._rule: Arrays = {}
 
     def walk(self, stretch: Sequence[Contact], order_rule: Arrays) -> Moment | None:
-        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen.
-
-        A traveller whose model is not finite after one contact is as it was before it.
-        """
+        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
         legs, at, before, crossed = [], self.at, self._before, 0
@@ -231,10 +228,7 @@ class Travellers:
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
     def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
-        """Which model is at each site for the ``following`` contact.
-
-        By site: its number among different ones, who trained it last (nobody: ""), and whether it is the global model.
-        """
+        """By site, for the ``following`` contact: its model's number, who trained it last (""), if it is global."""
         assert self._before is not None
         at = self.at if following is None else self.move(self.at, self._before, following)
         is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
@@ -457,10 +451,7 @@ United = Callable[[int, Arrays, float], Arrays]
 
 
 class Topology(ABC):
-    """Moves the models of ``travellers`` for Algorithm 1 (:mod:`fedsmall.algorithm.daisy_chain`).
-
-    It ``has_places`` where the plan alone says where every model goes next.
-    """
+    """Moves the models of ``travellers``; it ``has_places`` where the plan alone says where every model goes next."""
 
     has_places = True
 

@@ -51,10 +51,7 @@ def pack_stack(plan: Plan, part: str, models: Arrays, names: Sequence[str], t: i
 
 
 def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, reference: Arrays | None = None) -> Arrays:
-    """What leaves a site after round ``t``, named as on the wire ("arrays/0.weight"), as it travels.
-
-    ``reference`` is the model that the site was sent.
-    """
+    """What leaves a site after round ``t``, named as on the wire; ``reference`` is the model that the site was sent."""
     packed = {}
     for part, plain in parts(arrays).items():
         wire = wire_of(part, plan)

@@ -139,10 +139,7 @@ class Known:
         return max(self.models)
 
     def tell(self, model: Arrays, t: int, share: float) -> Arrays:
-        """The broadcast form of a global ``model`` made after round ``t``, from now on the last.
-
-        The first goes whole, of others a ``share`` of the numbers for each contact since the one before.
-        """
+        """How a global ``model`` of round ``t`` goes out: the first whole, then a ``share`` of it for each contact."""
         sent = model
         if self.models:
             sent, _ = cut_one(model, self.models[self.now], {}, min(1.0, share * max(1, self.contacts)))
@@ -157,10 +154,7 @@ class Known:
         return Ground(-1 if reference is None else base, reference, self.taken.get(site, 0))
 
     def answered(self, t: int, sent: Mapping[str, bool], good: Collection[str]) -> None:
-        """Record the contact of round ``t``: ``sent`` says whether a site's order brought the global model.
-
-        ``good`` are the sites whose answers are used; any other may have nothing.
-        """
+        """Record whose orders of round ``t`` brought the global model (``sent``), and whose answers are ``good``."""
         if not self.models:
             return  # models go in other forms
         self.contacts += 1

@@ -11,6 +11,7 @@ from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, a
 from fedsmall.data.preparation import sums as sums_of
 from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
 from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 
@@ -142,10 +143,13 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
     """The sites in the order of their names, the common test set, and further test sets."""
     is_natural = splits.read_spec(plan.partition)[0] == "natural"
     if not pool.natural or (plan.sites is not None and not is_natural):
-        return _deal_pool(plan, task, pool)
+        sites, test, extra = _deal_pool(plan, task, pool)
+        remaining = _taking_part(plan, [site.name for site in sites])
+        return [site for site in sites if site.name in remaining], test, extra
     if plan.sites not in (None, len(pool.train)):
         raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
-    sites = [natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
+    remaining = _taking_part(plan, sorted(pool.train))
+    sites = [natural_site(plan, task, pool, name, name, common is None) for name in remaining]
     held = [site.held_out for site in sites if site.held_out is not None]
     if common is None:
         alike = len({part.y.shape[1:] for part in held}) <= 1
@@ -153,6 +157,15 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
     if not len(common) and not any(map(len, held)):
         raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
     return sites, common, {}
+
+
+def _taking_part(plan: Plan, names: list[str]) -> list[str]:
+    for name in plan.without:
+        if name not in names:
+            raise PlanError(f"without = {name!r}: there is no such site. {nearest(name, names)}")
+    if len(plan.without) == len(names):
+        raise PlanError("without names every site; one must be left")
+    return [name for name in names if name not in plan.without]
 
 
 def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.data.federation import Task
-from fedsmall.entry_points import extensions, load_extension
+from fedsmall.entry_points import extensions, load_extension, own_code
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.models import cropped, networks
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.networks import forgive_small_batches, frozen_state, trainable_state
 from fedsmall.models.own_models import Kind, is_shared, kind_of, kinds_of, plan_of_kind, shared_layers
-from fedsmall.own_code import own_code
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays

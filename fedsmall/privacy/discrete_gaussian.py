@@ -43,8 +43,7 @@ def add_noise(values: np.ndarray, deviation: float, words: Words) -> np.ndarray:
     """The values, rounded to the grid, plus discrete Gaussian noise of that deviation; float64, the same shape."""
     grid = grid_for(deviation)
     noise = discrete_gaussian(values.size, deviation / grid, words).reshape(values.shape)
-    noised: np.ndarray = (np.rint(values.astype(np.float64) / grid) + noise) * grid
-    return noised
+    return np.asarray((np.rint(values.astype(np.float64) / grid) + noise) * grid)
 
 
 def discrete_gaussian(count: int, ratio: float, words: Words) -> np.ndarray:
@@ -69,13 +68,11 @@ def _discrete_laplace(count: int, bits: int, words: Words) -> np.ndarray:
     whole = np.floor(-np.log((words(count).astype(np.float64) + 0.5) * 2.0**-64)).astype(np.int64)  # exp(-whole) of all
     size = below + (np.maximum(whole, 0) << bits)
     accepted = _happens(below / 2**bits, words) & ~(negative & (size == 0))
-    signed: np.ndarray = np.where(negative, -size, size)[accepted]
-    return signed
+    return np.asarray(np.where(negative, -size, size)[accepted])
 
 
 def _happens(exponent: np.ndarray, words: Words) -> np.ndarray:
     """True with chance exp(-exponent), number by number."""
     chance = np.exp(-exponent) * 2.0**64
     certain = chance >= 2.0**64
-    happens: np.ndarray = certain | (words(len(chance)) < np.where(certain, 0, chance).astype(np.uint64))
-    return happens
+    return np.asarray(certain | (words(len(chance)) < np.where(certain, 0, chance).astype(np.uint64)))

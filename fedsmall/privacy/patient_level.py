@@ -1,24 +1,18 @@
 """Differential privacy for each patient: what a site's local steps must do, and what they cost.
 
 The unit is a patient: whoever sees every model that a site sent, and knows all its other patients, could hardly tell
-whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a sample (where a patient
-has several samples, of each sample and not of the patient). The number of a site's samples is not hidden: it decides
-``rate`` and the noise, and can be estimated from the noise.
+whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a sample (of each, where a
+patient has several). The number of a site's samples is not hidden: it decides ``rate`` and the noise.
 
-DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently of all
-others and of all other steps; each one's gradient is clipped; noise is added to the sum; the sum is divided by the
-lot's *expected* size, which is public. Epochs that are shuffled and cut are not such lots, and accounting for them as
-if they were is an error (Chua et al. 2024).
+DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently; each
+one's gradient is clipped; noise is added to the sum; the sum is divided by the lot's *expected* size, which is public.
+Epochs that are shuffled and cut are not such lots (Chua et al. 2024). Local steps are charged, not contacts: all that
+is computed from noised gradients is post-processing. No amplification is claimed, by the chain or by who takes part: a
+site counts the steps of the contacts for which a model is with it. From ``epsilon`` a site finds the noise for its own
+number of samples, so the server cannot weaken its promise.
 
-Local steps are charged, not contacts. A model that hops, an average, momentum, Adam's moments that travel, a proximal
-term, SCAFFOLD's and FedDyn's corrections are computed from noised gradients: post-processing, at no cost. No
-amplification by the chain is claimed, nor by who takes part: a site counts the steps of the contacts for which a model
-is with it. The server cannot weaken a site's promise: from ``epsilon`` a site finds the noise for its own number of
-samples, which it does not tell.
-
-The accountant is that of privacy loss distributions of Google's dp-accounting, an upper bound that is tighter than the
-Renyi accountant's by a tenth to a fifth. Lots and noise are drawn from named streams in a simulation, from the
-operating system at a real site.
+The accountant is that of privacy loss distributions of Google's dp-accounting. Lots and noise are drawn from named
+streams in a simulation, from the operating system at a real site.
 """
 
 import math
@@ -91,10 +85,7 @@ def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> i
 
 
 def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:
-    """Raise PlanError where a plan that promises privacy to patients would break its promise.
-
-    ``buffers`` are the names of the model's running statistics.
-    """
+    """Raise PlanError where a plan would break its promise to patients; ``buffers`` are names of running statistics."""
     lot_of(plan)
     if (plan.privacy.epsilon or 0) > REACH:
         raise PlanError(f"epsilon = {plan.privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")

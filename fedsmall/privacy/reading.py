@@ -2,15 +2,11 @@
 
 In a layer that sees the record itself, the gradient of a unit's weights is the sum over patients of (slope * record),
 and that of its bias the sum of the slopes. Where one patient alone moved a unit, as many do in small batches, change of
-weights / change of bias is that patient's record, to rounding, whatever the learning rate and the number of steps.
+weights / change of bias is that patient's record, whatever the learning rate and the number of steps. It reaches layers
+whose units each see a whole record (dense layers behind the input, convolutions as large as the image); attacks that
+invert by optimisation may find more. So a count here is a lower bound.
 
-It reaches layers whose units each see a whole record (dense layers behind the input, convolutions as large as the
-image). A smaller convolution shows patches, mixed over all positions, and never a record; attacks that invert by
-optimisation may find more. So a count here is a lower bound, and :func:`layers_read` says where there is nothing to
-count.
-
-:class:`Exposure` counts how many patients each party of a simulated run could read from what it saw; only a simulation
-holds all updates and all patients. Who knows where an update started:
+:class:`Exposure` counts how many patients each party of a simulated run could read. Who knows where an update started:
 
 - the server, which sent every model out; not of models that are sealed on their way, unless it makes an average of them
   that it sent out itself, nor of those of which it sees a secure sum;
@@ -19,8 +15,7 @@ holds all updates and all patients. Who knows where an update started:
 - everybody, of the change from one global model to the next, which is of all sites together, or of a group's (every
   site is taken to know every group's model, so more is counted than is seen).
 
-Of a long run some contacts are looked at, not all. Source: Phong et al. 2018, "Privacy-preserving deep learning via
-additively homomorphic encryption", section 3.
+Source: Phong et al. 2018, "Privacy-preserving deep learning via additively homomorphic encryption", section 3.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,10 +53,7 @@ def records_read(
 
 
 def distances_to_others(patients: np.ndarray) -> np.ndarray:
-    """How far each record is from the mean of the site's others, (patients,); a lone one from zero.
-
-    A size for records whose features are not at mean 0, such as images.
-    """
+    """How far each record is from the mean of the site's others, (patients,): a size for features not at mean 0."""
     records = np.asarray(patients, dtype=np.float64).reshape(len(patients), -1)
     others = len(records) - 1
     if others < 1:
@@ -81,10 +73,7 @@ def read_from_stack(
 
 
 def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
-    """How near the nearest candidate is to every record, as a share of its norm, or of ``sizes``: (models, most).
-
-    Infinite where there is no candidate, or no patient.
-    """
+    """How near the nearest candidate is to every record, as a share of its norm or of ``sizes``: (models, most)."""
     records = patients.reshape(*patients.shape[:2], -1)  # (models, most, features)
     squares = _squares(records)
     nearest = np.full(squares.shape, np.inf)
@@ -143,10 +132,7 @@ WORK = 2e9  # products that may be spent on that
 
 
 class Exposure:
-    """Counts, from the moments of a run, who could be read by whom.
-
-    ``train`` are the samples of the sites ``names``, ``initial`` gives a site's first model (None: the global one).
-    """
+    """Counts, from the moments of a run over the sites ``names`` with samples ``train``, who could be read by whom."""
 
     def __init__(self, plan: Plan, names: tuple[str, ...], train: tuple[Samples, ...], initial: Initial) -> None:
         self.plan, self._place = plan, {name: place for place, name in enumerate(names)}

@@ -2,33 +2,26 @@
 
 The unit is a whole site: whoever sees every model that a site sent could hardly tell whether it had trained or had sent
 back the models that it received: (epsilon, delta)-differential privacy where neighbours differ by one site's updates,
-which are zero in one of the two, and who takes part is the same in both. (For exchange of a site's data for any other,
-the sensitivity doubles: halve ``noise``.)
+which are zero in one of the two. (For exchange of a site's data for any other, the sensitivity doubles: halve
+``noise``.) A traveller that hops is seen by the next site, so *every contact is a release*, and what later sites do to
+it is post-processing. No amplification is claimed, by shuffling or by the draw of a ``fraction`` of the sites: the
+ledger is that of a site that took part every time; a real site counts its own releases.
 
-A traveller that hops is seen by the next site, not only by the server, so *every contact is a release*: a site is
-charged once for each contact in which it takes part. What later sites do to the traveller is post-processing and costs
-the first site nothing. No amplification by shuffling is claimed, nor by the draw of a ``fraction`` of the sites: the
-ledger is that of a site that took part every time; a real site counts its own releases. FedDC therefore costs what
-FedAvg with equal communication costs, and more than FedAvg of equal period.
-
-What is sent without noise holds nothing of the site. Running statistics and integer counters go back as they were
-received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
-(:mod:`fedsmall.features`), and so are, at real sites, the exact sums from which features are scaled; the training loss
-stays at the site; sample counts and step counts are taken to be public. Outside the guarantee: metrics on held-out
-samples.
+What is sent without noise holds nothing of the site: running statistics and counters go back as they were received;
+moments that travel and controls are refused (:mod:`fedsmall.features`); the training loss stays; sample and step counts
+are taken to be public. Outside the guarantee: metrics on held-out samples.
 
 Source: Geyer, Klein & Nabi 2017, "Differentially private federated learning: a client level perspective"; there the
-server adds the noise to a sum, here each site to its own update, so that the server and the next site need not be
-trusted. Their noise has standard deviation sigma * S, as here.
+server adds the noise to a sum, here each site to its own update, so that nobody else need be trusted.
 
-Blur, in place of the ledger's noise, is noise as large as the update itself: the standard deviation of each number is
-``kappa`` * |update| / sqrt(numbers). Over the sites it averages out; in a division of two numbers of one site
-(:mod:`fedsmall.privacy.reading`) it does not. It claims no epsilon: it hides records, not membership, and who sees many
-updates of the same patients can average it away. Its noise can feed on itself: at ``kappa`` = 1 we have not seen it; at
-2 a chain with a large learning rate ended so.
+Blur, in place of the ledger's noise, has standard deviation ``kappa`` * |update| / sqrt(numbers). Over the sites it
+averages out; in a division of two numbers of one site (:mod:`fedsmall.privacy.reading`) it does not. It claims no
+epsilon: it hides records, not membership, and who sees many updates of the same patients can average it away. It can
+feed on itself: at ``kappa`` = 1 we have not seen that, at 2 with a large learning rate.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -147,10 +140,7 @@ def tells_loss(plan: Plan) -> bool:
 
 @lru_cache(maxsize=4096)
 def epsilon(noise: float, delta: float, releases: int) -> float:
-    """The epsilon at ``delta`` of that many releases with noise multiplier ``noise``, by the Renyi accountant.
-
-    Infinite without noise, zero before the first release.
-    """
+    """The epsilon at ``delta`` of that many releases with noise multiplier ``noise``, by the Renyi accountant."""
     if releases == 0:
         return 0.0
     if noise == 0:
@@ -159,10 +149,7 @@ def epsilon(noise: float, delta: float, releases: int) -> float:
 
 
 class Ledger:
-    """What a run has spent of its privacy budget, contact by contact, at the level of one site.
-
-    ``releases`` may start above zero, where a run resumes.
-    """
+    """What a run has spent of its privacy budget, at the level of one site; ``releases`` are those of earlier."""
 
     def __init__(self, privacy: Privacy, releases: int = 0):
         self.privacy = privacy
@@ -195,13 +182,10 @@ class Ledger:
         """How many contacts the budget allows in all, or None where it sets no limit."""
         if self.privacy.budget is None:
             return None
-        low, high = 0, 1
+        high = 1
         while self.epsilon_after(high) <= self.privacy.budget:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.epsilon_after(middle) <= self.privacy.budget else (low, middle)
-        return low
+            high *= 2
+        return bisect_right(range(high), self.privacy.budget, key=self.epsilon_after) - 1
 
     def report(self) -> dict[str, float]:
         """The ledger's last line, for a run's record."""

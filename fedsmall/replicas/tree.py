@@ -5,21 +5,16 @@ replica lacks a block of its parent's samples. A node is named by the way to it:
 replica, ``"2.0"`` the first replica of that. A row of a cohort is a site's node, ``"site#2.0"``; the anchor's row is
 the bare site.
 
-A tree is grown from the anchor when the round begins (model and optimizer state alike) and folded into it when the
-round ends; whole trees that travel live until they are aggregated. The fold goes from the leaves up, over all sites at
-once: alpha_r = div_r / sum(div), parent <- (sum(alpha_r * replica_r) + parent) / 2; with the "simple" fold (RepFL)
-parent and replicas count alike.
-
-Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", Algorithms 1 and 2. Two departures
-in the fold: where all divergences are zero the weights are equal, and a divergence counts for at least a floor, 1e-4 of
-the parent's own size for the L2 norm: once replicas have converged their distances are noise, and so would be the
-weights.
+The fold goes from the leaves up: alpha_r = div_r / sum(div), parent <- (sum(alpha_r * replica_r) + parent) / 2; with
+the "simple" fold (RepFL) parent and replicas count alike. Source: Ghilea and Rekik, "Replica Tree-based Federated
+Learning using Limited Data", Algorithms 1 and 2. Two departures: where all divergences are zero the weights are equal,
+and a divergence counts for at least a floor, for distances of replicas that have converged are noise.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -96,19 +91,9 @@ def tree_at(tree: Tree, place: int, sites: int) -> ReplicaTree:
 
     Raises PlanError where a setting given per site is not given for every site.
     """
-
-    settings = {
-        name: setting[place] if isinstance(setting, tuple) else setting
-        for name, setting in _per_site(tree, sites).items()
-    }
+    given = _per_site(tree, sites).items()
+    settings = {name: setting[place] if isinstance(setting, tuple) else setting for name, setting in given}
     return ReplicaTree(**settings, perturbation=tree.perturbation)
-
-
-def own_tree(tree: Tree, place: int, sites: int) -> Tree:
-    """The plan's tree as the site at ``place`` of ``sites`` alone sees it: with one value for each setting."""
-    settings = _per_site(tree, sites).items()
-    values = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
-    return tree.model_copy(update=values)
 
 
 def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
@@ -126,8 +111,10 @@ def plan_at(plan: Plan, place: int, sites: int) -> Plan:
     plan = with_own_model(plan, place, sites)
     if plan.method.tree is None:
         return plan
-    tree = own_tree(plan.method.tree, place, sites)
-    return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
+    settings = _per_site(plan.method.tree, sites).items()
+    own = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
+    method = plan.method.model_copy(update={"tree": plan.method.tree.model_copy(update=own)})
+    return plan.model_copy(update={"method": method})
 
 
 def forest(tree: Tree, sites: int) -> tuple[ReplicaTree, ...]:
@@ -168,10 +155,7 @@ def block_size(samples: int, drop: float) -> int:
 
 
 def idle(tree: Tree, samples: Sequence[int]) -> str | None:
-    """A line where replicas lack no sample of their anchor at some site, of sites with so many ``samples``; else None.
-
-    Such replicas are the anchor again, but for the order of batches.
-    """
+    """A line where replicas lack no sample of their anchor at some site, of sites with so many ``samples``."""
     trees = forest(tree, len(samples))
     same = [n for grown, n in zip(trees, samples, strict=True) if grown.depth and not block_size(n, grown.drop)]
     if not same:
@@ -235,11 +219,7 @@ FLOOR = 1e-4  # of the parent's size: smaller distances are noise
 
 @dataclass(frozen=True)
 class Families:
-    """Parents that have the same number of replicas, and what a measure of divergence may look at.
-
-    ``parents`` (families,) and ``children`` (families, replicas) are rows of ``stack``; ``layers`` names shared
-    parameters.
-    """
+    """Parents (families,) and their ``children`` (families, replicas), rows of ``stack``; of ``layers``."""
 
     stack: Arrays
     parents: np.ndarray
@@ -255,8 +235,7 @@ class Families:
         return parents, flat[self.children].astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Divergence:
+class Divergence(NamedTuple):
     """What a measure says of some families: divergences and floors, both (families, replicas) or broadcast to it."""
 
     values: np.ndarray
@@ -310,8 +289,7 @@ def _log_probabilities(outputs: np.ndarray) -> np.ndarray:
     scores = outputs.astype(np.float64)
     if scores.shape[-1] == 1:
         scores = np.concatenate([np.zeros_like(scores), scores], axis=-1)
-    normalised: np.ndarray = scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True)
-    return normalised
+    return np.asarray(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
 
 
 MEASURES: dict[str, Measure] = {"l2": mean_l2, "cosine": cosine, "kl": symmetric_kl}
@@ -339,12 +317,8 @@ def _each(function: Callable[[Arrays, Arrays], float], families: Families, name:
     def model(row: int) -> Arrays:
         return {layer: families.stack[layer][row] for layer in families.layers}
 
-    values = np.array(
-        [
-            [float(function(model(parent), model(child))) for child in children]
-            for parent, children in zip(families.parents, families.children, strict=True)
-        ]
-    )
+    pairs = zip(families.parents, families.children, strict=True)
+    values = np.array([[float(function(model(own), model(child))) for child in children] for own, children in pairs])
     if not np.isfinite(values).all() or (values < 0).any():
         raise PlanError(f"diversity = {name!r} must return finite numbers >= 0; it returned {values.min():g}.")
     return values
@@ -355,8 +329,7 @@ def weights(divergence: Divergence) -> np.ndarray:
     floored = np.maximum(divergence.values, divergence.floor)
     total = floored.sum(axis=-1, keepdims=True)
     equal = np.full_like(floored, 1 / floored.shape[-1])
-    alpha: np.ndarray = np.divide(floored, total, out=equal, where=total > 0)
-    return alpha
+    return np.asarray(np.divide(floored, total, out=equal, where=total > 0))
 
 
 def fold_trees(
@@ -370,9 +343,8 @@ def fold_trees(
     """The anchors after every tree has been folded, stacked to (sites, ...) in the order of the anchors' rows.
 
     ``stack`` holds the models, (rows, ...), and ``rows`` names them (:func:`row_name`). All floats are folded, integers
-    are the parent's. Divergence is measured on the float parameters that ``shared`` names (default: all), after the
-    replica's own replicas have been folded into it. Sums are taken in float64; dtypes are kept. Raises PlanError where
-    ``shared`` names no layer.
+    are the parent's. Divergence is measured on the float parameters that ``shared`` names (default: all). Sums are
+    taken in float64; dtypes are kept. Raises PlanError where ``shared`` names no layer.
     """
     layers = shared_layers(stack, shared)
     models = {name: array.copy() for name, array in stack.items()}
@@ -388,10 +360,7 @@ def fold_trees(
 
 
 def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
-    """The server's fold: anchors (sites, ...), with the replicas {"<node>/<parameter>": (sites, ...)} beside them.
-
-    Equals a fold at the sites to the bit.
-    """
+    """The server's fold of anchors (sites, ...) and {"<node>/<parameter>": (sites, ...)}, as at the sites."""
     nodes = ReplicaTree(int(_one(tree.fanout)), int(_one(tree.depth))).nodes
     if nodes == (ANCHOR,):
         return anchors

@@ -53,10 +53,7 @@ def batch_order(sizes: Sequence[int], samples: int, rng: np.random.Generator) ->
 
 
 class Batches:
-    """The samples of all sites on the device, stacked once, and the batches that a round takes from them.
-
-    ``masks`` gives the shape and the probability of every dropout layer, {name: (shape, p)}.
-    """
+    """The samples of all sites on the device, and their batches; ``masks`` are dropout layers, {name: (shape, p)}."""
 
     def __init__(
         self,
@@ -93,10 +90,7 @@ class Batches:
         return np.lexsort((-self.examples[sites], -self.steps[sites]))
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
-        """The steps of round t at these sites, in the :meth:`order`: rows that take a step together, and their batch.
-
-        Rows go together where their batches are equal in size, or are filled up to it.
-        """
+        """The steps of round t at these sites, in the :meth:`order`: rows that go together, and their batches."""
         if self._blocks is not None:
             where = torch.from_numpy(sites).to(self._device)
             x, y = (block.index_select(0, where) for block in self._blocks)
@@ -185,11 +179,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Lots:
-    """Poisson batches: every sample joins each step's lot independently; used as :class:`Batches`.
-
-    A batch's ``weight`` is 1 / the expected size of a lot for a sample that is in it and 0 for padding; a lot may be
-    empty. Its ``noise`` is added to the gradients. ``shapes`` are the parameters'.
-    """
+    """Poisson batches: every sample joins each step's lot independently; used as :class:`Batches`."""
 
     def __init__(
         self,

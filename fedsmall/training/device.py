@@ -55,10 +55,7 @@ def list_devices() -> list[str]:
 
 
 def check_room(device: torch.device, models: int, bytes_each: int) -> None:
-    """Raise PlanError, in one line, where so many models at once are more than the device can hold.
-
-    What a step needs besides is not counted.
-    """
+    """Raise PlanError, in one line, where so many models at once are more than the device can hold."""
     room, needed = room_of(device), models * bytes_each
     if needed > room:
         raise PlanError(

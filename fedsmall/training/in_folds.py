@@ -20,10 +20,7 @@ Within = Callable[[Plan, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
 
 class SitesInFolds(OneModelTrainer):
-    """Sites, each without one fold or another of its samples; used as a trainer of the same sites.
-
-    ``within`` makes the trainer of their parts. Raises PlanError where a site has too few samples.
-    """
+    """Sites without one fold or another of their samples, as a trainer of the sites; ``within`` makes the parts'."""
 
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], within: Within

@@ -137,20 +137,14 @@ def scaffold(gradient: Tensor, parameter: Tensor, variables: Variables, method: 
 
 
 def close_scaffold(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
-    """Option II of line 12, c_i+ = c_i - c + (x - y_i) / (K lr), with K lr the sum of the learning rates since x.
-
-    A site that has not received a global model keeps its control.
-    """
+    """Option II of line 12, c_i+ = c_i - c + (x - y_i) / (K lr), with K lr the sum of the learning rates since x."""
     moved = (variables["reference"] - parameter) / variables["rate"].clamp_min(1e-30)
     delta = variables["known"] * (moved - variables["server"])
     return {"control": variables["control"] + delta}, {"control": delta}
 
 
 def close_scaffold_by_gradient(parameter: Tensor, variables: Variables, method: Method) -> tuple[Variables, Variables]:
-    """Option I of line 12, c_i+ = g_i(x): the gradient at the global model, by a pass over the site's own batches.
-
-    Over those of the first round after the model came, which the paper leaves open.
-    """
+    """Option I of line 12, c_i+ = g_i(x), over the batches of the first round after x came (open in the paper)."""
     delta = variables["known"] * (variables["gradient"] - variables["control"])
     return {"control": variables["control"] + delta}, {"control": delta}
 
@@ -212,10 +206,7 @@ def _variables(rule: Rule, memory: Tensors, name: str, like: Tensor) -> Variable
 
 
 class SiteMemory:
-    """The memory of all sites of a cohort, {name: (sites, ...)}, and how training reads and writes it.
-
-    ``saved`` is what :meth:`arrays` gave earlier; empty at the start of a run.
-    """
+    """What all sites remember, {name: (sites, ...)}, as training reads and writes it; ``saved`` are :meth:`arrays`."""
 
     def __init__(self, plan: Plan, parameters: Tensors, sites: int, saved: Mapping[str, np.ndarray] | None) -> None:
         self._method, self._rule = plan.method, rule_of(plan.method)

@@ -221,10 +221,7 @@ class Trainer(ABC):
         return stack
 
     def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **signals: Any) -> Trained:
-        """Train in place: row k at site number ``sites[k]`` (no site twice) in rounds t - rounds + 1 .. t.
-
-        ``signals`` are those of :class:`Signals`, by name.
-        """
+        """Train in place: row k at site ``sites[k]`` (none twice) in rounds t - rounds + 1 .. t."""
         return self.walk(stack, [leg_at(self.plan, sites, t, rounds)], Signals(**signals))
 
 

@@ -40,10 +40,7 @@ def cohort_for(
     device: str | torch.device = "cpu",
     seat: Seat | None = None,
 ) -> Trainer:
-    """The trainer of a plan's sites: with trees where the method has them, with models of their own where they have.
-
-    ``seat`` says where the sites are in the federation; default: they are all of it.
-    """
+    """The trainer of a plan's sites, which have the ``seat`` in the federation (default: they are all of it)."""
     seat = seat or all_here(len(names))
     if (extension := plan.method.extension) is not None:
         return extension.trainer_for(plan, task, names, samples, seat)  # type: ignore[no-any-return]

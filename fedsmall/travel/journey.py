@@ -2,15 +2,14 @@
 
 Travellers are numbered; number k is of group k modulo the groups.
 
-Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there, so
-every sample is judged by models that never saw its site. A route is one or several groups of models. Folds are dealt
-once, by a named stream and by numbers of ``samples``; who goes where at a contact is drawn anew, without a conflict.
-With fewer sites than routes every site deals its own samples to folds, and the routes take turns.
+Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there. A
+route is one or several groups of models. Folds are dealt once, by a named stream and by numbers of ``samples``; who
+goes where at a contact is drawn anew, without a conflict. With fewer sites than routes every site deals its own samples
+to folds, and the routes take turns.
 
 Regions are several servers: sites dealt to regions, each of which averages its own models; now and then all of them
-together. A hop into another region goes from server to server, as does an average over the regions, made by one above
-them; these bytes are counted apart. Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud hierarchical
-federated learning"; there no model travels between edges.
+together. Bytes between servers are counted apart. Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud
+hierarchical federated learning"; there no model travels between edges.
 
 What is seen of a run is the :class:`Moment` after each stretch of contacts.
 """
@@ -123,10 +122,7 @@ def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tup
 
 
 def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
-    """The folds of a plan's sites of ``sizes`` samples; None where its models may train at all sites.
-
-    Raises ValueError where the sizes are wanted and not there.
-    """
+    """The folds of sites of ``sizes`` samples, without which ValueError; None where models may train at all sites."""
     routes = plan.method.routes
     if not routes or plan.method.by_samples:
         return None
@@ -147,8 +143,8 @@ def _remembered(seed: int, sizes: tuple[int, ...], routes: int) -> np.ndarray:
 def deal_folds(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
     """The fold of every site, (sites,), from the sites' numbers of samples, in the order of their names.
 
-    Folds differ by one site at most, the later ones being the larger, and are about equally large in samples: sites are
-    dealt from large to small in rounds of one a fold, the largest to the fold that has least.
+    Folds differ by one site at most, the later ones being the larger: sites are dealt from large to small in rounds of
+    one a fold, the largest to the fold that has least.
     """
     order = rng_for(seed, "folds of sites").permutation(len(sizes))
     order = order[np.argsort(-np.asarray(sizes)[order], kind="stable")]  # large first, equal ones shuffled
@@ -185,10 +181,7 @@ def route_of(groups: Sequence[int] | np.ndarray, routes: int) -> np.ndarray:
 
 
 def has_room(routes: np.ndarray, folds: np.ndarray) -> bool:
-    """Whether models of these ``routes`` can be at sites of these ``folds``, one at each, and none at its own fold.
-
-    By Hall's theorem only models of one route can be too many.
-    """
+    """Whether models of these ``routes`` can be at sites of these ``folds``, one at each, and none at its own fold."""
     most = int(max(routes.max(initial=0), folds.max(initial=0))) + 1
     crowd = np.bincount(routes, minlength=most) + np.bincount(folds, minlength=most)
     return bool((crowd <= len(folds)).all())
@@ -198,10 +191,7 @@ def assign_sites(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray
     """At which site each model trains: (models,) numbers of sites, all different, none of the model's own fold.
 
     A uniformly random permutation, each of whose conflicts is mended by a swap with a model drawn among all that may
-    swap; there always is one. Where folds and routes are equally large, a model is equally often at each site that it
-    may be at.
-
-    Raises ValueError where there is no such assignment (:func:`has_room`).
+    swap; by Hall's theorem there always is one. Raises ValueError where there is no such assignment (:func:`has_room`).
     """
     if len(routes) != len(folds) or not has_room(routes, folds):
         raise ValueError("models of these routes cannot all be at sites of these folds without one at its own fold")
@@ -220,10 +210,7 @@ DECIDE_NOTHING = {"name", "evaluate_every", "metric", "threshold"}  # keys of a 
 
 
 def regions_of(plan: Plan, sites: int) -> np.ndarray:
-    """The region of every site, (sites,): as the plan names them, in the order of names.
-
-    Else they are dealt once, by a named stream, so that regions differ by one site at most.
-    """
+    """The region of every site, (sites,), in the order of names: as the plan has them, else dealt by a named stream."""
     regions = plan.method.regions
     if regions is None or regions.sites is None:
         return _dealt(plan.travel_seed, sites, plan.method.region_count)
@@ -242,8 +229,8 @@ def _dealt(seed: int, sites: int, regions: int) -> np.ndarray:
 def passage(plan: Plan, sites: int, t: int) -> np.ndarray:
     """To which site the model at each site goes after round ``t``, (sites,).
 
-    Every model is drawn to cross over or not. Those that do change places with each other, wherever they are (maybe
-    within a region), and the others within their region.
+    Every model is drawn to cross over or not. Those that do change places with each other, wherever they are, and the
+    others within their region.
     """
     assert plan.method.regions is not None
     rng, regions = rng_for(plan.travel_seed, "permute", t), regions_of(plan, sites)
@@ -273,10 +260,7 @@ def meet(plan: Plan, contact: Contact) -> bool:
 
 
 def route_within(plan: Plan, sites: Sequence[str], t: int) -> dict[str, str]:
-    """Where the models at one region's ``sites`` go after round ``t``: as :func:`passage` over all that are named.
-
-    Where no model crosses (``across`` 0) a region's server can draw this alone.
-    """
+    """Where the models at one region's ``sites`` go after round ``t``, by :func:`passage`, where no model crosses."""
     assert plan.method.regions is not None
     names = plan.method.regions.names
     to = passage(plan, len(names), t)
@@ -284,10 +268,7 @@ def route_within(plan: Plan, sites: Sequence[str], t: int) -> dict[str, str]:
 
 
 def plan_above(plan: Plan) -> Plan:
-    """What is run above regions that each have a server: the weighted mean of their global models.
-
-    Without a gate, as in a simulation (``Commons.unite``); noise was charged below.
-    """
+    """The weighted mean of regions' global models, run above them; without a gate, and noise was charged below."""
     assert plan.method.regions is not None
     every = plan.method.regions.average_every or plan.method.aggregate_every
     mean = Method(name="FedAvg", label=plan.method.label, aggregate_every=every, weighted=True, gate=False)
@@ -372,7 +353,7 @@ class Moment(NamedTuple):
     and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their names. ``updates`` (rounds of
     local training, over all sites), ``bytes_sent``, ``bytes_between`` (servers of regions) and ``events`` are those
     since the moment before; ``memory`` is what the sites remember. ``averaged`` is how many models a dynamic average
-    took (:mod:`fedsmall.algorithm.dynamic`), and whether these were all; None for others.
+    took, and whether these were all; None for others.
     """
 
     contact: Contact
@@ -425,10 +406,7 @@ def last_visits(plan: Plan, sites: int, samples: Sequence[int] = ()) -> frozense
 
 
 class Visitors:
-    """What the sites ``names`` keep of a simulated run, from the moments at which the last visitors leave.
-
-    A visitor that was set aside is not kept, nor replaced.
-    """
+    """What the sites ``names`` keep of a simulated run, from the moments at which the last visitors leave."""
 
     def __init__(self, plan: Plan, names: Sequence[str], samples: Sequence[int] = ()) -> None:
         self._rounds = last_visits(plan, len(names), samples)

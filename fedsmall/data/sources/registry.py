@@ -15,9 +15,9 @@ from fedsmall.data.sources.files import locate, stamp
 from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import of_features, read_subgroups
+from fedsmall.entry_points import own_code
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
-from fedsmall.own_code import own_code
 
 TASKS: dict[str, Callable[..., Pool]] = {read.__name__: read for read in public.DATA_SETS}
 KINDS: dict[str, Callable[..., Pool]] = {

@@ -14,10 +14,7 @@ from fedsmall.training.stack import Tensors
 
 
 class Loss(NamedTuple):
-    """Values (..., samples), and slopes as the outputs.
-
-    Outputs are (..., samples, width), targets (..., samples) or as wide.
-    """
+    """Values (..., samples), and slopes as the outputs (..., samples, width); targets are (..., samples) or as wide."""
 
     value: Callable[[Tensor, Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]

@@ -101,10 +101,7 @@ def forwards(layers: Sequence[Layer], parameters: Tensors, batch: Batch) -> tupl
 def backwards(
     layers: Sequence[Layer], parameters: Tensors, batch: Batch, inputs: Sequence[Tensor], slope: Tensor
 ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
-    """Each linear layer from the last to the first, with the slopes behind it and the inputs before it.
-
-    A layer's weights are no longer read then, and may be moved at once.
-    """
+    """Each linear layer, the last first, with slopes behind and inputs before it; its weights may then be moved."""
     for layer, before in zip(reversed(layers), reversed(inputs), strict=True):
         if layer.kind == "relu":
             slope = torch.ops.aten.threshold_backward(slope, before, 0)
