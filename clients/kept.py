@@ -102,10 +102,7 @@ class About(Frozen):
 
 
 def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, Any] | None = None) -> None:
-    """Keep a model of ``plan``, with the ``metrics`` that the site reported; no part of a model alone.
-
-    Raises PlanError for arrays that are not the plan's common model.
-    """
+    """Keep a whole model of ``plan``, with the reported ``metrics``. PlanError where it is none of the plan's."""
     if plan.has_own_models:
         return
     if what == COMMON:
@@ -120,10 +117,7 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, 
 
 
 def load_kept(folder: Path, what: str) -> Stored | None:
-    """A package of the run's "common", "own" or "visitors" models; None where none are kept.
-
-    Of the training data it says the number of sites alone: a site knows no other's counts.
-    """
+    """A package of the run's "common", "own" or "visitors" models; None where none are kept."""
     shelf = Shelf(folder / FOLDER)
     if (about := shelf.words(ABOUT)) is None:
         return None

@@ -23,10 +23,7 @@ APPROVED = "FEDSMALL_BUNDLES"  # the approved digests, separated by commas; set 
 
 
 def bundle_digest(content: bytes) -> str:
-    """SHA-256 over the names and contents of a bundle's files, whatever their compression.
-
-    Raises PolicyError for a bundle that is no zip file or names a file twice.
-    """
+    """SHA-256 over a bundle's files. PolicyError where it is no zip file, or names a file twice."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as bundle:
             rows = [[name, _file_digest(bundle, name)] for name in sorted(bundle.namelist())]

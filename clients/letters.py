@@ -22,9 +22,19 @@ from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import unpack
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
+from fedsmall.sealing.letters import (
+    IDENTITIES,
+    SEED,
+    Announcement,
+    LetterError,
+    Post,
+    Thread,
+    announce,
+    digest,
+    known_identities,
+    roll_digest,
+)
 from fedsmall.sealing.masks import new_seeds
-from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
 from fedsmall.sealing.terms import Order, check_drawn
 from fedsmall.sealing.waybills import Waybills, seed_of
 from fedsmall.wire import SQUARES, Arrays, stack_of_one
@@ -47,10 +57,7 @@ class Desk:
         return announce(self.site, self.run, self._identity, bytes.fromhex(keys["key"]), keys["nonce"])
 
     def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
-        """Check the announcements of all ``sites`` against the ``roll``, keep them, and reveal this site's nonce.
-
-        Raises LetterError that names the first site which is not who it should be.
-        """
+        """Keep the announcements of all ``sites``, and reveal this site's nonce; LetterError where one is false."""
         if sorted(announced) != sorted(sites):
             raise LetterError("what was announced is not of the sites of this run")
         for site, announcement in sorted(announced.items()):
@@ -67,10 +74,7 @@ class Desk:
         return str(self._own()["nonce"])
 
     def open(self, plan: Plan, order: Order) -> "OpenDesk":
-        """The desk under a run's plan, whose seed was fixed before any nonce was revealed.
-
-        Raises LetterError where the routes do not follow from the nonces of all sites.
-        """
+        """The desk under a plan. LetterError where its routes do not follow from all sites' committed nonces."""
         announced, roll = self.read_announced()
         if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
             raise LetterError("what was drawn for the routes is not of the sites of this run")
@@ -186,7 +190,7 @@ def destroy_ended(runs: Path, but: Path) -> None:
 
 
 def check_identities(home: Path, identities: Mapping[str, str], pinned: str | None) -> list[str]:
-    """The new names among the consortium's ``identities``; all are remembered in ``home``.
+    """The new names among ``identities``, which are remembered in ``home``.
 
     Raises LetterError where their digest is not the one ``pinned`` by the policy, or a site's identity has changed.
     """
@@ -235,10 +239,7 @@ def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
 
 
 def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays | None, who: str) -> None:
-    """Raise LetterError, naming the sender, unless a model may be trained on.
-
-    It must have the shapes of ``expected``, be finite and, beside a common model ``last``, not absurdly large.
-    """
+    """Raise LetterError unless a model is as ``expected``, finite, and not absurdly large beside ``last``."""
     if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
         raise LetterError(f"what {who} sent is no model of this run")
     check_beside(model, carried, who)

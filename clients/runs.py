@@ -76,10 +76,7 @@ def _keep_once(path: Path, content: bytes) -> bool:
 
 
 def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
-    """Keep the agreed scaling of a run, once: mean and scale, each of this ``shape``.
-
-    Raises PlanError where it is not that, or another came before.
-    """
+    """Keep the agreed mean and scale of a run, each of this ``shape``. PlanError for any others."""
     numbers = [np.asarray(array) for array in agreed.values()]
     fits = set(agreed) == {"mean", "scale"} and all(a.shape == shape and a.dtype == np.float64 for a in numbers)
     if not (fits and np.isfinite(numbers).all() and (agreed["scale"] > 0).all()):
@@ -110,10 +107,7 @@ class Forgotten(NamedTuple):
 
 
 def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the site") -> Forgotten | None:
-    """Delete all runs of this name; None where there is none.
-
-    The line in the log is written first: what cannot be logged is not done.
-    """
+    """Delete all runs of this name, logged first; None where there is none."""
     folders = folders_of(home / RUNS, run)
     return _delete(folders, log, run, why) if folders else None
 

@@ -54,10 +54,7 @@ MOST_WORDS = 1 << 24  # of a tally
 
 
 class Errand:
-    """One sealed order at a site, whose desk is ``at_work``; ``config`` is the order's, ``task`` the site's.
-
-    ``of`` names a sum of something else than models, which follows on what the round has made.
-    """
+    """One sealed order at a site, whose desk is ``at_work``; ``of`` names a sum of something else than models."""
 
     def __init__(self, at_work: OpenDesk, order: Order, task: Task, config: Mapping[str, Any], of: str = "") -> None:
         self.desk, self.plan, self.task, self.config = at_work.desk, at_work.plan, task, config
@@ -71,8 +68,8 @@ class Errand:
     def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
         """An order's arrays for training, whether the model is the common one, and why a letter was not used.
 
-        The last common model then takes its place. Raises LetterError where the order is not of the model that the plan
-        has here, or brings another common model than all sites were told of.
+        The last common model then takes its place. LetterError for a model that the plan has not here, or another
+        common one.
         """
         received, group = parts(arrays), self.ways.group(self.t, self.site)
         model, rule, is_common = received.get(MODEL, {}), received.get(RULE, {}), bool(self.config[COMMON])
@@ -167,9 +164,9 @@ class Errand:
     # -- what leaves ------------------------------------------------------------------------------------------------
 
     def seal_reply(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
-        """The answer to a training order as it may leave: ``sent``, trained from ``received``, sealed or masked.
+        """The answer to a training order: ``sent``, trained from ``received``, sealed or masked.
 
-        A model that no site should train on stays here: the received one goes on, and a sum is without it.
+        In place of a model that no site should train on the received one goes on; a sum is without it.
         """
         model, carried = split(sent, MODEL), split(sent, CARRIED)
         start, start_carried = split(received, MODEL), split(received, CARRIED)
@@ -225,10 +222,7 @@ class Errand:
         return {terms.MASKED: masked(numbers, seeds, wide=bool(self.of))}, letters
 
     def check_judged(self, model: Arrays) -> None:
-        """Raise LetterError where a server asks to evaluate another model than this round's common one.
-
-        An ensemble's earlier members and moving averages are not checked: sites are told no digest of them.
-        """
+        """Raise LetterError for another model than the round's common one; of ensembles no digest is known."""
         if not (self.plan.method.is_ensemble or self.plan.method.ema):
             self._check_common(model, 0)
 
@@ -272,10 +266,7 @@ class Errand:
         return count
 
     def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
-        """The model that this site sealed after round ``written``, sealed anew for the site that trains it now.
-
-        Raises LetterError where the plan has it nowhere then, or an average lies between.
-        """
+        """The model sealed after round ``written``, for the site that trains it now; LetterError for none."""
         if not self.ways.last_average(self.t) < written < self.t:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
         to = self.ways.site_of(self.t, self.ways.traveller(written, self.site))
@@ -297,10 +288,7 @@ def _checked(numbers: Callable[[], np.ndarray]) -> np.ndarray:
 
 @dataclass
 class Letters:
-    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` gives a run's folder.
-
-    ``identity`` is the file of the site's identity.
-    """
+    """The letters of one site, which writes in ``home``; ``identity`` is the file of its identity."""
 
     name: str
     home: Path

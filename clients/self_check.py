@@ -34,10 +34,7 @@ class Blurred(NamedTuple):
 
 
 def check_released(plan: Plan, raw: RawSite) -> int:
-    """The numbers in a model of the plan. Raises PlanError where its privacy does not hold, whatever a server checks.
-
-    The sums from which features are scaled are exact, so under a ledger they may not be asked for.
-    """
+    """The numbers in a model of the plan. PlanError where its privacy does not hold, or exact sums are asked for."""
     model = initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
     check_features(plan)
@@ -93,8 +90,8 @@ def blur_update(
 ) -> Blurred:
     """``sent``, its model blurred until no more patients can be read from it than the policy allows.
 
-    A ledger's noise of at least that much is left alone: whether it was blurred would tell more. The noise is drawn
-    from the site's ``key`` for this very update. Raises PolicyError where the policy refuses, and where no blur helps.
+    A ledger's noise of at least that much is left alone. The noise is drawn from the site's ``key`` for this very
+    update. Raises PolicyError where the policy refuses, and where no blur helps.
     """
     model, start = parts(sent).get(MODEL, {}), parts(received).get(MODEL, {})
     privacy, most = plan.privacy, policy.most_read

@@ -53,7 +53,7 @@ from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
@@ -68,10 +68,7 @@ Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 @dataclass
 class Station:
-    """One site at work: its ``name``, its file or folder ``data``, the folder ``home`` where it writes.
-
-    ``device`` is where it trains; no message speaks of it.
-    """
+    """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes."""
 
     name: str
     data: Path | None
@@ -180,7 +177,7 @@ class Station:
         """Count a contact's rounds, and charge the privacy budget, before anything is trained.
 
         An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
-        of any: more than was spent, never less.
+        of any.
         """
         count_rounds(order, self.folder_of(order.config))
         if order.plan.privacy.is_patient_level:

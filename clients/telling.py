@@ -111,10 +111,7 @@ class ToldSums:
 
 
 def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
-    """The sums of each class, a feature called "class NAME", for the weights that a plan asks for.
-
-    Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
-    """
+    """The sums of each class, as features "class NAME". PlanError where the plan asks for none, or forbids them."""
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
@@ -186,10 +183,7 @@ def may_be_last(plan: Plan, t: int) -> bool:
 
 
 def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
-    """The rows of the held-out patients of whom sums may be told, (rows,), by :class:`ToldPatients`.
-
-    None where the policy lets no sums be told, nobody is held out, or sites have models of their own.
-    """
+    """The rows of the held-out patients of whom sums may be told, (rows,); None where policy or plan forbids it."""
     held = raw.held_out
     if held is None or not policy.judge or plan.has_own_models:
         return None
@@ -197,10 +191,7 @@ def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarr
 
 
 def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
-    """What a run was charged here, in counts and what follows from counts and the plan.
-
-    The epsilon of patient-level privacy follows from the number of patients, and stays here.
-    """
+    """What a run was charged here, in counts; the epsilon of patients follows from their number, and stays here."""
     privacy = plan.privacy
     if not privacy.counted:
         return {}
@@ -218,7 +209,7 @@ def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
     """Keep a model's answers for the held-out patients beside the truth, on the site's own disk.
 
-    They are probabilities of classes and labels, numbers in their own unit, and log-odds by interval of survival times.
+    They are probabilities of classes and labels, numbers in their own unit, log-odds by interval of survival times.
     """
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return

@@ -1,8 +1,8 @@
-"""Entry points: what stands beside the core and is found by its name, ours (``extensions/``) and anybody's.
+"""What stands beside the core: entry points, ours (``extensions/``) and anybody's, and a user's own functions.
 
-Groups, and what an entry of each is:
+Groups of entry points, and what an entry of each is:
 
-- ``fedsmall.commands``: a Typer app or a function, the command of that name (:mod:`fedsmall.sim.cli.commands`).
+- ``fedsmall.commands``: a Typer app or a function, the command of that name.
 - ``fedsmall.trainers``: a module, what a method trains in place of a network, by the method's key that asks for it:
   ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, seat)``,
   ``combiner_for(plan)``, and ``note_of(method)``, what a reader should know or "".
@@ -21,14 +21,17 @@ Groups, and what an entry of each is:
   letters and its consent, with ``answer(policy, config, arrays)``.
 """
 
+import sys
 import tomllib
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from fedsmall.errors import PlanError
+from fedsmall.errors import DataError, PlanError
 
 SCENARIOS, HANDLERS = "fedsmall.scenarios", "fedsmall.handlers"
 BESIDE = Path(__file__).parents[1] / "pyproject.toml"  # of a checkout or Flower's bundle, which may not be installed
@@ -63,3 +66,24 @@ def kind_of_scenario(table: Mapping[str, Any]) -> str | None:
     """The extension whose key the task of a scenario's table has; None for models that travel."""
     task = table.get("task")
     return next((kind for kind in extensions(SCENARIOS) if kind in task), None) if isinstance(task, Mapping) else None
+
+
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Make whatever a user's own function raises within a PlanError of one line; ``what`` says which function it is."""
+    try:
+        yield
+    except (PlanError, DataError):
+        raise
+    except Exception as wrong:
+        place = traceback.extract_tb(wrong.__traceback__)[-1]
+        message = " ".join(str(wrong).split())[:200] or "no reason"
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise PlanError(f"{what} raised {type(wrong).__name__}: {message} ({where})") from wrong
+
+
+def look_in(*folders: Path) -> None:
+    """Find a user's modules in these folders first; in one with a ``fedsmall`` of its own, which is not ours, last."""
+    ours = [folder for folder in folders if (folder / "fedsmall").is_dir() or (folder / "fedsmall.py").is_file()]
+    sys.path[:0] = [str(folder) for folder in folders if folder not in ours]
+    sys.path += map(str, ours)

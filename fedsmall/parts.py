@@ -56,15 +56,13 @@ class Recipe(Frozen):
     """How one round of local training goes at a site.
 
     A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one step if neither
-    is given). ``batch`` is the number of samples in a step, ``None`` the whole site. Every epoch draws a fresh order
-    and cuts it into consecutive batches, the last of which may be smaller; with steps, a round takes the first
-    ``local_steps`` batches of such epochs. A batch of the whole site keeps the order of the samples and draws nothing.
+    is given), in batches of ``batch`` samples, ``None`` the whole site. Every epoch draws a fresh order, cut into
+    consecutive batches, the last of which may be smaller; with steps, a round takes the first of such batches. A batch
+    of the whole site draws nothing.
 
-    ``class_weights`` says how much a sample of each class counts in the loss, a number for each, or "balanced" for 1 /
-    (classes * the share of the class over all sites).
-
-    ``augment`` changes images at random each time they are trained on: names of :data:`AUGMENTATIONS`, or a table of
-    names and numbers (:mod:`fedsmall.training.augmentation`).
+    ``class_weights`` says how much a sample of each class counts in the loss; "balanced" is 1 / (classes * the class's
+    share over all sites). ``augment`` changes images at random whenever they are trained on: names of
+    :data:`AUGMENTATIONS`, or a table of names and numbers (:mod:`fedsmall.training.augmentation`).
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -130,8 +128,8 @@ class Tree(Frozen):
 class Validation(Frozen):
     """Routes as cross-validation (:mod:`fedsmall.travel.journey`): each of ``routes`` leaves out a fold.
 
-    Sites of fewer than ``floor`` samples report no metrics; a site's policy may ask for more. A fold is one of sites,
-    or ``by_samples`` one of every site's samples, as it must be with fewer sites than routes.
+    A fold is one of sites, or ``by_samples`` one of every site's samples, as it must be with fewer sites than routes.
+    Sites of fewer than ``floor`` samples report no metrics.
     """
 
     routes: Annotated[int, Field(ge=2)]
@@ -150,8 +148,7 @@ class EarlyStop(Frozen):
     """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.evaluation.stopping`).
 
     It ends after ``patience`` evaluations without a lower validation loss, and keeps the model of the lowest. The
-    validation set is the share ``hold_out`` of each site's training samples; where models travel by routes
-    (``validate``), it is all samples of the hospitals that a model never saw.
+    validation set is the share ``hold_out`` of each site's training samples, or what routes (``validate``) never saw.
     """
 
     patience: Positive
@@ -188,15 +185,13 @@ class Privacy(Frozen):
 
     "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (default: the
     recipe's batch), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1). ``noise``
-    is the multiplier for all sites; or ``epsilon`` is what the whole run may cost a patient, and every site finds its
-    own multiplier (:mod:`fedsmall.privacy.patient_level`).
+    is the multiplier, or every site finds its own from ``epsilon``, what the whole run may cost a patient
+    (:mod:`fedsmall.privacy.patient_level`).
 
     Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
-    (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are.
-
-    Beside any of these, or alone, two things keep single models from the server: ``sealed`` models go in letters that
-    only the next site can open; of ``secure`` sums the server sees nothing but the sum
-    (:mod:`fedsmall.aggregation.sums`).
+    (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are. Beside any of these, or
+    alone, ``sealed`` models go in letters that only the next site can open; of ``secure`` sums the server sees nothing
+    but the sum (:mod:`fedsmall.aggregation.sums`).
     """
 
     level: Literal["site", "patient"] = "site"
@@ -250,10 +245,7 @@ class Privacy(Frozen):
 
     @property
     def hidden(self) -> bool:
-        """Whether single models are kept from the server, at hops or at averages.
-
-        Only replies to the very contact of an average then count in it.
-        """
+        """Whether single models are kept from the server; then only replies to an average's own contact count in it."""
         return self.sealed or self.secure
 
     @property
@@ -266,11 +258,10 @@ NO_PRIVACY = Privacy.model_construct()
 
 
 class Boosting(Frozen):
-    """Gradient-boosted trees in place of a network; names and defaults are xgboost's.
+    """Gradient-boosted trees in place of a network; names and defaults are xgboost's (Chen & Guestrin 2016).
 
-    ``trees`` is the most boosting rounds, ``None`` as many as the run's rounds allow; ``depth`` is max_depth, ``l2``
-    reg_lambda, ``least_gain`` min_split_loss, ``least_weight`` min_child_weight, ``bins`` max_bin. With ``histogram``
-    sites count for one common tree, else each grows its own with xgboost. Source: Chen & Guestrin 2016.
+    ``trees`` is the most boosting rounds, ``None`` as many as the run's rounds allow. With ``histogram`` sites count
+    for one common tree, else each grows its own with xgboost.
     """
 
     histogram: bool = False
@@ -324,10 +315,9 @@ RegionName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 class Topology(Frozen):
     """Sites that send each other what others send a server (:mod:`fedsmall.algorithm.gossip`).
 
-    ``by`` "gossip" every site sends to a site drawn anew each time, by "ring" to the next in the order of names. An
-    average takes so many ``exchanges``, in each of which a site sends one new message, and again those not
-    acknowledged; a hop takes at most ``tries``. ``loss`` is the share of messages that never come, acknowledgements
-    too; ``delay`` is by how many exchanges one may come later, at most.
+    ``by`` "gossip" every site sends to one drawn anew each time, by "ring" to the next in the order of names. An
+    average takes ``exchanges``, in each of which a site sends one new message, and again those not acknowledged; a hop
+    at most ``tries``. ``loss`` is the share of messages that never come; one may come up to ``delay`` exchanges later.
     """
 
     by: Literal["gossip", "ring"]
@@ -340,9 +330,9 @@ class Topology(Frozen):
 class Regions(Frozen):
     """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.journey`).
 
-    They are dealt to regions, unless ``sites`` says by name which are in which. The regions' global models are averaged
-    every ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on
-    changes its region with probability ``across``.
+    Which are in which ``sites`` says by name; else they are dealt. The regions' global models are averaged every
+    ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on changes
+    its region with probability ``across``.
     """
 
     number: Positive

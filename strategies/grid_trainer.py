@@ -13,9 +13,8 @@ from fedsmall import wire
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
 from fedsmall.strategies.checks import Note, accept_replies, limits_of, plan_in, samples_told
-from fedsmall.strategies.foreign import with_our_count
 from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
-from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record, with_our_count
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer

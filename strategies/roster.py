@@ -51,10 +51,9 @@ class Roster:
         return events
 
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
-        """Ask every unknown node for its name and what it holds.
+        """Ask every unknown node for its name (else its registered one, or its id as text) and what it holds.
 
-        A node that says no name is known by its registered one, or by its id as text. Raises PlanError when two nodes
-        give one name.
+        Raises PlanError when two nodes give one name.
         """
         content = RecordDict({CONFIG: ConfigRecord(config)})
         asked = [Message(content, node, MessageType.QUERY) for node in self._newcomers(grid)]
@@ -106,10 +105,7 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
 
 
 def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
-    """The number of connected nodes, once no other has come for :data:`QUIET_S` seconds.
-
-    Raises PlanError where there is none in time.
-    """
+    """The number of connected nodes, once none has come for :data:`QUIET_S`. PlanError where none is there in time."""
     await_sites(grid, 1, timeout_s)
     connected, since = 0, time.monotonic()
     while time.monotonic() - since < QUIET_S:

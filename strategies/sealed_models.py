@@ -63,10 +63,9 @@ class Pending:
         self.path = None if folder is None else folder / FILE
 
     def settle_summands(self, t: int, group: int | str, received: dict[str, Summand]) -> dict[str, Summand]:
-        """The summands of a round and group: those written down before, else those ``received``.
+        """The summands of a round and group (a name, for a tally): those written down before, else those ``received``.
 
-        ``group`` is a name for a sum of something else than models. Raises PlanError where the file is damaged: other
-        sites could be asked for than before.
+        Raises PlanError where the file is damaged: other sites could be asked for than before.
         """
         if self.path is None:
             return received
@@ -92,10 +91,7 @@ def _read(flat: Arrays) -> dict[str, Summand]:
 
 @dataclass(frozen=True, eq=False)
 class Letter:
-    """A letter of site ``by``, written after training for round ``t`` to the site ``to``.
-
-    It holds a ``model`` with what goes along, or, after an aggregation, only that (``beside``).
-    """
+    """A letter of site ``by`` from round ``t`` ``to`` another: a ``model``, or what goes ``beside`` an average."""
 
     by: str
     t: int
@@ -120,8 +116,8 @@ class Tally(NamedTuple):
 class SealedModels(Form):
     """Letters, secure sums, or both, as the orders' ``plan`` says.
 
-    ``begun`` is the transcript before the first contact, ``nonces`` are the sites' by name. ``folder`` keeps what must
-    outlive the server.
+    ``begun`` is the transcript before the first contact, ``nonces`` are by site. ``folder`` keeps what must outlive the
+    server.
     """
 
     def __init__(
@@ -178,10 +174,7 @@ class SealedModels(Form):
                 exchange.is_global[row] = True
 
     def _fetch_readdressed(self, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
-        """These ``letters``, by the site where each lies, sealed anew for it to train for round ``t``; those that came.
-
-        All writers are asked at once; a writer of several letters is asked for one after the other.
-        """
+        """These ``letters``, by the site where each lies, sealed anew for it; a writer is asked for one at a time."""
         fetched: dict[str, ArrayRecord] = {}
         waiting = sorted(letters.items())
         while waiting:
@@ -299,11 +292,7 @@ class SealedModels(Form):
         return Summed(sites=tuple(summed), examples=examples, steps=steps, total=total)
 
     def _open(self, t: int, group: int, summands: Mapping[str, Summand], of: str = "") -> np.ndarray:
-        """The sum of masked summands of round ``t``, (numbers,) uint64, once every helper has sent its stream.
-
-        ``of`` names a sum of something else than models. Raises HelpError where a helper is silent: without all, the
-        sum stays closed.
-        """
+        """The sum of masked summands, (numbers,) uint64, by the helpers' streams. HelpError where one is silent."""
         numbers = len(next(iter(summands.values())).masked)
         which = {terms.OF: of, terms.NUMBERS: numbers} if of else {terms.GROUP: group}
         config = self.words(t, **which, **{ANSWER_BYTES: 8 * numbers})
@@ -325,8 +314,7 @@ class SealedModels(Form):
     def open_sum(self, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
         """The sum ``of`` all sites' numbers at round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
-        A silent site, or one that sends no summand, is noted and left out. Raises HelpError where fewer than three are
-        left, or a helper does not help.
+        Bad answers are noted and left out. HelpError where fewer than three are left, or a helper does not help.
         """
         replies = ask(self.roster, self.grid, kind, contents)
         summands: dict[str, Summand] = {}

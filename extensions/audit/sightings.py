@@ -141,11 +141,10 @@ class Route:
         self.averaged = np.array([action is Action.AGGREGATE for action in actions])
         together = plan.initial_models == "common"
         self.set_out = np.array([together, *self.averaged[:-1]])  # all models had just become one
-        self.hops = bool((np.array([action is Action.PERMUTE for action in actions])).any())
-        looked = np.flatnonzero(self.averaged)
-        self._looked = set(
-            looked[np.linspace(0, len(looked) - 1, min(MOST_AVERAGES, len(looked))).astype(int)].tolist()
-        )
+        self.hops = Action.PERMUTE in actions
+        averages = np.flatnonzero(self.averaged)
+        evenly = np.linspace(0, len(averages) - 1, min(MOST_AVERAGES, len(averages)))
+        self._looked = set(averages[evenly.astype(int)].tolist())
         self._observers = set(observers)
 
     def next_sites(self, place: int) -> np.ndarray | None:
@@ -184,12 +183,8 @@ class Notes:
 
     def __init__(self, plan: Plan, world: World, members: np.ndarray, route: Route, reads: int) -> None:
         self.plan, self.world, self.members, self.route = plan, world, members, route
-        self._sure = Confidence(
-            plan,
-            world.task,
-            np.concatenate([records.x for records in world.candidates]),
-            np.concatenate([records.y for records in world.candidates]),
-        )
+        x, y = (np.concatenate([getattr(records, name) for records in world.candidates]) for name in "xy")
+        self._sure = Confidence(plan, world.task, x, y)
         first, most = np.cumsum(world.sizes) - world.sizes, max(1, world.sizes.max())
         filled = np.minimum(np.arange(most), np.maximum(world.sizes - 1, 0)[:, None]) + first[:, None]
         self._own = np.minimum(filled, world.sizes.sum() - 1)  # (sites, most): each site's candidates, filled up
@@ -295,27 +290,24 @@ class Reader:
 
     def take(self, step: Step) -> None:
         """Read what the sites' updates of one contact show."""
-        runs, travellers = len(self.present), len(step.at)
-        shown = np.zeros_like(self.present)
+        runs, shown = len(self.present), np.zeros_like(self.present)
         if runs and self.possible:
-            shown[:, step.at] = self._read_patients(step).reshape(runs, travellers, -1)
+            patients = np.where(self.present[..., None], self._records, np.nan)[:, step.at]
+            patients = patients.reshape(-1, *patients.shape[2:])
+            rows = slice(0, len(patients))
+            read = read_from_stack(_cut(step.received, rows), _cut(step.sent, rows), patients)
+            shown[:, step.at] = read.reshape(runs, len(step.at), -1)
         self.read.append(shown)
-
-    def _read_patients(self, step: Step) -> np.ndarray:
-        rows = slice(0, len(self.present) * len(step.at))
-        patients = np.where(self.present[..., None], self._records, np.nan)[:, step.at]
-        return read_from_stack(
-            _cut(step.received, rows), _cut(step.sent, rows), patients.reshape(-1, *patients.shape[2:])
-        )
 
     def take_average(self, before: Tensors, after: Tensors) -> None:
         """Read what the change of the common models shows."""
         runs = len(self.present)
-        if not runs or not self.possible:
-            return
-        patients = np.where(self.present[..., None], self._records, np.nan).reshape(runs, -1, self._records.shape[-1])
-        shown = read_from_stack(_cut(before, slice(0, runs)), _cut(after, slice(0, runs)), patients)
-        self.average |= shown.reshape(self.present.shape)
+        if runs and self.possible:
+            patients = np.where(self.present[..., None], self._records, np.nan).reshape(
+                runs, -1, self._records.shape[-1]
+            )
+            shown = read_from_stack(_cut(before, slice(0, runs)), _cut(after, slice(0, runs)), patients)
+            self.average |= shown.reshape(self.present.shape)
 
 
 def join_sightings(parts: list[Sightings]) -> Sightings:

@@ -84,11 +84,9 @@ def commons(case: Case) -> InHand | None:
 
 def raw_model(case: Case) -> InHand | None:
     """One model of the middle of the run as the candidate's site sent it on, without what it had been before."""
-    permuted = np.array([c.travels for c, _ in case.route.legs]) & ~case.route.averaged & ~case.route.set_out
-    if not permuted.any():
-        return None
-    places = np.flatnonzero(permuted)
-    return _of_everyone(case, _standard(case.seen.after[:, places[[len(places) // 2]]]))
+    travels = np.array([contact.travels for contact, _ in case.route.legs])
+    places = np.flatnonzero(travels & ~case.route.averaged & ~case.route.set_out)
+    return _of_everyone(case, _standard(case.seen.after[:, places[[len(places) // 2]]])) if len(places) else None
 
 
 def neighbour(case: Case) -> InHand | None:
@@ -182,9 +180,8 @@ def _count_read(shown: np.ndarray, present: np.ndarray) -> tuple[int, int]:
 
 def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
     coming = [(visit, sure) for visit, sure in case.visits if visit.to in group]
-    return _sum_by_kind(
-        case, [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming], len(AGES)
-    )
+    chosen = [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming]
+    return _sum_by_kind(case, chosen, len(AGES))
 
 
 def _known_starts(case: Case, group: tuple[int, ...]) -> np.ndarray:

@@ -14,7 +14,6 @@ from fedsmall.data.federation import Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 
-HISTOGRAM_WORDS = ("edges", "sums")  # of a forest that is grown from sums over sites: its bins, what sites count
 Trees = tuple[Tensor, Tensor, Tensor]  # feature, cut and weight, each (trees, nodes)
 NAME = "forest"  # the model's
 EDGES, SUMS = "edges", "sums"  # of a forest that is grown from sums over sites: its bins, and what sites count

@@ -122,10 +122,8 @@ class Objective:
         """Accuracy, AUC (if all classes are there), log loss; or R2 and mean absolute error. ``true`` is (rows,)."""
         predicted = self.predict(scores)
         if self.name == "squared":
-            return {
-                "r2": float(r2_score(true, predicted[:, 0])),
-                "mae": float(mean_absolute_error(true, predicted[:, 0])),
-            }
+            numbers = predicted[:, 0]
+            return {"r2": float(r2_score(true, numbers)), "mae": float(mean_absolute_error(true, numbers))}
         labels = np.arange(predicted.shape[1])
         metrics = {"accuracy": float(accuracy_score(true, predicted.argmax(axis=1)))}
         if len(set(true.tolist())) == len(labels):
@@ -175,8 +173,7 @@ def to_fixed_point(values: np.ndarray) -> np.ndarray:
         raise PlanError(
             "Gradients are too large, or too many, for exact sums in 64 bits; scale the target, or take fewer rows."
         )
-    numbers: np.ndarray = scaled.astype(np.int64)
-    return numbers
+    return np.asarray(scaled, np.int64)
 
 
 def from_fixed_point(numbers: np.ndarray) -> np.ndarray:
@@ -199,8 +196,7 @@ class Sums(NamedTuple):
 def split_gains(left: Sums, total: Sums, l2: float) -> np.ndarray:
     """What each split gains: ``left`` are (splits, outputs), ``total`` the node's own (outputs,)."""
     right = Sums(total.g - left.g, total.h - left.h)
-    gained: np.ndarray = 0.5 * (_score(left, l2) + _score(right, l2) - _score(total, l2))
-    return gained
+    return np.asarray(0.5 * (_score(left, l2) + _score(right, l2) - _score(total, l2)))
 
 
 def _score(sums: Sums, l2: float) -> np.ndarray:
@@ -231,6 +227,19 @@ def candidate_bins(counts: np.ndarray, least: int) -> np.ndarray:
     """The bins of a column after which a node can be split, by the rows in each bin (bins,): those that hold a row."""
     below = np.cumsum(counts)
     return np.flatnonzero((counts > 0) & (below >= least) & (below[-1] - below >= least))
+
+
+def candidate_sums(bins: np.ndarray, sums: np.ndarray, settings: Boosting) -> tuple[list[tuple[int, int]], Sums]:
+    """Column and bin of each split of rows, and sums on its left, of their ``bins`` and ``sums`` (2, rows, outputs)."""
+    listed: list[tuple[int, int]] = []
+    below = [np.zeros((2, 0, sums.shape[2]), np.int64)]
+    for column, numbers in enumerate(bins.T):
+        after = candidate_bins(np.bincount(numbers, minlength=settings.bins), settings.least_samples)
+        by_bin = np.zeros((settings.bins, 2, sums.shape[2]), np.int64)
+        np.add.at(by_bin, numbers, sums.swapaxes(0, 1))
+        below.append(by_bin.cumsum(axis=0)[after].swapaxes(0, 1))
+        listed += [(column, int(number)) for number in after]
+    return listed, Sums(*np.concatenate(below, axis=1))
 
 
 def sample_rows(g: np.ndarray, goss: Goss | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

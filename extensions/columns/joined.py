@@ -114,7 +114,7 @@ class _Growing:
         chosen, gain = None, -np.inf
         among = rows[np.isin(rows, self.drawn)]
         for party in competing_parties(self.settings, tuple(self.bins), self.round, level):
-            listed, left = self._candidates(party, among)
+            listed, left = boosting.candidate_sums(self.bins[party][among], self.sums[:, among], self.settings)
             if not listed:
                 continue
             order = self.order(party, self.tree, place, len(listed))
@@ -122,14 +122,3 @@ class _Growing:
             if best is not None and best[0] > gain:
                 gain, chosen = best[0], (party, *listed[order[best[1]]])
         return chosen
-
-    def _candidates(self, party: str, rows: np.ndarray) -> tuple[list[tuple[int, int]], Sums]:
-        listed, g, h = [], [], []
-        for column, numbers in enumerate(self.bins[party][rows].T):
-            counts = np.bincount(numbers, minlength=self.settings.bins)
-            for after in boosting.candidate_bins(counts, self.settings.least_samples):
-                below = rows[numbers <= after]
-                listed.append((column, int(after)))
-                g.append(self.sums[0, below].sum(axis=0))
-                h.append(self.sums[1, below].sum(axis=0))
-        return listed, Sums(np.array(g), np.array(h))

@@ -15,10 +15,10 @@ import numpy as np
 
 from fedsmall.errors import ReplyError
 from fedsmall.extensions.columns.boosting import Split, bin_columns, candidate_bins, goes_left
-from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey
+from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey, check_modulus
 from fedsmall.extensions.columns.intersection import BYTES, Blinding, new_number
 from fedsmall.extensions.columns.messages import Arrays, Message
-from fedsmall.extensions.columns.plan import Boosting
+from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting
 from fedsmall.extensions.columns.tables import Table
 from fedsmall.randomness import rng_for
 
@@ -92,8 +92,7 @@ class Party:
     @property
     def values(self) -> np.ndarray:
         """The matched rows' values, (rows, columns)."""
-        values: np.ndarray = self.table.values[self.matched_rows]
-        return values
+        return np.asarray(self.table.values[self.matched_rows])
 
     def handlers(self) -> Mapping[str, Handler]:
         """What this party answers to whoever leads the run, by kind."""
@@ -125,15 +124,13 @@ class Party:
     def _blind_again(self, message: Message) -> Message:
         hop, ring = int(message.words["hop"]), self._ring(message)
         if not 0 < hop < len(ring):
-            raise ReplyError(
-                f"points of {len(ring)} parties go round in {len(ring) - 1} hops, and this was to be another"
-            )
+            hops = f"points of {len(ring)} parties go round in {len(ring) - 1} hops"
+            raise ReplyError(f"{hops}, and this was to be another")
         blinding = self._current_blinding()
         again = blinding.blind_again(self._received_points(message, hop))
         # what all have multiplied says nothing: whoever leads the run is to compare it
-        return message.answer(
-            arrays={"points": again} if hop == len(ring) - 1 else self._address_points(message, hop + 1, again)
-        )
+        is_last = hop == len(ring) - 1
+        return message.answer(arrays={"points": again} if is_last else self._address_points(message, hop + 1, again))
 
     def _address_points(self, message: Message, hop: int, points: np.ndarray) -> Arrays:
         ring = self._ring(message)
@@ -253,6 +250,7 @@ class PassiveParty(Party):
 
     secret: int = field(default_factory=lambda: secrets.randbits(128))
     agreed: Boosting | None = None
+    least_bits: int = LEAST_BITS
     most_trees: int = 0
     grows: bool = True
 
@@ -319,6 +317,7 @@ class PassiveParty(Party):
         if self.agreed is not None and self._begun is not None:
             raise ReplyError("a second forest was begun in one run")
         self._settings = asked
+        check_modulus(int(message.words["key"], 16), self.least_bits)
         self._key = PublicKey(int(message.words["key"], 16))
         self._rows = check_rows(message.arrays["rows"], len(self.values))
         self._cuts, self._bins = bin_columns(self.values[self._rows], self._settings.bins)

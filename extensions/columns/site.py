@@ -9,11 +9,11 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.letters import Desk
@@ -87,21 +87,19 @@ class Notebook:
 
     def note(self, number: int, question: bytes, answer: bytes, state: bytes | None) -> None:
         """Write down a question, then its answer: until that is there, nothing was asked."""
-        if state is None:
-            self._shelf.write(f"{number:09d}.{QUESTION}", question)
-        else:
-            self._shelf.write(f"{number:09d}.{STATE}", state)
+        kind, content = (QUESTION, question) if state is None else (STATE, state)
+        self._shelf.write(f"{number:09d}.{kind}", content)
         self._shelf.write(f"{number:09d}.{ANSWER}", hashlib.sha256(question).digest() + answer)
         for path in self._numbered(ANSWER, *((QUESTION, STATE) if state is not None else ())):
-            if _number_of(path) < number:
+            if int(path.stem) < number:
                 path.unlink()
 
     def since(self) -> tuple[bytes | None, list[bytes]]:
         """The last state, None where there was none yet, and what was asked since, in order."""
         last = self._last()
-        states = [path for path in self._numbered(STATE) if _number_of(path) <= last]
-        begun = _number_of(states[-1]) if states else -1
-        asked = [path for path in self._numbered(QUESTION) if begun < _number_of(path) <= last]
+        states = [path for path in self._numbered(STATE) if int(path.stem) <= last]
+        begun = int(states[-1].stem) if states else -1
+        asked = [path for path in self._numbered(QUESTION) if begun < int(path.stem) <= last]
         read = self._shelf.read
         return read(states[-1].name) if states else None, [read(path.name) or b"" for path in asked]
 
@@ -113,14 +111,10 @@ class Notebook:
                 path.unlink()
 
     def _last(self) -> int:
-        return max((_number_of(path) for path in self._numbered(ANSWER)), default=-1)
+        return max((int(path.stem) for path in self._numbered(ANSWER)), default=-1)
 
     def _numbered(self, *kinds: str) -> list[Path]:
         return sorted(path for kind in kinds for path in self._shelf.folder.glob(f"*.{kind}"))
-
-
-def _number_of(path: Path) -> int:
-    return int(path.name.partition(".")[0])
 
 
 class Correspondence:
@@ -128,9 +122,7 @@ class Correspondence:
 
     def __init__(self, desk: Desk, plan: ColumnPlan) -> None:
         announced, roll = desk.read_announced()
-        keys = [
-            [site, announcement.sealing, announcement.commitment] for site, announcement in sorted(announced.items())
-        ]
+        keys = [[site, key.sealing, key.commitment] for site, key in sorted(announced.items())]
         self._post: Post = desk.post(plan, announced)
         self._thread = digest("columns", desk.run, roll, keys)
 
@@ -145,12 +137,11 @@ class Correspondence:
 
 @dataclass
 class Seat:
-    """A party in a run, and what was asked of it; ``desk`` is where the parties write letters."""
+    """A party in a run; ``desk`` is where the parties write letters."""
 
     run: str
     plan: ColumnPlan
     party: Party
-    notebook: Notebook
     desk: Desk | None
 
 
@@ -190,7 +181,7 @@ class ColumnDesk:
         notebook.check_plan(plan.model_dump_json())
         answer = notebook.answer_before(number, question)
         if answer is None:
-            seat = self._take_seat(plan, policy, config)
+            seat = self._take_seat(plan, policy, config, folder)
             reply = self._ask(seat, message, policy, config)
             answer = _without_small_counts(reply, policy).to_bytes()
             if reply.words.get("worth"):
@@ -213,34 +204,33 @@ class ColumnDesk:
             self.letters.known_roll(config, policy)
             return message.answer({"announced": seat.desk.announce().model_dump()})
         if message.kind == KEYS:
-            announced = _read_announcements(message.words["announced"])
+            try:
+                announced = TypeAdapter(dict[str, Announcement]).validate_python(message.words["announced"])
+            except ValidationError:
+                raise LetterError("the keys of this run were not told in a form that this version knows") from None
             seat.desk.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
             return message.answer()
         if seat.party.letters is None:
             seat.party.letters = Correspondence(seat.desk, seat.plan)
         return seat.party.answer(message)
 
-    def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any]) -> Seat:
+    def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], folder: Path) -> Seat:
         run = f"{config.get(RUN, '')} {one_line(config.get(RUN_ID, ''), 64)}"
         if self._seat is None or (self._seat.run, self._seat.plan) != (run, plan):
-            self._seat = None
-            folder = self.letters.folder_of(config)
-            notebook = Notebook(folder)
+            self._seat, notebook = None, Notebook(folder)
             check_same_data(folder, hashlib.sha256(self._table(plan, policy).read_bytes()).hexdigest())
             desk = self.letters.desk(config) if plan.sealed else None
-            seat = Seat(run, plan, self._party(plan, policy, notebook), notebook, desk)
-            _go_on(seat)
+            seat = Seat(run, plan, self._party(plan, policy, notebook), desk)
+            _go_on(seat, notebook)
             self._seat = seat
         return self._seat
 
     def _table(self, plan: ColumnPlan, policy: Policy) -> Path:
         path = self.data if plan.of is None else self.letters.identity.parent / str(policy.predict_from)
         if path is None or not path.is_file():
-            raise PlanError(
-                "the table of new patients is not there (predict_from)"
-                if plan.of is not None
-                else "a run over split columns wants one table at every site; this one has none"
-            )
+            if plan.of is not None:
+                raise PlanError("the table of new patients is not there (predict_from)")
+            raise PlanError("a run over split columns wants one table at every site; this one has none")
         return path
 
     def _party(self, plan: ColumnPlan, policy: Policy, notebook: Notebook) -> Party:
@@ -281,7 +271,7 @@ def _without_small_counts(reply: Message, policy: Policy) -> Message:
     worth = reply.words.get("worth")
     if not worth or (policy.judge and worth["held_out"] >= policy.count_floor):
         return reply
-    return Message(reply.sender, reply.to, reply.kind, {**reply.words, "worth": {}}, reply.arrays)
+    return replace(reply, words={**reply.words, "worth": {}})
 
 
 def _keep_result(seat: Seat, folder: Path) -> None:
@@ -296,8 +286,8 @@ def _keep_result(seat: Seat, folder: Path) -> None:
         Shelf(folder).write(PREDICTIONS, text.getvalue().encode())
 
 
-def _go_on(seat: Seat) -> None:
-    state, asked = seat.notebook.since()
+def _go_on(seat: Seat, notebook: Notebook) -> None:
+    state, asked = notebook.since()
     questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
     if seat.desk is not None and (state is not None or questions):
         seat.party.letters = Correspondence(seat.desk, seat.plan)
@@ -305,14 +295,6 @@ def _go_on(seat: Seat) -> None:
         seat.party.restore(Message.from_bytes(state))
     for question in questions:
         seat.party.answer(question)
-
-
-def _read_announcements(words: object) -> dict[str, Announcement]:
-    try:
-        assert isinstance(words, Mapping)
-        return {str(site): Announcement.model_validate(announcement) for site, announcement in words.items()}
-    except (ValidationError, AssertionError):
-        raise LetterError("the keys of this run were not told in a form that this version knows") from None
 
 
 def check_policy(policy: Policy, plan: ColumnPlan) -> None:

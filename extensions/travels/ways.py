@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.validation import among
-from fedsmall.sim.report.chain import site_names
+from fedsmall.sim.report.figures import site_names
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
@@ -167,10 +167,6 @@ def _stops(
         left = learnt.seen.copy()  # (models, sites)
         if contact.action is Action.AGGREGATE:
             learnt.average(refused="server" in befell)
-        shares, sites, met = (
-            (before, left @ share, learnt.seen @ share),
-            left.sum(axis=1).mean(),
-            (left @ counts).mean(),
-        )
-        stops.append(Stop(contact.t, contact.action, at, *shares, float(sites), float(met)))
+        means = float(left.sum(axis=1).mean()), float((left @ counts).mean())
+        stops.append(Stop(contact.t, contact.action, at, before, left @ share, learnt.seen @ share, *means))
     return stops

@@ -5,13 +5,14 @@ ML-KEM-768 and X25519 together (models of patients live long, hence the half tha
 HKDF-SHA256 and ChaCha20-Poly1305. It is bound to its run, kind, round, sender, receiver, and to all that the two have
 seen of the run by then (:class:`Thread`): where they were told different things, it does not open.
 
-Identities outlive runs, and are what people compare (:mod:`fedsmall.sealing.roll`). Sealing keys are of one run, and
+Identities outlive runs, and are what people compare (:func:`digest_words`). Sealing keys are of one run, and
 deleted after it: recorded traffic stays closed to who steals a site's disk later.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -25,6 +26,9 @@ from fedsmall.parts import Frozen
 VERSION = "fedsmall-letter-1"
 SUITE = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
 SIGNATURE, ML_KEM, X25519, SEED = 64, 1184, 32, 64 + 32
+IDENTITY = "identity.key"  # in a site's kit: the secret half of its identity, which its station alone reads
+IDENTITIES = "identities.json"  # in a site's home: the identities of those that it has met
+GROUPS, DIGITS = 12, 5
 OVERHEAD = SIGNATURE + 1136  # bytes of a letter beside what it holds
 
 Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -63,10 +67,7 @@ class Announcement(Frozen):
 
 
 class Thread:
-    """The transcript of a run that a site has seen, as one digest to which everything after it is bound.
-
-    ``at`` holds the digest by the round of the average that it follows, 0 before the first.
-    """
+    """The transcript of a run that a site has seen, as digests ``at`` the rounds of averages, 0 before the first."""
 
     def __init__(self, at: Mapping[int, str]) -> None:
         self.at = dict(at)
@@ -83,10 +84,7 @@ class Thread:
 
 
 class Post:
-    """One site's mailbox for one run: writes letters to the others, and opens theirs.
-
-    ``others`` are all announcements of the run, by site, already checked; ``plan`` is the digest of the site's plan.
-    """
+    """One site's mailbox for one run, under its ``plan``'s digest; ``others`` are checked announcements by site."""
 
     def __init__(
         self, site: str, run: str, identity: bytes, sealing: bytes, others: Mapping[str, Announcement], plan: str = ""
@@ -176,3 +174,24 @@ def signed(info: bytes, box: bytes) -> bytes:
 def _halves(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
     post_quantum = mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64])
     return post_quantum, x25519.X25519PrivateKey.from_private_bytes(seed[64:])
+
+
+def roll_digest(roll: Mapping[str, str]) -> str:
+    """One digest of all names and identities, as 64 hexadecimal digits; what a site's policy pins as ``roll``."""
+    return digest("roll", sorted(roll.items()))
+
+
+def known_identities(home: Path) -> dict[str, str]:
+    """The identities of the sites that the one which writes in ``home`` has met, by name."""
+    path = home / IDENTITIES
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def digest_words(roll: Mapping[str, str]) -> str:
+    """The roll as twelve groups of five digits, for one telephone call of all hospitals: nearly 200 bits of it."""
+    number = int(roll_digest(roll), 16)
+    groups = []
+    for _ in range(GROUPS):
+        number, group = divmod(number, 10**DIGITS)
+        groups.append(f"{group:0{DIGITS}d}")
+    return " ".join(groups)

@@ -9,7 +9,7 @@ from typer import Option
 
 from fedsmall.errors import PlanError
 from fedsmall.files import plain
-from fedsmall.sealing.roll import digest_words, roll_digest
+from fedsmall.sealing.letters import digest_words, roll_digest
 
 ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
 DEVICE = Option(help="where models train: auto, cpu, cuda, cuda:1 or mps; what the scenario says if not given")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from fedsmall.own_code import look_in
+from fedsmall.entry_points import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
 from fedsmall.sim.cli.options import check_unwritten, complete_folder, say

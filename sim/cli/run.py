@@ -10,9 +10,8 @@ import typer
 from rich.table import Table
 from typer import Argument
 
-from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension
+from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
-from fedsmall.own_code import look_in
 from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS, complete_folder
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.folder import Run, read_all

@@ -11,7 +11,7 @@ from fedsmall.clients import consent
 from fedsmall.clients.policy import Policy, load_policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.entry_points import load_extension
-from fedsmall.sealing.roll import known_identities
+from fedsmall.sealing.letters import known_identities
 from fedsmall.sim.cli.options import check_unwritten, say, say_faults, say_roll
 from fedsmall.sim.consortium import keys, supervisor
 from fedsmall.sim.consortium import site as sites

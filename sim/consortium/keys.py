@@ -166,6 +166,9 @@ def _builder(
     is_authority: bool,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
+    uses = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+    uses |= dict.fromkeys(("encipher_only", "decipher_only"), False)
+    uses |= dict.fromkeys(("key_cert_sign", "crl_sign"), is_authority)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -175,17 +178,11 @@ def _builder(
         .not_valid_before(now - timedelta(minutes=5))  # clocks in hospitals differ
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
-        .add_extension(_usage(is_authority), critical=True)
+        .add_extension(x509.KeyUsage(not is_authority, **uses), critical=True)
     )
     for extension in extensions:
         builder = builder.add_extension(extension, critical=False)
     return builder
-
-
-def _usage(is_authority: bool) -> x509.KeyUsage:
-    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    uses = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(not is_authority, key_cert_sign=is_authority, crl_sign=is_authority, **uses)
 
 
 def _write_signed(

@@ -16,7 +16,7 @@ from fedsmall.clients.launcher import APPROVED
 from fedsmall.clients.policy import OWN, load_policy
 from fedsmall.clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
-from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sim.consortium import admission, flower_cli, keys, supervisor
 from fedsmall.sim.consortium.supervisor import Program
 

@@ -50,10 +50,7 @@ Finish = Callable[[Path, Told], object]
 
 
 def serve(grid: Grid, context: Context, finish: Finish) -> None:
-    """Conduct the run that the run's config names; an early end is told in one line in ``failure.json``.
-
-    ``finish(folder, told)`` writes more into the run's folder, before ``outcome.json`` says that it is finished.
-    """
+    """Conduct the run that the config names; ``finish(folder, told)`` writes more before ``outcome.json``."""
     name = str(context.run_config.get("run", ""))
     if not RUN_NAME.fullmatch(name):
         raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
@@ -100,10 +97,7 @@ def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: Audi
 
 
 def tell_failure(folder: Path, log: AuditLog, error: Exception) -> None:
-    """Write in one line what ended a run early, for the coordinator's command and into the log.
-
-    The disk may be full: the reason needs little room, and the log may have none left.
-    """
+    """Write in one line what ended a run early, for the coordinator and, where the disk has room, into the log."""
     line = " ".join(str(error).split())[:2000] or type(error).__name__
     put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
     with contextlib.suppress(DiskFullError):
@@ -128,10 +122,7 @@ def _finish_noting_faults(finish: Finish, log: AuditLog, folder: Path, record: T
 
 
 def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> tuple[Outcome, Told]:
-    """Meet the sites, agree on the scaling, and run the contacts that the journal does not hold yet.
-
-    Returns the outcome, and what the sites said of themselves: task, rows, counts.
-    """
+    """Meet the sites, and run what the journal does not hold; the outcome, and what sites said of themselves."""
     sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
     line = line_of(folder, grid.get_nodes, partial(tell_waits, folder)) if sheet.region else None
     roster, journal = Roster(), FileJournal(folder / "journal")

@@ -26,8 +26,7 @@ from fedsmall.exact import in_parts
 from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
-from fedsmall.sealing.letters import Announcement, Thread, digest
-from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.letters import Announcement, Thread, digest, roll_digest
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
 from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.sealing.waybills import seed_of
@@ -53,10 +52,9 @@ class Met(NamedTuple):
 
 
 def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
-    """Wait for the sites and let them agree; their answers go into the ``roster``.
+    """Wait for the sites and let them agree, a region's with others over its ``line``; fills the ``roster``.
 
-    A region's sites agree with those of all others over its ``line``. Raises PlanError that names every site that is
-    missing, refuses, or differs from the others.
+    Raises PlanError that names every site that is missing, refuses, or differs from the others.
     """
     wait_for_sites(sheet, grid)
     hidden = sheet.plan.privacy.secure
@@ -102,10 +100,7 @@ def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
 
 
 def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str]) -> Told:
-    """Call the roll and return the answers, with the sums in ``tell``.
-
-    A site is who its registered key says. Raises PlanError that names every site that refuses, and why.
-    """
+    """Call the roll; the answers, with the sums in ``tell``. A site is who its key says; PlanError names refusals."""
     config = _words(sheet, **({TELL: list(tell)} if tell else {}))
     answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
     for site, (node, content) in answers.items():
@@ -134,7 +129,7 @@ def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: b
 def send_agreement(
     roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
 ) -> tuple[RunSheet, SealedModels | None]:
-    """Send every site the scaling and the keys of all; nothing is sent where there is neither.
+    """Send every site the scaling and the keys of all, if any.
 
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
@@ -205,10 +200,7 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
 
 
 def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) -> list[Sums]:
-    """One kind of sums in a site's answer, checked: three arrays of one shape, (features,) or (classes,).
-
-    A region's are exact, in several summands: (parts, features).
-    """
+    """One kind of sums in a site's answer, checked: of shape (features,) or (classes,), a region's (parts, ...)."""
     record: Any = content.array_records.get(kind, {})
     try:
         arrays = {name: read_array(name, record[name]) for name in OF_SUMS}
@@ -255,10 +247,7 @@ MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
 
 
 def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The sites' answers by name: training "samples", and as "rows" how rows become samples.
-
-    The rows are the first site's; None where sites differ in more than the separator of a file.
-    """
+    """The sites' training "samples" by name, and "rows": how rows become samples, None where sites differ in that."""
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
     try:
         rows = [json.loads(str(answers[site].get(ROWS, "null"))[:MOST_ROWS]) for site in samples]
@@ -277,10 +266,7 @@ WORDS = ("task", "signature")  # on which the sites of a region have agreed
 
 
 def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, Sequence[Sums]]) -> None:
-    """Let a region's sites agree with all others' by their ``answers`` to the roll and ``sums`` by kind.
-
-    The agreement is kept in the run's folder. Raises PlanError where it is less than these sites need.
-    """
+    """Let a region's sites agree with all others; kept in the ``folder``. PlanError where it is too little."""
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
     words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}

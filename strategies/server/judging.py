@@ -72,10 +72,9 @@ Judge = Callable[[Question], Answers]
 @final
 @dataclass
 class Judging:
-    """The evaluator of a run whose models a ``judge`` evaluates, on unseen samples too where the ``plan`` asks for it.
+    """The evaluator of a run whose models a ``judge`` evaluates, or ``on_test`` on a shared test set.
 
-    ``on_test`` evaluates on a shared test set in place of held-out samples. ``sites`` gives each site's number of
-    training samples by name.
+    ``sites`` gives each site's number of training samples by name.
     """
 
     plan: Plan
@@ -85,11 +84,7 @@ class Judging:
     on_test: Evaluator | None = None
 
     def __call__(self, moment: Moment) -> Evaluation | None:
-        """The evaluation after a moment; None where nobody answers.
-
-        On unseen samples it has, with routes, what to expect at an unseen hospital; with ``stop`` the loss that ends
-        the run.
-        """
+        """The evaluation after a moment, by unseen samples too; None where nobody answers."""
         t, held_out = moment.contact.t, self._own if self.plan.has_own_models else self._common
         evaluation = (self.on_test or held_out)(moment)
         decides = t in self._looks
@@ -163,10 +158,7 @@ class Judging:
 def evaluator_for(
     roster: Roster, grid: Grid, plan: Plan, task: Task | None = None, sealed: SealedModels | None = None
 ) -> Evaluator:
-    """The evaluator over real sites: each for itself or, where the plan hides single answers, all in a secure sum.
-
-    Sums are read where the ``task`` is known.
-    """
+    """The evaluator over real sites, each for itself or in a secure sum; sums need the ``task`` to be read."""
     judges = SiteJudges(roster, grid, plan, task)
     hidden = HiddenJudges(sealed, judges) if sealed is not None and sealed.secure else None
     return Judging(plan, task, hidden or judges, roster.counts)

@@ -40,10 +40,9 @@ class Line:
         return self._wait(lambda: read(self.handover.agreed), "they have not met yet")
 
     def united(self, t: int, model: Arrays, weight: float) -> Arrays:
-        """Hand up the region's common model after round ``t``; returns the united one.
+        """Hand up the region's common model after round ``t``; returns the united one, perhaps made before a restart.
 
-        One that is there already was made with this region's part, before a restart. Raises PlanError where the other
-        regions have gone on without this one.
+        Raises PlanError where the other regions have gone on without this one.
         """
         down = self.handover.down(t)
         if not down.exists():
@@ -83,10 +82,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class HandDown:
-    """An evaluator that sends every region the last united model, for which no training order follows.
-
-    It evaluates nothing: each region's own run does.
-    """
+    """An evaluator that evaluates nothing: it sends every region the last united model, as no order follows."""
 
     roster: Roster
     grid: Grid

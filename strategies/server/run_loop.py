@@ -1,7 +1,7 @@
 """The loop over a run's contacts: evaluation, journal, progress and stopping."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
@@ -66,6 +66,17 @@ class Outcome:
     averaged: list[tuple[int, bool]] = field(default_factory=list)
     sent_by: list[int] = field(default_factory=list)
 
+    def count(self, moment: Moment) -> None:
+        """Add what a moment has cost."""
+        self.rounds = moment.contact.t
+        self.client_updates += moment.updates
+        self.bytes_sent += moment.bytes_sent
+        self.bytes_between += moment.bytes_between
+        self.events += moment.events
+        if moment.averaged is not None:
+            self.averaged.append(moment.averaged)
+            self.sent_by.append(self.bytes_sent)
+
     def words(self) -> dict[str, Any]:
         """All but the model, for JSON."""
         kept = {name: value for name, value in vars(self).items() if name in _KEPT}
@@ -98,59 +109,6 @@ def due_in(plan: Plan) -> Callable[[Contact], bool]:
 def ledger_of(plan: Plan) -> Ledger | None:
     """The ledger of noise at contacts, where the plan's privacy is counted; blur claims nothing."""
     return Ledger(plan.privacy) if plan.privacy.at_contacts and plan.privacy.counted else None
-
-
-def charge_contacts(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
-    """The contacts, each charged to the ledger before it takes place; a segment of one is no release."""
-    for contact in contacts:
-        if ledger is not None and contact.travels:
-            ledger.charge()
-        yield contact
-
-
-def follow(
-    moments: Iterable[Moment],
-    plan: Plan,
-    outcome: Outcome,
-    *,
-    ledger: Ledger | None = None,
-    evaluator: Evaluator | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-    keep: Callable[[], None] | None = None,
-) -> Outcome:
-    """Go through a run's moments and collect their results in ``outcome``.
-
-    ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and a true ``stop()`` ends the run.
-    """
-    started, due = time.perf_counter(), due_in(plan)
-    for moment in moments if plan.stop is None or not has_run_dry(plan, outcome.evaluations) else ():
-        contact = moment.contact
-        outcome.rounds = contact.t
-        outcome.client_updates += moment.updates
-        outcome.bytes_sent += moment.bytes_sent
-        outcome.bytes_between += moment.bytes_between
-        outcome.events += moment.events
-        if moment.averaged is not None:
-            outcome.averaged.append(moment.averaged)
-            outcome.sent_by.append(outcome.bytes_sent)
-        if evaluator is not None and due(contact) and moment.sites:
-            evaluation = evaluator(moment)
-            outcome.evaluations += [evaluation] if evaluation is not None else []
-        _take(plan, moment, outcome)
-        if keep is not None:
-            keep()
-        if progress is not None:
-            progress(contact.t, plan.rounds)
-        if stop is not None and contact.t < plan.rounds and stop():
-            outcome.stopped = True
-            break
-        if plan.stop is not None and has_run_dry(plan, outcome.evaluations):
-            break
-    outcome.contacts = times_travelled(plan, outcome.rounds)
-    outcome.seconds = time.perf_counter() - started
-    outcome.privacy = ledger.report() if ledger else {}
-    return outcome
 
 
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
@@ -241,9 +199,10 @@ def run_rounds(
 ) -> Outcome:
     """Run a plan over the sites of ``trainer`` from the journal's last contact on.
 
-    ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
-    evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a
-    region's line to the others (:class:`~fedsmall.algorithm.topologies.Region`).
+    ``initial`` gives each site its own model, or all one under None. ``progress(round, rounds)`` is called after each
+    contact, a true ``stop()`` ends the run. ``in_pieces``: contacts are cut where an evaluation is due between them, as
+    only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a region's line to the others
+    (:class:`~fedsmall.algorithm.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)
@@ -253,23 +212,38 @@ def run_rounds(
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts[:done])
 
+    def charged() -> Iterator[Contact]:
+        for contact in contacts[done:]:
+            if ledger is not None and contact.travels:  # before it takes place; a segment of one is no release
+                ledger.charge()
+            yield contact
+
     def is_seen(contact: Contact) -> bool:
         looked_at = any(watcher.needs(contact) for watcher in watchers)
         return looked_at or (evaluator is not None and due(contact))
 
-    def judge(moment: Moment) -> Evaluation | None:
-        evaluation = evaluator(moment) if evaluator is not None else None
-        outcome.events += trainer.take_events()
-        return evaluation
+    def is_over() -> bool:
+        return plan.stop is not None and has_run_dry(plan, outcome.evaluations)
 
-    moments = daisy_chain(topology, charge_contacts(contacts[done:], ledger), is_seen)
-    return follow(
-        watching(moments, watchers),
-        plan,
-        outcome,
-        ledger=ledger,
-        evaluator=judge if evaluator is not None else None,
-        progress=progress,
-        stop=stop,
-        keep=kept.save if journal is not None else None,
-    )
+    started, moments = time.perf_counter(), watching(daisy_chain(topology, charged(), is_seen), watchers)
+    for moment in moments if not is_over() else ():
+        contact = moment.contact
+        outcome.count(moment)
+        if evaluator is not None and due(contact) and moment.sites:
+            evaluation = evaluator(moment)
+            outcome.events += trainer.take_events()
+            outcome.evaluations += [evaluation] if evaluation is not None else []
+        _take(plan, moment, outcome)
+        if journal is not None:
+            kept.save()
+        if progress is not None:
+            progress(contact.t, plan.rounds)
+        if stop is not None and contact.t < plan.rounds and stop():
+            outcome.stopped = True
+            break
+        if is_over():
+            break
+    outcome.contacts = times_travelled(plan, outcome.rounds)
+    outcome.seconds = time.perf_counter() - started
+    outcome.privacy = ledger.report() if ledger else {}
+    return outcome

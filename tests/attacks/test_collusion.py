@@ -10,9 +10,8 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.letters import Desk
 from fedsmall.clients.runs import RUNS, own_folder
 from fedsmall.clients.shelf import secret
-from fedsmall.sealing.letters import Thread, after
+from fedsmall.sealing.letters import IDENTITY, Thread, after
 from fedsmall.sealing.masks import total, unmasked
-from fedsmall.sealing.roll import IDENTITY
 from fedsmall.sealing.terms import HELP, KEY, SEALED, Average, Order
 from fedsmall.sealing.waybills import Waybills
 from fedsmall.wire import MODEL, ROUND, Arrays, join, split

@@ -18,12 +18,13 @@ from fedsmall.sealing.letters import (
     after,
     announce,
     canon,
+    digest_words,
     name_of,
     private,
     public,
+    roll_digest,
     signed,
 )
-from fedsmall.sealing.roll import digest_words, roll_digest
 
 SITES = ("bonn", "essen", "ulm")
 KEYS = {site: (os.urandom(32), os.urandom(SEED)) for site in SITES}
