@@ -182,8 +182,7 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(advice: Advice, folder: Path) -> Path:
-    from fedsmall.sim.report.figures import save
-    from fedsmall.sim.report.sweep import sweep
+    from fedsmall.sim.report.figures import save, sweep
     from fedsmall.sim.runs.files import check_free
 
     check_free(folder)
