@@ -113,12 +113,7 @@ FEATURES = (
         needs=NETWORKS | {ONE_SERVER, ONE_GLOBAL, COMMON_START, MEAN, PLAIN_AVERAGE, ALL_SITES, STAYING, MOMENTS_HOME},
         takes={EVERY_AVERAGE},
     ),
-    Feature(
-        "groups",
-        lambda p: p.method.groups != 1,
-        needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG},
-        takes={ONE_GLOBAL},
-    ),
+    Feature("groups", lambda p: p.method.groups != 1, needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG}, takes={ONE_GLOBAL}),
     Feature(
         "validate",
         lambda p: p.method.validation is not None,
@@ -161,9 +156,7 @@ FEATURES = (
     Feature("ema", lambda p: p.method.ema > 0, needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
     Feature("snapshots", lambda p: p.method.snapshots > 1, needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
     Feature(
-        "keep_last",
-        lambda p: p.method.keep_last is not None,
-        needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL},
+        "keep_last", lambda p: p.method.keep_last is not None, needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}
     ),
     Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED, CLASSES}),
     Feature("stop", lambda p: p.stop is not None, needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
@@ -211,10 +204,7 @@ FEATURES = (
         takes={SUMS},
     ),
     Feature(
-        'model = "shared_part"',
-        lambda p: p.model == "shared_part",
-        needs={AT_SITES, ONE_MODEL},
-        takes={ONE_NETWORK},
+        'model = "shared_part"', lambda p: p.model == "shared_part", needs={AT_SITES, ONE_MODEL}, takes={ONE_NETWORK}
     ),
     Feature('optimizer = "adam"', lambda p: p.recipe.optimizer == "adam", takes={PLAIN_SGD}),
     Feature("momentum", lambda p: p.recipe.momentum > 0, takes={NO_MOMENTUM}),
@@ -245,11 +235,7 @@ FEATURES = (
         lambda p: p.method.is_federated and p.privacy.at_contacts,
         needs={WEIGHTS, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
-    Feature(
-        "clip",
-        lambda p: p.privacy.counted,
-        needs={WEIGHTS, COVERED},
-    ),
+    Feature("clip", lambda p: p.privacy.counted, needs={WEIGHTS, COVERED}),
     Feature(
         'level = "patient"',
         lambda p: p.privacy.is_patient_level,

@@ -144,10 +144,8 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
 
 
 def _notes(sites: list[RawSite]) -> tuple[str, ...]:
-    notes = []
-    classes = [site.train.y for site in sites if site.train.y.ndim == 1]
-    if single := sum(len(np.unique(y)) == 1 for y in classes):
-        notes.append(f"{single} of {len(sites)} sites hold samples of one class only")
+    single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
+    notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
     for site in sites:
         if site.floor > 1 and (withheld := site.withheld()):
             notes.append(
