@@ -285,11 +285,7 @@ def _ray(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
-ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {
-    "cohort": _batched,
-    "inprocess": _in_process,
-    "ray": _ray,
-}
+ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
 OPTIONS = {"cohort": ("device", "workers", "address"), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
 
 
