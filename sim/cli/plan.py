@@ -11,7 +11,7 @@ from typer import Option
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
+from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
 
