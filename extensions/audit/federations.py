@@ -98,10 +98,7 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
 
 
 def split(available: int, trained: int) -> tuple[int, int]:
-    """How many of a site's samples are fixed, at least one, and how many candidates: ``trained`` on average.
-
-    Where there are none to spare, half are candidates, and the site trains on fewer.
-    """
+    """How many of a site's samples are fixed, one at least, and how many candidates: ``trained`` on average."""
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
     if spare <= 0:
         toss = min(available // 2, MOST_CANDIDATES)

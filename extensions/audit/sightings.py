@@ -303,9 +303,8 @@ class Reader:
         """Read what the change of the common models shows."""
         runs = len(self.present)
         if runs and self.possible:
-            patients = np.where(self.present[..., None], self._records, np.nan).reshape(
-                runs, -1, self._records.shape[-1]
-            )
+            patients = np.where(self.present[..., None], self._records, np.nan)
+            patients = patients.reshape(runs, -1, patients.shape[-1])
             shown = read_from_stack(_cut(before, slice(0, runs)), _cut(after, slice(0, runs)), patients)
             self.average |= shown.reshape(self.present.shape)
 

@@ -1,7 +1,4 @@
-"""What each party of a federation has in hand of a candidate: features for the membership attack.
-
-Features have mean 0 and spread 1 over federations, by candidate; those of one kind are summed over contacts.
-"""
+"""What each party has in hand of a candidate: features of mean 0 and spread 1, summed over contacts by their kind."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,10 +52,7 @@ class Case:
 
 
 class InHand(NamedTuple):
-    """What a party has: ``features`` (federations, units, features) and the candidate of each unit, (units,).
-
-    ``read``: how many records were read of those there; None where this party cannot try.
-    """
+    """``features`` (federations, units, features), each unit's candidate, and records ``read`` of those there."""
 
     features: np.ndarray
     candidates: np.ndarray

@@ -112,7 +112,8 @@ def predict(
         home = folder.resolve()
         consortium_server.check_up(home.parents[1])
         run = prepare_prediction(home, name).name
-        return follow(home.parents[1], run, runs.launch(home.parents[1], run, say), detach=False)
+        runs.launch(home.parents[1], run, say)
+        return follow(home.parents[1], run, detach=False)
     check_unwritten(out)
     if not (folder / "scenario.toml").exists():
         raise PlanError(f"{folder} is no folder of a run over split columns")

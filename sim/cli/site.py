@@ -326,7 +326,6 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
 
 
 def _open_kit(kit: Path) -> AbstractContextManager[None]:
-    """Within it, the site's files are decrypted by the key that its policy names, if any."""
     from fedsmall.clients.shelf import sealed_by
 
     return sealed_by(policy_of(kit).rest_key)
