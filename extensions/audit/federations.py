@@ -156,9 +156,8 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
         if stack is None:
             stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
-        leg = Leg(
-            places, contact.t, contact.rounds, before is None or before.travels, contact.action is Action.AGGREGATE
-        )
+        travelled, ends = before is None or before.travels, contact.action is Action.AGGREGATE
+        leg = Leg(places, contact.t, contact.rounds, travelled, ends)
         common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
         trained = trainer.walk(stack, [leg], Signals(common, _rules(combiners, len(at)), memory))

@@ -37,9 +37,8 @@ class Case:
         pushed = np.diff(seen.common, axis=1) / np.maximum(seen.stepped, 1e-12)[..., None]
         times = _times(pushed.shape[1], TIMES)
         last = _standard(seen.common[:, -1:])
-        return np.concatenate(
-            [_sum_by_time(_standard(seen.common[:, 1:]), times), _sum_by_time(_standard(pushed), times), last], 1
-        )
+        sums = [_sum_by_time(_standard(moments), times) for moments in (seen.common[:, 1:], pushed)]
+        return np.concatenate([*sums, last], 1)
 
     @cached_property
     def visits(self) -> list[tuple[Visit, np.ndarray]]:

@@ -319,10 +319,8 @@ def describe(plan: ColumnPlan, site: str) -> list[str]:
     """What a run is, and what of this site would leave for it, a line each."""
     settings, is_active = plan.settings, site == plan.active
     letters = "the server cannot open them" if plan.sealed else "none; the server can read all"
-    parties = [
-        f"parties: {', '.join(plan.parties)}; {plan.active} has the labels",
-        f"letters between parties: {letters}",
-    ]
+    parties = [f"parties: {', '.join(plan.parties)}; {plan.active} has the labels"]
+    parties += [f"letters between parties: {letters}"]
     if plan.of is not None:
         leaves = "which of these patients come to a split of others" if is_active else "who goes left at ours"
         return [

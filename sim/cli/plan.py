@@ -108,10 +108,8 @@ def _privacy(advice: Advice, epsilon: float) -> str:
 
 
 def _hidden(advice: Advice, parameters: int | None) -> str:
-    sites, sealed = (
-        advice.sites,
-        f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange.",
-    )
+    sites = advice.sites
+    sealed = f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange."
     if sites < HELPERS:
         return f"{sealed}\nSecure sums take three sites at least."
     helpers = sites if sites < ALL_HELP_BELOW else HELPERS  # each sends a vector as long as the model

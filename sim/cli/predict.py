@@ -137,9 +137,8 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
     more: list[dict[str, Any]] = [{"notes": "; ".join(notes)} for notes in rows.notes]
     if len(answers.each) > 1:
         more = [{"spread": repr(float(far))} | note for far, note in zip(answers.spread, more, strict=True)]
-    table = [
-        {first: name} | prediction | other for name, prediction, other in zip(names, predictions, more, strict=True)
-    ]
+    cells = zip(names, predictions, more, strict=True)
+    table = [{first: name} | prediction | other for name, prediction, other in cells]
     return list(table[0]), table
 
 
