@@ -122,18 +122,15 @@ class HospitalClient(NumPyClient):
         """The model as it may leave: clipped and noised, or blurred, and sparsified, as the plan asks."""
         share = self.plan.method.top_share
         if self.plan.privacy.at_contacts and config.get(LEAVES, True):
-            model = self._private(model, received, config)
+            entropy = None if self.home.simulated else secrets.randbits(128)
+            if self.noise_key is not None:
+                entropy = keyed_entropy(self.noise_key, model)
+            rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
+            model = privatise_one(model, received, self.plan.privacy, rng)
         if share is not None:
             model, kept = cut_at_site(model, received, self.kept.read(), config, share)
             self.kept.write(kept)
         return model
-
-    def _private(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
-        entropy = None if self.home.simulated else secrets.randbits(128)
-        if self.noise_key is not None:
-            entropy = keyed_entropy(self.noise_key, model)
-        rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
-        return privatise_one(model, received, self.plan.privacy, rng)
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """The (loss, samples, metrics) of a model or an ensemble on what the site has held out."""

@@ -116,11 +116,12 @@ def forget_old(home: Path, log: SiteLog, days: int | None) -> list[str]:
     """Delete runs that were not heard of for so many days, and return their names; None keeps all."""
     if days is None:
         return []
-    before = time.time() - days * DAY_S
-    old = [folder for folder in sorted((home / RUNS).glob("*")) if folder.is_dir() and _last_used(folder) < before]
-    names = [_name(folder) for folder in old]
-    for folder, name in zip(old, names, strict=True):
-        _delete([folder], log, name, f"{days} days after it was last heard of")
+    before, names = time.time() - days * DAY_S, []
+    for folder in [path for path in sorted((home / RUNS).glob("*")) if path.is_dir()]:
+        if max(path.stat().st_mtime for path in [folder, *folder.rglob("*")]) < before:
+            agreed = folder / AGREED  # an earlier release's folder does not say the run's name
+            names.append(str(json.loads(agreed.read_text())["run"]) if agreed.exists() else folder.name)
+            _delete([folder], log, names[-1], f"{days} days after it was last heard of")
     return names
 
 
@@ -131,13 +132,3 @@ def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> Forgotten:
     for folder in folders:
         shutil.rmtree(folder)
     return forgotten
-
-
-def _last_used(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in [folder, *folder.rglob("*")]), default=0.0)
-
-
-def _name(folder: Path) -> str:
-    """The run's name; the folder's where it does not say it (earlier releases)."""
-    path = folder / AGREED
-    return str(json.loads(path.read_text())["run"]) if path.exists() else folder.name

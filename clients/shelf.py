@@ -133,7 +133,13 @@ def sealed_by(rest_key: str | None) -> Iterator[None]:
 
     Raises PolicyError where it cannot be read or made, or is no key.
     """
-    before = _key.set(None if rest_key is None else _read_key(Path(rest_key)))
+    try:
+        key = None if rest_key is None else secret(Path(rest_key))
+    except OSError:
+        raise PolicyError("the policy's rest_key can be neither read nor made; nothing is kept without it") from None
+    if key is not None and len(key) != KEY:
+        raise PolicyError(f"the policy's rest_key holds {len(key)} bytes, a key has {KEY}")
+    before = _key.set(key)
     try:
         yield
     finally:
@@ -167,13 +173,3 @@ def secret(path: Path) -> bytes:
     if not path.exists():
         write_private(path, secrets.token_bytes(KEY))
     return path.read_bytes()
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        key = secret(path)
-    except OSError:
-        raise PolicyError("the policy's rest_key can be neither read nor made; nothing is kept without it") from None
-    if len(key) != KEY:
-        raise PolicyError(f"the policy's rest_key holds {len(key)} bytes, a key has {KEY}")
-    return key

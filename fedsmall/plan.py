@@ -257,7 +257,10 @@ class Plan(Frozen):
 
     ``threshold`` is the probability from which a sample is called positive: a number (``None`` is 0.5), or how it is
     chosen on the training samples, "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the
-    highest that reaches it). ``route_seed`` draws the routes of models, the sites that take part in a contact and the
+    highest that reaches it). ``without`` names sites that take no part, as if
+    their patients had never been there.
+
+    ``route_seed`` draws the routes of models, the sites that take part in a contact and the
     folds of routes; ``None`` is ``seed``, which draws everything else.
     """
 
@@ -279,6 +282,7 @@ class Plan(Frozen):
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
     test: Test = None
+    without: tuple[str, ...] = ()
     stop: EarlyStop | None = None
     recipe: Recipe = Recipe()
     method: Method
@@ -325,4 +329,5 @@ class Plan(Frozen):
         fields = {"task", "sites", "samples_per_site", "partition", "seed", "dtype", "folds", "fold"}
         later = {"test"} if self.test is not None else set()  # keys of runs that knew no test stay what they were
         later |= {"stop"} if self.kept_back else set()
+        later |= {"without"} if self.without else set()
         return self.model_dump_json(include=fields | later)

@@ -100,7 +100,8 @@ def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) 
     NotFinite where only numbers that are not finite are wrong.
     """
     if reply.has_error():
-        raise ReplyError(_first_line(reply.error.reason))
+        lines = (reply.error.reason or "").strip().splitlines()
+        raise ReplyError(lines[0][:300] if lines else "the site's program failed and gave no reason")
     check_content(reply.content, expected, limits)
 
 
@@ -238,11 +239,6 @@ def _cut(name: object) -> str:
 
 def _short(seen: tuple[tuple[int, ...], str]) -> str:
     return f"{seen[1][:12]} {str(seen[0])[:40]}"
-
-
-def _first_line(text: str | None) -> str:
-    lines = (text or "").strip().splitlines()
-    return lines[0][:300] if lines else "the site's program failed and gave no reason"
 
 
 Note = Callable[[str, str, str], None]

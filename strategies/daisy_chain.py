@@ -155,11 +155,6 @@ class _NoSites(SendingGrid):
         return self._nodes
 
 
-def own_config(combiner: Combiner, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
-    """The config of an order, with what a Flower strategy adds to it (FedProx's mu)."""
-    return combiner.config(common, config, sites) if isinstance(combiner, FlowerCombiner) else config
-
-
 class DaisyChain(Strategy):
     """Hands every site's model on to another site, and lets the wrapped strategy aggregate now and then.
 
@@ -289,7 +284,8 @@ class DaisyChain(Strategy):
 
         def announced() -> Iterator[Contact]:
             for number, contact in enumerate(contacts, start=1):  # the strategy adds words of its own, FedProx's mu
-                words = own_config(self.combiner, commons.models[0], config, len(trainer.names))
+                own = self.combiner if isinstance(self.combiner, FlowerCombiner) else None
+                words = own.config(commons.models[0], config, len(trainer.names)) if own else config
                 trainer.words = {**words, "server-round": number}
                 yield contact
 

@@ -13,10 +13,10 @@ import numpy as np
 from fedsmall.data.table_files import as_numbers, check_header, is_missing, number_block, plain, read_table
 from fedsmall.errors import DataError, ReplyError
 from fedsmall.extensions.columns.boosting import Split, bin_columns, candidate_bins, goes_left
-from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey
+from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey, check_modulus
 from fedsmall.extensions.columns.intersection import BYTES, Blinding, check_distinct, new_number
 from fedsmall.extensions.columns.messages import Arrays, Message
-from fedsmall.extensions.columns.plan import Boosting, Reading
+from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading
 from fedsmall.randomness import rng_for
 
 if TYPE_CHECKING:
@@ -306,6 +306,7 @@ class PassiveParty(Party):
 
     secret: int = field(default_factory=lambda: secrets.randbits(128))
     agreed: Boosting | None = None
+    least_bits: int = LEAST_BITS
     most_trees: int = 0
     grows: bool = True
 
@@ -372,6 +373,7 @@ class PassiveParty(Party):
         if self.agreed is not None and self._begun is not None:
             raise ReplyError("a second forest was begun in one run")
         self._settings = asked
+        check_modulus(int(message.words["key"], 16), self.least_bits)
         self._key = PublicKey(int(message.words["key"], 16))
         self._rows = check_rows(message.arrays["rows"], len(self.values))
         self._cuts, self._bins = bin_columns(self.values[self._rows], self._settings.bins)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedsmall.clients.consent import Consent
-from fedsmall.clients.letters import Desk
+from fedsmall.clients.letters import KeyStore
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import RUNS, check_same_data, folders_of
 from fedsmall.clients.sealing import Letters
@@ -27,7 +27,7 @@ from fedsmall.extensions.columns.party import Party, PassiveParty, read_party_ta
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
 from fedsmall.files import one_line
 from fedsmall.planning.run_sheet import RUN, RUN_ID
-from fedsmall.sealing.letters import Announcement, LetterError, Post, digest
+from fedsmall.sealing.letters import Announcement, LetterError, Mailbox, digest
 from fedsmall.wire import ROUND, Arrays
 
 PART = "columns.json"  # in a run's folder at a site: its part of the forest
@@ -116,29 +116,29 @@ class Notebook:
 class Correspondence:
     """The letters of one site in one run: bound to the run, its plan, the roll and the keys of all parties."""
 
-    def __init__(self, desk: Desk, plan: ColumnPlan) -> None:
-        announced, roll = desk.read_announced()
+    def __init__(self, store: KeyStore, plan: ColumnPlan) -> None:
+        announced, roll = store.read_announced()
         keys = [[site, key.sealing, key.commitment] for site, key in sorted(announced.items())]
-        self._post: Post = desk.post(plan, announced)
-        self._thread = digest("columns", desk.run, roll, keys)
+        self._mailbox: Mailbox = store.mailbox(plan, announced)
+        self._thread = digest("columns", store.run, roll, keys)
 
     def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
         """A letter."""
-        return self._post.write(kind, t, to, self._thread, content)
+        return self._mailbox.write(kind, t, to, self._thread, content)
 
     def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
         """What a letter holds; LetterError where it is not the one that it should be."""
-        return self._post.open(kind, t, sender, self._thread, letter)
+        return self._mailbox.open(kind, t, sender, self._thread, letter)
 
 
 @dataclass
 class Seat:
-    """A party in a run; ``desk`` is where the parties write letters."""
+    """A party in a run; ``store`` is where the parties write letters."""
 
     run: str
     plan: ColumnPlan
     party: Party
-    desk: Desk | None
+    store: KeyStore | None
 
 
 class ColumnDesk:
@@ -189,25 +189,25 @@ class ColumnDesk:
         if message.kind == "keep":
             notebook.end()
             if plan.sealed:
-                shutil.rmtree(self.letters.desk(config).folder, ignore_errors=True)
+                shutil.rmtree(self.letters.key_store(config).folder, ignore_errors=True)
             self._seat = None
         return Message.from_bytes(answer)
 
     def _ask(self, seat: Seat, message: Message, policy: Policy, config: Mapping[str, Any]) -> Message:
-        if seat.desk is None:
+        if seat.store is None:
             return seat.party.answer(message)
         if message.kind == MEET:
             self.letters.known_roll(config, policy)
-            return message.answer({"announced": seat.desk.announce().model_dump()})
+            return message.answer({"announced": seat.store.announce().model_dump()})
         if message.kind == KEYS:
             try:
                 announced = TypeAdapter(dict[str, Announcement]).validate_python(message.words["announced"])
             except ValidationError:
                 raise LetterError("the keys of this run were not told in a form that this version knows") from None
-            seat.desk.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
+            seat.store.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
             return message.answer()
         if seat.party.letters is None:
-            seat.party.letters = Correspondence(seat.desk, seat.plan)
+            seat.party.letters = Correspondence(seat.store, seat.plan)
         return seat.party.answer(message)
 
     def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], folder: Path) -> Seat:
@@ -215,8 +215,8 @@ class ColumnDesk:
         if self._seat is None or (self._seat.run, self._seat.plan) != (run, plan):
             self._seat, notebook = None, Notebook(folder)
             check_same_data(folder, hashlib.sha256(self._table(plan, policy).read_bytes()).hexdigest())
-            desk = self.letters.desk(config) if plan.sealed else None
-            seat = Seat(run, plan, self._party(plan, policy, notebook), desk)
+            store = self.letters.key_store(config) if plan.sealed else None
+            seat = Seat(run, plan, self._party(plan, policy, notebook), store)
             _go_on(seat, notebook)
             self._seat = seat
         return self._seat
@@ -284,8 +284,8 @@ def _keep_result(seat: Seat, folder: Path) -> None:
 def _go_on(seat: Seat, notebook: Notebook) -> None:
     state, asked = notebook.since()
     questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
-    if seat.desk is not None and (state is not None or questions):
-        seat.party.letters = Correspondence(seat.desk, seat.plan)
+    if seat.store is not None and (state is not None or questions):
+        seat.party.letters = Correspondence(seat.store, seat.plan)
     if state is not None:
         seat.party.restore(Message.from_bytes(state))
     for question in questions:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.validation import among
-from fedsmall.sim.report.chain import site_names
+from fedsmall.sim.report.figures import site_names
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact

@@ -70,11 +70,8 @@ def make_small(plan: Plan, stack: Stack, names: Sequence[str], t: int) -> None:
         _put(tensors, pack_stack(plan, part, Rows(tensors).arrays(), names, t)[0])
 
 
-def bytes_on_the_way(plan: Plan, stack: Stack) -> tuple[int, int]:
-    """The bytes of a travelling model, and of what goes beside it; 0 where sizes differ (:class:`Door`)."""
-    if not plan.method.is_compressed:
-        beside = leaving_state(plan.recipe, stack.optimizer)
-        return Rows(stack.state).bytes_per_row, Rows(beside).bytes_per_row
+def packed_bytes(plan: Plan, stack: Stack) -> tuple[int, int]:
+    """The bytes of a compressed model on its way (0 where sizes differ), and of what goes beside it."""
     sizes = {part: pack_stack(plan, part, Rows(some).arrays([0]), [""], 0)[1] for part, some in _parts(plan, stack)}
     return sizes[MODEL] if plan.method.top_share is None else 0, sizes.get(CARRIED, 0)
 

@@ -105,12 +105,11 @@ def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: in
 def _of_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
     right = (p.argmax(axis=1) == y).astype(float)
     ahead = right if commonest is None else right - (y == commonest)
-    return float(ahead.std(ddof=1)) / np.sqrt(len(y)) or _recall_error(right) or 0.0
+    return _error_of_mean(ahead) or _recall_error(right)
 
 
-def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    guess, labels = p.argmax(axis=1), np.unique(y)
-    return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in labels)) / len(labels))
+def _error_of_mean(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def _recall_error(right: np.ndarray) -> float:
@@ -118,36 +117,35 @@ def _recall_error(right: np.ndarray) -> float:
     return float(np.sqrt(share * (1 - share) / (len(right) + 2)))
 
 
-def _of_auc(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
+    guess, labels = p.argmax(axis=1), np.unique(y)
+    return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in labels)) / len(labels))
+
+
+def _of_auc(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
     labels = [1] if p.shape[1] == 2 else [label for label in range(p.shape[1]) if (y == label).any()]
     counts = [(int((y == label).sum()), int((y != label).sum())) for label in labels]
     return float(np.mean([np.sqrt((len(y) + 1) / (12 * good * bad)) if good and bad else 0.5 for good, bad in counts]))
 
 
-def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    of_truth = np.maximum(p[np.arange(len(y)), y], 1e-300)
-    return float(np.log(of_truth).std(ddof=1) / np.sqrt(len(y)))
-
-
-def _of_average_precision(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+def _of_average_precision(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
     labels = [1] if p.shape[1] == 2 else list(range(p.shape[1]))
-    rng = np.random.default_rng(0)  # its own: the error of given predictions is one number, whoever asks
-    values = []
-    for _ in range(DRAWS):
-        drawn = rng.integers(len(y), size=len(y))
-        values.append(np.nanmean([average_precision(p[drawn, label], y[drawn] == label) for label in labels]))
+    drawn = _draw_rows(len(y))
+    values = [np.nanmean([average_precision(p[rows, k], y[rows] == k) for k in labels]) for rows in drawn]
     return float(np.nanstd(values, ddof=1))
 
 
-def _of_kappa(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    rng, named = np.random.default_rng(0), p.argmax(axis=1)  # its own generator, as above
-    drawn = rng.integers(len(y), size=(DRAWS, len(y)))
-    return float(np.nanstd([kappa(named[rows], y[rows]) for rows in drawn], ddof=1))
+def _of_kappa(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
+    named = p.argmax(axis=1)
+    return float(np.nanstd([kappa(named[rows], y[rows]) for rows in _draw_rows(len(y))], ddof=1))
+
+
+def _draw_rows(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(rows, size=(DRAWS, rows))  # its own: given predictions have one error
 
 
 def _of_distance(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    apart = np.abs(p.argmax(axis=1) - y) - (0 if commonest is None else np.abs(commonest - y))
-    return float(apart.std(ddof=1) / np.sqrt(len(y)))
+    return _error_of_mean(np.abs(p.argmax(axis=1) - y) - (0 if commonest is None else np.abs(commonest - y)))
 
 
 ERRORS: dict[str, Error] = {
@@ -157,8 +155,8 @@ ERRORS: dict[str, Error] = {
     "specificity": lambda p, y, _: _recall_error(p.argmax(axis=1)[y == 0] == 0),
     "auc": _of_auc,
     "average_precision": _of_average_precision,
-    "brier": lambda p, y, _: float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y))),
+    "brier": lambda p, y, _: _error_of_mean(squared_distances(p, y)),
     "kappa": _of_kappa,
     "mae": _of_distance,
-    "loss": _of_loss,
+    "loss": lambda p, y, _: _error_of_mean(np.log(np.maximum(p[np.arange(len(y)), y], 1e-300))),
 }

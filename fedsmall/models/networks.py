@@ -313,6 +313,9 @@ def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
     return Proportional(_size(task), task.outputs)
 
 
+NETWORKS = (linear, proportional, mlp, cnn, cnn3d, resnet10, resnet18, resnet_small)
+
+
 def cumulative(outputs: Tensor) -> Tensor:
     """The log-odds of being above each grade but the highest, falling: shaped as ``outputs``, (..., grades - 1)."""
     steps = -F.logsigmoid(-outputs[..., 1:])  # softplus, which ONNX Runtime does not have in float64

@@ -201,17 +201,7 @@ def _nothing_shared(shared: Sequence[str], kind: Kind, names: Sequence[str]) -> 
     return PlanError(f"shared = {list(shared)} matches none of the arrays of {kind.model!r}, which are {arrays}.")
 
 
-MODELS: dict[str, Builder] = {
-    "linear": networks.linear,
-    "proportional": networks.proportional,
-    "mlp": networks.mlp,
-    "cnn": networks.cnn,
-    "cnn3d": networks.cnn3d,
-    "resnet10": networks.resnet10,
-    "resnet18": networks.resnet18,
-    "resnet_small": networks.resnet_small,
-    "g1": g1,
-    "g2": g2,
+MODELS: dict[str, Builder] = {build.__name__: build for build in (*networks.NETWORKS, g1, g2)} | {
     "resnet10_cropped": cropped.resnet10,
     "resnet18_cropped": cropped.resnet18,
     "shared_part": shared_part,

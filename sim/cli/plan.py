@@ -11,7 +11,7 @@ from typer import Option
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
+from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
 
@@ -175,8 +175,7 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(advice: Advice, folder: Path) -> Path:
-    from fedsmall.sim.report.figures import save
-    from fedsmall.sim.report.sweep import sweep
+    from fedsmall.sim.report.figures import save, sweep
     from fedsmall.sim.runs.files import check_free
 
     check_free(folder)

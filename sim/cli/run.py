@@ -178,7 +178,7 @@ def methods() -> None:
 @listing.command()
 def tasks() -> None:
     """The data sets by name, and the forms in which your own data are named."""
-    from fedsmall.planning.tasks import TASKS
+    from fedsmall.data.sources.registry import TASKS
 
     table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
     for name, read in TASKS.items():

@@ -39,7 +39,7 @@ ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still liv
 def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ...]:
     """The sites of a run: those chosen, else all that are admitted. PlanError where the plan asks for others."""
     admitted = admitted_sites(folder, chosen)
-    names = tuple(sorted(chosen)) or tuple(admitted)
+    names = tuple(name for name in sorted(chosen) or admitted if name not in plan.without)
     if not names:
         raise PlanError("No site is admitted yet; `fedsmall consortium add-site` admits one.")
     if plan.sites is not None and plan.sites > len(names):

@@ -2,7 +2,7 @@
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -59,7 +59,7 @@ def run_plan(
     If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.reading`).
     ``progress(round, rounds)`` is called and ``stop()`` asked after each contact. ``options`` are the engine's own.
     """
-    check_engine(engine, options or ())
+    check_engine(engine, options or {})
     plan = plan.with_model_of(len(federation.names))
     trained_on = federation.pooled() if plan.method.is_central else federation
     engine_options = {"device": "cpu"} | (options or {})
@@ -285,19 +285,19 @@ def _ray(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
-ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {
-    "cohort": _batched,
-    "inprocess": _in_process,
-    "ray": _ray,
-}
+ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
 OPTIONS = {"cohort": ("device", "workers", "address"), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
 
 
-def check_engine(engine: str, options: Iterable[str] = ()) -> None:
-    """Raise PlanError for an engine that does not exist, or an option that it does not have."""
+def check_engine(engine: str, options: Mapping[str, Any]) -> None:
+    """Raise PlanError for an engine that does not exist, an option that it lacks, a cluster that does not answer."""
     if engine not in ENGINES:
         raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
     for option in options:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
+    if options.get("address") is not None:
+        from fedsmall.sim.engines.ray import connect
+
+        connect(options["address"])

@@ -67,10 +67,7 @@ def _task(run: Run) -> Mapping[str, Any]:
 
 
 def _kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
-    """The method shown, and the predictions of each method by seed, where one of these arrays was kept.
-
-    The folds of a seed are concatenated; the method is "" where nothing was kept.
-    """
+    """The method shown ("" for none), and the predictions of methods that kept such an array, by seed, folds joined."""
     parts_of: dict[str, dict[int, list[Arrays]]] = {}
     for label, group in by_label(run.done).items():
         for plan_run in group:
@@ -105,10 +102,7 @@ def _masks_of_sites(sites: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 class Said(NamedTuple):
-    """Predictions: ``p`` (samples, classes), ``y`` (samples,) and ``sites`` (samples,), or (0,) where not known.
-
-    ``groups`` names each sample's subgroup, (samples,), by column.
-    """
+    """Predictions ``p`` (samples, classes), ``y``, ``sites`` or (0,), and each sample's group by column, (samples,)."""
 
     p: np.ndarray
     y: np.ndarray
@@ -122,10 +116,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Clinical:
-    """A classifier: its method's ``label`` and ``seed``, and the predictions of all methods, by seed.
-
-    ``thresholds`` are three of two classes with how each was found, the chosen one first.
-    """
+    """A classifier, with the predictions of all methods; of two classes three ``thresholds``, the chosen one first."""
 
     run: Run
     label: str
@@ -290,10 +281,7 @@ def _ranking(shown: Clinical) -> Section:
 
 
 class AtPart(NamedTuple):
-    """The model shown on a part of the samples, of a site or a subgroup; only its names where it is hidden.
-
-    For two classes ``area`` and ``errors`` at the chosen threshold, for more ``accuracy``.
-    """
+    """The model on the samples of a site or subgroup: of two classes ``area`` and ``errors``, of more ``accuracy``."""
 
     column: str
     group: str
@@ -339,10 +327,7 @@ def _hospitals(shown: Clinical) -> list[Section]:
 
 
 def subgroups(shown: Clinical) -> list[AtPart]:
-    """Every group of every column that the scenario names, in order.
-
-    Groups below ``FLOOR`` samples are hidden, and others by which they could be computed.
-    """
+    """Every group of every column that the scenario names, in order; those hidden have a name alone."""
     parts = []
     for column, names in shown.said.groups.items():
         sizes = dict(zip(*(counts.tolist() for counts in np.unique(names, return_counts=True)), strict=True))
@@ -396,10 +381,7 @@ def _subgroups(shown: Clinical) -> list[Section]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A model of another outcome, or what a page adds on grades; ``asks`` says what is predicted.
-
-    ``sites`` are the statistics named ``heads`` at each site that held out enough samples: (site, samples, estimates).
-    """
+    """A model of another outcome, or what a page adds on grades; ``sites``: (site, samples, an estimate by head)."""
 
     label: str
     seed: int
@@ -444,10 +426,7 @@ def question(run: Run) -> str:
 
 
 class Asked(NamedTuple):
-    """What is predicted, and what is shown of it: ``statistics``, those of sites, figures and notes.
-
-    ``of_seeds`` are the arrays of each seed from which statistics are computed, first the predictions.
-    """
+    """What is predicted and shown of it; ``of_seeds`` are the arrays behind statistics, the first seed's first."""
 
     asks: str
     of_seeds: Sequence[tuple[np.ndarray, ...]]

@@ -62,10 +62,7 @@ def behind_difference(
 
 
 def behind_lead(run: Run, group: Sequence[PlanRun], metric: str, scale: Scale, kept: bool = True) -> Shared:
-    """What the differences of a method from the trivial predictor share, as in :func:`behind_difference`.
-
-    Nothing where :func:`p_over_constant` asks the patients besides.
-    """
+    """What differences from the trivial predictor share; nothing where :func:`p_over_constant` asks besides."""
     if kept and all(_over_constant(run, plan_run, metric) is not None for plan_run in group):
         return NOTHING
     predictions = [run.predictions_of(plan_run) for plan_run in group]

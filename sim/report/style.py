@@ -1,7 +1,4 @@
-"""One look for all tables and figures: a method's place, colour, marker and line.
-
-Colours are those of Okabe and Ito, for colour-blind readers; markers and dashes tell methods apart in grey.
-"""
+"""One look for all tables and figures. Colours: Okabe and Ito, for colour-blind readers; markers hold in grey."""
 
 from collections.abc import Sequence
 from importlib.resources import files

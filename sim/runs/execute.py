@@ -177,10 +177,7 @@ def _add(moved: Callable[[int], None], before: int, rounds: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within it the first Ctrl-C is only remembered (the value given tells), and the second one interrupts as usual.
-
-    Outside the main thread, where signals cannot be caught, nothing is remembered.
-    """
+    """Within it the main thread's first Ctrl-C is only remembered (the value given tells); a second interrupts."""
     pressed = False
 
     def remember(number: int, frame: FrameType | None) -> None:
@@ -203,10 +200,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
-    """How many processes serve a run: one per core, but one for a short run, and where Ray has its own.
-
-    On one GPU no more than can share it.
-    """
+    """How many processes serve a run: a core each, on a GPU as many as share it; one for a short run, and under Ray."""
     if engine == "ray" or len(plans) < ENOUGH:
         return 1
     return cores() if device == "cpu" else min(cores(), SHARED_BY)
@@ -311,10 +305,7 @@ def has_diverged(last: Evaluation) -> bool:
 
 
 def attempt(work: Callable[[], Made]) -> Made | Failed:
-    """The result of ``work``, or why it failed.
-
-    Ctrl-C and a full disk, which would stop the other plans too, are raised as they are.
-    """
+    """The result of ``work``, or why it failed; Ctrl-C and a full disk, which would stop all plans, are raised."""
     try:
         return work()
     except Exception as error:

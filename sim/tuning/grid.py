@@ -14,7 +14,7 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.runs.scenario import Scenario, build
-from fedsmall.sim.tuning.search import Try, best_row, choose
+from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of
 
 Settings = dict[str, Any]
 
@@ -39,19 +39,19 @@ class Grid:
 
     def with_taken(self, tries: Sequence[Try]) -> Scenario:
         """The scenario that was asked about, with what is taken."""
-        table, taken = _table(self.plain), self.taken(tries)
-        for index, entry in enumerate(table["method"]):
-            settings, lr = taken[_label(self.plain, index)]
-            table["method"][index] = {**entry, **settings, "recipe": {**entry.get("recipe", {}), "lr": lr}}
-        return build(table)
+        table, taken, entries = _table(self.plain), self.taken(tries), []
+        for entry, plan in zip(table["method"], plans_of(self.plain), strict=True):
+            settings, lr = taken[plan.method.label]
+            entries.append({**entry, **settings, "recipe": {**entry.get("recipe", {}), "lr": lr}})
+        return build({**table, "method": entries})
 
 
 def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     """Every method of a scenario with every value of the keys that its own table has; PlanError for others."""
     table, of = _table(scenario), {}
     entries: list[Settings] = []
-    for index, entry in enumerate(table["method"]):
-        keys, label = [key for key in tried if key in entry], _label(scenario, index)
+    for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
+        keys, label = [key for key in tried if key in entry], plan.method.label
         for values in product(*(tried[key] for key in keys)):
             settings = dict(zip(keys, values, strict=True))
             named = ", ".join([label, *(f"{key} = {value}" for key, value in settings.items())])
@@ -85,7 +85,3 @@ def _number(word: str) -> float | int | str:
 def _table(scenario: Scenario) -> dict[str, Any]:
     table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
     return {**table, "method": [dict(entry) for entry in table["method"]]}
-
-
-def _label(scenario: Scenario, index: int) -> str:
-    return scenario.plan(index, scenario.seeds[0]).method.label

@@ -162,7 +162,7 @@ class RetryingGrid(SendingGrid):
         for order in orders:
             if reply := waits.get(id(order)):
                 self._note("silent", order, reason=_line(reply.error.reason))
-                self.waits.give_up(self.name_of(order.metadata.dst_node_id))
+                self.waits.in_vain.add(self.name_of(order.metadata.dst_node_id))
                 answers.append(Message(reply.error, reply_to=order))
             else:
                 self._note("silent", order)
@@ -269,11 +269,11 @@ class Waits:
         self.tell, self.clock = tell, clock
         self.reasons: dict[str, str] = {}
         self._asked: dict[str, int] = {}
-        self._in_vain: set[str] = set()
+        self.in_vain: set[str] = set()
 
     def again(self, site: str) -> float | None:
         """When to ask a waiting site again; None where it was waited for long enough."""
-        if site in self._in_vain:
+        if site in self.in_vain:
             return None
         self._asked[site] = self._asked.get(site, 0) + 1
         return self.clock() + min(FIRST_S * 2.0 ** (self._asked[site] - 1), LONGEST_S)
@@ -289,13 +289,9 @@ class Waits:
     def over(self, site: str) -> None:
         """Note that the site has answered."""
         self._asked.pop(site, None)
-        self._in_vain.discard(site)
+        self.in_vain.discard(site)
         if self.reasons.pop(site, None) is not None:
             self.tell(dict(self.reasons))
-
-    def give_up(self, site: str) -> None:
-        """Note that the contact's time is over."""
-        self._in_vain.add(site)
 
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0  # between two questions

@@ -6,7 +6,6 @@ A region waits as long as the others take, and says in the run's folder for whom
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -17,7 +16,7 @@ from fedsmall.plan import Plan
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.travel.handover import FOLDER, Handed, Handover, put, read
+from fedsmall.travel.handover import Handed, Handover, put, read
 from fedsmall.travel.journey import Moment
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays
 
@@ -47,16 +46,17 @@ class Line:
         down = self.handover.down(t)
         if not down.exists():
             put(self.handover.up(t), {"t": t, "weight": weight}, model)
-        return self._wait(lambda: self._come(t), f"their models of round {t} are not there yet").arrays
 
-    def _come(self, t: int) -> Handed | None:
-        come = read(self.handover.down(t))
-        if come is None and (last := self.handover.last_down()) > t:
-            raise PlanError(
-                f"the other regions have gone on to round {last} without this one, which is at round {t}. Take the run "
-                "above back, with `fedsmall resume RUN --from CONTACT` there, or start a new run"
-            )
-        return come
+        def come() -> Handed | None:
+            handed = read(down)
+            if handed is None and (last := self.handover.last_down()) > t:
+                raise PlanError(
+                    f"the other regions have gone on to round {last} without this one, which is at round {t}. Take the "
+                    "run above back, with `fedsmall resume RUN --from CONTACT` there, or start a new run"
+                )
+            return handed
+
+        return self._wait(come, f"their models of round {t} are not there yet").arrays
 
     def _wait(self, ready: Callable[[], Handed | None], why: str) -> Handed:
         if (come := ready()) is None:
@@ -70,11 +70,6 @@ class Line:
             come = ready()
         self.tell({})
         return come
-
-
-def line_of(folder: Path, look: Callable[[], object], tell: Callable[[dict[str, str]], None]) -> Line:
-    """The line of a region's run in ``folder``."""
-    return Line(Handover(folder / FOLDER), look, tell)
 
 
 TIMEOUT_S = 600.0

@@ -222,8 +222,11 @@ def run_rounds(
         looked_at = any(watcher.needs(contact) for watcher in watchers)
         return looked_at or (evaluator is not None and due(contact))
 
+    def is_over() -> bool:
+        return plan.stop is not None and has_run_dry(plan, outcome.evaluations)
+
     started, moments = time.perf_counter(), watching(daisy_chain(topology, charged(), is_seen), watchers)
-    for moment in moments if not has_run_dry(plan, outcome.evaluations) else ():
+    for moment in moments if not is_over() else ():
         contact = moment.contact
         outcome.count(moment)
         if evaluator is not None and due(contact) and moment.sites:
@@ -238,7 +241,7 @@ def run_rounds(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
-        if has_run_dry(plan, outcome.evaluations):
+        if is_over():
             break
     outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started

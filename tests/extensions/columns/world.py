@@ -81,7 +81,8 @@ def world(
     ]
     active = ActiveParty(NAMES[0], tables[0], target=y[orders[0]], classes=classes, key_bits=key_bits)
     passives = [
-        PassiveParty(name, table, secret=k) for k, (name, table) in enumerate(zip(NAMES[1:], tables[1:], strict=False))
+        PassiveParty(name, table, secret=k, least_bits=key_bits)
+        for k, (name, table) in enumerate(zip(NAMES[1:], tables[1:], strict=False))
     ]
     post = Post({one.name: one for one in [active, *passives]}, keep=keep)
     if match:

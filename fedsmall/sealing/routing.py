@@ -21,7 +21,7 @@ ALL_HELP_BELOW = 5
 
 
 @dataclass(frozen=True)
-class Waybills:
+class RoutingTable:
     """The routes of all models of a run of these sites, whose ``names`` are in order."""
 
     plan: Plan
