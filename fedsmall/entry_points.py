@@ -22,7 +22,6 @@ Groups of entry points, and what an entry of each is:
 """
 
 import sys
-import tomllib
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,21 +30,18 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from fedsmall import project_in
 from fedsmall.errors import DataError, PlanError
 
 SCENARIOS, HANDLERS = "fedsmall.scenarios", "fedsmall.handlers"
-BESIDE = Path(__file__).parents[1] / "pyproject.toml"  # of a checkout or Flower's bundle, which may not be installed
 
 
 @cache
 def extensions(group: str) -> dict[str, EntryPoint]:
     """The entries of a group ("fedsmall.commands") by their names, in the order of the names; none is loaded."""
     entries = {entry.name: entry for entry in entry_points(group=group)}
-    if BESIDE.is_file():
-        project = tomllib.loads(BESIDE.read_text(encoding="utf-8")).get("project", {})
-        if project.get("name") == "fedsmall":
-            ours = project.get("entry-points", {}).get(group, {})
-            entries |= {name: EntryPoint(name, value, group) for name, value in ours.items()}
+    ours = project_in().get("entry-points", {}).get(group, {})  # a checkout may not be installed
+    entries |= {name: EntryPoint(name, value, group) for name, value in ours.items()}
     return dict(sorted(entries.items()))
 
 

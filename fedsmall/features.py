@@ -84,10 +84,6 @@ class Feature(NamedTuple):
         return self.name.format(plan=plan, method=plan.method, recipe=plan.recipe)
 
 
-def _has_moments(plan: Plan, state: str) -> bool:
-    return plan.recipe.has_state and plan.recipe.optimizer_state == state
-
-
 NETWORKS = {TRAVEL, WEIGHTS, ONE_NETWORK}
 CORRECTION = {MEAN, STRAIGHT_WAY, ONE_TRAINING}  # what a drift correction is defined for
 
@@ -109,18 +105,18 @@ FEATURES = (
     ),
     Feature(
         "divergence",
-        lambda p: p.method.divergence is not None,
+        lambda p: p.method.is_dynamic,
         needs=NETWORKS | {ONE_SERVER, ONE_GLOBAL, COMMON_START, MEAN, PLAIN_AVERAGE, ALL_SITES, STAYING, MOMENTS_HOME},
         takes={EVERY_AVERAGE},
     ),
     Feature("groups", lambda p: p.method.groups != 1, needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG}, takes={ONE_GLOBAL}),
     Feature(
         "validate",
-        lambda p: p.method.validation is not None,
+        lambda p: p.method.routes > 0,
         needs=NETWORKS | {ONE_SERVER, SINGLE_MODELS, UNVISITED, MOMENTS_ALONG},
         takes={ONE_GLOBAL, COVERED},
     ),
-    Feature("validate", lambda p: p.method.validation is not None and not p.method.by_samples, takes={KNOWN_WAY}),
+    Feature("validate", lambda p: p.method.routes > 0 and not p.method.by_samples, takes={KNOWN_WAY}),
     # how many models there are, and where they go
     Feature("fraction", lambda p: p.method.fraction < 1, needs={ONE_SERVER}, takes={ALL_SITES, ONE_COUNT}),
     Feature("models", lambda p: p.method.models is not None, needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
@@ -197,7 +193,7 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
-    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS}),
+    Feature("boosting", lambda p: not p.method.trains_networks, takes={WEIGHTS}),
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
@@ -213,8 +209,8 @@ FEATURES = (
         lambda p: p.recipe.momentum > 0 and p.recipe.optimizer_state != "reset",
         takes={FROM_REST},
     ),
-    Feature('optimizer_state = "travel"', lambda p: _has_moments(p, "travel"), takes={MOMENTS_HOME, ONLY_MODEL}),
-    Feature('optimizer_state = "stay"', lambda p: _has_moments(p, "stay"), takes={MOMENTS_ALONG}),
+    Feature('optimizer_state = "travel"', lambda p: p.recipe.moments == "travel", takes={MOMENTS_HOME, ONLY_MODEL}),
+    Feature('optimizer_state = "stay"', lambda p: p.recipe.moments == "stay", takes={MOMENTS_ALONG}),
     Feature("local_epochs", lambda p: p.recipe.local_epochs is not None, takes={NOISED_STEPS}),
     Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
     Feature("class_weights", lambda p: p.recipe.class_weights is not None, needs={CLASSES}),

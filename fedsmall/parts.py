@@ -97,6 +97,11 @@ class Recipe(Frozen):
         """Whether the optimizer remembers anything from step to step."""
         return self.optimizer == "adam" or self.momentum > 0
 
+    @property
+    def moments(self) -> str:
+        """What becomes of the optimizer's memory where it has any: "travel", "reset", "stay", else nothing."""
+        return self.optimizer_state if self.has_state else ""
+
 
 class Tree(Frozen):
     """A replica tree at every site (RepTreeFL): ``fanout`` r, ``depth`` d, ``drop`` p, or one value per site."""
@@ -112,12 +117,10 @@ class Tree(Frozen):
 
     @model_validator(mode="after")
     def _foldable(self) -> Self:
-        together = self.travel == "trees" or self.fold_at == "server"
-        if together and any(isinstance(setting, tuple) for setting in (self.fanout, self.depth)):
-            raise ValueError(
-                "trees that travel or are folded at the server have one fanout and one depth for all sites; give one "
-                "value"
-            )
+        leave_sites = self.travel == "trees" or self.fold_at == "server"
+        if leave_sites and (isinstance(self.fanout, tuple) or isinstance(self.depth, tuple)):
+            several = "trees that travel or are folded at the server have one fanout and one depth for all sites"
+            raise ValueError(f"{several}; give one value")
         if self.fold_at == "server" and self.diversity == "kl":
             raise ValueError(
                 'diversity = "kl" needs the anchor\'s samples, which only the site has; use fold_at = "site"'
@@ -156,16 +159,13 @@ class EarlyStop(Frozen):
 
 
 def _a_test(value: Any) -> Any:
-    whole = type(value) is int and value >= 1
-    share = type(value) is float and 0 < value < 1
-    if value is None or value == "official" or whole or share:
+    if value in (None, "official") or (type(value) is int and value >= 1) or (type(value) is float and 0 < value < 1):
         return value
     raise ValueError(f'test is a number of samples (53), a share (0.2) or "official"; got {value!r}')
 
 
 def _a_threshold(value: Any) -> Any:
-    share = isinstance(value, float) and 0 < value < 1
-    if value is None or value == "youden" or share:
+    if value in (None, "youden") or (isinstance(value, float) and 0 < value < 1):
         return value
     asked = value.get("sensitivity") if isinstance(value, dict) and len(value) == 1 else None
     if isinstance(asked, float) and 0 < asked <= 1:
@@ -206,26 +206,21 @@ class Privacy(Frozen):
     secure: bool = False
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        noised = self.noise > 0 or self.budget is not None or self.level == "patient"
-        if self.blur is None and self.clip is None and (noised or not self.hidden):
+    def _consistent(self) -> Self:
+        is_noised = self.noise > 0 or self.budget is not None or self.is_patient_level
+        if self.blur is None and self.clip is None and (is_noised or not self.hidden):
             raise ValueError("privacy is {clip = 1.0, noise = 1.0} or {blur = 1}; give one of them")
         if self.blur is not None and (self.clip is not None or self.noise or self.budget is not None):
             raise ValueError("privacy is blur, which claims no epsilon, or clip with noise and budget; remove one")
-        return self
-
-    @model_validator(mode="after")
-    def _of_one_level(self) -> Self:
-        if self.level == "patient":
-            if self.blur is not None:
-                raise ValueError('blur belongs to level = "site"; with level = "patient" say clip and epsilon')
-            if (self.noise > 0) == (self.epsilon is not None):
-                raise ValueError('level = "patient" takes noise (above 0) or epsilon, one of the two')
-            if self.budget is not None:
-                raise ValueError('budget belongs to level = "site"; with level = "patient" say epsilon')
-        elif self.epsilon is not None or self.lot is not None:
+        if not self.is_patient_level and (self.epsilon is not None or self.lot is not None):
             key = "lot" if self.epsilon is None else "epsilon"
             raise ValueError(f'{key} belongs to level = "patient"; with level = "site" say noise and budget')
+        if self.is_patient_level and self.blur is not None:
+            raise ValueError('blur belongs to level = "site"; with level = "patient" say clip and epsilon')
+        if self.is_patient_level and (self.noise > 0) == (self.epsilon is not None):
+            raise ValueError('level = "patient" takes noise (above 0) or epsilon, one of the two')
+        if self.is_patient_level and self.budget is not None:
+            raise ValueError('budget belongs to level = "site"; with level = "patient" say epsilon')
         return self
 
     @property

@@ -239,7 +239,7 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
 
 def _by_method(plan: Plan) -> Iterable[str]:
     method, recipe, privacy = plan.method, plan.recipe, plan.privacy
-    if recipe.has_state and recipe.optimizer_state == "travel":
+    if recipe.moments == "travel":
         yield "With it: the optimizer's state, as large as the model once or twice."
     if method.permutes:
         how = "sealed: it alone can open it" if privacy.sealed else "as it is"

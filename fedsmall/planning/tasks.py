@@ -1,10 +1,9 @@
 """The federation that a plan describes, from its source to the samples of every site.
 
-A scenario's ``task`` is a name of :data:`TASKS`, or a table whose first word says the source: ``{csv = "data.csv",
-label = "outcome"}``, ``{images = "folder"}``, ``{npz = "data.npz"}``, ``{medmnist = "pneumoniamnist"}``,
-``{susy = "full", features = 18}``, ``{name = "digits"}``, or ``{source = "module:function"}`` of one's own. Beside the
-options of its source every table takes ``loss``: "cross_entropy", with two classes "logistic" or "hinge", with
-three or more that have an order "ordinal".
+A scenario's ``task`` is a name of :data:`fedsmall.data.sources.registry.TASKS`, or a table whose first word says the
+source: ``{csv = "data.csv", label = "outcome"}``, ``{images = "folder"}``, ``{npz = "data.npz"}``, ``{medmnist =
+"pneumoniamnist"}``, ``{name = "digits"}``, or ``{source = "module:function"}`` of one's own. Every table takes
+``loss``: "cross_entropy", with two classes "logistic" or "hinge", with three or more in an order "ordinal".
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
 from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
-from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
+from fedsmall.data.sources.registry import read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
@@ -27,8 +26,6 @@ from fedsmall.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-__all__ = ["TABLES", "TASKS", "build_federation", "federation_from_arrays", "load_site"]
 
 TABLES = "tables in Python"  # what stands for them in a plan
 CLASS_METRICS = tuple(name for name in OF_CLASSES if name not in ("average_precision", "brier"))  # always told

@@ -283,10 +283,8 @@ def of_numbers(name: str, predicted: np.ndarray, true: np.ndarray) -> list[Drawi
     )
     rows = as_csv([["samples", "mean_predicted", "mean_true"], *map(_cells, tenths)])
     row = as_csv([["mean_error", "sd_of_errors"], _cells([mean, spread])])
-    return [
-        Drawing(truth, "predicted and true", over, rows, "predicted.csv"),
-        Drawing(figure, "errors", bland, row, "errors.csv"),
-    ]
+    drawn = Drawing(truth, "predicted and true", over, rows, "predicted.csv")
+    return [drawn, Drawing(figure, "errors", bland, row, "errors.csv")]
 
 
 def of_times(name: str, survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> list[Drawing]:

@@ -212,9 +212,8 @@ def _curve(axes: Axes, points: Points, look: Style, label: str, scale: Scale) ->
     means = [interval(values, scale=scale) for _, values in points]
     middle = [mean.mean for mean in means]
     every = max(1, len(x) // 8)
-    axes.plot(
-        x, middle, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
-    )
+    drawn: dict[str, Any] = {"color": look.colour, "ls": look.dashes, "marker": look.marker, "label": label}
+    axes.plot(x, middle, ms=4.5, lw=1.6, markevery=every, **drawn)
     if all(mean.n > 1 for mean in means):
         low, high = [mean.low for mean in means], [mean.high for mean in means]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)

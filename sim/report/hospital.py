@@ -79,13 +79,12 @@ class OwnRun(NamedTuple):
     @property
     def kinds(self) -> list[Kind]:
         """What left, by kind."""
-        by_kind: dict[str, list[dict[str, Any]]] = {}
-        for entry in self.sent:
-            by_kind.setdefault(entry["kind"], []).append(entry)
-        return [
-            Kind(kind, _leaves(kind), len(sent), _size(sent), sent[0]["time"][:19], sent[-1]["time"][:19])
-            for kind, sent in by_kind.items()
-        ]
+        kinds = []
+        for kind in dict.fromkeys(entry["kind"] for entry in self.sent):
+            sent = [entry for entry in self.sent if entry["kind"] == kind]
+            times = sent[0]["time"][:19], sent[-1]["time"][:19]
+            kinds.append(Kind(kind, _leaves(kind), len(sent), _size(sent), *times))
+        return kinds
 
     @property
     def size(self) -> int:
@@ -179,18 +178,14 @@ def _task(package: Package | None, evaluation: OwnEvaluation) -> Task:
 
 def _budget(log: SiteLog, policy: Policy) -> list[str]:
     """What was spent of the privacy of patients and of the site over all runs, and what the policy allows."""
-    lines = [
-        f"{run}: epsilon {spent:.3g} at delta {policy.delta:g} to each patient"
-        for run, spent in spent_here(log, policy.delta)
-    ]
+    runs, delta = spent_here(log, policy.delta), f"at delta {policy.delta:g}"
+    lines = [f"{run}: epsilon {spent:.3g} {delta} to each patient" for run, spent in runs]
     if policy.most_epsilon is not None:
         lines.append(f"The policy here allows epsilon {policy.most_epsilon:g} to a patient, over all runs.")
     releases, noise = log.spent()
     if releases and noise is not None:
         spent = epsilon(noise, policy.delta, releases)
-        lines.append(
-            f"{releases} releases under clip and noise, over all runs: epsilon {spent:.3g} at delta {policy.delta:g}"
-        )
+        lines.append(f"{releases} releases under clip and noise, over all runs: epsilon {spent:.3g} {delta}")
     if policy.budget is not None:
         lines.append(f"The policy here allows epsilon {policy.budget:g} to the site, over all runs.")
     return lines

@@ -129,11 +129,10 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     sites = sorted({site for of_sites in known.values() for site in of_sites})
     if len(sites) > MANY_SITES:
         return {}
-    return {label: {site: _mean(of_sites.get(site)) for site in sites} for label, of_sites in known.items()}
-
-
-def _mean(values: Sequence[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
+    means: dict[str, dict[str, float | None]] = {label: dict.fromkeys(sites) for label in known}
+    for label, of_sites in known.items():
+        means[label] |= {site: sum(values) / len(values) for site, values in of_sites.items() if values}
+    return means
 
 
 def question_section(run: Run, shown: model.Clinical | None) -> Section:
@@ -163,10 +162,8 @@ def participant_sections(run: Run) -> list[Section]:
     held_out = bool(sites[0].held_out)
     names = model.class_names(run, len(sites[0].train))
     heads = ["site", "training", *names, *(["held out", *names] if held_out else [])]
-    rows = [
-        [site.name, sum(site.train), *site.train, *([sum(site.held_out), *site.held_out] if held_out else [])]
-        for site in sites
-    ]
+    counts = [(site.name, site.train, site.held_out) for site in sites]
+    rows = [[name, sum(train), *train, *([sum(out), *out] if held_out else [])] for name, train, out in counts]
     judged = ", and held out to judge by" * held_out
     caption = f"Samples of each class to train on{judged} (seed {run.plans[0].seed})."
     return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
@@ -184,10 +181,8 @@ def unseen_tables(run: Run) -> list[Section]:
 def sent_table(run: Run, shown: Table) -> Cells:
     """What every method sent."""
     sites = max(run.about.get("sites", 1), 1)
-    rows = [
-        [row.label, f"{row.contacts:g}", amount(row.bytes_sent), amount(row.bytes_sent / sites)]
-        for row in shown.of_methods
-    ]
+    sizes = [(row, amount(row.bytes_sent), amount(row.bytes_sent / sites)) for row in shown.of_methods]
+    rows = [[row.label, f"{row.contacts:g}", of_all, of_one] for row, of_all, of_one in sizes]
     return Cells(["method", "contacts", "bytes sent, all sites", "bytes per site"], rows)
 
 

@@ -213,6 +213,9 @@ AT_THRESHOLDS = Markup(
     "<code>{{sensitivity = 0.95}}</code> or a number in the scenario chooses; what is found is found on training "
     "samples alone."
 )
+CHOSEN_FIRST = (
+    "The chosen threshold first, and others beside it. Intervals by test samples (Wilson), under each what was counted."
+)
 RANKED = (
     "By test samples: DeLong's interval for the ROC-AUC, on the scale of the logit; 500 bootstrap resamples for the "
     "others. ECE over ten bins of equal width."
@@ -248,17 +251,12 @@ def clinical_sections(shown: Clinical) -> list[Section]:
 def _at_thresholds(shown: Clinical) -> list[Section]:
     if not shown.two:
         return []
-    errors = [(how, at_threshold(*shown.said.positive(1), threshold)) for how, threshold in shown.thresholds]
-    rows = [
-        [FROM.format(at.threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))]
-        for how, at in errors
-    ]
+    rows = []
+    for how, threshold in shown.thresholds:
+        at = at_threshold(*shown.said.positive(1), threshold)
+        rows.append([FROM.format(threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))])
     heads = [f"called {shown.classes[1]} from", "sensitivity", "specificity", "PPV", "NPV"]
-    caption = (
-        "The chosen threshold first, and others beside it. Intervals by test samples (Wilson), under each what was "
-        "counted."
-    )
-    cells = Cells(heads, rows, caption, reference=0)
+    cells = Cells(heads, rows, CHOSEN_FIRST, reference=0)
     return [Section("Model at thresholds", "thresholds", table=cells, notes=[AT_THRESHOLDS.format(shown.classes[1])])]
 
 
@@ -302,7 +300,7 @@ class AtPart(NamedTuple):
         if self.hidden:
             return [Markup("<small>not shown</small>")]
         if self.area is None or self.errors is None:
-            return [self.samples, *(share(each) for each in (self.accuracy,) if each)]
+            return [self.samples, *([share(self.accuracy)] if self.accuracy else [])]
         return [self.samples, self.positive, number(self.area), *map(share, self.errors[5:7])]
 
 
@@ -502,17 +500,14 @@ def _metric(name: str, p: np.ndarray, y: np.ndarray, label: int | None = None) -
     return float(label_metrics(odds[None], y, (name,))[name][0])
 
 
-def _concordance(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
-    return float(concordance(survival[None], cuts[0], *labels.T)[0])
+def _of_curves(statistic: Callable[..., Any], survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
+    return float(statistic(survival[None], cuts[0], *labels.T)[0])
 
 
-def _integrated_brier(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
-    return float(integrated_brier(survival[None], cuts[0], *labels.T)[0])
-
-
+CONCORDANCE = "concordance index (Harrell)"
 TIMES: dict[str, Statistic] = {
-    "concordance index (Harrell)": (_concordance, "plain"),
-    "integrated Brier score": (_integrated_brier, "plain"),
+    CONCORDANCE: (partial(_of_curves, concordance), "plain"),
+    "integrated Brier score": (partial(_of_curves, integrated_brier), "plain"),
 }
 CONCORDANT = (
     "Concordance: of pairs of which it is known who had the event first, the share that the model has in that order "
@@ -528,7 +523,7 @@ def _ask_times(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
         f"The time until an event is predicted, {name}; it happened in {events} of the test samples, and the others "
         "were seen without it until their time"
     )
-    at_sites = {"concordance index (Harrell)": _concordance}
+    at_sites = {CONCORDANCE: TIMES[CONCORDANCE][0]}
     return Asked(asks, of_seeds, TIMES, at_sites, curves.of_times(name, *of_seeds[0]), [CONCORDANT])
 
 

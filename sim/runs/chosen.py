@@ -26,9 +26,8 @@ def choose_packages(
     of_method = [plan_run for plan_run in run.done if plan_run.label == label]
     of_seed = [plan_run for plan_run in of_method if seed is None or plan_run.plan.seed == seed]
     if not of_seed:
-        raise PlanError(
-            f"{label} was run with the seeds {', '.join(str(plan_run.plan.seed) for plan_run in of_method)}, not {seed}"
-        )
+        seeds = ", ".join(str(plan_run.plan.seed) for plan_run in of_method)
+        raise PlanError(f"{label} was run with the seeds {seeds}, not {seed}")
     wanted = (COMMON, CENTRAL) if whose is None else (whose,)
     packages = [stored for plan_run in of_seed for stored in run.packages_of(plan_run)]
     return [stored for stored in packages if stored.package.whose in wanted] or _raise_missing(label, whose, packages)

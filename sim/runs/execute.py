@@ -157,11 +157,7 @@ def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
 
 
 def _run_one_by_one(
-    plans: Sequence[Plan],
-    job: Job,
-    federation_of: Build,
-    moved: Callable[[int], None],
-    interrupted: Callable[[], bool],
+    plans: Sequence[Plan], job: Job, federation_of: Build, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     before = 0
     for index, plan in enumerate(plans):
@@ -231,11 +227,7 @@ def run_side_by_side(
 
 
 def _run_shared(
-    plans: Mapping[int, Plan],
-    processes: int,
-    job: Job,
-    moved: Callable[[int], None],
-    interrupted: Callable[[], bool],
+    plans: Mapping[int, Plan], processes: int, job: Job, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The plans over so many processes; BrokenProcessPool where one of them dies."""
     context = multiprocessing.get_context("spawn")

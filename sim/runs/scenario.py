@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,6 +16,7 @@ from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Th
 from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
+OF_THE_RUN = {"about", "seeds", "engine", "device", "keep", "track", "reference"}  # keys that are no part of a plan
 SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
@@ -98,17 +100,13 @@ class Scenario(Frozen):
     def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
         """The plan of the method at ``index`` with one seed (and one fold)."""
         named, recipe, stop = self._resolved(index)
-        shared = self.model_dump(
-            exclude={"about", "seeds", "engine", "device", "keep", "track", "reference", "recipe", "method", "stop"}
-        )
+        shared = self.model_dump(exclude=OF_THE_RUN | {"recipe", "method", "stop"})
         return Plan(**shared, seed=seed, fold=fold, recipe=recipe, stop=stop, method=named)
 
     def plans(self) -> list[Plan]:
         """All runs of the scenario: seeds, in them folds, in them methods in the order of the file."""
-        folds = range(self.folds or 1)
-        return [
-            self.plan(index, seed, fold) for seed in self.seeds for fold in folds for index in range(len(self.method))
-        ]
+        order = product(self.seeds, range(self.folds or 1), range(len(self.method)))
+        return [self.plan(index, seed, fold) for seed, fold, index in order]
 
     def _resolved(self, index: int) -> tuple[Method, Recipe, EarlyStop | None]:
         settings = dict(self.method[index])
