@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates
-from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
+from fedsmall.algorithm.commons import Commons, Outbox, sizes_of, sound_means
 from fedsmall.algorithm.departing import Door, make_small, packed_bytes
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
-from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of

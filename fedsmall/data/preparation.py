@@ -102,11 +102,8 @@ class Columns(Frozen):
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name for each number of a sample."""
-        names: list[str] = []
-        for column in self.columns:
-            values = self.categories.get(column)
-            names += [column] if values is None else [f"{column}={value}" for value in values]
-        return tuple(names)
+        made = {column: [f"{column}={value}" for value in values] for column, values in self.categories.items()}
+        return tuple(name for column in self.columns for name in made.get(column, [column]))
 
     def numbers(self, frame: "DataFrame") -> np.ndarray:
         """The rows of a table, (rows, features) in float64, NaN where a value is missing; other columns are left alone.
