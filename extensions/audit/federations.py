@@ -98,10 +98,7 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
 
 
 def split(available: int, trained: int) -> tuple[int, int]:
-    """How many of a site's samples are fixed, at least one, and how many candidates: ``trained`` on average.
-
-    Where there are none to spare, half are candidates, and the site trains on fewer.
-    """
+    """How many of a site's samples are fixed, one at least, and how many candidates: ``trained`` on average."""
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
     if spare <= 0:
         toss = min(available // 2, MOST_CANDIDATES)
@@ -159,9 +156,8 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
         if stack is None:
             stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
-        leg = Leg(
-            places, contact.t, contact.rounds, before is None or before.travels, contact.action is Action.AGGREGATE
-        )
+        travelled, ends = before is None or before.travels, contact.action is Action.AGGREGATE
+        leg = Leg(places, contact.t, contact.rounds, travelled, ends)
         common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
         trained = trainer.walk(stack, [leg], Signals(common, _rules(combiners, len(at)), memory))

@@ -204,9 +204,8 @@ class Notes:
         if place == 0:
             self._put(self.before, 0, at, self._sureness_of(step.received, self._own[at]))
         records, after = self._own[at], self.route.next_sites(place)
-        judged = self._sureness_of(
-            step.sent, records if after is None else np.concatenate([records, self._own[after]], axis=1)
-        )
+        asked = records if after is None else np.concatenate([records, self._own[after]], axis=1)
+        judged = self._sureness_of(step.sent, asked)
         self._put(self.after, place, at, judged[..., : records.shape[1]])
         if after is not None:
             self._put(self.before, place + 1, after, judged[..., records.shape[1] :])
@@ -264,9 +263,8 @@ class Notes:
             if older:
                 sites = np.array([visit.site for visit in older])
                 models = {name: tensor[traveller :: len(step.at)] for name, tensor in step.sent.items()}
-                seen = self._sureness_of(models, self._own[sites].reshape(1, -1)).reshape(
-                    len(self.members), len(sites), -1
-                )
+                seen = self._sureness_of(models, self._own[sites].reshape(1, -1))
+                seen = seen.reshape(len(self.members), len(sites), -1)
                 self.sure += [seen[:, k, self._real[site]] for k, site in enumerate(sites)]
             self.visits += visits
 
@@ -303,9 +301,8 @@ class Reader:
         """Read what the change of the common models shows."""
         runs = len(self.present)
         if runs and self.possible:
-            patients = np.where(self.present[..., None], self._records, np.nan).reshape(
-                runs, -1, self._records.shape[-1]
-            )
+            patients = np.where(self.present[..., None], self._records, np.nan)
+            patients = patients.reshape(runs, -1, patients.shape[-1])
             shown = read_from_stack(_cut(before, slice(0, runs)), _cut(after, slice(0, runs)), patients)
             self.average |= shown.reshape(self.present.shape)
 
@@ -313,10 +310,8 @@ class Reader:
 def join_sightings(parts: list[Sightings]) -> Sightings:
     """What was seen in several parts of the federations, as one; records are read in the first."""
     first = parts[0]
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("members", "before", "after", "moved", "common", "stepped")
-    }
+    names = ("members", "before", "after", "moved", "common", "stepped")
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     sure = tuple(np.concatenate(records) for records in zip(*(part.sure for part in parts), strict=True))
     return replace(first, **arrays, sure=sure)
 

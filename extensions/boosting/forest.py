@@ -52,10 +52,7 @@ def learning_rate(plan: Plan) -> float:
 
 
 def forest(task: Task, *, rounds: int, sites: int = 1, depth: int = 3, bins: int = 0) -> nn.Module:
-    """An empty forest with room for the trees of so many ``rounds``, of each of ``sites`` sites, a tree an output.
-
-    With ``bins`` it also has the histograms that sites fill, and the agreed edges of these bins.
-    """
+    """An empty forest for the trees of ``rounds`` of each of ``sites``; with ``bins`` for histograms and edges too."""
     return Forest(task, rounds * sites, depth, bins)
 
 

@@ -1,7 +1,4 @@
-"""The party that has the labels: encrypts gradients, reads sums, chooses splits, and keeps trees and leaves.
-
-Source: Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
-"""
+"""The party that has the labels. Source: Cheng et al. 2021, algorithms 1 and 2; Chen et al. 2021 (SecureBoost+)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +11,8 @@ from fedsmall.extensions.columns import boosting
 from fedsmall.extensions.columns.boosting import Node, Objective, Split, Sums, Tree
 from fedsmall.extensions.columns.encrypted import Layout, PrivateKey, two_primes
 from fedsmall.extensions.columns.messages import Message, Talk
-from fedsmall.extensions.columns.party import Clock, Handler, Party, records_of
+from fedsmall.extensions.columns.party import Clock, Handler, Party, Table, records_of
 from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading, competing_parties
-from fedsmall.extensions.columns.tables import Table
 from fedsmall.randomness import rng_for
 
 Choice = tuple[str, int, int]  # the party, and the place among its candidates; of the active party's, column and bin
@@ -190,7 +186,6 @@ class ActiveParty(Party):
             self._between_rounds = False
 
     def _grow_round(self, scores: np.ndarray, g: np.ndarray, h: np.ndarray) -> Talk[np.ndarray]:
-        """Grow the trees of one round; returns the scores with what they add."""
         assert self.ground is not None
         outputs = scores.shape[1] if self.ground.settings.outputs == "many" else 1
         for first in range(0, scores.shape[1], outputs):
@@ -319,7 +314,6 @@ class Growing:
         return boosting.sum_bits(len(self.rows), bound * self.most)
 
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
-        """The best split of each node, where it gains enough; of equals the first party in order."""
         active, competitors = self.ground.names[0], self._competing(level)
         passives = [party for party in competitors if party != active]
         words = {"tree": self.tree, "nodes": [[node, self.parents[node]] for node in open_nodes]}

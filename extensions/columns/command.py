@@ -16,18 +16,14 @@ from fedsmall.extensions.columns.simulation import load_columns as load
 from fedsmall.extensions.columns.simulation import predict as predict_rows
 from fedsmall.randomness import rng_for
 from fedsmall.sim.cli.deploy import follow
-from fedsmall.sim.cli.options import OUT, SET, check_unwritten, say
+from fedsmall.sim.cli.options import OUT, SET, check_unwritten, command_group, say
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium import server as consortium_server
 from fedsmall.sim.report.terminal import terminal
 from fedsmall.sim.runs.files import as_csv, check_free, csv_text, free_folder, write, write_json
 from fedsmall.sim.runs.scenario import as_toml
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Boosted trees over columns that several parties hold of the same patients.",
-)
+app = command_group("Boosted trees over columns that several parties hold of the same patients.")
 console = terminal()
 
 __all__ = ["METHODS", "app", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
@@ -112,7 +108,8 @@ def predict(
         home = folder.resolve()
         consortium_server.check_up(home.parents[1])
         run = prepare_prediction(home, name).name
-        return follow(home.parents[1], run, runs.launch(home.parents[1], run, say), detach=False)
+        runs.launch(home.parents[1], run, say)
+        return follow(home.parents[1], run, detach=False)
     check_unwritten(out)
     if not (folder / "scenario.toml").exists():
         raise PlanError(f"{folder} is no folder of a run over split columns")

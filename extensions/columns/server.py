@@ -1,7 +1,4 @@
-"""A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down.
-
-After every exchange the journal holds all that the next one is made of, for a run that is started again.
-"""
+"""A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down."""
 
 import itertools
 import json
@@ -76,10 +73,7 @@ def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
 
 
 def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> Path:
-    """Make the folder of a run that asks the forest of a finished run in ``home`` about new patients; returns it.
-
-    Raises PlanError where that run is not finished or learnt nothing, and where there is one of that ``name``.
-    """
+    """Make the folder of a run that asks the forest of one in ``home`` of new patients; PlanError for no forest."""
     sheet = read_sheet(home)
     if not (home / "outcome.json").exists() or sheet.columns.of is not None:
         raise PlanError(f"{home.name!r} has grown no forest, or is not finished; `fedsmall status` shows how it goes")
@@ -256,10 +250,8 @@ def outcome_lines(home: Path, outcome: Told) -> list[str]:
     splits = ", ".join(f"{site} {count}" for site, count in outcome["splits"].items())
     result, kept = f"the forest on those held out: {worth or 'not told'}", "; each site keeps its part of the forest"
     if plan.of is not None:
-        kept = ""
-        result = (
-            f"{plan.active} has what the forest of {plan.of.run} says of them (fedsmall site predictions RUN there)"
-        )
+        says, kept = f"what the forest of {plan.of.run} says of them", ""
+        result = f"{plan.active} has {says} (fedsmall site predictions RUN there)"
     return [
         f"{outcome['common']} patients are at all sites; {result}",
         f"splits by site: {splits}; {sent}, {outcome['seconds']:.0f} s",

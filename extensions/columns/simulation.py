@@ -1,7 +1,4 @@
-"""A scenario over split columns: a TOML file whose task names each party's table, run in one process by messages.
-
-Each party keeps its part of a run in a file of its own, and they predict together from no more.
-"""
+"""A scenario over split columns: a TOML file whose task names each party's table, run in one process by messages."""
 
 import re
 import time
@@ -16,14 +13,12 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedsmall.errors import DataError, PlanError
 from fedsmall.extensions.columns.active import ActiveParty
-from fedsmall.extensions.columns.boosting import Split, Tree
+from fedsmall.extensions.columns.boosting import Split, Tree, fit_joined, keep_order
 from fedsmall.extensions.columns.conducting import check_common, match_parties
 from fedsmall.extensions.columns.intersection import check_matching
-from fedsmall.extensions.columns.joined import fit_joined, keep_order
 from fedsmall.extensions.columns.messages import Post, hold_talk
-from fedsmall.extensions.columns.party import Party, PassiveParty
+from fedsmall.extensions.columns.party import Party, PassiveParty, read_party_table, read_target
 from fedsmall.extensions.columns.plan import COLUMNS, LEAST_BITS, Boosting, Reading
-from fedsmall.extensions.columns.tables import read_party_table, read_target
 from fedsmall.methods import explain, nearest
 from fedsmall.parts import Frozen
 from fedsmall.randomness import rng_for

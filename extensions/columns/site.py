@@ -1,7 +1,4 @@
-"""A site in a run over split columns: its party, kept between messages, whose every answer is written down.
-
-A finished forest is a file in the run's folder; until then a notebook, from which a killed station goes on.
-"""
+"""A site in a run over split columns: its party, kept between messages, whose every answer is written down."""
 
 import csv
 import hashlib
@@ -26,9 +23,8 @@ from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.conducting import KEYS, MEET
 from fedsmall.extensions.columns.messages import Message
-from fedsmall.extensions.columns.party import Party, PassiveParty
+from fedsmall.extensions.columns.party import Party, PassiveParty, read_party_table, read_target
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
-from fedsmall.extensions.columns.tables import read_party_table, read_target
 from fedsmall.files import one_line
 from fedsmall.planning.run_sheet import RUN, RUN_ID
 from fedsmall.sealing.letters import Announcement, LetterError, Mailbox, digest
@@ -258,7 +254,6 @@ class ColumnDesk:
         return ActiveParty(self.name, table, key_bits=plan.key_bits, **shared)
 
     def _part_of(self, forest: ForestOf) -> dict[str, Any]:
-        """What this site has kept of a forest; PlanError where that is nothing."""
         for folder in folders_of(self.letters.home / RUNS, forest.run):
             mark, part = folder / "id", Shelf(folder).read(PART)
             if mark.exists() and mark.read_text() == forest.id and part is not None:
@@ -324,10 +319,8 @@ def describe(plan: ColumnPlan, site: str) -> list[str]:
     """What a run is, and what of this site would leave for it, a line each."""
     settings, is_active = plan.settings, site == plan.active
     letters = "the server cannot open them" if plan.sealed else "none; the server can read all"
-    parties = [
-        f"parties: {', '.join(plan.parties)}; {plan.active} has the labels",
-        f"letters between parties: {letters}",
-    ]
+    parties = [f"parties: {', '.join(plan.parties)}; {plan.active} has the labels"]
+    parties += [f"letters between parties: {letters}"]
     if plan.of is not None:
         leaves = "which of these patients come to a split of others" if is_active else "who goes left at ours"
         return [

@@ -152,10 +152,8 @@ class Desk:
         """Name, standing and connection of every member, in the order of names."""
         self.record = members.load(self.folder)
         today = members.today()
-        return [
-            (name, member.standing(today), self.connected.get(name, "offline" if self.server == "runs" else ""))
-            for name, member in sorted(self.record.members.items())
-        ]
+        absent, every = "offline" if self.server == "runs" else "", sorted(self.record.members.items())
+        return [(name, member.standing(today), self.connected.get(name, absent)) for name, member in every]
 
     def warnings(self) -> list[str]:
         """What expires within a month."""

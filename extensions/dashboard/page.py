@@ -107,9 +107,8 @@ LONGEST_REASON = 300
 
 def whole(desk: Desk, nonce: str) -> str:
     """The page with what is to be seen now; what changes later comes by itself."""
-    return TEMPLATES.get_template("page.html").render(
-        desk=desk, css=style_sheet(), nonce=nonce, body=Markup(body(desk))
-    )
+    words = {"css": style_sheet(), "nonce": nonce, "body": Markup(body(desk))}
+    return TEMPLATES.get_template("page.html").render(desk=desk, **words)
 
 
 def body(desk: Desk) -> str:
@@ -149,10 +148,8 @@ def metrics_of(run: RunView) -> list[str]:
 
 def metric_chart(run: RunView, metric: str) -> Chart | None:
     """What the common model was worth, evaluation by evaluation; what is not finite is left out."""
-    points = [
-        (evaluation["t"], (evaluation.get("common") or {}).get(metric, math.nan)) for evaluation in run.evaluations
-    ]
-    points = [(t, float(value)) for t, value in points if math.isfinite(value)]
+    found = [(e["t"], (e.get("common") or {}).get(metric, math.nan)) for e in run.evaluations]
+    points = [(t, float(value)) for t, value in found if math.isfinite(value)]
     return chart([t for t, _ in points], [value for _, value in points])
 
 

@@ -131,17 +131,9 @@ LETTERS = 12  # of a name
 NAMED, DRAWN = 24, 120  # so many sites have names beside them, and dots of their own
 LINE = 44  # the height of what is said of a contact
 BAR = (30.0, 340.0, 340.0)  # where the line of time begins, how long it is, and its height
-METHODS = (
-    "FedAvg",
-    "FedDC",
-    "FedDC+Radon",
-    "FedProx",
-    "DaisyChain",
-    "RepFL",
-    "FedAvg, equal period",
-    "FedDC+RepTreeFL",
-)
-LOOK = [*(LOOKS[name] for name in (*METHODS, "FedSGD", "RadonMachine", "RepTreeFL")), SPARE[3]]
+AVERAGED = ("FedAvg", "FedDC", "FedDC+Radon", "FedProx", "DaisyChain", "RepFL", "FedAvg, equal period")
+OTHERS = ("FedDC+RepTreeFL", "FedSGD", "RadonMachine", "RepTreeFL")
+LOOK = [*(LOOKS[name] for name in (*AVERAGED, *OTHERS)), SPARE[3]]
 COLOURS = tuple(look.colour for look in LOOK)
 RING = (
     '<circle class="go r{0}" style="{4}" r="{5:g}" fill="none" stroke="{3}" stroke-width="3" pathLength="100" '
@@ -177,9 +169,8 @@ def file_of(run: Run) -> str | None:
 
 def travel_picture(travels: Travels, name: str) -> Markup:
     """The picture as an element of a page, whose ink, paper and rules it takes; each on a page has a ``name``."""
-    return Markup('<svg {} style="width:100%;max-width:30rem;height:auto">{}</svg>').format(
-        _head(travels), _inside(travels, name)
-    )
+    element = Markup('<svg {} style="width:100%;max-width:30rem;height:auto">{}</svg>')
+    return element.format(_head(travels), _inside(travels, name))
 
 
 def travel_file(travels: Travels) -> str:
@@ -247,9 +238,8 @@ def _style(travels: Travels, prefix: str) -> Markup:
     moving |= {"p": [(0.0, moved_to((0, 0))), (length, moved_to((BAR[1], 0)))]}
     moving |= {f"m{model}": way for model, way in enumerate(ways)}
     moving |= {f"r{model}": ring for model, ring in enumerate(ring_keys(travels))}
-    rules += [
-        named(prefix + name, keys) + f"{at}.{name}{{animation-name:{prefix}{name}}}" for name, keys in moving.items()
-    ]
+    for name, keys in moving.items():
+        rules.append(named(prefix + name, keys) + f"{at}.{name}{{animation-name:{prefix}{name}}}")
     still = f"{at}*{{animation:none!important}}{at}.s{{display:inline}}{at}.p{{display:none}}"
     rules += [f"{at}.s{{display:none}}", f"@media (prefers-reduced-motion:reduce),print{{{still}}}"]
     return Markup("<style>{}</style>").format(Markup("\n".join(rules)))
@@ -274,9 +264,8 @@ def _name(name: str, number: int, count: int, radius: float) -> Markup:
     across, down, anchor = place_on_circle(number, count)
     x, y = _at(MIDDLE, RADIUS + radius + 6, across, down)
     y += 4 + (6 * down if anchor == "middle" else 0)
-    return Markup('<text x="{:g}" y="{:g}" text-anchor="{}" font-size="11" fill="var(--soft)">{}</text>').format(
-        x, round(y, 1), anchor, short_name(name, LETTERS)
-    )
+    text = Markup('<text x="{:g}" y="{:g}" text-anchor="{}" font-size="11" fill="var(--soft)">{}</text>')
+    return text.format(x, round(y, 1), anchor, short_name(name, LETTERS))
 
 
 def _models(travels: Travels, radius: float) -> Markup:

@@ -121,10 +121,7 @@ def samples_of(plan_run: PlanRun) -> dict[str, int]:
 
 
 def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -> Travels | None:
-    """The way of the models of one plan's run over the sites of these ``names``; None where none went anywhere.
-
-    None too for more than :data:`MOST` sites. ``samples`` are those on which each site trains; empty where not known.
-    """
+    """The way of the models of one plan's run over sites of these ``names``; None where none went, or for too many."""
     plan, sites = among(plan_run.plan, len(names)), len(names)
     apart = plan.method.regions is not None and plan.method.regions.are_apart(sites)
     if apart or not 2 <= sites <= MOST:

@@ -24,6 +24,11 @@ ADDRESS = Option(help='cohort, ray: a running Ray cluster ("auto", or its addres
 console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
+def command_group(help: str) -> typer.Typer:
+    """An application of several commands, which says what they are where none is named."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, help=help)
+
+
 def say(text: str, style: str | None = None) -> None:
     """Print one line."""
     console.print(plain(text), style=style)

@@ -1,7 +1,4 @@
-"""The folder of a finished run over real sites, completed with the files of a simulation's (:mod:`sim.runs.folder`).
-
-Without what a coordinator does not know: predictions of single samples, class counts, sites' own models.
-"""
+"""The folder of a finished run over real sites, completed with the files of a simulation's (:mod:`sim.runs.folder`)."""
 
 import json
 import platform

@@ -22,16 +22,8 @@ from fedsmall.sim.consortium.members import Consortium
 # flwr 1.41 superlink/routers/fleet/router.py, less register-node and unregister-node: sites are registered by the
 # coordinator. A call that a later Flower adds is refused until someone has looked at it.
 FLEET_CALLS = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
+    *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages"),
+    *("get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
 )
 LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 

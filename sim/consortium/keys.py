@@ -1,7 +1,4 @@
-"""Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site.
-
-Node keys are NIST P-384 in the OpenSSH form. A private key is written once, for its owner alone, and never overwritten.
-"""
+"""Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site."""
 
 import base64
 import hashlib
@@ -44,10 +41,7 @@ def new_authority(folder: Path, name: str, days: int) -> None:
 
 
 def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], days: int) -> None:
-    """Make ``folder/server.key`` (0600) and ``folder/server.crt``, signed by the authority, for all ``hosts``.
-
-    The loopback, where the gate speaks to the SuperLink, is added. An existing pair is replaced.
-    """
+    """Make ``folder/server.key`` (0600) and ``server.crt`` anew, for ``hosts`` and the loopback."""
     ca_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise ValueError("the authority's key is not the elliptic-curve key that `consortium init` makes")

@@ -114,10 +114,7 @@ def save(folder: Path, record: Consortium) -> None:
 
 
 def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Member:
-    """Admit a site for ``days`` and write its kit; the public key may follow later.
-
-    Raises ValueError for a revoked name, another key under a known name, or a key that another site uses.
-    """
+    """Admit a site and write its kit; ValueError for a revoked name, another key, or the key of another site."""
     record = load(folder)
     known = record.members.get(checked_name(name)) or Member(name=name, added=today(), expires=today())
     if known.revoked:
@@ -172,11 +169,9 @@ def certificates(folder: Path) -> dict[str, int]:
 def warnings(folder: Path) -> list[str]:
     """What has expired or does within a month, a line each, with what to do."""
     remedy = {"server": "`fedsmall consortium renew` makes a new one", "authority": "make a new consortium before"}
-    lines = [
-        f"{line}; {remedy[label]}"
-        for label, days in certificates(folder).items()
-        for line in keys.warnings({f"the {label}'s certificate": days})
-    ]
+    lines = []
+    for label, days in certificates(folder).items():
+        lines += [f"{line}; {remedy[label]}" for line in keys.warnings({f"the {label}'s certificate": days})]
     for name, member in sorted(load(folder).members.items()):
         days, renews = (member.expires - today()).days, f"`fedsmall consortium add-site {name}` renews"
         if member.standing(today()) == "admitted" and days <= keys.SOON:

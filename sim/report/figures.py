@@ -1,4 +1,4 @@
-"""The figures of a run, as matplotlib figures and as SVG that takes the page's own ink, light or dark."""
+"""The figures of a run and of a plan: matplotlib's, and SVG that takes the page's own ink, light or dark."""
 
 import io
 import re

@@ -192,9 +192,6 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-# -- on several cores --------------------------------------------------------------------------------------------------
-
-
 def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
     """How many processes serve a run: a core each, on a GPU as many as share it; one for a short run, and under Ray."""
     if engine == "ray" or len(plans) < ENOUGH:
@@ -285,9 +282,6 @@ def _prepare(job: Job, rounds: Any, stop: Any) -> None:
 def _work(index: int, plan: Plan) -> Ended | Failed | None:
     stop, moved = _Worker.stop.is_set, partial(_Worker.rounds.__setitem__, index)
     return None if stop() else attempt(partial(_Worker.job.run, plan, _Worker.federation_of, moved, stop))
-
-
-# -- plans that fail ---------------------------------------------------------------------------------------------------
 
 
 def has_diverged(last: Evaluation) -> bool:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.algorithm.travellers import Topology, United
@@ -11,6 +11,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
@@ -121,16 +122,6 @@ def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
     outcome.model = moment.common if moment.common is not None else outcome.model
 
 
-class Journal(Protocol):
-    """Where a run is written down after each contact."""
-
-    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
-        """Write the state after ``contact`` contacts, all or nothing; a ``lasting`` one is to stay longer."""
-
-    def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
-        """The last state that was written whole, or None."""
-
-
 @dataclass
 class KeptRun:
     """A run's state in its journal."""
@@ -138,7 +129,7 @@ class KeptRun:
     topology: Topology
     outcome: Outcome
     contacts: Sequence[Contact]
-    journal: Journal | None
+    journal: FileJournal | None
 
     def restore(self) -> int:
         """Go back to the last saved state; returns the number of contacts done, or PlanError for an earlier release's
@@ -192,7 +183,7 @@ def run_rounds(
     progress: Progress | None = None,
     stop: Stop | None = None,
     watchers: Sequence[Watcher] = (),
-    journal: Journal | None = None,
+    journal: FileJournal | None = None,
     in_pieces: bool = True,
     outcome: Outcome | None = None,
     united: United | None = None,

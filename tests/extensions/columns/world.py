@@ -10,21 +10,11 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.extensions.columns.active import ActiveParty
-from fedsmall.extensions.columns.boosting import with_splits
-from fedsmall.extensions.columns.conducting import (
-    BLIND,
-    DONE,
-    Protocol,
-    Stage,
-    grow_message,
-    lead,
-    match_parties,
-)
-from fedsmall.extensions.columns.joined import Joined, fit_joined, keep_order
+from fedsmall.extensions.columns.boosting import Joined, fit_joined, keep_order, with_splits
+from fedsmall.extensions.columns.conducting import BLIND, DONE, Protocol, Stage, grow_message, lead, match_parties
 from fedsmall.extensions.columns.messages import Post, Talk, hold_talk
-from fedsmall.extensions.columns.party import PassiveParty
+from fedsmall.extensions.columns.party import PassiveParty, Table
 from fedsmall.extensions.columns.plan import Boosting
-from fedsmall.extensions.columns.tables import Table
 
 NAMES = ("hospital", "laboratory", "clinic")
 KEY_BITS = 320  # fast, and safe for nobody
