@@ -210,10 +210,29 @@ def test_a_full_folder_is_seen(house):
 
 
 MOST = {"lines": 45_300, "modules": 258, "rooms on a circle": 0}  # may only fall
-KEYS = """
-divergence topology groups fraction snapshots ema keep_last distil wire rule server models route aggregator family privacy
-validation region_count is_ensemble tree hidden
-""".split()
+KEYS = [
+    "divergence",
+    "topology",
+    "groups",
+    "fraction",
+    "snapshots",
+    "ema",
+    "keep_last",
+    "distil",
+    "wire",
+    "rule",
+    "server",
+    "models",
+    "route",
+    "aggregator",
+    "family",
+    "privacy",
+    "validation",
+    "region_count",
+    "is_ensemble",
+    "tree",
+    "hidden",
+]
 READ = {"is_ensemble": 11, "tree": 12}  # may only fall; 8 for all others
 
 
