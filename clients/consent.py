@@ -74,10 +74,7 @@ class Consent:
         return before != reason
 
     def check_lines(self, policy: Policy, plan: str, lines: Callable[[], list[str]], config: Mapping[str, Any]) -> None:
-        """As :meth:`check`, for a plan's text, and the ``lines`` that say what would leave; no pause.
-
-        Any other run, plan or sites under that name ask anew.
-        """
+        """As :meth:`check`, for a plan's text and the ``lines`` that say what would leave; no pause."""
         if not policy.approve:
             return
         run = _run_of(config)

@@ -53,10 +53,11 @@ class Arrival(NamedTuple):
 
 
 class Fleet:
-    """The connection of the site whose private key is in the file ``key`` to the server at ``address``.
+    """The connection to the server at ``address``, of certificate ``authority``, by the private key in the file
+    ``key``.
 
-    ``authority`` is the server's root certificate. ``note`` keeps Flower's node number: a killed program counts as
-    connected for a minute more and can go on only under that number.
+    ``note`` keeps Flower's node number: a killed program counts as connected for a minute more, and goes on only under
+    it.
     """
 
     def __init__(self, address: str, authority: bytes, key: Path, note: Path) -> None:
@@ -137,8 +138,8 @@ class Fleet:
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
         """Send an answer, and what of its content the server asks for.
 
-        ``again``: a killed program may have sent a part. A server that showed an answer to its run before all of it had
-        come does not ask for the rest, but takes it without a session number.
+        ``again``: a killed program may have sent a part. A server that showed an answer before all of it had come does
+        not ask for the rest, but takes it without a session number.
         """
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -28,7 +28,7 @@ from fedsmall.evaluation.stopping import reported_shapes
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import reported_samples
-from fedsmall.privacy.site_level import noise_rng, privatise_one, tells_loss
+from fedsmall.privacy.site_level import noise_for_contact, privatise_one, tells_loss
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import leaving_state
 from fedsmall.training.trainer import Trainer
@@ -122,18 +122,15 @@ class HospitalClient(NumPyClient):
         """The model as it may leave: clipped and noised, or blurred, and sparsified, as the plan asks."""
         share = self.plan.method.top_share
         if self.plan.privacy.at_contacts and config.get(LEAVES, True):
-            model = self._private(model, received, config)
+            key = None if self.home.simulated else secrets.token_bytes(32)
+            if self.noise_key is not None:
+                key = key_for(self.noise_key, model)
+            noise = noise_for_contact(self.plan.seed, self.home.site, int(config[ROUND]), key)
+            model = privatise_one(model, received, self.plan.privacy, noise)
         if share is not None:
             model, kept = cut_at_site(model, received, self.kept.read(), config, share)
             self.kept.write(kept)
         return model
-
-    def _private(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
-        entropy = None if self.home.simulated else secrets.randbits(128)
-        if self.noise_key is not None:
-            entropy = keyed_entropy(self.noise_key, model)
-        rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
-        return privatise_one(model, received, self.plan.privacy, rng)
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """The (loss, samples, metrics) of a model or an ensemble on what the site has held out."""
@@ -207,9 +204,9 @@ def pack_reply(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], r
     return pack(plan, sent, site, int(config[ROUND]), split(received, MODEL)) if leaves else sent
 
 
-def keyed_entropy(key: bytes, arrays: Arrays) -> int:
-    """128 bits for these arrays, keyed by the site's secret."""
-    return int.from_bytes(blake2b(digest_of(arrays).encode(), digest_size=16, key=key).digest())
+def key_for(key: bytes, arrays: Arrays) -> bytes:
+    """A key for these arrays alone, of the site's secret one."""
+    return blake2b(digest_of(arrays).encode(), digest_size=32, key=key).digest()
 
 
 def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:

@@ -102,14 +102,14 @@ class About(Frozen):
 
 
 def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, Any] | None = None) -> None:
-    """Keep a model of ``plan``, with the ``metrics`` that the site reported; no part of a model alone.
-
-    Raises PlanError for arrays that are not the plan's common model.
-    """
+    """Keep a whole model of ``plan``, with the reported ``metrics``. PlanError where it is none of the plan's."""
     if plan.has_own_models:
         return
     if what == COMMON:
-        _check(plan, at.raw, members_of(model, plan.method.is_ensemble))
+        expected = {name: array.shape for name, array in initial_model(plan, at.raw.task).items()}
+        for member in members_of(model, plan.method.is_ensemble):
+            if {name: array.shape for name, array in member.items()} != expected:
+                raise PlanError("the model that came is not that of the plan")
     shelf = Shelf(at.folder / FOLDER)
     if shelf.get(ABOUT) is None:
         preparation, task = at.raw.preparation.with_scaling(at.scaling), asdict(at.raw.task)
@@ -120,10 +120,7 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, 
 
 
 def load_kept(folder: Path, what: str) -> Stored | None:
-    """A package of the run's "common", "own" or "visitors" models; None where none are kept.
-
-    Of the training data it says the number of sites alone: a site knows no other's counts.
-    """
+    """A package of the run's "common", "own" or "visitors" models; None where none are kept."""
     shelf = Shelf(folder / FOLDER)
     if (about := shelf.words(ABOUT)) is None:
         return None
@@ -155,10 +152,3 @@ def _measured(metrics: Mapping[str, Any], what: str) -> dict[str, float]:
     of_visitors = {name.removeprefix(KEPT): float(value) for name, value in metrics.items() if name.startswith(KEPT)}
     of_model = {n: float(v) for n, v in metrics.items() if n != EXAMPLES and not n.startswith(KEPT)}
     return of_visitors if what == VISITORS else of_model
-
-
-def _check(plan: Plan, raw: RawSite, members: list[Arrays]) -> None:
-    expected = {name: array.shape for name, array in initial_model(plan, raw.task).items()}
-    for member in members:
-        if {name: array.shape for name, array in member.items()} != expected:
-            raise PlanError("the model that came is not that of the plan")

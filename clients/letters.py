@@ -22,11 +22,21 @@ from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import unpack
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
+from fedsmall.sealing.letters import (
+    IDENTITIES,
+    SEED,
+    Announcement,
+    LetterError,
+    Mailbox,
+    Transcript,
+    announce,
+    digest,
+    known_identities,
+    roll_digest,
+)
 from fedsmall.sealing.masks import new_seeds
-from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
+from fedsmall.sealing.routing import RoutingTable, seed_of
 from fedsmall.sealing.terms import Order, check_drawn
-from fedsmall.sealing.waybills import Waybills, seed_of
 from fedsmall.wire import SQUARES, Arrays, stack_of_one
 
 FOLDER = "letters"  # in the run's folder at the site
@@ -34,7 +44,7 @@ SENT = 5  # travellers that are kept in case the one they went to is silent
 ENDED = "ended"
 
 
-class Desk:
+class KeyStore:
     """One run's letters at ``site``; ``identity`` is the site's secret, ``run`` the run's name and id."""
 
     def __init__(self, folder: Path, site: str, run: str, identity: bytes) -> None:
@@ -47,10 +57,7 @@ class Desk:
         return announce(self.site, self.run, self._identity, bytes.fromhex(keys["key"]), keys["nonce"])
 
     def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
-        """Check the announcements of all ``sites`` against the ``roll``, keep them, and reveal this site's nonce.
-
-        Raises LetterError that names the first site which is not who it should be.
-        """
+        """Keep the announcements of all ``sites``, and reveal this site's nonce; LetterError where one is false."""
         if sorted(announced) != sorted(sites):
             raise LetterError("what was announced is not of the sites of this run")
         for site, announcement in sorted(announced.items()):
@@ -66,11 +73,8 @@ class Desk:
         self.shelf.put("announced", words=kept)
         return str(self._own()["nonce"])
 
-    def open(self, plan: Plan, order: Order) -> "OpenDesk":
-        """The desk under a run's plan, whose seed was fixed before any nonce was revealed.
-
-        Raises LetterError where the routes do not follow from the nonces of all sites.
-        """
+    def open(self, plan: Plan, order: Order) -> "SealedSession":
+        """The store under a plan. LetterError where its routes do not follow from all sites' committed nonces."""
         announced, roll = self.read_announced()
         if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
             raise LetterError("what was drawn for the routes is not of the sites of this run")
@@ -78,10 +82,10 @@ class Desk:
             if digest("drawn", order.nonces[site]) != announcement.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
-        at = self.shelf.words("thread") or Thread.begun(self.run, roll, announced, order.nonces).at
-        thread = Thread({int(t): digest_at for t, digest_at in at.items()})
-        ways = Waybills(plan, tuple(sorted(announced)))
-        return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
+        at = self.shelf.words("thread") or Transcript.start(self.run, roll, announced, order.nonces).at
+        transcript = Transcript({int(t): digest_at for t, digest_at in at.items()})
+        routes = RoutingTable(plan, tuple(sorted(announced)))
+        return SealedSession(self, plan, order.nonces, self.mailbox(plan, announced), routes, transcript)
 
     def read_announced(self) -> tuple[dict[str, Announcement], str]:
         """The announcements of all sites and the digest of the roll. Raises LetterError where there are none."""
@@ -89,10 +93,10 @@ class Desk:
             raise LetterError("this site was never told the keys of this run")
         return {site: Announcement(**fields) for site, fields in kept["announced"].items()}, kept["roll"]
 
-    def post(self, plan: BaseModel, announced: Mapping[str, Announcement]) -> Post:
+    def mailbox(self, plan: BaseModel, announced: Mapping[str, Announcement]) -> Mailbox:
         """Who writes and opens this site's letters under a plan."""
         key = bytes.fromhex(self._own()["key"])
-        return Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
+        return Mailbox(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
 
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a model as it was sealed after round ``t``, and delete the oldest."""
@@ -151,21 +155,21 @@ class Desk:
 
 
 @dataclass
-class OpenDesk:
-    """A run's ``desk`` under its plan: keys, routes and transcript. It holds for all orders of the run."""
+class SealedSession:
+    """A run's ``store`` under its plan: keys, routes and transcript. It holds for all orders of the run."""
 
-    desk: Desk
+    store: KeyStore
     plan: Plan
     nonces: Mapping[str, str]
-    post: Post
-    ways: Waybills
-    thread: Thread
+    mailbox: Mailbox
+    routes: RoutingTable
+    transcript: Transcript
     starts: dict[int, Arrays] = field(default_factory=dict)  # the groups' first models, as far as they were asked for
 
-    def is_for(self, desk: Desk, plan: Plan, order: Order) -> bool:
-        """Whether this is the open desk of an order."""
-        same = (self.desk.folder, self.desk.run) == (desk.folder, desk.run)
-        return same and self.nonces == order.nonces and self.plan == plan and (desk.folder / "announced.json").exists()
+    def is_for(self, store: KeyStore, plan: Plan, order: Order) -> bool:
+        """Whether this is the open store of an order."""
+        same = (self.store.folder, self.store.run) == (store.folder, store.run)
+        return same and self.nonces == order.nonces and self.plan == plan and (store.folder / "announced.json").exists()
 
 
 def _sum(of: str, t: int) -> str:
@@ -186,7 +190,7 @@ def destroy_ended(runs: Path, but: Path) -> None:
 
 
 def check_identities(home: Path, identities: Mapping[str, str], pinned: str | None) -> list[str]:
-    """The new names among the consortium's ``identities``; all are remembered in ``home``.
+    """The new names among ``identities``, which are remembered in ``home``.
 
     Raises LetterError where their digest is not the one ``pinned`` by the policy, or a site's identity has changed.
     """
@@ -235,10 +239,7 @@ def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
 
 
 def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays | None, who: str) -> None:
-    """Raise LetterError, naming the sender, unless a model may be trained on.
-
-    It must have the shapes of ``expected``, be finite and, beside a common model ``last``, not absurdly large.
-    """
+    """Raise LetterError unless a model is as ``expected``, finite, and not absurdly large beside ``last``."""
     if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
         raise LetterError(f"what {who} sent is no model of this run")
     check_beside(model, carried, who)

@@ -21,8 +21,7 @@ from fedsmall.wire import ROUND, ROUNDS, Arrays
 def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], run: str) -> None:
     """Raise PolicyError where a whole run, on top of all others, would cost more than the policy allows.
 
-    Asked at the roll call, so that no run stops in its middle. ``seat`` is the site's index and the count of sites.
-    Raises PlanError where the plan's noise is too small for any cost to be counted.
+    ``seat`` is the site's index and the count of sites. Raises PlanError where the noise is too small to be counted.
     """
     check_noise(plan, {seat[0]: samples}, seat[1])
     whole = protection_of(plan, samples, *seat).charge(steps_of(plan, *seat))
@@ -34,10 +33,9 @@ def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, sea
 def charge_contact(
     log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], config: Mapping[str, Any]
 ) -> None:
-    """Charge an order's steps before any is taken. Raises PolicyError where they are not allowed.
+    """Charge an order's steps before any is taken; more may be charged than is ever sent, never less.
 
-    More may be charged than is ever sent, never less. Raises PlanError for steps beyond the plan's, for which its noise
-    was computed.
+    Raises PolicyError where they are not allowed, PlanError beyond the plan's steps, for which its noise was computed.
     """
     rounds = int(config[ROUNDS])
     assert plan.recipe.steps is not None
@@ -59,10 +57,7 @@ def spent_here(log: SiteLog, delta: float) -> list[tuple[str, float]]:
 
 
 def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callable[[], Answer]) -> Answer:
-    """The answer to an order; the very same order gets the very same answer, at no further cost.
-
-    The answers to the last few rounds are kept. An order that differs in anything is answered anew.
-    """
+    """The answer to an order; in the last few rounds the very same order gets the same answer, at no cost."""
     words = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | list | tuple)}
     digest = digest_of(arrays) + json.dumps(words, sort_keys=True, default=list)
     shelf, t = Shelf(folder), int(config[ROUND])

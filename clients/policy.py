@@ -287,10 +287,9 @@ def check_time(policy: Policy, seconds: float) -> None:
 
 @contextmanager
 def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
-    """Check every half second, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
+    """Ask ``may_go_on`` every half second; where it raises PolicyError, end work by a CutError, as by a kill.
 
-    It ends between two steps of Python, as if the program had been killed there. Works in the main thread, where a
-    station answers; in others nothing is cut.
+    Works in the main thread, where a station answers; in others nothing is cut.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -53,10 +53,7 @@ for kind in KINDS:
 
 
 def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:
-    """The answer of the station at ``path`` to a message in ``frame``; its arrays stay unread.
-
-    The log statement is signed here, for the station has no key.
-    """
+    """The answer of the station at ``path`` to a message in ``frame``, its log statement signed."""
     kind = KINDS.get(message.metadata.message_type)
     if kind is None:
         return refusal(message, "this site was asked for something that it does not know")

@@ -38,9 +38,8 @@ GIVEN = "given"  # beside the order in hand: its answer, from before it is sent 
 class Resident:
     """One site's program: ``fleet`` is its line to the server, ``station`` the path of the station's socket.
 
-    ``approved`` are the approved digests of bundles, separated by commas. The order in hand is written to ``taken``:
-    after a kill the program says so, and is sent the order again. An answer is written down before it is sent, for a
-    server that has a part of one takes no other.
+    ``approved`` are digests of bundles, separated by commas. The order in hand is written to ``taken``, and its answer
+    before it is sent: after a kill the program says so and is sent the order again, or sends the rest of its answer.
     """
 
     fleet: Fleet

@@ -76,10 +76,7 @@ def _keep_once(path: Path, content: bytes) -> bool:
 
 
 def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
-    """Keep the agreed scaling of a run, once: mean and scale, each of this ``shape``.
-
-    Raises PlanError where it is not that, or another came before.
-    """
+    """Keep the agreed mean and scale of a run, each of this ``shape``. PlanError for any others."""
     numbers = [np.asarray(array) for array in agreed.values()]
     fits = set(agreed) == {"mean", "scale"} and all(a.shape == shape and a.dtype == np.float64 for a in numbers)
     if not (fits and np.isfinite(numbers).all() and (agreed["scale"] > 0).all()):
@@ -110,10 +107,7 @@ class Forgotten(NamedTuple):
 
 
 def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the site") -> Forgotten | None:
-    """Delete all runs of this name; None where there is none.
-
-    The line in the log is written first: what cannot be logged is not done.
-    """
+    """Delete all runs of this name, logged first; None where there is none."""
     folders = folders_of(home / RUNS, run)
     return _delete(folders, log, run, why) if folders else None
 
@@ -122,11 +116,12 @@ def forget_old(home: Path, log: SiteLog, days: int | None) -> list[str]:
     """Delete runs that were not heard of for so many days, and return their names; None keeps all."""
     if days is None:
         return []
-    before = time.time() - days * DAY_S
-    old = [folder for folder in sorted((home / RUNS).glob("*")) if folder.is_dir() and _last_used(folder) < before]
-    names = [_name(folder) for folder in old]
-    for folder, name in zip(old, names, strict=True):
-        _delete([folder], log, name, f"{days} days after it was last heard of")
+    before, names = time.time() - days * DAY_S, []
+    for folder in [path for path in sorted((home / RUNS).glob("*")) if path.is_dir()]:
+        if max(path.stat().st_mtime for path in [folder, *folder.rglob("*")]) < before:
+            agreed = folder / AGREED  # an earlier release's folder does not say the run's name
+            names.append(str(json.loads(agreed.read_text())["run"]) if agreed.exists() else folder.name)
+            _delete([folder], log, names[-1], f"{days} days after it was last heard of")
     return names
 
 
@@ -137,13 +132,3 @@ def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> Forgotten:
     for folder in folders:
         shutil.rmtree(folder)
     return forgotten
-
-
-def _last_used(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in [folder, *folder.rglob("*")]), default=0.0)
-
-
-def _name(folder: Path) -> str:
-    """The run's name; the folder's where it does not say it (earlier releases)."""
-    path = folder / AGREED
-    return str(json.loads(path.read_text())["run"]) if path.exists() else folder.name

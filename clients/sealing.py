@@ -15,8 +15,8 @@ from fedsmall.aggregation.sums import LEAST, length, summand
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.hospital import pack_reply, unpack_order
 from fedsmall.clients.letters import (
-    Desk,
-    OpenDesk,
+    KeyStore,
+    SealedSession,
     arrays_in,
     check_beside,
     check_identities,
@@ -34,7 +34,6 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest
 from fedsmall.clients.telling import may_be_last
 from fedsmall.codec.parcels import own_parcel, pack, parcel
-from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.exact import WORDS, to_words
@@ -53,17 +52,15 @@ Handler = Callable[[SiteRequest], Answer]
 MOST_WORDS = 1 << 24  # of a tally
 
 
-class Errand:
-    """One sealed order at a site, whose desk is ``at_work``; ``config`` is the order's, ``task`` the site's.
+class SealedTask:
+    """One sealed order at a site, whose store is ``session``; ``of`` names a sum of something else than models."""
 
-    ``of`` names a sum of something else than models, which follows on what the round has made.
-    """
-
-    def __init__(self, at_work: OpenDesk, order: Order, task: Task, config: Mapping[str, Any], of: str = "") -> None:
-        self.desk, self.plan, self.task, self.config = at_work.desk, at_work.plan, task, config
-        self.t, self.order, self.of, self.site = int(config[ROUND]), order, of, at_work.desk.site
-        self.post, self.ways, self.thread = at_work.post, at_work.ways, at_work.thread
-        self._starts = at_work.starts
+    def __init__(self, session: SealedSession, order: Order, request: SiteRequest, of: str) -> None:
+        self.store, self.plan = session.store, session.plan
+        self.task, self.config = request.raw.task, request.config
+        self.t, self.order, self.of, self.site = int(self.config[ROUND]), order, of, session.store.site
+        self.mailbox, self.routes, self.transcript = session.mailbox, session.routes, session.transcript
+        self._starts = session.starts
         self._see_average()
 
     # -- what came --------------------------------------------------------------------------------------------------
@@ -71,15 +68,16 @@ class Errand:
     def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
         """An order's arrays for training, whether the model is the common one, and why a letter was not used.
 
-        The last common model then takes its place. Raises LetterError where the order is not of the model that the plan
-        has here, or brings another common model than all sites were told of.
+        The last common model then takes its place. LetterError for a model that the plan has not here, or another
+        common one.
         """
-        received, group = parts(arrays), self.ways.group(self.t, self.site)
+        received, group = parts(arrays), self.routes.group(self.t, self.site)
         model, rule, is_common = received.get(MODEL, {}), received.get(RULE, {}), bool(self.config[COMMON])
-        self._check_rule(rule)
-        if is_common or self.ways.number(self.t) == 0:
+        if rule and digest_of(rule) != (self.order.average.commons[-1] if self.order.average else ""):
+            raise LetterError("what came for the local rule is not what all sites were told of")
+        if is_common or self.routes.number(self.t) == 0:
             self._check_common(model, group)
-            self.desk.shelf.put(f"common.{group}", model)
+            self.store.shelf.put(f"common.{group}", model)
             carried = self._moments(received.get(CARRIED, {}))
         elif not self.plan.privacy.sealed:
             return arrays, False, ""
@@ -94,18 +92,18 @@ class Errand:
 
     def _see_average(self) -> None:
         """Extend the transcript by the last average; LetterError where it contradicts what was seen before."""
-        last, average = self.ways.last_average(self.t, through=bool(self.of)), self.order.average
+        last, average = self.routes.last_average(self.t, through=bool(self.of)), self.order.average
         t = average.t if average else 0
         if t != last:
             raise LetterError(f"the order speaks of an average of round {t}, the plan of {last}")
         if average is None:
             return
-        now = {self.ways.last_average(t): average.before, t: after(average.before, t, average.commons)}
-        if any(self.thread.at.get(t, digest) != digest for t, digest in now.items()):
+        now = {self.routes.last_average(t): average.before, t: after(average.before, t, average.commons)}
+        if any(self.transcript.at.get(t, digest) != digest for t, digest in now.items()):
             raise LetterError("the order speaks of other common models than this site was told of before")
-        if t not in self.thread.at:  # who was silent at an average takes the server's word for what was before
-            self.thread.at |= now
-            self.desk.shelf.put("thread", words=self.thread.at)
+        if t not in self.transcript.at:  # who was silent at an average takes the server's word for what was before
+            self.transcript.at |= now
+            self.store.shelf.put("thread", words=self.transcript.at)
 
     def _check_common(self, model: Arrays, group: int) -> None:
         if self.order.average is None:
@@ -115,14 +113,9 @@ class Errand:
         if digest_of(model) != expected:
             raise LetterError("the common model that came is not the one that all sites were told of")
 
-    def _check_rule(self, rule: Arrays) -> None:
-        expected = self.order.average.commons[-1] if self.order.average else ""
-        if rule and digest_of(rule) != expected:
-            raise LetterError("what came for the local rule is not what all sites were told of")
-
     def _last_common(self, group: int) -> Arrays:
         """A group's last global model; empty where none ever came."""
-        return self.desk.shelf.arrays(f"common.{group}")
+        return self.store.shelf.arrays(f"common.{group}")
 
     def _initial(self, group: int) -> Arrays:
         if group not in self._starts:
@@ -132,7 +125,7 @@ class Errand:
     def _start(self, group: int) -> Arrays:
         if self.plan.initial_models == "independent" and not self.plan.method.grouped:
             return own_parcel(self.plan, initial_model(self.plan, self.task, self.site), self.site).read
-        groups = starting(self.plan, len(self.ways.names), lambda site: initial_model(self.plan, self.task, site))
+        groups = starting(self.plan, len(self.routes.names), lambda site: initial_model(self.plan, self.task, site))
         return parcel(self.plan, groups[group], 0, group).read
 
     def _open_letter(self, record: Arrays, by: From | None, kind: str) -> tuple[Arrays, str]:
@@ -140,11 +133,12 @@ class Errand:
         letter = record.get(terms.LETTER)
         if by is None or letter is None or letter.dtype != np.uint8:
             raise LetterError("the order brings no letter where one was to come")
-        since = self.ways.last_average(self.t)
+        since = self.routes.last_average(self.t)
         in_time = since < by.t < self.t if kind == terms.TRAVELLER else by.t == since
-        if not in_time or self.ways.traveller(by.t, by.site) != self.ways.traveller(self.t, self.site):
+        if not in_time or self.routes.traveller(by.t, by.site) != self.routes.traveller(self.t, self.site):
             raise LetterError(f"a letter of {by.site} from round {by.t} is not of the traveller that comes here now")
-        held = arrays_in(self.post.open(kind, by.t, by.site, self.thread.before(by.t), letter.tobytes()), by.site)
+        content = self.mailbox.open(kind, by.t, by.site, self.transcript.before(by.t), letter.tobytes())
+        held = arrays_in(content, by.site)
         coded = held if kind == terms.TRAVELLER else join(**{CARRIED: held})
         return in_full(self.plan, coded, self._initial(0), by.site), by.site
 
@@ -167,15 +161,15 @@ class Errand:
     # -- what leaves ------------------------------------------------------------------------------------------------
 
     def seal_reply(self, received: Arrays, header: dict[str, Any], sent: Arrays) -> Answer:
-        """The answer to a training order as it may leave: ``sent``, trained from ``received``, sealed or masked.
+        """The answer to a training order: ``sent``, trained from ``received``, sealed or masked.
 
-        A model that no site should train on stays here: the received one goes on, and a sum is without it.
+        In place of a model that no site should train on the received one goes on; a sum is without it.
         """
         model, carried = split(sent, MODEL), split(sent, CARRIED)
         start, start_carried = split(received, MODEL), split(received, CARRIED)
-        last = self._last_common(self.ways.group(self.t, self.site)) or start
+        last = self._last_common(self.routes.group(self.t, self.site)) or start
         wrong = fault_of(model, carried, start, last, self.plan.method.gate)
-        aggregates = self.ways.contact(self.t).action is Action.AGGREGATE
+        aggregates = self.routes.contact(self.t).action is Action.AGGREGATE
         metrics = dict(header["metrics"])
         if wrong and aggregates:
             raise LetterError(f"what was trained here may not be used: {wrong}")
@@ -192,23 +186,23 @@ class Errand:
     def _on_its_way(self, records: dict[str, Arrays]) -> Arrays:
         if not self.plan.privacy.sealed:
             return join(**records)
-        to = self.ways.next_site(self.t, self.site)
+        to = self.routes.next_site(self.t, self.site)
         assert to is not None  # only an average ends a run
         content = bytes_of(join(**{MODEL: records[MODEL], CARRIED: records.get(CARRIED, {})}))
-        self.desk.keep_sent(self.t, content)
+        self.store.keep_sent(self.t, content)
         return join(**{MODEL: {terms.LETTER: self._write_letter(terms.TRAVELLER, to, content)}})
 
     def _to_average(self, records: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
         """A masked summand, with its seeds in letters to the helpers; moments go on in a letter."""
-        carried, rule, to = records.get(CARRIED, {}), records.get(RULE, {}), self.ways.next_site(self.t, self.site)
+        carried, rule, to = records.get(CARRIED, {}), records.get(RULE, {}), self.routes.next_site(self.t, self.site)
         beside: Arrays = {}
         if carried and to is not None:
             beside = {terms.LETTER: self._write_letter(terms.MOMENTS, to, bytes_of(carried))}
         if not self.plan.privacy.secure:
             return join(**{MODEL: records[MODEL], CARRIED: beside, RULE: rule})
-        group = self.ways.group(self.t, self.site)
+        group = self.routes.group(self.t, self.site)
         common = self._last_common(group) or self._initial(group)
-        counts = float(metrics[wire.EXAMPLES]), float(metrics[wire.STEPS]), len(self.ways.names)
+        counts = float(metrics[wire.EXAMPLES]), float(metrics[wire.STEPS]), len(self.routes.names)
         numbers = _checked(lambda: summand(self.plan, records[MODEL], common, rule, *counts))
         hidden, letters = self._mask(numbers)
         return join(**{MODEL: hidden, terms.SEEDS: letters, CARRIED: beside})
@@ -220,15 +214,12 @@ class Errand:
 
     def _mask(self, numbers: np.ndarray) -> tuple[Arrays, Arrays]:
         """Numbers under masks, and the seeds of these in letters to the helpers."""
-        seeds = self.desk.seeds(self.t, self.ways.helpers(self.t, self.of), numbers, self.of)
+        seeds = self.store.seeds(self.t, self.routes.helpers(self.t, self.of), numbers, self.of)
         letters = {helper: self._write_letter(self._key, helper, seed) for helper, seed in seeds.items()}
         return {terms.MASKED: masked(numbers, seeds, wide=bool(self.of))}, letters
 
     def check_judged(self, model: Arrays) -> None:
-        """Raise LetterError where a server asks to evaluate another model than this round's common one.
-
-        An ensemble's earlier members and moving averages are not checked: sites are told no digest of them.
-        """
+        """Raise LetterError for another model than the round's common one; of ensembles no digest is known."""
         if not (self.plan.method.is_ensemble or self.plan.method.ema):
             self._check_common(model, 0)
 
@@ -239,10 +230,11 @@ class Errand:
     @property
     def _since(self) -> str:
         """The digest of what this site has seen of the run when it answers."""
-        return self.thread.at[self.ways.last_average(self.t, through=True)] if self.of else self.thread.before(self.t)
+        t = self.routes.last_average(self.t, through=True)
+        return self.transcript.at[t] if self.of else self.transcript.before(self.t)
 
     def _write_letter(self, kind: str, to: str, content: bytes) -> np.ndarray:
-        return np.frombuffer(self.post.write(kind, self.t, to, self._since, content), np.uint8)
+        return np.frombuffer(self.mailbox.write(kind, self.t, to, self._since, content), np.uint8)
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
@@ -256,13 +248,13 @@ class Errand:
             raise LetterError(
                 f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given"
             )
-        if self.site not in self.ways.helpers(self.t, self.of):
+        if self.site not in self.routes.helpers(self.t, self.of):
             raise LetterError(f"by the plan this site is no helper of round {self.t}")
-        if not set(sites) <= set(self.ways.names if self.of else self.ways.members(self.t, group)):
+        if not set(sites) <= set(self.routes.names if self.of else self.routes.members(self.t, group)):
             raise LetterError(f"a site was given that is not in the sum of round {self.t}")
         count = self._words() if self.of else length(self.plan, self._initial(group))
-        seeds = [self.post.open(self._key, self.t, site, self._since, letters[site].tobytes()) for site in sites]
-        self.desk.note_help(self.t, group, sites, self.of)
+        seeds = [self.mailbox.open(self._key, self.t, site, self._since, letters[site].tobytes()) for site in sites]
+        self.store.note_help(self.t, group, sites, self.of)
         return {"config": {}}, join(**{terms.SUM: {terms.SUM: total(seeds, count, wide=bool(self.of))}})
 
     def _words(self) -> int:
@@ -272,18 +264,15 @@ class Errand:
         return count
 
     def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
-        """The model that this site sealed after round ``written``, sealed anew for the site that trains it now.
-
-        Raises LetterError where the plan has it nowhere then, or an average lies between.
-        """
-        if not self.ways.last_average(self.t) < written < self.t:
+        """The model sealed after round ``written``, for the site that trains it now; LetterError for none."""
+        if not self.routes.last_average(self.t) < written < self.t:
             raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
-        to = self.ways.site_of(self.t, self.ways.traveller(written, self.site))
-        content = self.desk.sent(written)
-        self.desk.count_readdressed(written, to, policy.most_readdressed)
+        to = self.routes.site_of(self.t, self.routes.traveller(written, self.site))
+        content = self.store.sent(written)
+        self.store.count_readdressed(written, to, policy.most_readdressed)
         reason = f"for {to}, round {self.t}"
         log.write("readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=reason)
-        letter = self.post.write(terms.TRAVELLER, written, to, self.thread.before(written), content)
+        letter = self.mailbox.write(terms.TRAVELLER, written, to, self.transcript.before(written), content)
         return {"config": {}}, join(**{MODEL: {terms.LETTER: np.frombuffer(letter, np.uint8)}})
 
 
@@ -297,17 +286,14 @@ def _checked(numbers: Callable[[], np.ndarray]) -> np.ndarray:
 
 @dataclass
 class Letters:
-    """The letters of all runs of one site, which writes in ``home``; ``folder_of`` gives a run's folder.
-
-    ``identity`` is the file of the site's identity.
-    """
+    """The letters of one site, which writes in ``home``; ``identity`` is the file of its identity."""
 
     name: str
     home: Path
     log: SiteLog
     folder_of: Callable[[Mapping[str, Any]], Path]
     identity: Path
-    _at_work: OpenDesk | None = None
+    _session: SealedSession | None = None
 
     def wrap(self, kind: str, handle: Handler) -> Handler:
         """The handler of requests of this ``kind`` with letters opened before it and sealed after it."""
@@ -319,9 +305,9 @@ class Letters:
         """Announce keys in the answer to a roll call, once the consortium's identities are the known ones."""
         words = {}
         if order.plan.privacy.hidden:
-            desk = self.desk(order.config)
+            store = self.key_store(order.config)
             self.known_roll(order.config, order.policy)
-            words = {terms.ANNOUNCED: desk.announce().model_dump_json()}
+            words = {terms.ANNOUNCED: store.announce().model_dump_json()}
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
         header, sums = handle(order)
         return {**header, "config": header["config"] | words}, sums
@@ -335,27 +321,27 @@ class Letters:
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
-        nonce = self.desk(order.config).take(opened.announced, self.known_roll(order.config, order.policy), sites)
+        nonce = self.key_store(order.config).take(opened.announced, self.known_roll(order.config, order.policy), sites)
         return {**header, "config": header["config"] | {terms.NONCE: nonce}}, leaving
 
     def _train(self, handle: Handler, order: SiteRequest) -> Answer:
-        errand = self._errand(order) if order.plan.privacy.hidden else None
-        order = self._open_order(order, errand)
+        sealed = self._sealed_task(order) if order.plan.privacy.hidden else None
+        order = self._open_order(order, sealed)
         header, sent = handle(order)
-        if errand is None:
+        if sealed is None:
             leaving = pack_reply(order.plan, self.name, sent, {ROUND: order.config[ROUND]}, order.arrays)
             return {**header, "order": list(leaving)}, leaving
         if terms.NOT_TAKEN in order.config:
             header = {**header, "metrics": {**header["metrics"], terms.NOT_TAKEN: 1}}
-        return errand.seal_reply(order.arrays, header, sent)
+        return sealed.seal_reply(order.arrays, header, sent)
 
-    def _open_order(self, order: SiteRequest, errand: Errand | None) -> SiteRequest:
+    def _open_order(self, order: SiteRequest, sealed: SealedTask | None) -> SiteRequest:
         """The order as its trainer takes it; a letter that may not be used is noted in the site's log."""
         _, kept = memories_of(self.folder_of(order.config), int(order.config[ROUND]))
         received = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
-        if errand is None:
+        if sealed is None:
             return order._replace(arrays=received)
-        arrays, common, why = errand.open_order(received)
+        arrays, common, why = sealed.open_order(received)
         if why:
             self.log.write("not used", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=why)
         config = {**order.config, COMMON: common, **({terms.NOT_TAKEN: 1} if why else {})}
@@ -379,16 +365,16 @@ class Letters:
                 else self._mask_sums(order, tallies.JUDGED, tally, tallies.judged_shapes(task))
             )
         if order.plan.privacy.hidden and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
-            self.desk(order.config).end()
+            self.key_store(order.config).end()
         return header, sums
 
     def _validate(self, handle: Handler, order: SiteRequest) -> Answer:
         header, reply = handle(order)
-        if not order.plan.privacy.secure:
-            return header, reply
-        sums = split(reply, wire.OUT_OF_FOLD)
-        tally = {TELLING: np.array(float(bool(sums))), **sums}
-        return header, self._mask_sums(order, tallies.UNSEEN, tally, tallies.unseen_shapes(order.plan, order.raw.task))
+        if order.plan.privacy.secure:
+            sums = split(reply, wire.OUT_OF_FOLD)
+            tally = {TELLING: np.array(float(bool(sums))), **sums}
+            reply = self._mask_sums(order, tallies.UNSEEN, tally, tallies.unseen_shapes(order.plan, order.raw.task))
+        return header, reply
 
     def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
         """The consortium's identities in a message. Raises LetterError where this site knows others."""
@@ -408,30 +394,30 @@ class Letters:
     def help(self, order: SiteRequest) -> Answer:
         """The streams of one sum's masks."""
         letters, of = split(order.arrays, terms.SEEDS), one_line(order.config.get(terms.OF, ""), 20)
-        return self._errand(order, of).sum_streams(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
+        return self._sealed_task(order, of).sum_streams(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
 
     def _mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
         """Sums of this site under masks. LetterError where the model is not this round's common one."""
-        errand = self._errand(order, of)
+        sealed = self._sealed_task(order, of)
         if of == tallies.JUDGED:
-            errand.check_judged(split(order.arrays, MODEL))
-        return errand.mask_sums(tallies.flat(sums, shapes))
+            sealed.check_judged(split(order.arrays, MODEL))
+        return sealed.mask_sums(tallies.flat(sums, shapes))
 
     def readdress(self, order: SiteRequest) -> Answer:
         """A letter sealed anew, for its addressee is silent."""
-        return self._errand(order).reseal_traveller(int(order.config[terms.WRITTEN]), order.policy, self.log)
+        return self._sealed_task(order).reseal_traveller(int(order.config[terms.WRITTEN]), order.policy, self.log)
 
-    def _errand(self, order: SiteRequest, of: str = "") -> Errand:
+    def _sealed_task(self, order: SiteRequest, of: str = "") -> SealedTask:
         if not order.plan.privacy.hidden:
             raise PlanError("the plan has no letters to open")
-        desk, words = self.desk(order.config), order_in(order.config)
-        if self._at_work is None or not self._at_work.is_for(desk, order.plan, words):
-            self._at_work = desk.open(order.plan, words)
-        return Errand(self._at_work, words, order.raw.task, order.config, of)
+        store, words = self.key_store(order.config), order_in(order.config)
+        if self._session is None or not self._session.is_for(store, order.plan, words):
+            self._session = store.open(order.plan, words)
+        return SealedTask(self._session, words, order, of)
 
-    def desk(self, config: Mapping[str, Any]) -> Desk:
+    def key_store(self, config: Mapping[str, Any]) -> KeyStore:
         """This site's letters of a message's run."""
         if not RUN_NAME.fullmatch(str(config[RUN])):  # two runs could be told apart by where the name ends alone
             raise LetterError("a run's name has letters, digits, dots, hyphens and underscores")
         run = f"{config[RUN]} {one_line(config.get(RUN_ID, ''), 64)}"
-        return Desk(self.folder_of(config), self.name, run, identity_of(self.identity))
+        return KeyStore(self.folder_of(config), self.name, run, identity_of(self.identity))

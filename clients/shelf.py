@@ -40,8 +40,7 @@ class Item(NamedTuple):
 class Shelf:
     """The items in one ``folder`` of a site, written whole or not at all and readable by its user alone.
 
-    Arrays lie in NAME.safetensors with their words in its metadata, words alone in NAME.json. A number as a name is a
-    round.
+    Arrays lie in NAME.safetensors, with words in its metadata, words alone in NAME.json. A number as a name is a round.
     """
 
     def __init__(self, folder: Path, is_sealed: bool = True) -> None:
@@ -130,12 +129,17 @@ def write_private(path: Path, content: bytes, flush: bool = True) -> None:
 
 @contextlib.contextmanager
 def sealed_by(rest_key: str | None) -> Iterator[None]:
-    """Encrypt what is kept within it by the key in the file ``rest_key``, made where there is none; None encrypts
-    nothing.
+    """Encrypt what is kept within it by the key in the file ``rest_key``, made where there is none; by none for None.
 
-    Raises PolicyError where the key cannot be read or made, or is none.
+    Raises PolicyError where it cannot be read or made, or is no key.
     """
-    before = _key.set(None if rest_key is None else _read_key(Path(rest_key)))
+    try:
+        key = None if rest_key is None else secret(Path(rest_key))
+    except OSError:
+        raise PolicyError("the policy's rest_key can be neither read nor made; nothing is kept without it") from None
+    if key is not None and len(key) != KEY:
+        raise PolicyError(f"the policy's rest_key holds {len(key)} bytes, a key has {KEY}")
+    before = _key.set(key)
     try:
         yield
     finally:
@@ -152,10 +156,7 @@ def seal(content: bytes) -> bytes:
 
 
 def unseal(content: bytes) -> bytes:
-    """The content of a sealed file; a plain one is as it is.
-
-    Raises PolicyError where the key is missing or another, or the content was changed.
-    """
+    """The content of a sealed or plain file. PolicyError for a missing or other key, or changed content."""
     if not content.startswith(SEALED):
         return content
     key, rest = _key.get(), content[len(SEALED) :]
@@ -172,13 +173,3 @@ def secret(path: Path) -> bytes:
     if not path.exists():
         write_private(path, secrets.token_bytes(KEY))
     return path.read_bytes()
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        key = secret(path)
-    except OSError:
-        raise PolicyError("the policy's rest_key can be neither read nor made; nothing is kept without it") from None
-    if len(key) != KEY:
-        raise PolicyError(f"the policy's rest_key holds {len(key)} bytes, a key has {KEY}")
-    return key

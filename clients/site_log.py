@@ -28,11 +28,7 @@ PUT_BACK = (
 
 
 class LogState(Frozen):
-    """The state of a site's log.
-
-    ``releases`` counts how often privacy was spent, at ``noise`` or more; ``charges`` is the patients' cost by run;
-    ``broken`` says where the log did not go on from its last line.
-    """
+    """The state of a site's log: ``releases`` at ``noise`` or more, patients' ``charges``, where it is ``broken``."""
 
     site: str
     lines: int = 0

@@ -68,10 +68,7 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
 
 
 def with_names(order: SiteRequest) -> dict[str, Any]:
-    """The message's config with the names of its arrays, for a NumPyClient.
-
-    A real site's training always leaves it, so LEAVES is set: an order cannot switch the noise off.
-    """
+    """The message's config with the names of its arrays, and LEAVES: an order cannot switch the noise off."""
     return {**order.config, NAMES: list(order.arrays), LEAVES: True}
 
 
@@ -100,7 +97,7 @@ def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
 
 
 def count_rounds(order: SiteRequest, folder: Path) -> None:
-    """Count an order's local rounds before they are trained; an order that is asked again counts once.
+    """Count an order's local rounds before they are trained, once however often it is asked.
 
     Raises PolicyError where the run in ``folder`` has trained as much as the policy allows, or twice its plan.
     """
@@ -172,11 +169,10 @@ def _number(config: Mapping[str, Any], key: str) -> int:
 
 @dataclass
 class LoggedAnswers:
-    """A site's answers: what ``handle`` gives is written to ``log`` before it leaves, in the site's signed statement.
+    """A site's answers: what ``handle`` gives is written to ``log`` before it leaves, with a statement of that log.
 
-    Orders bring the last statement, against which the log is checked, by the public key in the file ``public``; without
-    it the coordinator's word is taken, which can do no more than stop this site. ``is_new(run, reason)`` says whether
-    this reason is new for the run, so that repeated questions need one line.
+    The log is checked against the statement in an order, by the key in the file ``public``; without it the
+    coordinator's word can do no more than stop this site. ``is_new(run, reason)``: repeated questions need one line.
     """
 
     log: SiteLog
@@ -221,8 +217,8 @@ class LoggedAnswers:
     def _take_ends(self, config: Mapping[str, Any]) -> OrderEnds | None:
         """The log statements in an order, None where there are none.
 
-        Raises BrokenLogError where the log does not go on from what was written or signed, and PolicyError for
-        statements that cannot be read, or that this site never signed.
+        Raises BrokenLogError where the log does not go on from what was written or signed, PolicyError for bad
+        statements.
         """
         self.log.check_stands()
         if ENDS not in config:

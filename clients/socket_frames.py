@@ -37,10 +37,7 @@ def receive(line: socket.socket) -> tuple[Header, Arrays]:
 
 
 def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
-    """The station's answer to a frame, from the socket at ``path``.
-
-    Raises OSError where it cannot be reached within ``wait_s``, LineError where it goes away before it has answered.
-    """
+    """The answer to a frame from the socket at ``path``. OSError for none in time, LineError where it goes away."""
     deadline = time.monotonic() + wait_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         while True:
@@ -81,10 +78,7 @@ def is_answered(path: Path) -> bool:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at ``path`` that only this user can reach: the folder is 0700, the socket 0600.
-
-    Raises ValueError where the path is too long for the system, or its folder open to others.
-    """
+    """A listening socket at ``path`` that only this user can reach: folder 0700, socket 0600, else ValueError."""
     check_length(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
@@ -101,10 +95,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def serve(path: Path, answer: Answering, ready: str) -> None:
-    """Answer one caller after the other at the socket ``path``, for ever; a caller's failure harms only itself.
-
-    ``answer`` takes a message's kind, config and arrays; ``ready`` is printed once the socket listens.
-    """
+    """Answer one caller after the other for ever: a message's kind, config and arrays. ``ready`` is printed first."""
     with listen(path) as listening:
         print(ready, flush=True)
         while True:

@@ -53,7 +53,7 @@ from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
-from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
@@ -68,10 +68,7 @@ Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 @dataclass
 class Station:
-    """One site at work: its ``name``, its file or folder ``data``, the folder ``home`` where it writes.
-
-    ``device`` is where it trains; no message speaks of it.
-    """
+    """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes."""
 
     name: str
     data: Path | None
@@ -82,15 +79,14 @@ class Station:
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
-        self.telling = Telling(self.home, self.log)
-        self.consent = Consent(self.home, self.log)
+        self.telling, self.consent = Telling(self.home, self.log), Consent(self.home, self.log)
         self.folder_of = partial(folder_of_order, self.home)
         self.letters = Letters(self.name, self.home, self.log, self.folder_of, self.policy_file.with_name(IDENTITY))
+        public = self.policy_file.with_name(f"{KEY_FILE}.pub")
+        self._logged = LoggedAnswers(self.log, public, self.consent.is_new, self._handle)
         self._samples: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._released: tuple[str, int] | None = None
-        public = self.policy_file.with_name(f"{KEY_FILE}.pub")
-        self._logged = LoggedAnswers(self.log, public, self.consent.is_new, self._handle)
         self._extensions: dict[str, Extension] = {}
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -108,7 +104,13 @@ class Station:
         self.pace.check(policy, arrays)
         if kind == "roll":
             forget_old(self.home, self.log, policy.forget_after_days)
-        with sealed_by(policy.rest_key), cut_short(partial(self._check_goes_on, kind, policy, time.monotonic())):
+        since = time.monotonic()
+
+        def check_goes_on() -> None:
+            check_time(policy, time.monotonic() - since)
+            self.consent.check_paused(kind)
+
+        with sealed_by(policy.rest_key), cut_short(check_goes_on):
             if extension is not None:
                 return extension(policy, config, arrays)
             order = self.read(kind, policy, config, arrays)
@@ -125,18 +127,16 @@ class Station:
             self._extensions[kind] = handler.answer
         return self._extensions[kind]
 
-    def _check_goes_on(self, kind: str, policy: Policy, since: float) -> None:
-        check_time(policy, time.monotonic() - since)
-        self.consent.check_paused(kind)
-
     def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
         """A message as a request, once policy, hospital and run allow it."""
         plan = plan_of(config)
         raw, digest = self._read_samples(plan)
         place, sites = self.place(config)
-        numbers = self._count_released(plan_at(plan, place, sites), raw, digest)
+        key = plan_at(plan, place, sites).model_dump_json() + digest
+        if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
+            self._released = (key, check_released(plan_at(plan, place, sites), raw))
         samples, least = len(raw.train), least_of_a_class(raw)
-        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=numbers)
+        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=self._released[1])
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         check_order(kind, order, folder)
@@ -180,7 +180,7 @@ class Station:
         """Count a contact's rounds, and charge the privacy budget, before anything is trained.
 
         An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
-        of any: more than was spent, never less.
+        of any.
         """
         count_rounds(order, self.folder_of(order.config))
         if order.plan.privacy.is_patient_level:
@@ -197,13 +197,6 @@ class Station:
     def account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
         """The arguments by which an order of a run with patient-level privacy is charged."""
         return order.policy, order.plan, len(order.raw.train), self.place(order.config)
-
-    def _count_released(self, plan: Plan, raw: RawSite, digest: str) -> int:
-        """The numbers in a model, once the plan's privacy is checked."""
-        key = plan.model_dump_json() + digest
-        if self._released is None or self._released[0] != key:
-            self._released = (key, check_released(plan, raw))
-        return self._released[1]
 
     def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
         key = (plan.data_key, stamp(self.data))

@@ -83,38 +83,31 @@ class Told(NamedTuple):
     again: int
 
 
-class ToldSums:
-    """The memory of feature sums in the file ``path``: {"key", "features": {name: :data:`Entry`}}."""
+def told_sums(path: Path, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
+    """The sums that may be told of ``x`` (samples, features), where NaN is a missing value.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def answer(self, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
-        """The sums that may be told of ``x`` (samples, features), where NaN is a missing value; remembers them."""
-        known = recall(self.path, features={})
-        columns = x.reshape(len(x), -1)
-        flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
-        again = 0
-        for index in np.flatnonzero(flat[0]):
-            name = names[index] if names else f"{columns.shape[1]} features, {index}"
-            before = known["features"].get(name)
-            now = _digests(columns[:, index], known)
-            allowed = verdict(before, now, floor)
-            if allowed is Verdict.NEW:
-                known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
-            elif allowed is Verdict.LAST:
-                flat[:, index] = before["last"] if before else 0.0
-                again += 1
-        write(self.path, known)
-        shape = sums.count.shape
-        return Told(Sums(*(row.reshape(shape) for row in flat)), again)
+    The file remembers them: {"key", "features": {name: :data:`Entry`}}.
+    """
+    known = recall(path, features={})
+    columns = x.reshape(len(x), -1)
+    flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
+    again = 0
+    for index in np.flatnonzero(flat[0]):
+        name = names[index] if names else f"{columns.shape[1]} features, {index}"
+        before = known["features"].get(name)
+        now = _digests(columns[:, index], known)
+        allowed = verdict(before, now, floor)
+        if allowed is Verdict.NEW:
+            known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
+        elif allowed is Verdict.LAST:
+            flat[:, index] = before["last"] if before else 0.0
+            again += 1
+    write(path, known)
+    return Told(Sums(*(row.reshape(sums.count.shape) for row in flat)), again)
 
 
 def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
-    """The sums of each class, a feature called "class NAME", for the weights that a plan asks for.
-
-    Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
-    """
+    """The sums of each class, as features "class NAME". PlanError where the plan asks for none, or forbids them."""
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
@@ -122,7 +115,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
     sums = class_sums(raw.train.y, task.classes, floor)
-    return ToldSums(path).answer(sums, one_hot(raw.train.y, task.classes), names, floor).sums
+    return told_sums(path, sums, one_hot(raw.train.y, task.classes), names, floor).sums
 
 
 def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
@@ -130,27 +123,24 @@ def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
     return Counter(digest(value.tobytes(), known, 8) for value in present)
 
 
-class ToldPatients:
-    """The memory of patients of whom sums were told, in the file ``path``: {"key", "patients": :data:`Entry`}."""
+def rows_to_tell(path: Path, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
+    """The rows of the samples that may be told of, (rows,); none where nobody may be.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def rows(self, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
-        """The rows of the samples that may be told of, (rows,); none where nobody may be. Remembers them."""
-        if len(y) < floor:
-            return np.arange(0)
-        known = recall(self.path, patients=None)
-        contents = (np.ascontiguousarray(a).tobytes() + np.asarray(b).tobytes() for a, b in zip(x, y, strict=True))
-        digests = [digest(content, known, 16) for content in contents]
-        now, before = Counter(digests), known["patients"]
-        allowed = verdict(before, now, floor)
-        if allowed is Verdict.NEW:
-            known["patients"] = updated_entry(before, now, now)
-            write(self.path, known)
-        if allowed is not Verdict.LAST:
-            return np.arange(len(digests))
-        return _of_these(digests, Counter(before["last"] if before else {}))
+    The file remembers them: {"key", "patients": :data:`Entry`}.
+    """
+    if len(y) < floor:
+        return np.arange(0)
+    known = recall(path, patients=None)
+    contents = (np.ascontiguousarray(a).tobytes() + np.asarray(b).tobytes() for a, b in zip(x, y, strict=True))
+    digests = [digest(content, known, 16) for content in contents]
+    now, before = Counter(digests), known["patients"]
+    allowed = verdict(before, now, floor)
+    if allowed is Verdict.NEW:
+        known["patients"] = updated_entry(before, now, now)
+        write(path, known)
+    if allowed is not Verdict.LAST:
+        return np.arange(len(digests))
+    return _of_these(digests, Counter(before["last"] if before else {}))
 
 
 def _of_these(digests: list[str], wanted: Counter[str]) -> np.ndarray:
@@ -186,21 +176,15 @@ def may_be_last(plan: Plan, t: int) -> bool:
 
 
 def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
-    """The rows of the held-out patients of whom sums may be told, (rows,), by :class:`ToldPatients`.
-
-    None where the policy lets no sums be told, nobody is held out, or sites have models of their own.
-    """
+    """The rows of the held-out patients of whom sums may be told, (rows,); None where policy or plan forbids it."""
     held = raw.held_out
     if held is None or not policy.judge or plan.has_own_models:
         return None
-    return ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
+    return rows_to_tell(memory, held.x, held.y, policy.count_floor)
 
 
 def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
-    """What a run was charged here, in counts and what follows from counts and the plan.
-
-    The epsilon of patient-level privacy follows from the number of patients, and stays here.
-    """
+    """What a run was charged here, in counts; the epsilon of patients follows from their number, and stays here."""
     privacy = plan.privacy
     if not privacy.counted:
         return {}
@@ -218,7 +202,7 @@ def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
     """Keep a model's answers for the held-out patients beside the truth, on the site's own disk.
 
-    They are probabilities of classes and labels, numbers in their own unit, and log-odds by interval of survival times.
+    They are probabilities of classes and labels, numbers in their own unit, log-odds by interval of survival times.
     """
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
@@ -275,8 +259,7 @@ class Telling:
         sums = raw.sums()
         if sums is None:
             return None
-        memory = ToldSums(self.home / TOLD_SUMS)
-        sums, again = memory.answer(sums, raw.summed_values, raw.summed_names, raw.floor)
+        sums, again = told_sums(self.home / TOLD_SUMS, sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
@@ -291,7 +274,7 @@ class Telling:
         part = order.raw.train if routed else order.raw.kept_back
         if part is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
-        rows = ToldPatients(self.home / TOLD_PATIENTS).rows(part.x, part.y, floor)
+        rows = rows_to_tell(self.home / TOLD_PATIENTS, part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
         sums = client.validate(list(order.arrays.values()), {**order.config, **with_names(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: sums})

@@ -87,10 +87,6 @@ class Feature(NamedTuple):
         return self.name.format(plan=plan, method=plan.method, recipe=plan.recipe)
 
 
-def _has_moments(plan: Plan, state: str) -> bool:
-    return plan.recipe.has_state and plan.recipe.optimizer_state == state
-
-
 NETWORKS = {TRAVEL, WEIGHTS, ONE_NETWORK}
 CORRECTION = {MEAN, STRAIGHT_WAY, ONE_TRAINING}  # what a drift correction is defined for
 
@@ -112,23 +108,18 @@ FEATURES = (
     ),
     Feature(
         "divergence",
-        lambda p: p.method.divergence is not None,
+        lambda p: p.method.is_dynamic,
         needs=NETWORKS | {ONE_SERVER, ONE_GLOBAL, COMMON_START, MEAN, PLAIN_AVERAGE, ALL_SITES, STAYING, MOMENTS_HOME},
         takes={EVERY_AVERAGE},
     ),
-    Feature(
-        "groups",
-        lambda p: p.method.groups != 1,
-        needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG},
-        takes={ONE_GLOBAL},
-    ),
+    Feature("groups", lambda p: p.method.groups != 1, needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG}, takes={ONE_GLOBAL}),
     Feature(
         "validate",
-        lambda p: p.method.validation is not None,
+        lambda p: p.method.routes > 0,
         needs=NETWORKS | {ONE_SERVER, SINGLE_MODELS, UNVISITED, MOMENTS_ALONG},
         takes={ONE_GLOBAL, COVERED},
     ),
-    Feature("validate", lambda p: p.method.validation is not None and not p.method.by_samples, takes={KNOWN_WAY}),
+    Feature("validate", lambda p: p.method.routes > 0 and not p.method.by_samples, takes={KNOWN_WAY}),
     # how many models there are, and where they go
     Feature("fraction", lambda p: p.method.fraction < 1, needs={ONE_SERVER}, takes={ALL_SITES, ONE_COUNT}),
     Feature("models", lambda p: p.method.models is not None, needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
@@ -164,9 +155,7 @@ FEATURES = (
     Feature("ema", lambda p: p.method.ema > 0, needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
     Feature("snapshots", lambda p: p.method.snapshots > 1, needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
     Feature(
-        "keep_last",
-        lambda p: p.method.keep_last is not None,
-        needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL},
+        "keep_last", lambda p: p.method.keep_last is not None, needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}
     ),
     Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED, CLASSES}),
     Feature("stop", lambda p: p.stop is not None, needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
@@ -207,6 +196,7 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
+<<<<<<< HEAD
     Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS, ONE_KIND}),
     Feature(
         "regression",
@@ -214,16 +204,16 @@ FEATURES = (
         needs={TRAVEL, ONE_KIND, COMMON_START},
         takes={WEIGHTS},
     ),
+=======
+    Feature("boosting", lambda p: not p.method.trains_networks, takes={WEIGHTS}),
+>>>>>>> main
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
         takes={SUMS},
     ),
     Feature(
-        'model = "shared_part"',
-        lambda p: p.model == "shared_part",
-        needs={AT_SITES, ONE_MODEL},
-        takes={ONE_NETWORK},
+        'model = "shared_part"', lambda p: p.model == "shared_part", needs={AT_SITES, ONE_MODEL}, takes={ONE_NETWORK}
     ),
     Feature('optimizer = "adam"', lambda p: p.recipe.optimizer == "adam", takes={PLAIN_SGD}),
     Feature("momentum", lambda p: p.recipe.momentum > 0, takes={NO_MOMENTUM}),
@@ -232,8 +222,8 @@ FEATURES = (
         lambda p: p.recipe.momentum > 0 and p.recipe.optimizer_state != "reset",
         takes={FROM_REST},
     ),
-    Feature('optimizer_state = "travel"', lambda p: _has_moments(p, "travel"), takes={MOMENTS_HOME, ONLY_MODEL}),
-    Feature('optimizer_state = "stay"', lambda p: _has_moments(p, "stay"), takes={MOMENTS_ALONG}),
+    Feature('optimizer_state = "travel"', lambda p: p.recipe.moments == "travel", takes={MOMENTS_HOME, ONLY_MODEL}),
+    Feature('optimizer_state = "stay"', lambda p: p.recipe.moments == "stay", takes={MOMENTS_ALONG}),
     Feature("local_epochs", lambda p: p.recipe.local_epochs is not None, takes={NOISED_STEPS}),
     Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
     Feature("class_weights", lambda p: p.recipe.class_weights is not None, needs={CLASSES}),
@@ -254,11 +244,7 @@ FEATURES = (
         lambda p: p.method.is_federated and p.privacy.at_contacts,
         needs={WEIGHTS, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
-    Feature(
-        "clip",
-        lambda p: p.privacy.counted,
-        needs={WEIGHTS, COVERED},
-    ),
+    Feature("clip", lambda p: p.privacy.counted, needs={WEIGHTS, COVERED}),
     Feature(
         'level = "patient"',
         lambda p: p.privacy.is_patient_level,

@@ -1,7 +1,4 @@
-"""The methods by name: each is a row of parts, and any part may be set anew in a scenario.
-
-FedAvg, daisy-chaining and FedDC are one algorithm with three schedules.
-"""
+"""The methods by name: each is a row of parts, and any part may be set anew in a scenario."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -10,15 +7,11 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fedsmall.errors import PlanError
-from fedsmall.plan import Method
-from fedsmall.withdrawn import INSTEAD, withdrawn
+from fedsmall.plan import INSTEAD, Method
 
 
 class MethodRow(NamedTuple):
-    """A named method: one sentence for the user, the paper, and the parts that differ from plain averaging.
-
-    ``recipe`` holds the settings of the local training that belong to the method itself.
-    """
+    """A named method: a sentence for the user, its paper, the parts that are not plain averaging, its own recipe."""
 
     summary: str
     source: str
@@ -205,7 +198,7 @@ def method(name: str, **settings: Any) -> Method:
     Raises PlanError for an unknown name or setting.
     """
     if name in INSTEAD:
-        raise PlanError(f"{withdrawn(name)}.")
+        raise PlanError(f"{name} was withdrawn: {INSTEAD[name]}.")
     if name not in METHODS:
         raise PlanError(f"There is no method {name!r}. {nearest(name, list(METHODS))}")
     parts = {**METHODS[name].parts, **settings}

@@ -100,7 +100,8 @@ def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) 
     NotFinite where only numbers that are not finite are wrong.
     """
     if reply.has_error():
-        raise ReplyError(_first_line(reply.error.reason))
+        lines = (reply.error.reason or "").strip().splitlines()
+        raise ReplyError(lines[0][:300] if lines else "the site's program failed and gave no reason")
     check_content(reply.content, expected, limits)
 
 
@@ -240,11 +241,6 @@ def _short(seen: tuple[tuple[int, ...], str]) -> str:
     return f"{seen[1][:12]} {str(seen[0])[:40]}"
 
 
-def _first_line(text: str | None) -> str:
-    lines = (text or "").strip().splitlines()
-    return lines[0][:300] if lines else "the site's program failed and gave no reason"
-
-
 Note = Callable[[str, str, str], None]
 
 
@@ -253,8 +249,8 @@ def accept_replies(
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """The good replies, by site in order; and why the models of other sites are not finite.
 
-    ``orders`` come with their sites; the first reply to each counts. ``check(site, reply)`` raises ReplyError, or
-    NotFinite. ``note(site, kind, reason)`` hears of bad replies, silent sites and blur.
+    The first reply to each order counts. ``check(site, reply)`` raises ReplyError, or NotFinite. ``note(site, kind,
+    reason)`` hears of bad replies, silent sites and blur.
     """
     sites = {order.metadata.message_id: site for order, site in orders}
     answered: dict[str, Message] = {}
@@ -277,7 +273,7 @@ def accept_replies(
     for site, reply in good.items():
         if kappa := reply.content.metric_records[METRICS].get(BLURRED):
             note(site, "blurred", f"patients could be read from its update: it added noise {kappa:g} times as large")
-    for site in sorted(set(sites.values()) - set(answered)):
+    for site in sorted({site for _, site in orders} - set(answered)):  # an order that was never sent has no id
         note(site, "silent", "no answer before the deadline")
     return good, spoilt
 

@@ -323,9 +323,9 @@ def records_from(arrays: Arrays) -> Records:
 
 
 def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays) -> Records:
-    """Decompress a site's answer in place; returns its records as they came.
+    """Decompress a site's answer in place; returns its records as they came, or ReplyError.
 
-    ``coded`` is a model in codes, ``model`` the one that the site was sent. Raises ReplyError where it cannot be read.
+    ``coded`` is a model in codes, ``model`` the one that the site was sent.
     """
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():

@@ -13,14 +13,13 @@ from fedsmall import wire
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
 from fedsmall.strategies.checks import Note, accept_replies, limits_of, plan_in, samples_told
-from fedsmall.strategies.foreign import with_our_count
 from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
-from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record, with_our_count
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer
 from fedsmall.travel.journey import Event
-from fedsmall.wire import Arrays, is_buffer
+from fedsmall.wire import CONFIG, EXAMPLES, METRICS, PLAN, RULE, Arrays, is_buffer
 
 TIMEOUT_S = 3600.0
 Orders = list[tuple[Message, str]]  # each with its site
@@ -49,12 +48,10 @@ class GridTrainer(Trainer):
         form: Form | None = None,
         timeout_s: float = TIMEOUT_S,
         words: Mapping[str, Any] | None = None,
-        count: str = wire.EXAMPLES,
+        count: str = EXAMPLES,
     ) -> None:
         self.plan, self.grid, self.timeout_s, self.roster = plan, grid, timeout_s, roster or Roster()
-        self.words = (
-            {wire.PLAN: (told or plan).model_dump_json(exclude_defaults=True)} if words is None else dict(words)
-        )
+        self.words = {PLAN: (told or plan).model_dump_json(exclude_defaults=True)} if words is None else dict(words)
         self._told, self._count = plan if words is None else plan_in(words), count
         self._is_app, self.contents = words is not None, dict[str, RecordDict]()
         self._meet()
@@ -138,8 +135,8 @@ class GridTrainer(Trainer):
 
     def _meet(self) -> None:
         """Learn who is there; our own clients, which are sent a plan, answer a roll call."""
-        if wire.PLAN in self.words:
-            self.roster.call(self.grid, {wire.PLAN: self.words[wire.PLAN]})
+        if PLAN in self.words:
+            self.roster.call(self.grid, {PLAN: self.words[PLAN]})
         else:
             self.roster.list_unasked(self.grid)
 
@@ -153,9 +150,7 @@ class GridTrainer(Trainer):
             key = (sent.key, is_global)
             if key not in contents:
                 config = ConfigRecord({**words, wire.COMMON: is_global, **sent.words})
-                contents[key] = RecordDict(
-                    {wire.CONFIG: config, **sent.records(), **({wire.RULE: rule} if rule else {})}
-                )
+                contents[key] = RecordDict({CONFIG: config, **sent.records(), **({RULE: rule} if rule else {})})
             orders.append((Message(contents[key], self.roster.nodes[site], MessageType.TRAIN), site))
         return orders
 
@@ -180,8 +175,8 @@ class GridTrainer(Trainer):
                 lost[row] = fault
         if self._is_app:
             self.contents = {site: reply.content for site, reply in good.items()}
-            for content in self.contents.values() if self._count != wire.EXAMPLES else ():
-                del content.metric_records[wire.METRICS][wire.EXAMPLES]  # it was ours
+            for content in self.contents.values() if self._count != EXAMPLES else ():
+                del content.metric_records[METRICS][EXAMPLES]  # it was ours
         return contents
 
     def _train_result(
@@ -194,7 +189,7 @@ class GridTrainer(Trainer):
     ) -> Trained:
         rows, leg = len(exchange.stack), exchange.leg
         records = {row: array_records(content) for row, content in contents.items()}
-        rules = {row: to_arrays(record_of[wire.RULE]) for row, record_of in records.items() if wire.RULE in record_of}
+        rules = {row: to_arrays(record_of[RULE]) for row, record_of in records.items() if RULE in record_of}
         zeros = {name: np.zeros_like(array) for name, array in next(iter(rules.values()), {}).items()}
         federated = self.plan.method.is_federated
         sizes = {row: self.form.size(row, content) for row, content in contents.items() if leg.leaves and federated}
@@ -207,7 +202,7 @@ class GridTrainer(Trainer):
         return Trained(
             loss=np.full(rows, np.nan),
             steps=_numbers(contents, wire.STEPS, 1.0, rows),
-            examples=_numbers(contents, wire.EXAMPLES, 0.0, rows),
+            examples=_numbers(contents, EXAMPLES, 0.0, rows),
             rule={name: np.stack([rules.get(row, zeros)[name] for row in range(rows)]) for name in zeros},
             memory={},
             lost=lost,
@@ -229,6 +224,6 @@ def _numbers(contents: Mapping[int, RecordDict], name: str, default: float, rows
     """A metric of every row, (rows,); zero where no reply came."""
     values = np.zeros(rows)
     for row, content in contents.items():
-        metrics: Any = content.metric_records[wire.METRICS]
+        metrics: Any = content.metric_records[METRICS]
         values[row] = float(metrics.get(name, default))
     return values

@@ -3,11 +3,24 @@
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
-from fedsmall.wire import Arrays, is_buffer
+from fedsmall.wire import EXAMPLES, METRICS, Arrays, is_buffer
+
+
+class SendingGrid(Grid):
+    """A grid that is asked to send and receive in one call, and for nothing else that Flower has every grid do."""
+
+    def _never(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    run = property(_never)
+    set_run = create_message = push_messages = pull_messages = send_and_receive = _never
+
 
 DTYPE = re.compile(r"(float|int|uint|complex)[0-9]{1,3}|bool")
 
@@ -39,10 +52,7 @@ def size_in_bytes(records: Mapping[str, ArrayRecord]) -> int:
 
 
 def shape_and_dtype(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
-    """The shape and dtype that an array states; None where it states none.
-
-    Only numpy's own words count ("float32"): numpy would read much more as a dtype, and raise many kinds of error.
-    """
+    """The shape and dtype that an array states, in numpy's own words ("float32"); None where it states none."""
     shape, dtype = array.shape, array.dtype
     if not (isinstance(shape, tuple | list) and all(type(size) is int and size >= 0 for size in shape)):
         return None
@@ -50,3 +60,16 @@ def shape_and_dtype(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
         return (tuple(shape), np.dtype(dtype)) if isinstance(dtype, str) and DTYPE.fullmatch(dtype) else None
     except TypeError:
         return None
+
+
+def count_of(reply: Message, key: str) -> Any:
+    """The number under ``key`` in a reply's metrics, or None."""
+    metrics = reply.content.get(METRICS)
+    return metrics.get(key) if isinstance(metrics, MetricRecord) else None
+
+
+def with_our_count(reply: Message, key: str) -> Message:
+    """The reply with its number of samples under our name as well."""
+    if key != EXAMPLES and not reply.has_error() and (count := count_of(reply, key)) is not None:
+        reply.content[METRICS] = MetricRecord({**reply.content.metric_records[METRICS], EXAMPLES: count})
+    return reply

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +52,9 @@ class Roster:
         return events
 
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
-        """Ask every unknown node for its name and what it holds.
+        """Ask every unknown node for its name (else its registered one, or its id as text) and what it holds.
 
-        A node that says no name is known by its registered one, or by its id as text. Raises PlanError when two nodes
-        give one name.
+        Raises PlanError when two nodes give one name.
         """
         content = RecordDict({CONFIG: ConfigRecord(config)})
         asked = [Message(content, node, MessageType.QUERY) for node in self._newcomers(grid)]
@@ -83,14 +83,15 @@ class Roster:
 
     def _enter(self, grid: Grid, answers: dict[int, dict[str, Any]]) -> None:
         """Enter new nodes; a name whose node has gone may come back under another."""
-        registered = _registered_names(grid) if answers else {}
+        registered: dict[int, str] = {}
+        with suppress(AttributeError, NotImplementedError):
+            registered = {node.node_id: node.name for node in grid.get_nodes() if node.name} if answers else {}
         gone = set(self.nodes.values()) - set(grid.get_node_ids()) if answers else set()
         for node, answer in answers.items():
             name = str(answer.get("site") or registered.get(node) or node)
             if self.nodes.get(name, node) not in {node, *gone}:
                 raise PlanError(f"Two programs answer to the name {name!r}. Give every site a name of its own.")
-            self.nodes[name] = node
-            self.answers[name] = answer
+            self.nodes[name], self.answers[name] = node, answer
 
 
 def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
@@ -106,10 +107,7 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
 
 
 def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
-    """The number of connected nodes, once no other has come for :data:`QUIET_S` seconds.
-
-    Raises PlanError where there is none in time.
-    """
+    """The number of connected nodes, once none has come for :data:`QUIET_S`. PlanError where none is there in time."""
     await_sites(grid, 1, timeout_s)
     connected, since = 0, time.monotonic()
     while time.monotonic() - since < QUIET_S:
@@ -117,13 +115,6 @@ def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
         since = since if connected == before else time.monotonic()
         time.sleep(POLL_S)
     return connected
-
-
-def _registered_names(grid: Grid) -> dict[int, str]:
-    try:
-        return {node.node_id: node.name for node in grid.get_nodes() if node.name}
-    except (AttributeError, NotImplementedError):
-        return {}
 
 
 TIMEOUT_S = 600.0

@@ -26,10 +26,10 @@ from fedsmall.exact import WORDS, from_words
 from fedsmall.files import write
 from fedsmall.plan import Plan
 from fedsmall.sealing import terms
-from fedsmall.sealing.letters import Thread, after
+from fedsmall.sealing.letters import Transcript, after
 from fedsmall.sealing.masks import unmasked
+from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import Average, From, Order
-from fedsmall.sealing.waybills import Waybills
 from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array
 from fedsmall.strategies.forms import Exchange, Form, OpenModels, Records, Sent, arrays_of, records_from, write_row
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
@@ -56,32 +56,6 @@ class Summand(NamedTuple):
         return {OWN_NUMBERS: self.masked, TOLD: np.array([self.examples, self.steps]), **self.letters}
 
 
-class Pending:
-    """The summands of one round, by group, in ``folder``; nowhere where that is None."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.path = None if folder is None else folder / FILE
-
-    def settle_summands(self, t: int, group: int | str, received: dict[str, Summand]) -> dict[str, Summand]:
-        """The summands of a round and group: those written down before, else those ``received``.
-
-        ``group`` is a name for a sum of something else than models. Raises PlanError where the file is damaged: other
-        sites could be asked for than before.
-        """
-        if self.path is None:
-            return received
-        try:
-            kept = load(self.path.read_bytes()) if self.path.exists() else {}
-        except SafetensorError:
-            raise PlanError(f"{FILE} in the run's folder is damaged; put a copy back, or start a new run") from None
-        kept = {name: array for name, array in kept.items() if name.startswith(f"{t}.")}
-        if before := parts(kept).get(f"{t}.{group}"):
-            return _read(before)
-        flat = {f"{site}|{name}": a for site, summand in received.items() for name, a in summand.arrays().items()}
-        write(self.path, save(kept | join(**{f"{t}.{group}": flat})), flush=True)
-        return received
-
-
 def _read(flat: Arrays) -> dict[str, Summand]:
     of_sites: dict[str, Arrays] = {}
     for key, array in sorted(flat.items()):
@@ -92,10 +66,7 @@ def _read(flat: Arrays) -> dict[str, Summand]:
 
 @dataclass(frozen=True, eq=False)
 class Letter:
-    """A letter of site ``by``, written after training for round ``t`` to the site ``to``.
-
-    It holds a ``model`` with what goes along, or, after an aggregation, only that (``beside``).
-    """
+    """A letter of site ``by`` from round ``t`` ``to`` another: a ``model``, or what goes ``beside`` an average."""
 
     by: str
     t: int
@@ -120,8 +91,8 @@ class Tally(NamedTuple):
 class SealedModels(Form):
     """Letters, secure sums, or both, as the orders' ``plan`` says.
 
-    ``begun`` is the transcript before the first contact, ``nonces`` are the sites' by name. ``folder`` keeps what must
-    outlive the server.
+    ``begun`` is the transcript before the first contact, ``nonces`` are by site. ``folder`` keeps what must outlive the
+    server.
     """
 
     def __init__(
@@ -129,15 +100,16 @@ class SealedModels(Form):
         plan: Plan,
         roster: Roster,
         grid: Grid,
-        begun: Thread,
+        begun: Transcript,
         nonces: Mapping[str, str],
         sites: Sequence[str],
         folder: Path | None = None,
     ) -> None:
         super().__init__(plan)
-        self.roster, self.grid, self.thread, self._drawn = roster, grid, begun, dict(nonces)
+        self.roster, self.grid, self.transcript, self._drawn = roster, grid, begun, dict(nonces)
         self._said = plan.model_dump_json(exclude_defaults=True)
-        self.ways, self.pending = Waybills(plan, tuple(sorted(sites))), Pending(folder)
+        self.routes = RoutingTable(plan, tuple(sorted(sites)))
+        self._summands_file = None if folder is None else folder / FILE
         self.average: Average | None = None
         self._letters: dict[int, Letter] = {}  # by row
         self._came: dict[int, Letter] = {}  # in this exchange, until it is known what is used
@@ -174,20 +146,21 @@ class SealedModels(Form):
                 why = f"the site it was sealed to was silent, and {letter.by} did not seal it anew"
                 self.note(t, site, "replaced", f"{why}; the last common model takes its place")
         for row in exchange.row_of.values():
-            if self._is_lost(exchange, row):
+            own = self._letters.get(row)
+            if not exchange.signals.fresh[row] and (own is None or own.model is None):
                 exchange.is_global[row] = True
 
     def _fetch_readdressed(self, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
-        """These ``letters``, by the site where each lies, sealed anew for it to train for round ``t``; those that came.
-
-        All writers are asked at once; a writer of several letters is asked for one after the other.
-        """
+        """These ``letters``, by the site where each lies, sealed anew for it; a writer is asked for one at a time."""
         fetched: dict[str, ArrayRecord] = {}
         waiting = sorted(letters.items())
         while waiting:
             now = {letter.by: (site, letter) for site, letter in reversed(waiting)}  # the first of each writer
             waiting = [(site, letter) for site, letter in waiting if now[letter.by][0] != site]
-            questions = {by: self._anew(t, letter) for by, (_, letter) in now.items()}
+            questions = {}
+            for by, (_, letter) in now.items():
+                size = size_in_bytes({MODEL: letter.model} if letter.model else {})
+                questions[by] = RecordDict({CONFIG: self.words(t, **{terms.WRITTEN: letter.t, ANSWER_BYTES: size})})
             replies = ask(self.roster, self.grid, f"{MessageType.QUERY}.{terms.READDRESS}", questions)
             for by, (site, _) in sorted(now.items(), key=lambda item: item[1][0]):
                 try:
@@ -195,10 +168,6 @@ class SealedModels(Form):
                 except ReplyError as error:
                     self.note(t, by, "set aside", f"it did not seal its traveller anew for {site}: {error}")
         return fetched
-
-    def _anew(self, t: int, letter: Letter) -> RecordDict:
-        size = size_in_bytes({MODEL: letter.model} if letter.model else {})
-        return RecordDict({CONFIG: self.words(t, **{terms.WRITTEN: letter.t, ANSWER_BYTES: size})})
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
         """A letter, or the global model and perhaps a letter with what goes beside it."""
@@ -259,7 +228,7 @@ class SealedModels(Form):
         if closes or not self.sealed:
             clear = {key: record for key, record in records.items() if key == MODEL or not self.sealed}
             write_row(exchange.stack, row, clear)
-        to = self.ways.next_site(t, site) if self.sealed and (not closes or CARRIED in records) else None
+        to = self.routes.next_site(t, site) if self.sealed and (not closes or CARRIED in records) else None
         if to:
             model = None if closes else records[MODEL]
             self._came[row] = Letter(site, t, to, model, records.get(CARRIED) if closes else None)
@@ -275,8 +244,8 @@ class SealedModels(Form):
     def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
         """Extend the transcript by what the aggregation has made."""
         commons = [digest_of(parcel.read) for parcel in sent] + ([digest_of(rule)] if rule else [])
-        before = self.thread.at[self.average.t if self.average else 0]
-        self.thread.at[t] = after(before, t, commons)
+        before = self.transcript.at[self.average.t if self.average else 0]
+        self.transcript.at[t] = after(before, t, commons)
         self.average = Average(t=t, before=before, commons=tuple(commons))
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
@@ -289,7 +258,7 @@ class SealedModels(Form):
                 f"{len(masked)} sites have sent models for the average of round {t}, and a sum of fewer than {LEAST} "
                 "is opened by nobody. `fedsmall resume` asks again when more are there"
             )
-        summed = self.pending.settle_summands(t, group, masked) if masked else {}
+        summed = self._settle_summands(t, group, masked) if masked else {}
         for site in sorted(set(masked) - set(summed)):
             self.note(t, site, "set aside", "the sum of this round was asked for without it before")
         examples, steps = (
@@ -298,17 +267,32 @@ class SealedModels(Form):
         total = self._open(t, group, summed) if summed else None
         return Summed(sites=tuple(summed), examples=examples, steps=steps, total=total)
 
-    def _open(self, t: int, group: int, summands: Mapping[str, Summand], of: str = "") -> np.ndarray:
-        """The sum of masked summands of round ``t``, (numbers,) uint64, once every helper has sent its stream.
+    def _settle_summands(self, t: int, group: int | str, received: dict[str, Summand]) -> dict[str, Summand]:
+        """The summands of a round and group (a name, for a tally): those written down before, else those ``received``.
 
-        ``of`` names a sum of something else than models. Raises HelpError where a helper is silent: without all, the
-        sum stays closed.
+        Raises PlanError where the file is damaged: other sites could be asked for than before.
         """
+        file = self._summands_file
+        if file is None:
+            return received
+        try:
+            kept = load(file.read_bytes()) if file.exists() else {}
+        except SafetensorError:
+            raise PlanError(f"{FILE} in the run's folder is damaged; put a copy back, or start a new run") from None
+        kept = {name: array for name, array in kept.items() if name.startswith(f"{t}.")}
+        if before := parts(kept).get(f"{t}.{group}"):
+            return _read(before)
+        flat = {f"{site}|{name}": a for site, summand in received.items() for name, a in summand.arrays().items()}
+        write(file, save(kept | join(**{f"{t}.{group}": flat})), flush=True)
+        return received
+
+    def _open(self, t: int, group: int, summands: Mapping[str, Summand], of: str = "") -> np.ndarray:
+        """The sum of masked summands, (numbers,) uint64, by the helpers' streams. HelpError where one is silent."""
         numbers = len(next(iter(summands.values())).masked)
         which = {terms.OF: of, terms.NUMBERS: numbers} if of else {terms.GROUP: group}
         config = self.words(t, **which, **{ANSWER_BYTES: 8 * numbers})
         questions = {}
-        for helper in self.ways.helpers(t, of):
+        for helper in self.routes.helpers(t, of):
             seeds = {site: summand.letters[helper] for site, summand in sorted(summands.items())}
             questions[helper] = RecordDict({CONFIG: config, terms.SEEDS: to_record(seeds)})
         replies, streams = ask(self.roster, self.grid, f"{MessageType.QUERY}.{terms.HELP}", questions), []
@@ -325,14 +309,13 @@ class SealedModels(Form):
     def open_sum(self, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
         """The sum ``of`` all sites' numbers at round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
-        A silent site, or one that sends no summand, is noted and left out. Raises HelpError where fewer than three are
-        left, or a helper does not help.
+        Bad answers are noted and left out. HelpError where fewer than three are left, or a helper does not help.
         """
         replies = ask(self.roster, self.grid, kind, contents)
         summands: dict[str, Summand] = {}
         for site in sorted(contents):
             try:
-                summands[site] = _summand(replies.get(site), self.ways.helpers(t, of))
+                summands[site] = _summand(replies.get(site), self.routes.helpers(t, of))
             except ReplyError as error:
                 self.note(t, site, "set aside", f"what it tells ({of}): {error}")
         lengths = [len(summand.masked) for summand in summands.values()]
@@ -342,19 +325,11 @@ class SealedModels(Form):
             del summands[site]
         if len(summands) < LEAST:
             raise HelpError(f"{len(summands)} sites tell, and a sum of fewer than {LEAST} is opened by nobody")
-        summed = self.pending.settle_summands(t, of, summands)
+        summed = self._settle_summands(t, of, summands)
         values = from_words(self._open(t, 0, summed, of))
         said = {site: reply.content.metric_records for site, reply in replies.items() if site in summands}
         metrics = {site: dict(records.get(METRICS, {})) for site, records in said.items()}
         return Tally(values, tuple(summed), metrics)
-
-    def open_sum_or_note(self, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally | None:
-        """As :meth:`open_sum`; None, with an event that says why, where the sum stays closed."""
-        try:
-            return self.open_sum(t, of, kind, contents)
-        except HelpError as error:
-            self.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
-            return None
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The letters, and the transcript."""
@@ -362,11 +337,11 @@ class SealedModels(Form):
         addresses = {str(row): [letter.by, letter.t, letter.to] for row, letter in self._letters.items()}
         average = self.average and self.average.model_dump()
         arrays = join(letters=join(**letters), clear=self._clear.state()[0])
-        return arrays, {"letters": addresses, "thread": self.thread.at, "average": average}
+        return arrays, {"letters": addresses, "thread": self.transcript.at, "average": average}
 
     def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
-        self.thread = Thread({int(t): seen for t, seen in words["thread"].items()})
+        self.transcript = Transcript({int(t): seen for t, seen in words["thread"].items()})
         self.average = Average(**words["average"]) if words["average"] else None
         self._clear.restore(split(arrays, "clear"), {})
         held = parts(split(arrays, "letters"))
@@ -377,10 +352,6 @@ class SealedModels(Form):
     def size(self, row: int, content: RecordDict) -> int:
         """The bytes of a row's reply as it came."""
         return self._clear.size(row, content)
-
-    def _is_lost(self, exchange: Exchange, row: int) -> bool:
-        held, is_trained = self._letters.get(row), not exchange.signals.fresh[row]
-        return is_trained and not exchange.is_global[row] and (held is None or held.model is None)
 
     def _order(self, by: From | None = None, beside: From | None = None) -> str:
         """What an order says beside its plan, as JSON: the last average, and whose letters it holds."""
@@ -393,7 +364,7 @@ class SealedModels(Form):
             raise ReplyError("expected one masked summand")
         if record[terms.MASKED].shape != (length(self.plan, exchange.state.row(0)),):
             raise ReplyError("its summand is not of the length that the plan asks for")
-        _check_seeds(records.get(terms.SEEDS, ArrayRecord()), self.ways.helpers(exchange.leg.t))
+        _check_seeds(records.get(terms.SEEDS, ArrayRecord()), self.routes.helpers(exchange.leg.t))
 
 
 def check_letter(record: ArrayRecord, bytes_of_model: int) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from fedsmall.own_code import look_in
+from fedsmall.entry_points import look_in
 from fedsmall.sim.cli.options import DATA_ROOT, OUT, SET
 from fedsmall.sim.report.terminal import terminal
 
@@ -35,7 +35,9 @@ def audit(
 
     from fedsmall.extensions.audit.attack import audit_scenario, plans_of
     from fedsmall.extensions.audit.findings import print_audit, save, write_page
+    from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.files import check_free, free_folder
+    from fedsmall.sim.runs.folder import read_all
     from fedsmall.sim.runs.progress import watcher
 
     folder = out or (run / "audit" if run else free_folder(f"audit-{asked.name}"))
@@ -46,13 +48,6 @@ def audit(
     print_audit(console, done)
     page = write_page(done, folder)
     if run and not out:
-        page = _into_report(run)
+        runs_there = read_all(run)
+        page = write_report(run, runs_there, runs_there[0].scenario.name)
     console.print(f"\nReport: {page}")
-
-
-def _into_report(run: Path) -> Path:
-    from fedsmall.sim.report.html import write_report
-    from fedsmall.sim.runs.folder import read_all
-
-    runs = read_all(run)
-    return write_report(run, runs, runs[0].scenario.name)

@@ -61,12 +61,9 @@ class World:
 
     def under(self, plan: Plan) -> "World":
         """The same world for another method over the same data. PlanError where these sites cannot run it."""
-        check_run(plan, self._federation(plan))
+        everyone = self.samples(np.ones(int(self.sizes.sum()), dtype=bool))
+        check_run(plan, Federation(self.task, self.names, tuple(everyone), self.fixed[0]))
         return replace(self, plan=plan)
-
-    def _federation(self, plan: Plan) -> Federation:
-        everyone = np.ones(int(self.sizes.sum()), dtype=bool)
-        return Federation(self.task, self.names, tuple(self.samples(everyone)), self.fixed[0])
 
     def coins(self, run: int) -> np.ndarray:
         """Who is in the data of a run, (candidates,) of bool."""
@@ -101,10 +98,7 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
 
 
 def split(available: int, trained: int) -> tuple[int, int]:
-    """How many of a site's samples are fixed, at least one, and how many candidates: ``trained`` on average.
-
-    Where there are none to spare, half are candidates, and the site trains on fewer.
-    """
+    """How many of a site's samples are fixed, one at least, and how many candidates: ``trained`` on average."""
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
     if spare <= 0:
         toss = min(available // 2, MOST_CANDIDATES)
@@ -162,9 +156,8 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
         if stack is None:
             stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
-        leg = Leg(
-            places, contact.t, contact.rounds, before is None or before.travels, contact.action is Action.AGGREGATE
-        )
+        travelled, ends = before is None or before.travels, contact.action is Action.AGGREGATE
+        leg = Leg(places, contact.t, contact.rounds, travelled, ends)
         common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
         trained = trainer.walk(stack, [leg], Signals(common, _rules(combiners, len(at)), memory))
@@ -184,8 +177,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
 
 
 def _for_so_many(plan: Plan, runs: int) -> Plan:
-    tree = plan.method.tree
-    if tree is None:
+    if (tree := plan.method.tree) is None:
         return plan
     keys = [key for key in ("fanout", "depth", "drop") if isinstance(getattr(tree, key), tuple)]
     trees = tree.model_copy(update={key: getattr(tree, key) * runs for key in keys})
@@ -193,13 +185,11 @@ def _for_so_many(plan: Plan, runs: int) -> Plan:
 
 
 def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
-    is_independent = plan.initial_models == "independent"
-    starts = [
-        initial_model(plan, world.task, world.names[site] if is_independent else None)
-        for site in (at if is_independent else at[:1])
-    ]
-    stack = trainer.stack([Traveller(model) for model in starts])
-    return stack.rows(np.tile(np.arange(len(at)) if is_independent else np.zeros(len(at), dtype=np.int64), runs))
+    if plan.initial_models != "independent":
+        rows = np.zeros(runs * len(at), dtype=np.int64)
+        return trainer.stack([Traveller(initial_model(plan, world.task))]).rows(rows)
+    starts = [Traveller(initial_model(plan, world.task, world.names[site])) for site in at]
+    return trainer.stack(starts).rows(np.tile(np.arange(len(at)), runs))
 
 
 def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:

@@ -95,13 +95,10 @@ def _clouds(rows: np.ndarray, members: np.ndarray, is_seen: np.ndarray) -> _Clou
     noise = 1 / np.maximum(with_it, 1) + 1 / np.maximum(without, 1) + 0 * scale
     shift = _shrink(np.where(both, (mean_in - mean_out) / scale, 0.0), noise, both)
     middle = np.where(both, (mean_in + mean_out) / 2, rows.mean(0))
-    return _Clouds(middle, scale, np.where(is_seen, shift, 0.0), _correlation(rest / scale, is_seen))
-
-
-def _correlation(rest: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
-    flat = rest.reshape(-1, rest.shape[-1])
+    flat = (rest / scale).reshape(-1, rest.shape[-1])
     pairs = is_seen.T.astype(np.float64) @ is_seen * max(len(rest) - 2, 1)
-    return np.asarray(flat.T @ flat / np.maximum(pairs, 1.0))
+    correlation = np.asarray(flat.T @ flat / np.maximum(pairs, 1.0))
+    return _Clouds(middle, scale, np.where(is_seen, shift, 0.0), correlation)
 
 
 def _shrink(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from fedsmall.data.federation import Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 
-HISTOGRAM_WORDS = ("edges", "sums")  # of a forest that is grown from sums over sites: its bins, what sites count
 Trees = tuple[Tensor, Tensor, Tensor]  # feature, cut and weight, each (trees, nodes)
 NAME = "forest"  # the model's
 EDGES, SUMS = "edges", "sums"  # of a forest that is grown from sums over sites: its bins, and what sites count
@@ -53,10 +52,7 @@ def learning_rate(plan: Plan) -> float:
 
 
 def forest(task: Task, *, rounds: int, sites: int = 1, depth: int = 3, bins: int = 0) -> nn.Module:
-    """An empty forest with room for the trees of so many ``rounds``, of each of ``sites`` sites, a tree an output.
-
-    With ``bins`` it also has the histograms that sites fill, and the agreed edges of these bins.
-    """
+    """An empty forest for the trees of ``rounds`` of each of ``sites``; with ``bins`` for histograms and edges too."""
     return Forest(task, rounds * sites, depth, bins)
 
 

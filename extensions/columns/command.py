@@ -11,22 +11,19 @@ from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.page import print_done, site_part, write_page
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
 from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, prepare_prediction, write_run
-from fedsmall.extensions.columns.simulation import METHODS, as_toml, execute, world_of, write_parts
+from fedsmall.extensions.columns.simulation import METHODS, execute, world_of, write_parts
 from fedsmall.extensions.columns.simulation import load_columns as load
 from fedsmall.extensions.columns.simulation import predict as predict_rows
 from fedsmall.randomness import rng_for
 from fedsmall.sim.cli.deploy import follow
-from fedsmall.sim.cli.options import OUT, SET, check_unwritten, say
+from fedsmall.sim.cli.options import OUT, SET, check_unwritten, command_group, say
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium import server as consortium_server
 from fedsmall.sim.report.terminal import terminal
 from fedsmall.sim.runs.files import as_csv, check_free, csv_text, free_folder, write, write_json
+from fedsmall.sim.runs.scenario import as_toml
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Boosted trees over columns that several parties hold of the same patients.",
-)
+app = command_group("Boosted trees over columns that several parties hold of the same patients.")
 console = terminal()
 
 __all__ = ["METHODS", "app", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
@@ -108,7 +105,11 @@ def predict(
     if (folder / COLUMN_SHEET).exists():
         if tables or out or method or seed is not None:
             raise PlanError("tables of a run over real sites lie there, and so do predictions; give the folder alone")
-        return _ask_sites(folder.resolve(), name)
+        home = folder.resolve()
+        consortium_server.check_up(home.parents[1])
+        run = prepare_prediction(home, name).name
+        runs.launch(home.parents[1], run, say)
+        return follow(home.parents[1], run, detach=False)
     check_unwritten(out)
     if not (folder / "scenario.toml").exists():
         raise PlanError(f"{folder} is no folder of a run over split columns")
@@ -124,10 +125,3 @@ def predict(
     else:
         write(out, text.encode())
         console.print(f"{len(rows)} patients: {out}", markup=False)
-
-
-def _ask_sites(home: Path, name: str | None) -> None:
-    folder = home.parents[1]
-    consortium_server.check_up(folder)
-    run = prepare_prediction(home, name).name
-    follow(folder, run, runs.launch(folder, run, say), detach=False)

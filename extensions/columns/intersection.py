@@ -73,8 +73,7 @@ class Blinding:
 
     def rows(self, places: np.ndarray) -> np.ndarray:
         """Which rows of the party's table stand at ``places`` of what :meth:`points` said."""
-        rows: np.ndarray = np.array(self.order, np.int64)[places]
-        return rows
+        return np.asarray(np.array(self.order, np.int64)[places])
 
     def _multiply(self, point: bytes) -> bytes:
         try:

@@ -102,10 +102,7 @@ class ForestOf(Frozen):
 
 
 class ColumnPlan(Frozen):
-    """What is learnt at real sites: of the ``parties`` the first has the labels; ``test`` is what it judges on.
-
-    Where ``sealed``, parties write letters. With ``of`` the forest of that run is asked about new patients instead.
-    """
+    """What is learnt at real sites, of which the first has the labels; or ``of`` whose run a forest is asked."""
 
     parties: Annotated[tuple[str, ...], Field(min_length=2)]
     reading: Reading

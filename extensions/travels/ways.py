@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.validation import among
-from fedsmall.sim.report.chain import site_names
+from fedsmall.sim.report.figures import site_names
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
@@ -121,10 +121,7 @@ def samples_of(plan_run: PlanRun) -> dict[str, int]:
 
 
 def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -> Travels | None:
-    """The way of the models of one plan's run over the sites of these ``names``; None where none went anywhere.
-
-    None too for more than :data:`MOST` sites. ``samples`` are those on which each site trains; empty where not known.
-    """
+    """The way of the models of one plan's run over sites of these ``names``; None where none went, or for too many."""
     plan, sites = among(plan_run.plan, len(names)), len(names)
     apart = plan.method.regions is not None and plan.method.regions.are_apart(sites)
     if apart or not 2 <= sites <= MOST:
@@ -167,10 +164,6 @@ def _stops(
         left = learnt.seen.copy()  # (models, sites)
         if contact.action is Action.AGGREGATE:
             learnt.average(refused="server" in befell)
-        shares, sites, met = (
-            (before, left @ share, learnt.seen @ share),
-            left.sum(axis=1).mean(),
-            (left @ counts).mean(),
-        )
-        stops.append(Stop(contact.t, contact.action, at, *shares, float(sites), float(met)))
+        means = float(left.sum(axis=1).mean()), float((left @ counts).mean())
+        stops.append(Stop(contact.t, contact.action, at, before, left @ share, learnt.seen @ share, *means))
     return stops

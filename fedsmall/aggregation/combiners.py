@@ -17,7 +17,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.replicas.tree import ReplicaTree, fold_sent
+from fedsmall.replicas.tree import fold_sent, tree_at
 from fedsmall.wire import Arrays, stack_of_one
 
 
@@ -202,20 +202,17 @@ def check_enough(sites: int, t: int) -> None:
 
 def combiner_for(plan: Plan) -> Combiner:
     """The combiner of a plan's method, seeded with the plan's seed. Raises PlanError for a setting it does not have."""
-    if (extension := plan.method.extension) is not None:
-        return extension.combiner_for(plan)  # type: ignore[no-any-return]
-    return Summed(plan, _of_models(plan)) if plan.privacy.secure else _of_models(plan)
-
-
-def _of_models(plan: Plan) -> Combiner:
     method = plan.method
+    if (extension := method.extension) is not None:
+        return extension.combiner_for(plan)  # type: ignore[no-any-return]
     combiner: Combiner = Aggregate(method.aggregator, method.aggregator_options, plan.seed)
     if method.tree is not None and method.tree.fold_at == "server":
         combiner = FoldTrees(method.tree, combiner)
-    if method.server == "none":
-        return combiner
-    shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
-    return ServerStep(method.server, combiner, {**shared.get(method.server, {}), **method.server_options}, plan.seed)
+    if method.server != "none":
+        shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
+        options = {**shared.get(method.server, {}), **method.server_options}
+        combiner = ServerStep(method.server, combiner, options, plan.seed)
+    return Summed(plan, combiner) if plan.privacy.secure else combiner
 
 
 def _check_controls(common: Arrays, updates: Updates) -> None:
@@ -229,14 +226,12 @@ def _check_controls(common: Arrays, updates: Updates) -> None:
 
 
 def _check_replicas(tree: Tree, updates: Updates) -> None:
-    fanout, depth = tree.fanout, tree.depth
-    assert isinstance(fanout, int)  # Tree has seen to it
-    assert isinstance(depth, int)
-    for node in ReplicaTree(fanout, depth).nodes[1:]:
+    nodes = tree_at(tree, 0, 1).nodes
+    for node in nodes[1:]:
         for name, array in updates.stack.items():
             sent = updates.rule.get(f"{node}/{name}")
             if sent is None or sent.shape != array.shape:
                 raise ReplyError(
-                    f"The server is to fold trees of {len(ReplicaTree(fanout, depth))} models, and array {name!r} of "
+                    f"The server is to fold trees of {len(nodes)} models, and array {name!r} of "
                     f"replica {node} did not come with every anchor."
                 )

@@ -156,14 +156,8 @@ SERVERS: dict[str, ServerRow] = {
     "none": ServerRow(plain),
     "momentum": ServerRow(momentum, {"lr": 1.0, "beta": 0.9}),
     "adagrad": ServerRow(_adaptive(SECOND["adagrad"]), {"lr": 0.1, "tau": 1e-3}),
-    "adam": ServerRow(
-        _adaptive(SECOND["adam"], corrected=True),
-        {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
-    ),
-    "yogi": ServerRow(
-        _adaptive(SECOND["yogi"]),
-        {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
-    ),
+    "adam": ServerRow(_adaptive(SECOND["adam"], corrected=True), {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+    "yogi": ServerRow(_adaptive(SECOND["yogi"]), {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
     "fednova": ServerRow(fednova, {"momentum": 0.0}, half_of="FedNova"),
     "scaffold": ServerRow(scaffold, {"lr": 1.0}, lambda memory: memory, "SCAFFOLD"),
     "feddyn": ServerRow(feddyn, {"alpha": 0.01}, half_of="FedDyn"),

@@ -10,7 +10,9 @@ import numpy as np
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
 from fedsmall.algorithm.gate import halves, refusal, size
-from fedsmall.plan import Method
+from fedsmall.codec.parcels import Parcel, parcel
+from fedsmall.codec.top import Known, add_residual
+from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means
 from fedsmall.travel.journey import Event, event, route_of
 from fedsmall.wire import Arrays, join, parts
@@ -153,6 +155,54 @@ class Commons:
 
     def _others(self) -> Iterator[tuple[int, Combiner]]:
         return enumerate(self._combiners[1:], start=1)
+
+
+class Outbox:
+    """The groups' global models as they are sent, each packed once, for all sites; ``known`` is who has which."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._of: list[Arrays | None] = []
+        self._made: list[int] = []  # after which round each was made
+        self.sent: list[Parcel] = []
+        self.known = Known()
+
+    def take(self, models: Sequence[Arrays], t: int) -> list[Arrays]:
+        """The models as sites read them that were made after round ``t``, 0 for the first; in full, themselves."""
+        for group, model in enumerate(models):
+            if group >= len(self._of) or self._of[group] is not model:
+                self.sent[group : group + 1] = [self._pack(model, t, group)]
+                self._made[group : group + 1] = [t]
+        self._of = list(models)
+        return [packed.read for packed in self.sent]
+
+    def add_residual(self, models: Arrays, group: int) -> Arrays:
+        """Models {name: (models, ...)} that came of a group's global model, with what sites were not told of it."""
+        common = self._of[group]
+        if self._plan.method.top_share is None or common is None:
+            return models
+        return add_residual(models, common, self.sent[group].read)
+
+    def state(self, models: Sequence[Arrays]) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to send the same again after a restart, where these are the groups' models now."""
+        known = self.known
+        same = [packed is model for packed, model in zip(self._of, models, strict=True)]
+        numbers = {"made": self._made, "same": same, "has": known.has, "taken": known.taken, "contacts": known.contacts}
+        return join(**{str(t): model for t, model in known.models.items()}), numbers
+
+    def restore(self, models: Sequence[Arrays], arrays: Arrays, numbers: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        of = {int(t): model for t, model in parts(arrays).items()}
+        self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
+        self._made = list(numbers["made"])
+        self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
+        restored = of and [Parcel(of[max(of)], of[max(of)], max(of))]
+        pairs = zip(models, self._made, strict=True)
+        self.sent = restored or [self._pack(model, t, group) for group, (model, t) in enumerate(pairs)]
+
+    def _pack(self, model: Arrays, t: int, group: int) -> Parcel:
+        compressed = self._plan.method.is_compressed
+        return parcel(self._plan, model, t, group, self.known) if compressed else Parcel({}, model, t)
 
 
 def combine_soundly(

@@ -9,7 +9,7 @@ from fedsmall.codec.codes import difference
 from fedsmall.codec.parcels import pack_stack
 from fedsmall.codec.top import Known, cut
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_rng, privatise
+from fedsmall.privacy.site_level import noise_for_contact, privatise
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state
 from fedsmall.wire import CARRIED, MODEL, Arrays
 
@@ -70,11 +70,8 @@ def make_small(plan: Plan, stack: Stack, names: Sequence[str], t: int) -> None:
         _put(tensors, pack_stack(plan, part, Rows(tensors).arrays(), names, t)[0])
 
 
-def bytes_on_the_way(plan: Plan, stack: Stack) -> tuple[int, int]:
-    """The bytes of a travelling model, and of what goes beside it; 0 where sizes differ (:class:`Door`)."""
-    if not plan.method.is_compressed:
-        beside = leaving_state(plan.recipe, stack.optimizer)
-        return Rows(stack.state).bytes_per_row, Rows(beside).bytes_per_row
+def packed_bytes(plan: Plan, stack: Stack) -> tuple[int, int]:
+    """The bytes of a compressed model on its way (0 where sizes differ), and of what goes beside it."""
     sizes = {part: pack_stack(plan, part, Rows(some).arrays([0]), [""], 0)[1] for part, some in _parts(plan, stack)}
     return sizes[MODEL] if plan.method.top_share is None else 0, sizes.get(CARRIED, 0)
 
@@ -96,5 +93,5 @@ def _put(tensors: Tensors, arrays: Arrays) -> None:
 def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
     """Clip and noise, or blur, in place, what leaves the named sites; ``received`` are the models as they came."""
     if plan.privacy.at_contacts:
-        rngs = [noise_rng(plan.seed, name, t) for name in names]
+        rngs = [noise_for_contact(plan.seed, name, t) for name in names]
         _put(stack.state, privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), plan.privacy, rngs))

@@ -22,7 +22,6 @@ import torch
 from fedsmall.aggregation.combiners import Updates
 from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.algorithm.commons import combine_soundly
-from fedsmall.algorithm.departing import bytes_on_the_way
 from fedsmall.algorithm.travellers import Topology, Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -193,8 +192,7 @@ class DynamicAverages(Topology):
 
     def _bytes_of(self, taken: int) -> int:
         """The bytes of the models of this contact, and of those that came for its average; 0 for remote sites."""
-        remote = self.travellers.trainer.is_remote
-        return 0 if remote else (self._to_send + taken) * bytes_on_the_way(self.plan, self.travellers.stack)[0]
+        return 0 if self.travellers.trainer.is_remote else (self._to_send + taken) * self.travellers.sizes_of_one[0]
 
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
         gate = self.travellers.gate

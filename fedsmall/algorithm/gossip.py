@@ -241,7 +241,7 @@ class Peers(Topology):
         (contact,) = stretch
         travellers, places = self.travellers, self._set_out(contact)
         rows = places.training()  # in a piece of a contact those that trained in the one before: nothing has moved
-        moment = travellers.walk_some(rows, places.at, contact, travellers.commons.order_rule())
+        moment = travellers.walk_some(rows, places.at, contact)
         if contact.action is Action.PERMUTE:
             places.send_on(rows, contact.t)
             for _ in range(self.topology.tries):

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates
-from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
-from fedsmall.algorithm.departing import Door, bytes_on_the_way, make_small
+from fedsmall.algorithm.commons import Commons, Outbox, sizes_of, sound_means
+from fedsmall.algorithm.departing import Door, make_small, packed_bytes
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
-from fedsmall.codec.parcels import Outbox
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
@@ -28,7 +27,6 @@ from fedsmall.travel.journey import (
     groups_of,
     meet,
     move_on,
-    nobody,
     regions_of,
     route_at,
     route_within,
@@ -90,7 +88,7 @@ class Travellers:
             self.stack = self.stack.rows(self.group)
         elif method.is_compressed:
             make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
-        self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
+        self._measure()
         self.common = np.full(rows, not independent)  # the last common model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
         self._here = np.zeros(rows, dtype=bool)  # trained at the last contact, too
@@ -99,7 +97,13 @@ class Travellers:
         self._carries = np.zeros(rows, dtype=bool)  # optimizer state goes along
         self._rule: Arrays = {}
 
-    def walk(self, stretch: Sequence[Contact], order_rule: Arrays) -> Moment | None:
+    def _measure(self) -> None:
+        """Note the bytes of a model on its way, and of what goes beside it."""
+        beside = Rows(leaving_state(self.plan.recipe, self.stack.optimizer))
+        plain = Rows(self.stack.state).bytes_per_row, beside.bytes_per_row
+        self.sizes_of_one = packed_bytes(self.plan, self.stack) if self.plan.method.is_compressed else plain
+
+    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
         """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
@@ -112,7 +116,7 @@ class Travellers:
             legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
             before = contact
         received = self._remember_sent()
-        trained = self._train(legs, received, order_rule)
+        trained = self._train(legs, received)
         good, grown = self._check_norms(received)
         good[list(trained.lost)] = False
         if not good.all() or grown.any():
@@ -126,12 +130,12 @@ class Travellers:
         if grown.any():
             reasons |= self._too_large(received(), np.flatnonzero(good))
         good[list(reasons)] = False
-        sent = self._bytes(stretch, order_rule, trained, at, good)
+        sent = self._bytes(stretch, trained, at, good)
         if self._outbox.known.models:
             names = [self.names[site] for site in at]
             orders = dict(zip(names, self.common.tolist(), strict=True))
             self._outbox.known.answered(contact.t, orders, [names[row] for row in np.flatnonzero(good)])
-        between = crossed * sum(self._sizes_of_one)
+        between = crossed * sum(self.sizes_of_one)
         self.at, self._before, self._memory = at, contact, trained.memory
         faults = sorted((self.names[at[row]], fault) for row, fault in lost.items())
         events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in faults]
@@ -154,8 +158,8 @@ class Travellers:
         updates = sum(contact.rounds for contact in stretch) * ordered
         return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
 
-    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack], order_rule: Arrays) -> Trained:
-        signals = Signals(self.common, order_rule, self._memory, losses=False)
+    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack]) -> Trained:
+        signals = Signals(self.common, self.commons.order_rule(), self._memory, losses=False)
         if self.trainer.is_remote:
             outbox, fresh = self._outbox, ~self.trained
             group, carries = self.group, self._carries
@@ -172,16 +176,16 @@ class Travellers:
         fetched, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
         return Rows(self.stack.state).arrays(fetched.tolist())
 
-    def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact, order_rule: Arrays) -> Moment:
+    def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact) -> Moment:
         """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
         if not len(rows):
             self._before = contact
-            return nobody(contact, self._memory)
+            return Moment(contact, None, (), dict, 0, 0, [], self._memory)
         part = copy(self)
         for name in OF_EACH:
             setattr(part, name, (at if name == "at" else getattr(self, name))[rows])
         part.stack, part._sizes = self.stack.rows(rows), []
-        moment = part.walk([contact], order_rule)
+        moment = part.walk([contact])
         assert moment is not None  # of one contact
         self.at = np.array(at)
         for name in OF_EACH:
@@ -272,7 +276,7 @@ class Travellers:
         models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
         tensors = {name: models[name] for name in names}
         self.stack = self.trainer.stack_of(tensors_of(tensors), tensors_of(kept.get("beside", {})))
-        self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
+        self._measure()
         self._before, self._rule = before, kept.get("rule", {})
         if numbers["refused"] is not None:
             self.refused = set(numbers["refused"])
@@ -423,17 +427,15 @@ class Travellers:
     def _largest(self) -> Arrays:
         return self.commons.models[self.commons.largest()]
 
-    def _bytes(
-        self, stretch: Sequence[Contact], order_rule: Arrays, trained: Trained, at: np.ndarray, good: np.ndarray
-    ) -> int:
+    def _bytes(self, stretch: Sequence[Contact], trained: Trained, at: np.ndarray, good: np.ndarray) -> int:
         if not self._federated or self.plan.method.topology is not None:
             return 0
         if trained.messages is not None:
             return trained.messages.orders + int(trained.messages.replies[good].sum())
         if self.plan.method.is_dynamic:
             return 0  # known when it is decided who takes part
-        order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
-        model, moments = self._sizes_of_one
+        model, moments = self.sizes_of_one
+        order = model + sum(array.nbytes for array in self.commons.order_rule().values())
         total, before = sum(int(array[good].nbytes) for array in trained.rule.values()), self._before
         for contact in stretch:
             if before is None or before.travels:  # models have travelled, and come in orders
@@ -460,7 +462,7 @@ class Topology(ABC):
 
     def walk(self, stretch: Sequence[Contact]) -> Moment | None:
         """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
-        return self.travellers.walk(stretch, self.travellers.commons.order_rule())
+        return self.travellers.walk(stretch)
 
     @abstractmethod
     def average(self, moment: Moment) -> Iterator[Moment]:
@@ -523,7 +525,9 @@ class Region(Topology):
         if meet(self._whole, moment.contact):
             model = commons.models[0]
             united = self._united(t, model, weight)
-            _check_like(model, united)
+            layouts = [{name: (a.shape, a.dtype) for name, a in part.items()} for part in (model, united)]
+            if layouts[0] != layouts[1]:
+                raise PlanError("the united model has other arrays than this region's")
             commons.go_on_with({name: united[name][None] for name in model})
         yield from become_global(travellers, moment, events)
 
@@ -533,12 +537,6 @@ class Region(Topology):
         names = self.travellers.names
         to = route_within(self._whole, names, before.t)
         return np.array([names.index(to[names[site]]) for site in at])
-
-
-def _check_like(below: Arrays, above: Arrays) -> None:
-    layouts = [{name: (array.shape, array.dtype) for name, array in model.items()} for model in (below, above)]
-    if layouts[0] != layouts[1]:
-        raise PlanError("the united model has other arrays than this region's")
 
 
 def become_global(

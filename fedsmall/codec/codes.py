@@ -74,7 +74,9 @@ def decode(sent: Arrays, wire: str, like: Like, dtype: str) -> Arrays:
     for name, scale in zip(coded, scales.T, strict=True):
         shaped = _of(name, like)
         shape = (len(scale), *(() if shaped is None else shaped.shape))
-        numbers = _numbers(name, sent[name], wire, shape).astype(dtype)
+        if sent[name].dtype != DTYPES[wire] or sent[name].shape != shape:
+            raise CodecError(f"array {name[:80]!r}: expected {wire} codes of {shape[1:]}")
+        numbers = sent[name].reshape(len(scale), -1).astype(dtype)
         with np.errstate(invalid="ignore", over="ignore"):
             scaled = numbers * scale[:, None].astype(dtype)
             read[name] = (np.square(scaled) if _is_square(name) else scaled).reshape(shape)
@@ -88,12 +90,6 @@ def _of(name: str, like: Like) -> np.ndarray | None:
 def is_coded(name: str, array: np.ndarray | None) -> bool:
     """Whether an array goes in codes, or as differences: floats, no buffers, no numbers by themselves."""
     return array is not None and array.dtype.kind == "f" and array.ndim > 0 and not is_buffer(name)
-
-
-def _numbers(name: str, codes: np.ndarray, wire: str, shape: tuple[int, ...]) -> np.ndarray:
-    if codes.dtype != DTYPES[wire] or codes.shape != shape:
-        raise CodecError(f"array {name[:80]!r}: expected {wire} codes of {shape[1:]}")
-    return codes.reshape(shape[0], -1)
 
 
 def _scale(part: np.ndarray, most: int) -> np.ndarray:

@@ -88,8 +88,7 @@ def is_place(where: object) -> bool:
     return (type(where) is int and where >= 0) or (type(where) is float and 0 <= where <= 1)
 
 
-def index_of(where: Place, count: int) -> int:
-    """The number of the place among ``count``; it may be beyond them where it was said as a number."""
+def _index_of(where: Place, count: int) -> int:
     return where if isinstance(where, int) else round(where * (count - 1))
 
 
@@ -130,7 +129,7 @@ def _read_by_ending(
     if cut is not None:
         raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
     if name.endswith(DICOM):
-        return read_dicom(path, colour, window, frames)
+        return _read_dicom(path, colour, window, frames)
     return [_read_plain_image(path, colour)]
 
 
@@ -163,7 +162,7 @@ def window_ends(centre: float, width: float) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) -> list[Picture]:
+def _read_dicom(path: Path, colour: bool, window: Window, frames: Frames) -> list[Picture]:
     """The images in a file; DataError where there is none, or writing about the patient is burnt into it."""
     try:
         from pydicom import dcmread
@@ -193,8 +192,7 @@ def _frame_places(count: int, frames: Frames) -> list[int]:
         raise DataError(f'it holds {count} frames; say which: frames = "middle", "each", or a number counted from 0')
     if frames is None or frames == EACH:
         return list(range(count))
-    place = index_of(0.5 if isinstance(frames, str) else frames, count)
-    if place >= count:
+    if (place := _index_of(0.5 if isinstance(frames, str) else frames, count)) >= count:
         raise DataError(f"it has {count} frame{'s' * (count > 1)}, counted from 0, and so no {place}")
     return [place]
 
@@ -292,8 +290,7 @@ def _read_slice(path: Path, cut: str | None) -> np.ndarray:
         raise DataError('it is a volume; say which slice, slice = "axial:middle", or take all of it: volume = true')
     volume, (plane, where) = _volume(path), plane_and_place(cut)
     count = volume.shape[PLANES[plane]]
-    place = index_of(where, count)
-    if place >= count:
+    if (place := _index_of(where, count)) >= count:
         raise DataError(f"it has {count} {plane} slices, counted from 0, and so no {place}")
     return _finite(np.rot90(np.take(volume, place, axis=PLANES[plane])), "slice")
 

@@ -16,7 +16,7 @@ LABELS = ("binary_cross_entropy",)
 LEAST_LABELS = 2  # one is two classes
 LEAST_GRADES = 3  # of two, the order says nothing
 ORDINAL = "ordinal"  # the loss of classes that have an order, from the lowest to the highest
-DEFAULT_LOSS = {"amount": "mse", "survival": "hazard", "findings": "binary_cross_entropy"}  # by the kind of the outcome
+DEFAULT_LOSS = {"amount": "mse", "survival": "hazard", "findings": "binary_cross_entropy", "grades": ORDINAL}
 HUBER = 1.0  # where "huber" turns from squares to distances, in standard deviations of the target (Huber 1964)
 
 

@@ -102,11 +102,8 @@ class Columns(Frozen):
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name for each number of a sample."""
-        names: list[str] = []
-        for column in self.columns:
-            values = self.categories.get(column)
-            names += [column] if values is None else [f"{column}={value}" for value in values]
-        return tuple(names)
+        made = {column: [f"{column}={value}" for value in values] for column, values in self.categories.items()}
+        return tuple(name for column in self.columns for name in made.get(column, [column]))
 
     def numbers(self, frame: "DataFrame") -> np.ndarray:
         """The rows of a table, (rows, features) in float64, NaN where a value is missing; other columns are left alone.
@@ -198,7 +195,7 @@ class Pixels(Frozen):
         shapes = sorted({values.shape[:sides] for _, values in held})
         if self.size is not None and shapes != [self.size]:
             name, odd = next((name, values.shape[:sides]) for name, values in held if values.shape[:sides] != self.size)
-            raise DataError(f"the {what} is {times(odd)}, and the model takes {times(self.size)}", file=name)
+            raise DataError(f"the {what} is {_times(odd)}, and the model takes {_times(self.size)}", file=name)
         if len(shapes) > 1:
             raise DataError(
                 f"the {what}s have {len(shapes)} sizes, from {shapes[0]} to {shapes[-1]}; give one: size = {example}"
@@ -225,8 +222,7 @@ def _scale_bytes(x: np.ndarray) -> np.ndarray:
     return np.asarray((x / np.float32(255) - np.float32(0.5)) / np.float32(0.5))
 
 
-def times(sides: Sequence[int]) -> str:
-    """The lengths of sides in words: "16 x 32 x 32"."""
+def _times(sides: Sequence[int]) -> str:
     return " x ".join(map(str, sides))
 
 

@@ -5,26 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsmall.data import splits
 from fedsmall.data.federation import Samples, Task, task_at
 from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, agree, patients_with
 from fedsmall.data.preparation import sums as sums_of
 from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
-from fedsmall.data.splits import (
-    Shares,
-    coarse,
-    drop_kin_of,
-    fold_pool,
-    fold_split,
-    hold_out,
-    keep_back,
-    kin_of,
-    partition,
-    partition_of_patients,
-    read_spec,
-    stratified_folds,
-    twins,
-)
 from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 
@@ -154,12 +141,15 @@ def with_weights(plan: Plan, weights: Sequence[float]) -> Plan:
 
 def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tuple[list[RawSite], Part, Extra]:
     """The sites in the order of their names, the common test set, and further test sets."""
-    is_natural = read_spec(plan.partition)[0] == "natural"
+    is_natural = splits.read_spec(plan.partition)[0] == "natural"
     if not pool.natural or (plan.sites is not None and not is_natural):
-        return _deal_pool(plan, task, pool)
+        sites, test, extra = _deal_pool(plan, task, pool)
+        remaining = _taking_part(plan, [site.name for site in sites])
+        return [site for site in sites if site.name in remaining], test, extra
     if plan.sites not in (None, len(pool.train)):
         raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
-    sites = [natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
+    remaining = _taking_part(plan, sorted(pool.train))
+    sites = [natural_site(plan, task, pool, name, name, common is None) for name in remaining]
     held = [site.held_out for site in sites if site.held_out is not None]
     if common is None:
         alike = len({part.y.shape[1:] for part in held}) <= 1
@@ -167,6 +157,15 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
     if not len(common) and not any(map(len, held)):
         raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
     return sites, common, {}
+
+
+def _taking_part(plan: Plan, names: list[str]) -> list[str]:
+    for name in plan.without:
+        if name not in names:
+            raise PlanError(f"without = {name!r}: there is no such site. {nearest(name, names)}")
+    if len(plan.without) == len(names):
+        raise PlanError("without names every site; one must be left")
+    return [name for name in names if name not in plan.without]
 
 
 def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:
@@ -177,8 +176,8 @@ def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: 
     if type(plan.test) is int and hold:
         raise PlanError(f"test = {plan.test} counts samples of all; sites of their own hold out a share: test = 0.2")
     if hold and (held is None or isinstance(plan.test, float)):
-        kept, out = _split(part, plan, name)
-        part, held = part[kept], part[out]
+        out = _held_out_rows(part, plan, name)
+        part, held = part[np.setdiff1d(np.arange(len(part)), out)], part[out]
     if (n := plan.samples_per_site) is not None:
         if n > len(part):
             raise PlanError(f"samples_per_site = {n} and site {name!r} has {len(part)} to train on")
@@ -190,17 +189,17 @@ def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: 
 def _keep_back(plan: Plan, raw: RawSite) -> RawSite:
     if not plan.kept_back:
         return raw
-    out = keep_back(raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), kin_of(raw.train))
+    rng = rng_for(plan.seed, "kept back", raw.name)
+    out = splits.keep_back(raw.train.y, plan.kept_back, rng, splits.kin_of(raw.train))
     rest = np.setdiff1d(np.arange(len(raw.train)), out)
     return replace(raw, train=raw.train[rest], kept_back=raw.train[out])
 
 
-def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:
-    if plan.folds is None:
-        share = plan.test if isinstance(plan.test, float) else HELD_OUT
-        return hold_out(part.y, share, rng_for(plan.seed, "held-out", name), kin_of(part))
-    out = stratified_folds(part.y, plan.folds, plan.seed, kin_of(part))[_fold(plan)]
-    return np.setdiff1d(np.arange(len(part)), out), out
+def _held_out_rows(part: Part, plan: Plan, name: str) -> np.ndarray:
+    if plan.folds is not None:
+        return splits.stratified_folds(part.y, plan.folds, plan.seed, splits.kin_of(part))[_fold(plan)]
+    share = plan.test if isinstance(plan.test, float) else HELD_OUT
+    return splits.hold_out(part.y, share, rng_for(plan.seed, "held-out", name), splits.kin_of(part))[1]
 
 
 def _fold(plan: Plan) -> int:
@@ -223,23 +222,23 @@ def _deal_pool(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part,
     return [_keep_back(plan, site) for site in sites], test, extra
 
 
-def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Shares, Part, Extra]:
-    kept, test, kin = np.arange(len(train)), official, kin_of(train)
+def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[splits.Shares, Part, Extra]:
+    kept, test, kin = np.arange(len(train)), official, splits.kin_of(train)
     if test is None or plan.test not in (None, "official"):
-        kept, held = hold_out(train.y, _test_size(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
+        kept, held = splits.hold_out(train.y, _test_size(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
         if not len(held):
             share = plan.test or HELD_OUT
             raise PlanError(f"test = {share} of {len(train)} samples holds none of them out; ask for more")
         test = train[held]
     shares = _share_out(plan, train, kept, rng_for(plan.seed, "partition"))
     taken = np.concatenate(shares)
-    return shares, test, {UNUSED: train[drop_kin_of(np.setdiff1d(kept, taken), taken, kin)]}
+    return shares, test, {UNUSED: train[splits.drop_kin_of(np.setdiff1d(kept, taken), taken, kin)]}
 
 
-def _share_out(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> Shares:
+def _share_out(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> splits.Shares:
     asked, part = (plan.partition, plan.sites, plan.samples_per_site, rng), train[rows]
     whose = part.patients
-    shares = partition(part.y, *asked) if whose is None else partition_of_patients(part.y, whose, *asked)
+    shares = splits.partition(part.y, *asked) if whose is None else splits.partition_of_patients(part.y, whose, *asked)
     return [rows[share] for share in shares]
 
 
@@ -255,21 +254,23 @@ def _test_size(plan: Plan, available: int) -> int | float:
     return size
 
 
-def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
+def _by_folds(plan: Plan, train: Part) -> tuple[splits.Shares, Part, Extra]:
     if plan.sites is None or plan.folds is None:
         raise PlanError("folds need a number of sites, as in sites = 3")
-    n, everything, kin = plan.samples_per_site, np.arange(len(train)), kin_of(train)
+    n, everything, kin = plan.samples_per_site, np.arange(len(train)), splits.kin_of(train)
     whole = n is None or train.patients is not None  # else a site would hold part of a patient
-    pool = everything if whole else fold_pool(train.y, plan.folds, plan.sites, n or 1, plan.seed, kin)
-    parts, held = fold_split(train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed, kin if whole else None)
+    pool = everything if whole else splits.fold_pool(train.y, plan.folds, plan.sites, n or 1, plan.seed, kin)
+    parts, held = splits.fold_split(
+        train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed, kin if whole else None
+    )
     test, shares = pool[held], [pool[share][:n] for share in parts]
     if min(map(len, shares)) < (n or 1):
         raise PlanError(f"a site of whole patients has {min(map(len, shares))} samples of {n}; ask for fewer a site")
     if plan.partition != "iid":  # skewed sites need more to choose from than the folds' own samples
-        rest = drop_kin_of(np.setdiff1d(everything, test), test, kin)
+        rest = splits.drop_kin_of(np.setdiff1d(everything, test), test, kin)
         shares = _share_out(plan, train, rest, rng_for(plan.seed, "partition", plan.fold))
         pool = np.concatenate([*shares, test])
-    return shares, train[test], {UNUSED: train[drop_kin_of(np.setdiff1d(everything, pool), pool, kin)]}
+    return shares, train[test], {UNUSED: train[splits.drop_kin_of(np.setdiff1d(everything, pool), pool, kin)]}
 
 
 def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, given: bool) -> tuple[str, ...]:
@@ -302,14 +303,14 @@ def _of_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str
     parts = [site.train for site in sites]
     if len({part.x.shape[1:] for part in (*parts, test)}) > 1:
         return ()
-    group = twins(np.concatenate([*(part.x for part in parts), test.x]))
+    group = splits.twins(np.concatenate([*(part.x for part in parts), test.x]))
     trained, held = group[: -len(test) or None], group[len(group) - len(test) :]
     both, equal = int(np.isin(held, trained).sum()), len(group) - len(np.unique(group))
     if not equal:
         return ()
     if not both:
         return (f"{equal} samples equal another to the last bit; none of them is both trained on and held out",)
-    if coarse(group):
+    if splits.coarse(group):
         return (
             f"{equal} of {len(group)} samples equal another: with so few different ones they were dealt as samples of "
             "different patients, so equal ones are trained on and held out",

@@ -112,8 +112,7 @@ def classes_of(y: np.ndarray) -> np.ndarray:
 def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
     """``folds`` disjoint sets of ascending indices into ``y``, (samples,), that together are all of it.
 
-    Each holds every class in its share to within one sample (with ``kin``, to within one group); targets that are no
-    classes count as one. PlanError where a class is too small.
+    Each holds every class in its share to within one sample or group of ``kin``; PlanError where a class is too small.
     """
     classes = classes_of(y)
     indices = np.arange(len(classes)) if kin is None else representatives(kin)
@@ -145,7 +144,7 @@ def fold_split(
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
     With ``sites`` = ``folds`` - 1, as in the papers, site i holds the fold i + 1 places after the tested one, in a
-    circle; else these folds are cut into ``sites`` stratified parts. Groups of ``kin`` stay whole.
+    circle; else these folds are cut into ``sites`` stratified parts.
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
@@ -160,10 +159,8 @@ def _deal(y: np.ndarray, indices: np.ndarray, sites: int, kin: np.ndarray | None
     if kin is not None:
         indices = indices[np.sort(np.unique(kin[indices], return_index=True)[1])]
     if len(indices) < sites:
-        raise PlanError(
-            f"{sites} sites cannot share the {len(indices)} training samples of a fold; "
-            "take fewer sites or more samples."
-        )
+        shared = f"{sites} sites cannot share the {len(indices)} training samples of a fold"
+        raise PlanError(f"{shared}; take fewer sites or more samples.")
     dealt = _class_by_class(indices, classes_of(y))
     return [with_kin(dealt[site::sites], kin) for site in range(sites)]
 
@@ -173,8 +170,8 @@ def fold_pool(
 ) -> np.ndarray:
     """A stratified draw from ``y``, just large enough that every site gets ``samples_per_site`` in every fold.
 
-    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most. The rest
-    is an independent test set for every fold. PlanError where ``y`` is too short.
+    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most; PlanError
+    where ``y`` is too short.
     """
     size = -(-sites * samples_per_site * folds // (folds - 1))
     if size > len(y):
@@ -204,8 +201,8 @@ def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np
 def keep_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
     """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
 
-    Every class gives its share to within one sample: systematic sampling, from a random start, in order of class. A
-    site of one sample keeps back none. With ``kin`` the share is of whole groups, by the class of their first.
+    Every class gives its share to within one sample: systematic sampling, from a random start, in order of class. With
+    ``kin`` the share is of whole groups, by the class of their first.
     """
     whose = np.arange(len(y)) if kin is None else kin
     _, first, group = np.unique(whose, return_index=True, return_inverse=True)
@@ -230,11 +227,11 @@ def partition(y: np.ndarray, spec: Spec, sites: int | None, per_site: int | None
         raise PlanError("this task has no sites of its own: say how many there are, as in sites = 10")
     if kind == "natural":
         raise PlanError(f'this task has no sites by {value!r}; choose another partition, such as "iid"')
-    need_at_most(len(y), sites * (per_site or 1))
+    _need_at_most(len(y), sites * (per_site or 1))
     if kind == "iid":
         return iid(len(y), sites, per_site, rng)
     if kind == "sizes":
-        return by_sizes(skewed_sizes(sites * per_site if per_site else len(y), sites), len(y), rng)
+        return _by_sizes(skewed_sizes(sites * per_site if per_site else len(y), sites), len(y), rng)
     if y.ndim != 1:
         raise PlanError(f'partition {kind!r} goes by classes and this task has none; choose "iid" or sizes')
     _check_value(kind, value, len(np.unique(y)))
@@ -258,8 +255,7 @@ def read_spec(spec: Spec) -> tuple[str, Any]:
     return ("iid", None) if value == "equal" else (kind, value)
 
 
-def need_at_most(available: int, asked: int) -> None:
-    """PlanError, with both numbers, where more samples are asked for than there are."""
+def _need_at_most(available: int, asked: int) -> None:
     if asked > available:
         raise PlanError(f"the sites ask for {asked} training samples and there are {available}; ask for fewer")
 
@@ -270,9 +266,8 @@ def iid(available: int, sites: int, per_site: int | None, rng: np.random.Generat
     return np.array_split(order if per_site is None else order[: sites * per_site], sites)
 
 
-def by_sizes(sizes: Sequence[int], available: int, rng: np.random.Generator) -> Shares:
-    """Samples at random, ``sizes[i]`` of them at site i."""
-    need_at_most(available, sum(sizes))
+def _by_sizes(sizes: Sequence[int], available: int, rng: np.random.Generator) -> Shares:
+    _need_at_most(available, sum(sizes))
     return np.split(rng.permutation(available)[: sum(sizes)], np.cumsum(sizes)[:-1])
 
 
@@ -288,14 +283,11 @@ def _given_sizes(available: int, sizes: Any, sites: int | None, rng: np.random.G
         raise PlanError('sizes are "equal", "skewed" or a list of whole numbers of at least 1')
     if sites not in (None, len(sizes)):
         raise PlanError(f"sizes are given for {len(sizes)} sites and sites = {sites}; make them agree")
-    return by_sizes(sizes, available, rng)
+    return _by_sizes(sizes, available, rng)
 
 
 def few_classes(y: np.ndarray, classes: int, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
-    """``classes`` classes at every site, in equal numbers to within one.
-
-    A site draws its classes by how many of their samples are left, so that none runs out early.
-    """
+    """``classes`` classes at every site, in equal numbers to within one, drawn by how many of their samples remain."""
     members = _members(y, rng)
     width = min(classes, per_site)
     takes = [len(part) for part in np.array_split(np.arange(per_site), width)]
@@ -373,17 +365,15 @@ def partition_of_patients(
 ) -> Shares:
     """As :func:`partition`, but all samples of a patient, ``patients`` (samples,), go to one site.
 
-    Patients count by the class of most of their samples. Where sites have sizes, patients are drawn until a site has
-    its samples; the rest of the last patient's is unused. Raises PlanError where that cannot be had.
+    Patients count by their commonest class. Where sites have sizes, patients are drawn until a site has its samples;
+    the rest of the last patient's is unused.
     """
     of = np.unique(patients, return_inverse=True)[1]
     kind, value = read_spec(spec)
     listed = kind == "sizes" and not isinstance(value, str)
     if kind in BY_CLASS and per_site is not None:
-        raise PlanError(
-            f"patient keeps a patient's samples together, so {kind} cannot give every site exactly {per_site}; "
-            "leave samples_per_site out"
-        )
+        kept = f"patient keeps a patient's samples together, so {kind} cannot give every site exactly {per_site}"
+        raise PlanError(f"{kept}; leave samples_per_site out")
     if listed or (per_site is not None and sites is not None):
         partition(y, spec, sites, per_site, rng)  # says what is wrong with it
         sizes = list(value) if listed else [per_site or 1] * (sites or 1)

@@ -141,7 +141,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-def read_parquet(path: Path) -> "DataFrame":
+def _read_parquet(path: Path) -> "DataFrame":
     """A Parquet file: numbers as they are held, all else as text; a named index is a column."""
     import pandas
     from pyarrow import ArrowException
@@ -163,10 +163,10 @@ def as_table(frame: "DataFrame") -> "DataFrame":
     frame = frame.astype(dict.fromkeys(nullable, "float64"))  # a missing value is NaN
     odd = [name for name, kind in frame.dtypes.items() if kind.kind not in "fiub"]
     cells = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in odd}
-    return frame.assign(**{name: [as_text(cell) for cell in column] for name, column in cells.items()})
+    return frame.assign(**{name: [_as_text(cell) for cell in column] for name, column in cells.items()})
 
 
-def read_excel(path: Path, sheet: str | None) -> list[list[str]]:
+def _read_excel(path: Path, sheet: str | None) -> list[list[str]]:
     """The rows of the one visible sheet with anything in it, or of the ``sheet`` of that name, as text."""
     try:
         from openpyxl import load_workbook
@@ -191,8 +191,7 @@ def read_excel(path: Path, sheet: str | None) -> list[list[str]]:
     return next((rows for title, rows in filled.items() if sheet in (None, title)), [])
 
 
-def as_text(cell: Any) -> str:
-    """A cell as a CSV file would hold it."""
+def _as_text(cell: Any) -> str:
     if cell is None or cell != cell:
         return ""
     if hasattr(cell, "isoformat"):
@@ -201,7 +200,7 @@ def as_text(cell: Any) -> str:
 
 
 def _sheet_rows(sheet: Any) -> list[list[str]]:
-    rows = [[as_text(cell).strip() for cell in row] for row in sheet.iter_rows(values_only=True)]
+    rows = [[_as_text(cell).strip() for cell in row] for row in sheet.iter_rows(values_only=True)]
     widths = [max((place + 1 for place, cell in enumerate(row) if cell), default=0) for row in rows]
     width, end = max(widths, default=0), max((line + 1 for line, filled in enumerate(widths) if filled), default=0)
     return [(row + [""] * width)[:width] for row in rows[:end]]
@@ -218,9 +217,9 @@ def read_table(
         if (ending := path.suffix.lower()) in OLD_EXCEL:
             raise DataError(f"{ending} files are not read; save it as .xlsx or CSV")
         if ending in PARQUET:
-            return read_parquet(path)
+            return _read_parquet(path)
         if ending in EXCEL:
-            rows = [(line, row) for line, row in enumerate(read_excel(path, sheet), 1) if any(row)]
+            rows = [(line, row) for line, row in enumerate(_read_excel(path, sheet), 1) if any(row)]
             return _frame_of(rows, names, "")
         text = _text(path)
         separator = separator or max(SEPARATORS, key=text.partition("\n")[0].count)

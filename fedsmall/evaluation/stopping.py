@@ -1,10 +1,8 @@
 """When a run ends early, and which of its models it keeps: by the loss on training samples that the model never saw.
 
 These are each site's validation set, or, where models travel by routes, all samples of the sites that a model never
-trained at. The lowest of several losses flatters a little; it decides which model is kept, and the test samples what
-that is worth.
-
-Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a model kept from the best evaluation.
+trained at. The lowest of several losses flatters a little; what the model is worth the test samples say. Source:
+Prechelt 1998, "Early stopping - but when?", the class UP_s, with a model kept from the best evaluation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,8 +50,7 @@ def loss_of(sums: Mapping[str, Arrays]) -> dict[str, float]:
 def looks(plan: Plan) -> frozenset[int]:
     """The rounds after which a plan with ``stop`` is evaluated, on every engine; none without it.
 
-    These are the averages, each the first at or after a round in which an evaluation is asked for, and the end; where
-    nothing is ever averaged, the evaluations.
+    These are the averages, each the first at or after a round in which an evaluation is asked for, and the end.
     """
     every, rounds = plan.evaluate_every, plan.rounds
     if plan.stop is None or every is None:
@@ -67,8 +64,7 @@ def looks(plan: Plan) -> frozenset[int]:
 
 def best_round(evaluations: Sequence[Judged]) -> int | None:
     """The round of the lowest loss, the earlier of equal ones; None before there is any."""
-    losses = [(evaluation.stop["loss"], evaluation.t) for evaluation in evaluations if evaluation.stop]
-    return min(losses)[1] if losses else None
+    return min(((judged.stop["loss"], judged.t) for judged in evaluations if judged.stop), default=(0.0, None))[1]
 
 
 def has_run_dry(plan: Plan, evaluations: Sequence[Judged]) -> bool:

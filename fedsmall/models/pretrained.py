@@ -65,10 +65,7 @@ def _network(name: str, weights: str | None) -> nn.Module:
     state = _default(name) if weights == "DEFAULT" else _read(str(locate(weights, None)))
     with torch.device("meta"):  # nothing is drawn for what is read
         network: nn.Module = library.get_model(name, weights=None)
-    return _load_weights(network, _head(name, network), state, name)
-
-
-def _load_weights(network: nn.Module, head: str, state: dict[str, Tensor], name: str) -> nn.Module:
+    head = _head(name, network)
     wanted = {key: tensor.shape for key, tensor in network.state_dict().items() if not key.startswith(f"{head}.")}
     odd = [key for key, shape in wanted.items() if key not in state or state[key].shape != shape]
     if odd:

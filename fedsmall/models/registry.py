@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.data.federation import Task
-from fedsmall.entry_points import extensions, load_extension
+from fedsmall.entry_points import extensions, load_extension, own_code
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
-from fedsmall.models import cropped, networks
+from fedsmall.models import networks
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.networks import forgive_small_batches, frozen_state, trainable_state
 from fedsmall.models.own_models import Kind, is_shared, kind_of, kinds_of, plan_of_kind, shared_layers
-from fedsmall.own_code import own_code
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays
@@ -202,18 +201,5 @@ def _nothing_shared(shared: Sequence[str], kind: Kind, names: Sequence[str]) -> 
     return PlanError(f"shared = {list(shared)} matches none of the arrays of {kind.model!r}, which are {arrays}.")
 
 
-MODELS: dict[str, Builder] = {
-    "linear": networks.linear,
-    "proportional": networks.proportional,
-    "mlp": networks.mlp,
-    "cnn": networks.cnn,
-    "cnn3d": networks.cnn3d,
-    "resnet10": networks.resnet10,
-    "resnet18": networks.resnet18,
-    "resnet_small": networks.resnet_small,
-    "g1": g1,
-    "g2": g2,
-    "resnet10_cropped": cropped.resnet10,
-    "resnet18_cropped": cropped.resnet18,
-    "shared_part": shared_part,
-}
+NAMED = (*networks.NETWORKS, g1, g2, *networks.CROPPED, shared_part)
+MODELS: dict[str, Builder] = {build.__name__: build for build in NAMED}

@@ -65,9 +65,9 @@ class Rows(NamedTuple):
 
 
 def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: str | None = None) -> Rows:
-    """The rows of ``source``: a file or folder, a pandas table, or an array; no label is needed.
+    """The rows of ``source``: a file (``array`` of an .npz, ``sheet`` of a workbook), folder, pandas table, or array.
 
-    ``array`` names the array in an .npz, ``sheet`` the sheet of a workbook. DataError for what was not trained on.
+    No label is needed. DataError for what was not trained on.
     """
     is_path = isinstance(source, str | Path)
     if sheet is not None and not (is_path and Path(source).suffix.lower() in EXCEL):
@@ -227,10 +227,7 @@ class _Trained(BaseEstimator):
 
 
 class Classifier(ClassifierMixin, _Trained):
-    """Saved models of classes: ``classes_`` are names, or whole numbers where all are.
-
-    The positive one is ``package.positive``.
-    """
+    """Saved models of classes: ``classes_`` are names, or whole numbers where all are."""
 
     @property
     def classes_(self) -> np.ndarray:

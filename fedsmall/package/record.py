@@ -85,10 +85,8 @@ class Package(Frozen):
     @property
     def columns(self) -> tuple[str, ...]:
         """What the numbers of an answer are called in a table: of classes, labels, a number, or a curve's points."""
-        if self.kind == "classes":
-            return tuple(f"p_{name}" for name in self.class_names)
-        if self.labels:
-            return tuple(f"p_{name}" for name in self.labels)
+        if self.kind == "classes" or self.labels:
+            return tuple(f"p_{name}" for name in self.class_names or self.labels)
         if self.kind == "times":
             return tuple(f"survival_{cut:g}" for cut in self.cuts)
         return (self.target,) if self.target else tuple(f"y{place}" for place in range(self.outputs))

@@ -61,10 +61,7 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
 
 
 def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
-    """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart``: several servers may.
-
-    A seal keeps models from the server, not from the site that opens it.
-    """
+    """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart`` it may have regions."""
     method, privacy = plan.method, plan.method.privacy
     if method.permutes and (privacy is None or (privacy.blur is None and privacy.clip is None)):
         raise PlanError(
@@ -73,7 +70,7 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
         )
     check_at_hand(plan)
     instead = 'topology = "server"' if method.topology is not None else "regions = 1"
-    if not apart and (method.topology is not None or method.region_count > 1):
+    if not apart and not method.has_one_server:
         raise PlanError(
             f"{method.label!r} can be simulated; real sites have one server. "
             f"Take {instead}{APART if method.topology is None else ''}."

@@ -12,8 +12,11 @@ compared as 64-bit integers with float64 exponentials, which is exact to about 2
 import math
 import os
 from collections.abc import Callable
+from hashlib import blake2b
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 FINENESS = 24  # the deviation is 2**24 to 2**25 steps of the grid
 
@@ -21,9 +24,19 @@ Words = Callable[[int], np.ndarray]
 """Gives so many independent uniform 64-bit words, (count,), uint64."""
 
 
+Noise = Words | np.random.Generator
+"""Where noise comes from: words that nobody else has, at a real site; a named stream in a simulation."""
+
+
 def system_words(count: int) -> np.ndarray:
     """So many words of the operating system's cryptographic generator."""
     return np.frombuffer(os.urandom(8 * count), np.uint64)
+
+
+def keyed_words(key: bytes) -> Words:
+    """Words that depend on the key alone, and that only who has it can draw: ChaCha20's stream."""
+    stream = Cipher(ChaCha20(blake2b(key, digest_size=32).digest(), bytes(16)), mode=None).encryptor()
+    return lambda count: np.frombuffer(stream.update(bytes(8 * count)), np.uint64)
 
 
 def grid_for(deviation: float) -> float:
@@ -39,11 +52,20 @@ def widened(sensitivity: float, multiplier: float, numbers: int) -> float:
     return multiplier * (sensitivity + grid_for(multiplier * sensitivity) * math.sqrt(numbers))
 
 
-def add_noise(values: np.ndarray, deviation: float, words: Words) -> np.ndarray:
+def add_noise(values: np.ndarray, deviation: float, noise: Noise) -> np.ndarray:
     """The values, rounded to the grid, plus discrete Gaussian noise of that deviation; float64, the same shape."""
+    if deviation == 0:
+        return values.astype(np.float64)
     grid = grid_for(deviation)
-    noise = discrete_gaussian(values.size, deviation / grid, words).reshape(values.shape)
-    return np.asarray((np.rint(values.astype(np.float64) / grid) + noise) * grid)
+    multiples = draw_multiples(values.size, deviation / grid, noise).reshape(values.shape)
+    return np.asarray((np.rint(values.astype(np.float64) / grid) + multiples) * grid)
+
+
+def draw_multiples(count: int, ratio: float, noise: Noise) -> np.ndarray:
+    """Whole numbers of standard deviation ``ratio``, which is large, (count,)."""
+    if isinstance(noise, np.random.Generator):
+        return np.rint(noise.standard_normal(count) * ratio)
+    return discrete_gaussian(count, ratio, noise)
 
 
 def discrete_gaussian(count: int, ratio: float, words: Words) -> np.ndarray:

@@ -68,8 +68,7 @@ def read_from_stack(
 
     Missing patients are NaN (:func:`pad_records`), never read. The result and ``sizes`` have shape (models, most).
     """
-    read: np.ndarray = distances(start, sent, patients, sizes) <= within
-    return read
+    return np.asarray(distances(start, sent, patients, sizes) <= within)
 
 
 def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
@@ -79,8 +78,10 @@ def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarr
     nearest = np.full(squares.shape, np.inf)
     for layer in layers_read(first_of(sent), records.shape[-1]):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            moved, scale = _moved(start, sent, layer)
-            nearest = np.fmin(nearest, _nearest(moved, scale, records, squares))
+            weight, bias = f"{layer}.weight", f"{layer}.bias"
+            moved = sent[weight] - start[weight]  # exact but for its own last digit: the two are close
+            scale = sent[bias] - start[bias] if bias in sent else None
+            nearest = np.fmin(nearest, _nearest(moved.reshape(*moved.shape[:2], -1), scale, records, squares))
     lengths = squares if sizes is None else np.square(sizes)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.sqrt(np.maximum(nearest, 0) / lengths)
@@ -95,14 +96,6 @@ def pad_records(sites: Sequence[np.ndarray]) -> np.ndarray:
     for place, records in zip(out, rows, strict=True):
         place[: len(records)] = records
     return out
-
-
-def _moved(start: Arrays, sent: Arrays, layer: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """What a layer's weights moved by, (models, units, features), and its biases, (models, units) or None."""
-    weight, bias = f"{layer}.weight", f"{layer}.bias"
-    change = sent[weight] - start[weight]  # exact but for its own last digit: the two are close
-    flat = change.reshape(*change.shape[:2], -1)
-    return flat, sent[bias] - start[bias] if bias in sent else None
 
 
 def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, squares: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy
 from fedsmall.plan import Method, Plan
+from fedsmall.privacy.discrete_gaussian import Noise, add_noise, keyed_words, widened
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays, first_of, is_buffer, stack_of_one
 
@@ -52,10 +53,10 @@ def as_blur(privacy: Privacy, numbers: int) -> float:
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
 
 
-def add_blur(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
+def add_blur(sent: Arrays, received: Arrays, kappa: float, noises: Sequence[Noise]) -> Arrays:
     """The models that may leave: what was ``sent`` plus noise of deviation ``kappa`` * |update| / sqrt(numbers).
 
-    Arrays have shape (models, ...); ``rngs`` holds one generator a model. Weights and running statistics each have
+    Arrays have shape (models, ...); ``noises`` holds one source a model. Weights and running statistics each have
     noise of their own size; integers stay as they are.
     """
     if kappa == 0:
@@ -65,26 +66,28 @@ def add_blur(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.ran
     out = {name: array.copy() for name, array in sent.items() if name not in floats}
     for names in (weights, [name for name in floats if name not in weights]):
         if names:
-            out |= _with_noise({name: sent[name] for name in names}, received, kappa, rngs)
+            out |= _with_noise({name: sent[name] for name in names}, received, kappa, noises)
     for name in floats:
         if name.endswith("running_var"):
             out[name] = np.maximum(out[name], received[name] / SHRINK).astype(sent[name].dtype)
     return {name: out[name] for name in sent}
 
 
-def _with_noise(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
-    models, sizes = len(rngs), [array[0].size for array in sent.values()]
-    squares = sum(
-        np.square(np.subtract(array, received[name], dtype=np.float64)).reshape(models, -1).sum(axis=1)
-        for name, array in sent.items()
-    )
-    deviation = kappa * np.sqrt(squares / sum(sizes))  # (models,)
-    noise = np.stack([rng.standard_normal(sum(sizes)) for rng in rngs]) * deviation[:, None]
-    pieces = np.split(noise, np.cumsum(sizes)[:-1], axis=1)
+def _with_noise(sent: Arrays, received: Arrays, kappa: float, noises: Sequence[Noise]) -> Arrays:
+    models, sizes = len(noises), [array[0].size for array in sent.values()]
+    moves = [np.subtract(array, received[name], dtype=np.float64) for name, array in sent.items()]
+    update = np.concatenate([move.reshape(models, -1) for move in moves], axis=1)  # (models, numbers)
+    norms = np.linalg.norm(update, axis=1)
+    steps = _add_noise(update, kappa * norms / sum(sizes) ** 0.5, noises)
     return {
-        name: (array + piece.reshape(array.shape)).astype(array.dtype)
-        for (name, array), piece in zip(sent.items(), pieces, strict=True)
+        name: (received[name] + step.reshape(array.shape)).astype(array.dtype)
+        for (name, array), step in zip(sent.items(), np.split(steps, np.cumsum(sizes)[:-1], axis=1), strict=True)
     }
+
+
+def _add_noise(updates: np.ndarray, deviations: np.ndarray, noises: Sequence[Noise]) -> np.ndarray:
+    """Noise of each row's own deviation and source on (models, numbers)."""
+    return np.stack([add_noise(*row) for row in zip(updates, deviations.tolist(), noises, strict=True)])
 
 
 def hands_on(method: Method, sites: int, least: int = 2) -> bool:
@@ -94,33 +97,32 @@ def hands_on(method: Method, sites: int, least: int = 2) -> bool:
     return method.is_federated and (method.permute_every is not None or averaged < least or joined)
 
 
-def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:
-    """The generator of a site's noise at contact ``t``.
+def noise_for_contact(seed: int, site: str, t: int, key: bytes | None = None) -> Noise:
+    """Where a site's noise at contact ``t`` comes from.
 
-    A simulation names the stream alone, so that a run can be repeated. A real site must pass ``entropy`` from its
-    operating system (``secrets.randbits(128)``): noise that others can draw again protects nothing.
+    A simulation names the stream alone, so that a run can be repeated. A real site must pass a secret ``key``: noise
+    that others can draw again protects nothing.
     """
-    if entropy is None:
-        return rng_for(seed, "noise", site, t)
-    return np.random.default_rng([entropy, t])
+    return rng_for(seed, "noise", site, t) if key is None else keyed_words(key + t.to_bytes(8))
 
 
-def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[np.random.Generator]) -> Arrays:
+def privatise(sent: Arrays, received: Arrays, privacy: Privacy, noises: Sequence[Noise]) -> Arrays:
     """The models that may leave: each update clipped to norm ``clip``, plus noise of deviation ``noise * clip``.
 
-    Arrays have shape (models, ...); ``rngs`` holds one generator a model. The update is what was sent minus what was
+    Arrays have shape (models, ...); ``noises`` holds one source a model. The update is what was sent minus what was
     received, over all float parameters together. Buffers and integers are those received: they depend on the site's
     samples and the ledger does not cover them. Blurs instead where the plan asks for it.
     """
     if privacy.clip is None:
-        return add_blur(sent, received, privacy.blur or 0.0, rngs)
+        return add_blur(sent, received, privacy.blur or 0.0, noises)
     names = sorted(parameters_of(sent))
     update = np.concatenate(  # (models, parameters)
-        [(sent[name].astype(np.float64) - received[name]).reshape(len(rngs), -1) for name in names], axis=1
+        [(sent[name].astype(np.float64) - received[name]).reshape(len(noises), -1) for name in names], axis=1
     )
     update *= privacy.clip / np.maximum(np.linalg.norm(update, axis=1, keepdims=True), privacy.clip)
     if privacy.noise:
-        update += privacy.noise * privacy.clip * np.stack([rng.standard_normal(update.shape[1]) for rng in rngs])
+        deviation = widened(privacy.clip, privacy.noise, update.shape[1])
+        update = _add_noise(update, np.full(len(noises), deviation), noises)
     steps = np.split(update, np.cumsum([received[name][0].size for name in names])[:-1], axis=1)
     out = dict(received)
     for name, step in zip(names, steps, strict=True):
@@ -128,9 +130,9 @@ def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[n
     return {name: out[name] for name in sent}
 
 
-def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.random.Generator) -> Arrays:
+def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, noise: Noise) -> Arrays:
     """:func:`privatise` for one model, as at a hospital: arrays without the leading axis."""
-    return first_of(privatise(stack_of_one(sent), stack_of_one(received), privacy, [rng]))
+    return first_of(privatise(stack_of_one(sent), stack_of_one(received), privacy, [noise]))
 
 
 def tells_loss(plan: Plan) -> bool:

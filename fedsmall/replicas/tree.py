@@ -361,7 +361,7 @@ def fold_trees(
 
 def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
     """The server's fold of anchors (sites, ...) and {"<node>/<parameter>": (sites, ...)}, as at the sites."""
-    nodes = ReplicaTree(int(_one(tree.fanout)), int(_one(tree.depth))).nodes
+    nodes = tree_at(tree, 0, 1).nodes
     if nodes == (ANCHOR,):
         return anchors
     rows = [row_name(site, node) for site in sites for node in nodes]
@@ -410,7 +410,3 @@ def _families(rows: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for group in sorted(groups):
         parents = groups[group]
         yield np.array([where[parent] for parent in parents]), np.array([children[parent] for parent in parents])
-
-
-def _one(setting: float | tuple[float, ...]) -> float:
-    return setting[0] if isinstance(setting, tuple) else setting

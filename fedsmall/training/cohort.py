@@ -16,7 +16,7 @@ from fedsmall.training.batches import Batches, Lots
 from fedsmall.training.device import choose_device, widest_float
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
-from fedsmall.training.optimizers import SiteMemory, add_rule, fresh_state, learning_rate, step
+from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
 
@@ -170,7 +170,8 @@ class Cohort(OneModelTrainer):
             for tensor in state.values():
                 tensor.zero_()
         if memory.wants_gradient and leg.arrived:
-            memory.keep_gradient(leg.sites, self._standing_gradient(models, leg.sites, leg.t - leg.rounds + 1))
+            gradient = self._standing_gradient(models, leg.sites, leg.t - leg.rounds + 1)
+            memory.keep(leg.sites, {f"{GRADIENT}/{name}": tensor for name, tensor in gradient.items()})
         variables = memory.variables(leg.sites)
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)

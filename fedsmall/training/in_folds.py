@@ -16,7 +16,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
 
-Within = Callable[[Plan, Sequence[str], Sequence[Samples]], OneModelTrainer]
+Within = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
 
 class SitesInFolds(OneModelTrainer):
@@ -33,7 +33,7 @@ class SitesInFolds(OneModelTrainer):
             folds = folds_of_samples(plan, name, own)
             parts += [Samples(own.x[folds != route], own.y[folds != route]) for route in range(self._routes)]
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
-        self._inner = within(_with_trees_for(plan, self._routes), rows, parts)
+        self._inner = within(_with_trees_for(plan, self._routes), task, rows, parts)
         self.path, self.device = self._inner.path, self._inner.device
         self.reason = f"{self._inner.reason}; {self._routes} folds of each site's samples"
 

@@ -249,10 +249,6 @@ class SiteMemory:
         """Whether the rule asks for the gradient at the common model."""
         return GRADIENT in self._rule.remembers
 
-    def keep_gradient(self, sites: np.ndarray, gradient: Tensors) -> None:
-        """Remember the gradient at the common model that these sites have received."""
-        self.keep(sites, {f"{GRADIENT}/{name}": tensor for name, tensor in gradient.items()})
-
     def variables(self, sites: np.ndarray) -> Tensors:
         """What the rule needs to know at these sites, a row for each; empty for no rule."""
         return self._rows(sites, [name for name in self._held if name not in self._moments])

@@ -12,6 +12,7 @@ but for two settings:
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -41,45 +42,30 @@ def cohort_for(
     seat: Seat | None = None,
 ) -> Trainer:
     """The trainer of a plan's sites, which have the ``seat`` in the federation (default: they are all of it)."""
-    seat = seat or all_here(len(names))
+    whole = seat or all_here(len(names))
     if (extension := plan.method.extension) is not None:
-        return extension.trainer_for(plan, task, names, samples, seat)  # type: ignore[no-any-return]
-    if plan.has_own_models:
-        return _mixed_cohort(plan, task, names, samples, path, device, seat)
+        return extension.trainer_for(plan, task, names, samples, whole)  # type: ignore[no-any-return]
+    everyone = list(names)
 
-    def of_one_kind(plan: Plan, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
-        if plan.method.tree is None:  # what a seat is for, privacy of patients, does not go with folds of samples
-            return Cohort(plan, task, names, samples, path=path, device=device, seat=seat)
-        return TreeCohort(plan, task, names, samples, path=path, device=device)
+    def of_one_kind(
+        kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat = whole
+    ) -> OneModelTrainer:
+        if kind.method.tree is None:  # what a seat is for, privacy of patients, does not go with folds of samples
+            return Cohort(kind, task, names, samples, path=path, device=device, seat=seat)
+        shared = partial(is_shared, shared=shared_layers(plan)) if plan.has_own_models else None
+        return TreeCohort(kind, task, names, samples, path=path, device=device, shared=shared)
 
-    if plan.method.by_samples:
-        return SitesInFolds(plan, task, names, samples, of_one_kind)
-    return of_one_kind(plan, names, samples)
-
-
-def _mixed_cohort(
-    plan: Plan,
-    task: Task,
-    names: Sequence[str],
-    samples: Sequence[Samples],
-    path: str,
-    device: str | torch.device,
-    seat: Seat,
-) -> MixedCohort:
-    layers, everyone = shared_layers(plan), list(names)
-
-    def shared(name: str) -> bool:
-        return is_shared(name, layers)
-
-    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
+    def of_a_group(kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
+        places = tuple(whole.places[everyone.index(name)] for name in names)
         with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
             warnings.simplefilter("ignore", UserWarning)
-            if plan.method.tree is None:
-                group_seat = seat._replace(places=tuple(seat.places[everyone.index(name)] for name in names))
-                return Cohort(plan, task, names, samples, path=path, device=device, seat=group_seat)
-            return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
+            return of_one_kind(kind, task, names, samples, whole._replace(places=places))
 
-    return MixedCohort(plan, task, names, samples, of_one_kind)
+    if plan.has_own_models:
+        return MixedCohort(plan, task, names, samples, of_a_group)
+    if plan.method.by_samples:
+        return SitesInFolds(plan, task, names, samples, of_one_kind)
+    return of_one_kind(plan, task, names, samples)
 
 
 class TreeCohort(OneModelTrainer):

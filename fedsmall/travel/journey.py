@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -68,24 +69,20 @@ def move_on(
     groups that are to meet other sites; else every traveller goes to a site drawn for ``contact``.
     """
     method = plan.method
-    everyone = method.everyone(sites)
-    if not before.travels or (everyone and before.action is Action.AGGREGATE and not method.grouped):
+    stays = before.action is Action.AGGREGATE and method.everyone(sites) and not method.grouped
+    if not before.travels or stays:
         return at
     if method.region_count > 1:
         return np.asarray(passage(plan, sites, before.t)[at])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
         return np.asarray((at + 1) % sites)
-    folds = folds_of(plan, samples)
-    if folds is not None:
-        taking_part = draw_sites(plan, sites, contact, samples)
-        route = assign_sites(
-            rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)], folds[taking_part]
-        )
-        return np.asarray(taking_part[route[np.argsort(np.argsort(at))]])
-    route = bijection(plan.travel_seed, before.t, len(at))
-    if everyone:
-        return np.asarray(route[at])
-    return np.asarray(draw_sites(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
+    there, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
+    if folds is None:
+        route = bijection(plan.travel_seed, before.t, len(at))
+    else:
+        rng, routes = rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)]
+        route = assign_sites(rng, routes, folds[there])
+    return np.asarray(there[route[np.argsort(np.argsort(at))]])  # by the ranks of their sites
 
 
 def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
@@ -96,20 +93,17 @@ def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] 
     if method.route == "cyclic":
         models = method.travelling(sites)
         return np.arange(models) * sites // models  # as far from each other as can be
+
+    def draw(attempt: int) -> np.ndarray:
+        t, everyone = contact.due, range(sites)
+        return np.array(participants(plan.travel_seed, t, everyone, method.fraction, method.models, attempt))
+
     folds = folds_of(plan, samples)
     if folds is not None:
-        return np.array(draw_sites_by_routes(plan.travel_seed, method, contact.due, folds))
-    return np.array(participants(plan.travel_seed, contact.due, range(sites), method.fraction, method.models))
-
-
-def draw_sites_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> list[int]:
-    """The sites drawn for the contact after round ``t``, drawn again where not all travellers have room at them."""
-    routes, attempt = routes_of(method, len(folds)), 0
-    while True:
-        chosen = participants(seed, t, range(len(folds)), method.fraction, method.models, attempt)
-        if has_room(routes, folds[chosen]):
-            return chosen
-        attempt += 1
+        routes = routes_of(method, sites)
+        attempts = (draw(attempt) for attempt in count())  # again where not all travellers have room
+        return next(chosen for chosen in attempts if has_room(routes, folds[chosen]))
+    return draw(0)
 
 
 def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[Contact, np.ndarray]]:
@@ -368,11 +362,6 @@ class Moment(NamedTuple):
     commons: tuple[Arrays, ...] = ()
     of_routes: Callable[[], tuple[Arrays, ...]] = tuple
     averaged: tuple[int, bool] | None = None
-
-
-def nobody(contact: Contact, memory: Arrays) -> Moment:
-    """The moment after a contact at which no site had a model to train."""
-    return Moment(contact, None, (), dict, 0, 0, [], memory)
 
 
 class Watcher(Protocol):

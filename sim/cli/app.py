@@ -49,20 +49,13 @@ def with_whole_help(command: click.Command) -> click.Command:
         for inner in command.commands.values():
             with_whole_help(inner)
     command.help = "\n\n".join(one_line(paragraph) for paragraph in (command.help or "").split("\n\n"))
-    arguments = [
-        parameter
-        for parameter in command.params
-        if isinstance(parameter, typer.core.TyperArgument) and not parameter.help
-    ]
+    kind = typer.core.TyperArgument
+    arguments = [parameter for parameter in command.params if isinstance(parameter, kind) and not parameter.help]
     hints = get_type_hints(command.callback, include_extras=True) if arguments else {}
     for argument in arguments:
-        argument.help = _help_of(hints.get(str(argument.name)))
+        notes = getattr(hints.get(str(argument.name)), "__metadata__", ())
+        argument.help = next((note.help for note in notes if isinstance(note, typer.models.ArgumentInfo)), None)
     return command
-
-
-def _help_of(annotation: Any) -> str | None:
-    notes = [note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, typer.models.ArgumentInfo)]
-    return notes[0].help if notes else None
 
 
 class Commands(typer.core.TyperGroup):

@@ -8,15 +8,11 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from fedsmall.sim.cli.options import say, say_roll
+from fedsmall.sim.cli.options import command_group, say, say_roll
 from fedsmall.sim.consortium import keys, members, server, supervisor
 from fedsmall.sim.consortium.supervisor import stay
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Provision a consortium: authority, certificates, and a kit per site.",
-)
+app = command_group("Provision a consortium: authority, certificates, and a kit per site.")
 Folder = Annotated[Path, Option("--folder", "-f", help="the consortium's folder")]
 HERE = Path("consortium")
 LOOPBACK = "127.0.0.1"
@@ -110,7 +106,7 @@ def renew(
     say(f"The server's certificate is good for {days} days; restart the server to use it.")
 
 
-server_app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the coordinator's server.")
+server_app = command_group("Run the coordinator's server.")
 
 
 @server_app.command("up")

@@ -48,7 +48,8 @@ def start(
         run = name or _slug(asked.name)
         _wait_for(folder, _words(wait_for), 60 * within)
         extension.prepare(folder, run, asked, round_deadline_s=round_deadline, start_deadline_s=start_deadline)
-        return follow(folder, run, runs.launch(folder, run, say), detach)
+        runs.launch(folder, run, say)
+        return follow(folder, run, detach)
     read = scenario.load(scenario.find(path), settings or [])
     plans = read.plans()
     if detach and len(plans) > 1:
@@ -66,7 +67,8 @@ def start(
         chosen = _sites_of(folder, plan, _words(sites), region, above)
         plan = runs.sealed_where_possible(folder, plan, chosen)
         runs.prepare(folder, run, plan, chosen, about=read.about, **words)
-        follow(folder, run, runs.launch(folder, run, say), detach)
+        runs.launch(folder, run, say)
+        follow(folder, run, detach)
 
 
 def _sites_of(folder: Path, plan: Plan, chosen: list[str], region: str, above: bool) -> tuple[str, ...]:
@@ -90,7 +92,8 @@ def resume(
     ] = None,
 ) -> None:
     """Go on with a run that ended early, from its last contact and to the same bits, or from an earlier contact."""
-    follow(folder, run, runs.resume(folder, run, say, contact), detach)
+    runs.resume(folder, run, say, contact)
+    follow(folder, run, detach)
 
 
 def status(folder: Folder = HERE) -> None:
@@ -155,7 +158,7 @@ def _warn(folder: Path) -> None:
         say(line, "yellow")
 
 
-def follow(folder: Path, run: str, number: int, detach: bool) -> None:
+def follow(folder: Path, run: str, detach: bool) -> None:
     """Show how a run goes until it ends, and what came of it; with ``detach`` return at once."""
     if detach:
         say(f"{run} is on its way; `fedsmall status` shows how it goes")
@@ -175,7 +178,7 @@ def follow(folder: Path, run: str, number: int, detach: bool) -> None:
             say(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
 
     try:
-        outcome = runs.watch(folder, run, number, progress, waits)
+        outcome = runs.watch(folder, run, progress, waits)
     except RuntimeError as error:
         say(f"{run} ended early: {error}", "red")
         raise typer.Exit(1) from None

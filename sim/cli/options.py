@@ -9,7 +9,7 @@ from typer import Option
 
 from fedsmall.errors import PlanError
 from fedsmall.files import plain
-from fedsmall.sealing.roll import digest_words, roll_digest
+from fedsmall.sealing.letters import digest_words, roll_digest
 
 ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
 DEVICE = Option(help="where models train: auto, cpu, cuda, cuda:1 or mps; what the scenario says if not given")
@@ -22,6 +22,11 @@ ADDRESS = Option(help='cohort, ray: a running Ray cluster ("auto", or its addres
 
 # a word of another's stands there as it came, and does nothing else
 console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def command_group(help: str) -> typer.Typer:
+    """An application of several commands, which says what they are where none is named."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, help=help)
 
 
 def say(text: str, style: str | None = None) -> None:

@@ -11,7 +11,7 @@ from typer import Option
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
+from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
 
@@ -23,7 +23,6 @@ PLAIN, NUMBER = 4, 8  # bytes of a number as it is, and in the fixed point of a 
 
 
 def _say_together(asked: bool) -> None:
-    """Print what each feature of a plan does not go with, and exit."""
     if asked:
         for name, others in refused_partners().items():
             console.print(f"{name}: not with {', '.join(others)}" if others else f"{name}: with all", markup=False)
@@ -96,11 +95,7 @@ def _table(advice: Advice) -> Table:
 
 
 def _privacy(advice: Advice, epsilon: float) -> str:
-    """One line on whether privacy for each patient at ``epsilon`` is worth it.
-
-    The noise of a step grows with lot / (samples * epsilon), so samples * epsilon decides, whatever the lot. The limit
-    was measured (docs/methods.md), on models of a few hundred to some thousand numbers.
-    """
+    """Whether privacy for each patient at ``epsilon`` is worth it: samples * epsilon decides (docs/methods.md)."""
     enough, samples, sites = ceil(PATIENTS_EPSILON / epsilon), advice.samples_per_site, advice.sites
     asked = f"Privacy for each patient at epsilon {epsilon:g} takes about {enough} patients a site"
     if samples >= enough:
@@ -113,10 +108,8 @@ def _privacy(advice: Advice, epsilon: float) -> str:
 
 
 def _hidden(advice: Advice, parameters: int | None) -> str:
-    sites, sealed = (
-        advice.sites,
-        f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange.",
-    )
+    sites = advice.sites
+    sealed = f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange."
     if sites < HELPERS:
         return f"{sealed}\nSecure sums take three sites at least."
     helpers = sites if sites < ALL_HELP_BELOW else HELPERS  # each sends a vector as long as the model
@@ -182,8 +175,7 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(advice: Advice, folder: Path) -> Path:
-    from fedsmall.sim.report.figures import save
-    from fedsmall.sim.report.sweep import sweep
+    from fedsmall.sim.report.figures import save, sweep
     from fedsmall.sim.runs.files import check_free
 
     check_free(folder)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from fedsmall.own_code import look_in
+from fedsmall.entry_points import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
 from fedsmall.sim.cli.options import check_unwritten, complete_folder, say
@@ -104,13 +104,13 @@ def packages(
 
 
 def _who(stored: list[Any]) -> str:
-    """One line that names the models that answer."""
     package = stored[0].package
     seeds = ", ".join(dict.fromkeys(str(model.package.seed) for model in stored))
     whose = f", the model of {package.whose}"
     if package.whose.startswith(OF_VISITORS) or package.whose == DISTILLED:
         whose = f", {package.whose}"
-    whose = "" if package.whose in (COMMON, CENTRAL) else whose
+    elif package.whose in (COMMON, CENTRAL):
+        whose = ""
     rule = f"; {package.positive} above {package.threshold:g}" if package.positive else ""
     several = f" seeds {seeds}, their mean" if len(stored) > 1 else f" seed {seeds}"
     return f"{package.name}, {package.label}{whose},{several}{rule}. No medical device"
@@ -121,37 +121,29 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
     first = column or ("image" if package.preparation.form.kind == "images" and rows.names[0] != "1" else "row")
     names = rows.names if column is None else _column_values(rows.table, column)
     if package.kind == "times":
-        predictions = _curves(package, answers.together)
+        import numpy as np
+
+        from fedsmall.evaluation.survival import mean_time
+
+        # the mean time without the event up to the last cut, and the survival probability at each
+        means = mean_time(answers.together, np.asarray(package.cuts))
+        firsts = [{f"mean_{package.target}": repr(float(mean))} for mean in means]
+        predictions = [first | cells for first, cells in zip(firsts, _cells(package, answers.together), strict=True)]
     elif package.numbers:
-        numbers = answers.together.reshape(len(names), -1)
-        predictions = [{name: repr(float(v)) for name, v in zip(package.columns, row, strict=True)} for row in numbers]
+        predictions = _cells(package, answers.together.reshape(len(names), -1))
     else:
-        predictions = [
-            {"class": package.class_names[place]}
-            | {name: repr(float(p)) for name, p in zip(package.columns, row, strict=True)}
-            for place, row in zip(answers.named, answers.together, strict=True)
-        ]
+        classes = [{"class": package.class_names[place]} for place in answers.named]
+        predictions = [named | cells for named, cells in zip(classes, _cells(package, answers.together), strict=True)]
     more: list[dict[str, Any]] = [{"notes": "; ".join(notes)} for notes in rows.notes]
     if len(answers.each) > 1:
         more = [{"spread": repr(float(far))} | note for far, note in zip(answers.spread, more, strict=True)]
-    table = [
-        {first: name} | prediction | other for name, prediction, other in zip(names, predictions, more, strict=True)
-    ]
+    cells = zip(names, predictions, more, strict=True)
+    table = [{first: name} | prediction | other for name, prediction, other in cells]
     return list(table[0]), table
 
 
-def _curves(package: Any, survival: Any) -> list[dict[str, str]]:
-    """The mean time without the event up to the last cut, and the survival probability at each cut."""
-    import numpy as np
-
-    from fedsmall.evaluation.survival import mean_time
-
-    means = mean_time(survival, np.asarray(package.cuts))
-    return [
-        {f"mean_{package.target}": repr(float(mean))}
-        | {name: repr(float(p)) for name, p in zip(package.columns, curve, strict=True)}
-        for mean, curve in zip(means, survival, strict=True)
-    ]
+def _cells(package: Any, rows: Any) -> list[dict[str, str]]:
+    return [{name: repr(float(v)) for name, v in zip(package.columns, row, strict=True)} for row in rows]
 
 
 def _column_values(table: Any, column: str) -> list[str]:

@@ -10,10 +10,20 @@ import typer
 from rich.table import Table
 from typer import Argument
 
-from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension
+from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
-from fedsmall.own_code import look_in
-from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS, complete_folder
+from fedsmall.sim.cli.options import (
+    ADDRESS,
+    DATA_ROOT,
+    DEVICE,
+    ENGINE,
+    OUT,
+    PROCESSES,
+    SET,
+    WORKERS,
+    command_group,
+    complete_folder,
+)
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.folder import Run, read_all
 from fedsmall.sim.runs.merge import merge
@@ -148,9 +158,7 @@ def _exit_by(done: Sequence[Run]) -> None:
         raise typer.Exit(1)
 
 
-listing = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="The methods, tasks and scenarios that come along."
-)
+listing = command_group("The methods, tasks and scenarios that come along.")
 
 
 @listing.command()
@@ -170,7 +178,7 @@ def methods() -> None:
 @listing.command()
 def tasks() -> None:
     """The data sets by name, and the forms in which your own data are named."""
-    from fedsmall.planning.tasks import TASKS
+    from fedsmall.data.sources.registry import TASKS
 
     table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
     for name, read in TASKS.items():

@@ -11,14 +11,14 @@ from fedsmall.clients import consent
 from fedsmall.clients.policy import Policy, load_policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.entry_points import load_extension
-from fedsmall.sealing.roll import known_identities
-from fedsmall.sim.cli.options import check_unwritten, say, say_faults, say_roll
+from fedsmall.sealing.letters import known_identities
+from fedsmall.sim.cli.options import check_unwritten, command_group, say, say_faults, say_roll
 from fedsmall.sim.consortium import keys, supervisor
 from fedsmall.sim.consortium import site as sites
 from fedsmall.sim.consortium.site import Site
 from fedsmall.sim.consortium.supervisor import stay
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's side of a consortium.")
+app = command_group("Run a hospital's side of a consortium.")
 Kit = Annotated[Path, Option("--kit", "-k", help="the folder that the coordinator sent")]
 Home = Annotated[Path | None, Option(help="where the site's programs write; by default the kit's state folder")]
 RunName = Annotated[str, Argument(help="the run's name; `fedsmall site log` shows it")]
@@ -242,9 +242,8 @@ def report(
     path = out or Path(f"{run}-at-{run_here.site}.html")
     check_unwritten(path)
     write(path, page(run_here).encode(), OWNERS_ALONE)
-    say(
-        f"{path}: {len(run_here.sent)} messages left {run_here.site} in {run}, {run_here.size} bytes of models and sums"
-    )
+    sent = f"{len(run_here.sent)} messages left {run_here.site} in {run}"
+    say(f"{path}: {sent}, {run_here.size} bytes of models and sums")
 
 
 def predictions(
@@ -326,7 +325,6 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
 
 
 def _open_kit(kit: Path) -> AbstractContextManager[None]:
-    """Within it, the site's files are decrypted by the key that its policy names, if any."""
     from fedsmall.clients.shelf import sealed_by
 
     return sealed_by(policy_of(kit).rest_key)

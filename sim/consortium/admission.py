@@ -50,10 +50,7 @@ def dial(address: str, authority: Path) -> Dialled:
     context = ssl.create_default_context(cafile=str(authority))
     before = time.time()
     try:
-        with (
-            httpx.Client(verify=context, timeout=DIAL_S) as client,
-            client.stream("GET", f"https://{address}/") as answer,
-        ):
+        with httpx.stream("GET", f"https://{address}/", verify=context, timeout=DIAL_S) as answer:
             shown = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
             when = answer.headers.get("Date")
     except httpx.HTTPError as error:
@@ -64,7 +61,10 @@ def dial(address: str, authority: Path) -> Dialled:
 
 
 def _explain_error(error: httpx.HTTPError, address: str) -> str:
-    root, proxy = _system_error(error), proxy_of(address)
+    proxy = proxy_of(address)
+    root: BaseException | None = error  # down to the system's or TLS's error under httpx's
+    while root is not None and not isinstance(root, OSError):
+        root = root.__cause__ or root.__context__
     if isinstance(error, httpx.ProxyError):
         return f"the proxy {proxy} does not let this site through to {address} ({error}); ask whoever runs the proxy"
     if isinstance(root, ssl.SSLCertVerificationError):
@@ -75,20 +75,6 @@ def _explain_error(error: httpx.HTTPError, address: str) -> str:
     through = f" through the proxy {proxy}" if proxy else ""
     why = (root.strerror if root else None) or "no answer"
     return f"{address} cannot be reached{through} ({why}); is the server up?"
-
-
-def _system_error(error: BaseException | None) -> OSError | None:
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def clock_ahead(address: str, authority: Path) -> float:
-    """Seconds by which this machine's clock is ahead of the server's, by the date in its answer."""
-    ahead = dial(address, authority).ahead_s
-    if ahead is None:
-        raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
-    return ahead
 
 
 def check_clock(ahead: float) -> None:
@@ -111,7 +97,8 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
     """
     from fedsmall.clients.fleet import Fleet  # brings Flower's client, which takes its time
 
-    ahead = clock_ahead(address, authority)
+    if (ahead := dial(address, authority).ahead_s) is None:
+        raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
     check_clock(ahead)
     mark = keys.fingerprint(keys.read_public_key(key.with_name(key.name + ".pub")))
     try:

@@ -1,7 +1,4 @@
-"""The folder of a finished run over real sites, completed with the files of a simulation's (:mod:`sim.runs.folder`).
-
-Without what a coordinator does not know: predictions of single samples, class counts, sites' own models.
-"""
+"""The folder of a finished run over real sites, completed with the files of a simulation's (:mod:`sim.runs.folder`)."""
 
 import json
 import platform
@@ -33,7 +30,6 @@ from fedsmall.sim.runs.files import write, write_json
 from fedsmall.sim.runs.folder import REAL_SITES, Run, cores
 from fedsmall.sim.runs.scenario import as_toml, of_plan
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.wire import Arrays
 
 Told = Mapping[str, Any]
 MODEL_FILE = "model.safetensors"
@@ -49,7 +45,8 @@ def write_run(folder: Path, outcome: Told) -> Run:
     evaluations = [evaluation for evaluation in evaluations if evaluation.common or evaluation.sites]
     last = _last_evaluation(outcome).get("told", {})
     sums = {site: sums_from_json(reply["sums"]) for site, reply in sorted(last.items()) if "sums" in reply}
-    y = _held_out_classes(add_sums(sums.values()))
+    called = add_sums(sums.values()).get(CALLED, np.zeros((0, 0)))  # (classes, classes); none for regression
+    y = np.repeat(np.arange(len(called)), called.sum(axis=1).astype(np.int64))
     plan = sheet.plan.model_copy(update={"route_seed": outcome["plan"].get("route_seed")})
     scenario = of_plan(plan, sheet.about)
     if task is not None:  # the metric is chosen as in a simulation, but by the held-out patients' classes
@@ -104,14 +101,6 @@ def _pool_sums(evaluation: Evaluation, task: Task | None) -> Evaluation:
     return replace(evaluation, common=common | {name: metrics[name] for name in metrics if name in common})
 
 
-def _held_out_classes(sums: Arrays) -> np.ndarray:
-    """The classes of the patients in the sums, (samples,), in no order; empty for regression."""
-    if CALLED not in sums:
-        return np.zeros(0, dtype=np.int64)
-    counts = sums[CALLED].sum(axis=1).astype(np.int64)
-    return np.repeat(np.arange(len(counts)), counts)
-
-
 def _record(
     folder: Path, plan: Plan, outcome: Told, task: Task | None, evaluations: list[Evaluation], log: RunLog
 ) -> RunRecord:
@@ -119,6 +108,11 @@ def _record(
     model = load(path.read_bytes()) if path.exists() else None
     if model is not None and task is not None and not plan.has_own_models:
         model = completed(plan, task, model)
+    privacy, samples = plan.privacy, outcome.get("samples", {})
+    known = bool(samples) and not privacy.is_patient_level  # else what is told is the size of a lot
+    promise = dict(outcome.get("privacy", {}))
+    if privacy.is_patient_level and privacy.epsilon is not None:  # every site keeps to the epsilon of the plan
+        promise = {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
     return RunRecord(
         plan=plan,
         engine=REAL_SITES,
@@ -131,21 +125,14 @@ def _record(
         model=model,
         events=sorted([*outcome["events"], *log.events], key=lambda event: event["t"]),
         versions=versions(),
-        privacy=_promise(plan, outcome),
+        privacy=promise,
         task=task,
         preparation=_preparation(folder, outcome),
-        trained_on={COMMON: _trained_on(plan, outcome)},
+        trained_on={COMMON: TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)},
         chosen=outcome.get("chosen", 0),
         averaged=[(models, whole) for models, whole in outcome.get("averaged", ())],
         sent_by=list(outcome.get("sent_by", ())),
     )
-
-
-def _promise(plan: Plan, outcome: Told) -> dict[str, float]:
-    privacy = plan.privacy  # for patients the epsilon of the plan, which every site keeps to
-    if privacy.is_patient_level and privacy.epsilon is not None:
-        return {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
-    return dict(outcome.get("privacy", {}))
 
 
 def _preparation(folder: Path, outcome: Told) -> Preparation | None:
@@ -160,12 +147,6 @@ def _preparation(folder: Path, outcome: Told) -> Preparation | None:
     if not path.exists():
         return None
     return prepared.with_scaling(Scaling(**{k: np.array(v) for k, v in json.loads(path.read_text()).items()}))
-
-
-def _trained_on(plan: Plan, outcome: Told) -> TrainedOn:
-    samples = outcome.get("samples", {})
-    known = bool(samples) and not plan.privacy.is_patient_level  # else what is told is the size of a lot
-    return TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)
 
 
 def _about(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str, Any]:

@@ -72,11 +72,10 @@ def call(
     if say:
         say(shown(["flwr", *arguments], {"FLWR_HOME": environment(home)["FLWR_HOME"]}))
     variables = {**os.environ, **environment(home), **direct(*_superlink(home))}
-    settings: dict[str, Any] = {"env": variables, "capture_output": True, "text": True}
+    settings: dict[str, Any] = {"env": variables, "capture_output": True, "text": True, "check": False}
+    command = [tool("flwr"), *arguments, "--format", "json"]
     try:
-        done = subprocess.run(
-            [tool("flwr"), *arguments, "--format", "json"], timeout=timeout_s, check=False, **settings
-        )
+        done = subprocess.run(command, timeout=timeout_s, **settings)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"`flwr {' '.join(arguments[:2])}` gave no answer within {timeout_s:g} s") from None
     answer = _last_json(done.stdout)

@@ -22,16 +22,8 @@ from fedsmall.sim.consortium.members import Consortium
 # flwr 1.41 superlink/routers/fleet/router.py, less register-node and unregister-node: sites are registered by the
 # coordinator. A call that a later Flower adds is refused until someone has looked at it.
 FLEET_CALLS = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
+    *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages"),
+    *("get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
 )
 LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 
@@ -40,56 +32,7 @@ LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 # and never refused. Only more calls at once than are held back are refused, with a 503, which sites ask again after.
 LIMITS = {"member": (100, 16), "stranger": (10, 4), "strangers": (40, 16)}
 
-CONFIGURATION = """\
-# Written by `fedsmall server up`; changes here are lost.
-{user}worker_processes 1;
-worker_rlimit_nofile 4096;
-daemon off;
-pid {work}/nginx.pid;
-error_log stderr warn;
-events {{ worker_connections 2048; }}
-http {{
-    server_tokens off;
-    log_format gate '$time_iso8601 $remote_addr $request_method $uri $status $request_length $bytes_sent';
-    access_log {access_log} gate;
-    client_body_temp_path {work}/body;
-    proxy_temp_path {work}/proxy;
-    fastcgi_temp_path {work}/fastcgi;
-    uwsgi_temp_path {work}/uwsgi;
-    scgi_temp_path {work}/scgi;
-    map_hash_bucket_size 1024;
-    map $http_flwr_public_key $site {{ default ""; {sites}}}
-    map $site $member {{ "" ""; default $binary_remote_addr$site; }}
-    map $site $stranger {{ "" $binary_remote_addr; default ""; }}
-    map $site $strangers {{ "" all; default ""; }}
-    {zones}
-    limit_req_log_level info;
-    limit_conn_log_level info;
-    client_header_timeout 10s;
-    server {{
-        listen {listen} ssl;
-        ssl_certificate {certificate};
-        ssl_certificate_key {key};
-        ssl_protocols TLSv1.2 TLSv1.3;
-        ssl_session_cache shared:sites:1m;
-        client_max_body_size {largest}m;
-        location ~ ^/v1/fleet/({calls})$ {{
-            limit_except POST {{ deny all; }}
-            {limits}
-            proxy_pass https://{upstream};
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host $http_host;
-            proxy_ssl_trusted_certificate {authority};
-            proxy_ssl_verify on;
-            proxy_ssl_name localhost;
-            proxy_ssl_session_reuse on;
-            proxy_read_timeout 120s;
-        }}
-        location / {{ return 403; }}
-    }}
-}}
-"""
+CONFIGURATION = Path(__file__).with_name("gate.conf")
 
 
 def configuration(record: Consortium, folder: Path, *, upstream: str | None = None, access_log: str = "") -> str:
@@ -100,7 +43,9 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
     # a second's calls more than the rate pass at once, another second's wait
     limits = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
     limits += [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
-    return CONFIGURATION.format(
+    # a site whose key is not here counts as a stranger
+    keys = [folder / "sites" / f"{name}.pub" for name in members.admitted(record)]
+    return CONFIGURATION.read_text().format(
         user=_worker(folder),
         work=folder / "gate",
         access_log=access_log or folder / "log" / "gate-access.log",
@@ -111,7 +56,7 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
         calls="|".join(FLEET_CALLS),
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
-        sites="".join(f'"{key}" {name}; ' for name, key in _admitted_keys(record, folder).items()),
+        sites="".join(f'"{header(path.read_bytes())}" {path.stem}; ' for path in keys if path.exists()),
         zones="\n    ".join(zones),
         limits="\n            ".join(limits),
     )
@@ -125,12 +70,6 @@ def _worker(folder: Path) -> str:
     with suppress(KeyError):  # a folder of nobody's whom this machine knows
         return f"user {pwd.getpwuid(owner.st_uid).pw_name} {grp.getgrgid(owner.st_gid).gr_name};\n"
     return "user root root;\n"
-
-
-def _admitted_keys(record: Consortium, folder: Path) -> dict[str, str]:
-    """Admitted sites' public keys, by name, as Flower's programs send them; a key not in ``folder`` is a stranger's."""
-    paths = {name: folder / "sites" / f"{name}.pub" for name in members.admitted(record)}
-    return {name: header(path.read_bytes()) for name, path in paths.items() if path.exists()}
 
 
 def header(public: bytes) -> str:

@@ -1,7 +1,4 @@
-"""Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site.
-
-Node keys are NIST P-384 in the OpenSSH form. A private key is written once, for its owner alone, and never overwritten.
-"""
+"""Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site."""
 
 import base64
 import hashlib
@@ -44,10 +41,7 @@ def new_authority(folder: Path, name: str, days: int) -> None:
 
 
 def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], days: int) -> None:
-    """Make ``folder/server.key`` (0600) and ``folder/server.crt``, signed by the authority, for all ``hosts``.
-
-    The loopback, where the gate speaks to the SuperLink, is added. An existing pair is replaced.
-    """
+    """Make ``folder/server.key`` (0600) and ``server.crt`` anew, for ``hosts`` and the loopback."""
     ca_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise ValueError("the authority's key is not the elliptic-curve key that `consortium init` makes")
@@ -166,6 +160,9 @@ def _builder(
     is_authority: bool,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
+    uses = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+    uses |= dict.fromkeys(("encipher_only", "decipher_only"), False)
+    uses |= dict.fromkeys(("key_cert_sign", "crl_sign"), is_authority)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -175,17 +172,11 @@ def _builder(
         .not_valid_before(now - timedelta(minutes=5))  # clocks in hospitals differ
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
-        .add_extension(_usage(is_authority), critical=True)
+        .add_extension(x509.KeyUsage(not is_authority, **uses), critical=True)
     )
     for extension in extensions:
         builder = builder.add_extension(extension, critical=False)
     return builder
-
-
-def _usage(is_authority: bool) -> x509.KeyUsage:
-    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    uses = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(not is_authority, key_cert_sign=is_authority, crl_sign=is_authority, **uses)
 
 
 def _write_signed(

@@ -1,7 +1,4 @@
-"""Whether the logs of a run's two ends are as they were written: each by itself, and each against the others.
-
-To hide a line one must rewrite the site's log, the coordinator's log, and the statements that the site has signed.
-"""
+"""Whether the logs of a run's two ends are as they were written: each by itself, and each against the others."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise

@@ -114,10 +114,7 @@ def save(folder: Path, record: Consortium) -> None:
 
 
 def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Member:
-    """Admit a site for ``days`` and write its kit; the public key may follow later.
-
-    Raises ValueError for a revoked name, another key under a known name, or a key that another site uses.
-    """
+    """Admit a site and write its kit; ValueError for a revoked name, another key, or the key of another site."""
     record = load(folder)
     known = record.members.get(checked_name(name)) or Member(name=name, added=today(), expires=today())
     if known.revoked:
@@ -128,7 +125,12 @@ def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Mem
         if known.identity and identity not in (None, known.identity):
             raise ValueError(f"{name}'s letters have another identity already; revoke it, and admit a new name")
         mark = keys.fingerprint(key)
-        _check_fresh(record, known, mark)
+        if known.fingerprint not in (None, mark):
+            raise ValueError(f"{name} has the key {known.fingerprint} already; revoke it, and admit a new name")
+        for other in record.members.values():
+            if other.name != name and other.fingerprint == mark:
+                own = "every site makes its own (`fedsmall site keygen`)"
+                raise ValueError(f"{other.name} uses this key already; {own}")
         changes |= {"fingerprint": mark, "identity": identity or known.identity}
         (folder / "sites" / f"{name}.pub").write_bytes(key + b"\n")
     member = known.model_copy(update=changes)
@@ -160,18 +162,16 @@ def revoke(folder: Path, name: str) -> Member:
 
 def certificates(folder: Path) -> dict[str, int]:
     """The days that are left of the authority's and the server's certificate."""
-    files = {"authority": folder / "ca" / "ca.crt", "server": folder / "server" / "server.crt"}
-    return {label: keys.days_left(keys.load_certificate(path)) for label, path in files.items()}
+    paths = {"authority": folder / "ca" / "ca.crt", "server": folder / "server" / "server.crt"}
+    return {label: keys.days_left(keys.load_certificate(path)) for label, path in paths.items()}
 
 
 def warnings(folder: Path) -> list[str]:
     """What has expired or does within a month, a line each, with what to do."""
     remedy = {"server": "`fedsmall consortium renew` makes a new one", "authority": "make a new consortium before"}
-    lines = [
-        f"{line}; {remedy[label]}"
-        for label, days in certificates(folder).items()
-        for line in keys.warnings({f"the {label}'s certificate": days})
-    ]
+    lines = []
+    for label, days in certificates(folder).items():
+        lines += [f"{line}; {remedy[label]}" for line in keys.warnings({f"the {label}'s certificate": days})]
     for name, member in sorted(load(folder).members.items()):
         days, renews = (member.expires - today()).days, f"`fedsmall consortium add-site {name}` renews"
         if member.standing(today()) == "admitted" and days <= keys.SOON:
@@ -191,15 +191,6 @@ def _write_kit(folder: Path, record: Consortium, member: Member) -> None:
     write(kit / "site.json", (json.dumps(card, indent=2) + "\n").encode(), flush=True)
     if not (kit / "policy.toml").exists():
         (kit / "policy.toml").write_text(files(fedsmall.clients).joinpath("policy.toml").read_text())
-
-
-def _check_fresh(record: Consortium, member: Member, mark: str) -> None:
-    """Raise ValueError where the site has another key than that of this fingerprint, or another site has it."""
-    if member.fingerprint not in (None, mark):
-        raise ValueError(f"{member.name} has the key {member.fingerprint} already; revoke it, and admit a new name")
-    for other in record.members.values():
-        if other.name != member.name and other.fingerprint == mark:
-            raise ValueError(f"{other.name} uses this key already; every site makes its own (`fedsmall site keygen`)")
 
 
 def _save_member(folder: Path, record: Consortium, member: Member) -> None:

@@ -39,7 +39,7 @@ ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still liv
 def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ...]:
     """The sites of a run: those chosen, else all that are admitted. PlanError where the plan asks for others."""
     admitted = admitted_sites(folder, chosen)
-    names = tuple(sorted(chosen)) or tuple(admitted)
+    names = tuple(name for name in sorted(chosen) or admitted if name not in plan.without)
     if not names:
         raise PlanError("No site is admitted yet; `fedsmall consortium add-site` admits one.")
     if plan.sites is not None and plan.sites > len(names):
@@ -135,10 +135,7 @@ def launch(folder: Path, run: str, say: Say) -> int:
 
 
 def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
-    """Resume a run that ended early, from its last state or from that of an earlier ``contact``.
-
-    PlanError where there is none, it still runs, or it is finished; and where something would be released twice.
-    """
+    """Resume a run that ended early, from its last state or an earlier ``contact``; PlanError where that cannot be."""
     home = run_home(folder, run)
     if (home / "outcome.json").exists():
         raise PlanError(f"{run!r} is finished; its model is in {home.name}/model.safetensors")
@@ -185,31 +182,21 @@ def is_under_way(home: Path) -> bool:
 
 
 def watch(
-    folder: Path,
-    run: str,
-    number: int,
-    progress: Callable[[dict[str, Any]], None],
-    waiting: Callable[[str], None] = lambda _: None,
+    folder: Path, run: str, progress: Callable[[dict[str, Any]], None], waiting: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Wait for the end of a run and return its outcome. Raises RuntimeError with the one line that ended it early.
-
-    ``waiting`` is told repeatedly which hospitals the run waits for; an empty line for none.
-    """
+    """Wait for a run's end; its outcome, or RuntimeError with its last line. ``waiting`` hears who is waited for."""
     home, asked = run_home(folder, run), time.monotonic()
-    known = asked  # when Flower knew the run last, as this number or as that of its resumption
+    known = asked  # when Flower knew the run last, as its last number
     while True:
-        if (home / "outcome.json").exists():
-            outcome: dict[str, Any] = json.loads((home / "outcome.json").read_text())
+        if outcome := read_words(home / "outcome.json"):
             return outcome
-        if (home / "failure.json").exists():
-            raise RuntimeError(json.loads((home / "failure.json").read_text())["reason"])
-        if (home / "progress.json").exists():
-            progress(json.loads((home / "progress.json").read_text()))
+        if failure := read_words(home / "failure.json"):
+            raise RuntimeError(failure["reason"])
+        if at := read_words(home / "progress.json"):
+            progress(at)
         waiting(waits(home))
         if time.monotonic() - asked > ASK_FLOWER_S:
-            asked = time.monotonic()
-            number = numbers(home)[-1]
-            state = _state(folder, number)
+            asked, state = time.monotonic(), _state(folder, numbers(home)[-1])
             known = known if state == UNKNOWN else asked
             ended = state.startswith("finished") or asked - known > BACK_S
             if ended and not any((home / f).exists() for f in ("outcome.json", "failure.json")):
@@ -257,12 +244,12 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
     """Name, state and one line of every run of a consortium."""
     rows = []
     for home in sorted(path.parent for name in SHEETS for path in (folder / "runs").glob(f"*/{name}")):
-        at = json.loads((home / "progress.json").read_text()) if (home / "progress.json").exists() else {}
+        at = read_words(home / "progress.json")
         line = f"round {at['t']} of {at['rounds']}" if at else ""
         if (home / "outcome.json").exists():
             state = "finished"
-        elif (home / "failure.json").exists():
-            state, line = "failed", json.loads((home / "failure.json").read_text())["reason"]
+        elif failure := read_words(home / "failure.json"):
+            state, line = "failed", failure["reason"]
         else:
             state = "running" if is_running(home) else "ended early; resume it"
             line = f"{line}; it waits for {waits(home)}" if waits(home) else line
@@ -307,5 +294,9 @@ def _state(folder: Path, number: int) -> str:
 
 def numbers(home: Path) -> list[int]:
     """Flower's numbers for a run, in order: one for its start and one for every time that it was resumed."""
-    path = home / "flower.json"
-    return list(json.loads(path.read_text())["runs"]) if path.exists() else []
+    return list(read_words(home / "flower.json").get("runs", []))
+
+
+def read_words(path: Path) -> dict[str, Any]:
+    """The words in a JSON file of a run; none where it is not there."""
+    return dict(json.loads(path.read_text())) if path.exists() else {}

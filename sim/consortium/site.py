@@ -16,7 +16,7 @@ from fedsmall.clients.launcher import APPROVED
 from fedsmall.clients.policy import OWN, load_policy
 from fedsmall.clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
-from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sim.consortium import admission, flower_cli, keys, supervisor
 from fedsmall.sim.consortium.supervisor import Program
 
@@ -72,14 +72,14 @@ class Site(NamedTuple):
 def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | None = None) -> list[Program]:
     """The two programs of a site, or of a ``region`` (its consortium's folder); none has a port or shows a secret."""
     socket, home = str(site.socket_path.absolute()), site.home.absolute()
-    command = [
-        sys.executable,
-        "-m",
-        "fedsmall.clients.resident",
-        site.card.address,
+    command = [sys.executable, "-m", "fedsmall.clients.resident", site.card.address]
+    command += [
         str((site.kit / "ca.crt").absolute()),
+        str(site.key.absolute()),
+        socket,
+        str(home),
+        _bundle_digests(site),
     ]
-    command += [str(site.key.absolute()), socket, str(home), _bundle_digests(site)]
     resident = Program("resident", command, flower_cli.environment(home / "flwr"))
     return [_station(site, data, device, region), resident]
 

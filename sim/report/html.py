@@ -14,7 +14,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
 from fedsmall.package.store import words
 from fedsmall.plan import Plan
-from fedsmall.sim.report import chain, facts, figures, model, real_sites, sentences, tables
+from fedsmall.sim.report import facts, figures, model, real_sites, sentences, tables
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Section
 from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
@@ -129,11 +129,10 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     sites = sorted({site for of_sites in known.values() for site in of_sites})
     if len(sites) > MANY_SITES:
         return {}
-    return {label: {site: _mean(of_sites.get(site)) for site in sites} for label, of_sites in known.items()}
-
-
-def _mean(values: Sequence[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
+    means: dict[str, dict[str, float | None]] = {label: dict.fromkeys(sites) for label in known}
+    for label, of_sites in known.items():
+        means[label] |= {site: sum(values) / len(values) for site, values in of_sites.items() if values}
+    return means
 
 
 def question_section(run: Run, shown: model.Clinical | None) -> Section:
@@ -163,10 +162,8 @@ def participant_sections(run: Run) -> list[Section]:
     held_out = bool(sites[0].held_out)
     names = model.class_names(run, len(sites[0].train))
     heads = ["site", "training", *names, *(["held out", *names] if held_out else [])]
-    rows = [
-        [site.name, sum(site.train), *site.train, *([sum(site.held_out), *site.held_out] if held_out else [])]
-        for site in sites
-    ]
+    counts = [(site.name, site.train, site.held_out) for site in sites]
+    rows = [[name, sum(train), *train, *([sum(out), *out] if held_out else [])] for name, train, out in counts]
     judged = ", and held out to judge by" * held_out
     caption = f"Samples of each class to train on{judged} (seed {run.plans[0].seed})."
     return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
@@ -184,10 +181,8 @@ def unseen_tables(run: Run) -> list[Section]:
 def sent_table(run: Run, shown: Table) -> Cells:
     """What every method sent."""
     sites = max(run.about.get("sites", 1), 1)
-    rows = [
-        [row.label, f"{row.contacts:g}", amount(row.bytes_sent), amount(row.bytes_sent / sites)]
-        for row in shown.of_methods
-    ]
+    sizes = [(row, amount(row.bytes_sent), amount(row.bytes_sent / sites)) for row in shown.of_methods]
+    rows = [[row.label, f"{row.contacts:g}", of_all, of_one] for row, of_all, of_one in sizes]
     return Cells(["method", "contacts", "bytes sent, all sites", "bytes per site"], rows)
 
 
@@ -310,6 +305,6 @@ def anchor(run: Run) -> str:
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
 
 
-OF_PAGES = (chain, facts, figures, model, real_sites, sentences, tables)
+OF_PAGES = (facts, figures, model, real_sites, sentences, tables)
 TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
 TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)} | {"toml": tomli_w.dumps}

@@ -67,10 +67,7 @@ def _task(run: Run) -> Mapping[str, Any]:
 
 
 def _kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
-    """The method shown, and the predictions of each method by seed, where one of these arrays was kept.
-
-    The folds of a seed are concatenated; the method is "" where nothing was kept.
-    """
+    """The method shown ("" for none), and the predictions of methods that kept such an array, by seed, folds joined."""
     parts_of: dict[str, dict[int, list[Arrays]]] = {}
     for label, group in by_label(run.done).items():
         for plan_run in group:
@@ -105,10 +102,7 @@ def _masks_of_sites(sites: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 class Said(NamedTuple):
-    """Predictions: ``p`` (samples, classes), ``y`` (samples,) and ``sites`` (samples,), or (0,) where not known.
-
-    ``groups`` names each sample's subgroup, (samples,), by column.
-    """
+    """Predictions ``p`` (samples, classes), ``y``, ``sites`` or (0,), and each sample's group by column, (samples,)."""
 
     p: np.ndarray
     y: np.ndarray
@@ -122,10 +116,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Clinical:
-    """A classifier: its method's ``label`` and ``seed``, and the predictions of all methods, by seed.
-
-    ``thresholds`` are three of two classes with how each was found, the chosen one first.
-    """
+    """A classifier, with the predictions of all methods; of two classes three ``thresholds``, the chosen one first."""
 
     run: Run
     label: str
@@ -163,8 +154,8 @@ class Clinical:
         """The statistics of one class against the rest."""
         pairs = [predictions.positive(label) for predictions in self.of_seeds]
         return [
-            Worth(name, estimate(*pairs[0]), _over_seeds((of_two.VALUES[name](*pair) for pair in pairs), "share"))
-            for name, estimate in of_two.STATISTICS.items()
+            Worth(name, of_two.estimate_of(name, *pairs[0]), _over_seeds((value(*pair) for pair in pairs), "share"))
+            for name, value in of_two.VALUES.items()
         ]
 
 
@@ -222,6 +213,9 @@ AT_THRESHOLDS = Markup(
     "<code>{{sensitivity = 0.95}}</code> or a number in the scenario chooses; what is found is found on training "
     "samples alone."
 )
+CHOSEN_FIRST = (
+    "The chosen threshold first, and others beside it. Intervals by test samples (Wilson), under each what was counted."
+)
 RANKED = (
     "By test samples: DeLong's interval for the ROC-AUC, on the scale of the logit; 500 bootstrap resamples for the "
     "others. ECE over ten bins of equal width."
@@ -257,17 +251,12 @@ def clinical_sections(shown: Clinical) -> list[Section]:
 def _at_thresholds(shown: Clinical) -> list[Section]:
     if not shown.two:
         return []
-    errors = [(how, at_threshold(*shown.said.positive(1), threshold)) for how, threshold in shown.thresholds]
-    rows = [
-        [FROM.format(at.threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))]
-        for how, at in errors
-    ]
+    rows = []
+    for how, threshold in shown.thresholds:
+        at = at_threshold(*shown.said.positive(1), threshold)
+        rows.append([FROM.format(threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))])
     heads = [f"called {shown.classes[1]} from", "sensitivity", "specificity", "PPV", "NPV"]
-    caption = (
-        "The chosen threshold first, and others beside it. Intervals by test samples (Wilson), under each what was "
-        "counted."
-    )
-    cells = Cells(heads, rows, caption, reference=0)
+    cells = Cells(heads, rows, CHOSEN_FIRST, reference=0)
     return [Section("Model at thresholds", "thresholds", table=cells, notes=[AT_THRESHOLDS.format(shown.classes[1])])]
 
 
@@ -290,10 +279,7 @@ def _ranking(shown: Clinical) -> Section:
 
 
 class AtPart(NamedTuple):
-    """The model shown on a part of the samples, of a site or a subgroup; only its names where it is hidden.
-
-    For two classes ``area`` and ``errors`` at the chosen threshold, for more ``accuracy``.
-    """
+    """The model on the samples of a site or subgroup: of two classes ``area`` and ``errors``, of more ``accuracy``."""
 
     column: str
     group: str
@@ -314,7 +300,7 @@ class AtPart(NamedTuple):
         if self.hidden:
             return [Markup("<small>not shown</small>")]
         if self.area is None or self.errors is None:
-            return [self.samples, *(share(each) for each in (self.accuracy,) if each)]
+            return [self.samples, *([share(self.accuracy)] if self.accuracy else [])]
         return [self.samples, self.positive, number(self.area), *map(share, self.errors[5:7])]
 
 
@@ -339,10 +325,7 @@ def _hospitals(shown: Clinical) -> list[Section]:
 
 
 def subgroups(shown: Clinical) -> list[AtPart]:
-    """Every group of every column that the scenario names, in order.
-
-    Groups below ``FLOOR`` samples are hidden, and others by which they could be computed.
-    """
+    """Every group of every column that the scenario names, in order; those hidden have a name alone."""
     parts = []
     for column, names in shown.said.groups.items():
         sizes = dict(zip(*(counts.tolist() for counts in np.unique(names, return_counts=True)), strict=True))
@@ -396,10 +379,7 @@ def _subgroups(shown: Clinical) -> list[Section]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A model of another outcome, or what a page adds on grades; ``asks`` says what is predicted.
-
-    ``sites`` are the statistics named ``heads`` at each site that held out enough samples: (site, samples, estimates).
-    """
+    """A model of another outcome, or what a page adds on grades; ``sites``: (site, samples, an estimate by head)."""
 
     label: str
     seed: int
@@ -444,10 +424,7 @@ def question(run: Run) -> str:
 
 
 class Asked(NamedTuple):
-    """What is predicted, and what is shown of it: ``statistics``, those of sites, figures and notes.
-
-    ``of_seeds`` are the arrays of each seed from which statistics are computed, first the predictions.
-    """
+    """What is predicted and shown of it; ``of_seeds`` are the arrays behind statistics, the first seed's first."""
 
     asks: str
     of_seeds: Sequence[tuple[np.ndarray, ...]]
@@ -523,17 +500,14 @@ def _metric(name: str, p: np.ndarray, y: np.ndarray, label: int | None = None) -
     return float(label_metrics(odds[None], y, (name,))[name][0])
 
 
-def _concordance(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
-    return float(concordance(survival[None], cuts[0], *labels.T)[0])
+def _of_curves(statistic: Callable[..., Any], survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
+    return float(statistic(survival[None], cuts[0], *labels.T)[0])
 
 
-def _integrated_brier(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
-    return float(integrated_brier(survival[None], cuts[0], *labels.T)[0])
-
-
+CONCORDANCE = "concordance index (Harrell)"
 TIMES: dict[str, Statistic] = {
-    "concordance index (Harrell)": (_concordance, "plain"),
-    "integrated Brier score": (_integrated_brier, "plain"),
+    CONCORDANCE: (partial(_of_curves, concordance), "plain"),
+    "integrated Brier score": (partial(_of_curves, integrated_brier), "plain"),
 }
 CONCORDANT = (
     "Concordance: of pairs of which it is known who had the event first, the share that the model has in that order "
@@ -549,7 +523,7 @@ def _ask_times(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
         f"The time until an event is predicted, {name}; it happened in {events} of the test samples, and the others "
         "were seen without it until their time"
     )
-    at_sites = {"concordance index (Harrell)": _concordance}
+    at_sites = {CONCORDANCE: TIMES[CONCORDANCE][0]}
     return Asked(asks, of_seeds, TIMES, at_sites, curves.of_times(name, *of_seeds[0]), [CONCORDANT])
 
 

@@ -62,20 +62,14 @@ def behind_difference(
 
 
 def behind_lead(run: Run, group: Sequence[PlanRun], metric: str, scale: Scale, kept: bool = True) -> Shared:
-    """What the differences of a method from the trivial predictor share, as in :func:`behind_difference`.
-
-    Nothing where :func:`p_over_constant` asks the patients besides.
-    """
+    """What differences from the trivial predictor share; nothing where :func:`p_over_constant` asks besides."""
     if kept and all(_over_constant(run, plan_run, metric) is not None for plan_run in group):
         return NOTHING
     predictions = [run.predictions_of(plan_run) for plan_run in group]
     if not kept or not all("labels" in arrays and "probabilities" not in arrays for arrays in predictions):
         return _of_unkept(run, group[0])
-    gaps = [
-        _without(run, plan_run, metric, scale) - _without(run, plan_run, metric, scale, constant=True)
-        for plan_run in group
-    ]
-    return _of_gaps(run, gaps, group[0])
+    pairs = [[_without(run, plan_run, metric, scale, constant) for constant in (False, True)] for plan_run in group]
+    return _of_gaps(run, [model - least for model, least in pairs], group[0])
 
 
 def _of_unkept(run: Run, plan_run: PlanRun) -> Shared:

@@ -209,10 +209,8 @@ def _travelling(shown: Table) -> str:
     ]
     least = shown.trivial.lead if shown.trivial else None  # without it nothing is known against the reference
     has_learnt = least is None or (least.decides(shown.comparisons) and shown.is_better(least))
-    clauses = [
-        f"{_verb(shown, lead, has_learnt)} {name} ({by(shown, lead)})"
-        for name, lead in named or [(row.label, lead) for row, lead in leads[:2]]
-    ]
+    named = named or [(row.label, lead) for row, lead in leads[:2]]
+    clauses = [f"{_verb(shown, lead, has_learnt)} {name} ({by(shown, lead)})" for name, lead in named]
     return f"{reference.label} {list_words(clauses, ', and it ')}."
 
 

@@ -1,7 +1,4 @@
-"""What a run shows, in numbers: for every method mean and interval, and paired differences between methods.
-
-The common model and the sites' own models have a column each.
-"""
+"""What a run shows, in numbers: for every method mean and interval, and paired differences between methods."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -53,10 +50,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """The trivial predictor and all methods by one ``metric``, on the test samples or on a further set ``where``.
-
-    ``whose`` models are compared: the "common" ones, or the "sites'" where no method has a common one.
-    """
+    """All methods and the trivial predictor by one ``metric``; models compared are the "common" or the "sites'"."""
 
     metric: str
     where: str | None
@@ -117,10 +111,7 @@ class Judged(NamedTuple):
     where: str | None
 
     def values(self, group: Sequence[PlanRun], whose: str, end: str = "mean") -> dict[tuple[int, int], float]:
-        """The values of the "common" models at the end of each run, by seed and fold, or of the "sites'" (their mean).
-
-        ``end`` "sd" gives the spread over the sites.
-        """
+        """Values at the end by seed and fold: the "common" models', or the "sites": their mean, or their "sd"."""
         values, name = {}, self.metric if whose == "common" else f"{self.metric}_{end}"
         for plan_run in group:
             row = plan_run.row if self.where is None else plan_run.row["extra"].get(self.where, {})
@@ -156,10 +147,7 @@ class Judged(NamedTuple):
         return ahead and replace(ahead, of_samples=asked)
 
     def _difference(self, a: Values, b: Values, shared: Callable[[Keys], Shared]) -> Comparison | None:
-        """``a`` minus ``b`` over the seeds (and folds) that both have; of a positive metric by what share it is larger.
-
-        ``shared`` tells what their runs share. None where they have no seed in common.
-        """
+        """``a`` minus ``b`` at seeds and folds that both have, None for none; as a share where both are positive."""
         keys = sorted(set(a) & set(b))
         if not keys:
             return None
@@ -197,10 +185,7 @@ class Judged(NamedTuple):
 
 
 def table(run: Run, metric: str | None = None, where: str | None = None) -> Table:
-    """The table of a run; the metric is the task's first one where none is asked for.
-
-    Raises PlanError for an unknown metric, with the nearest known one.
-    """
+    """The table of a run, by its first metric where none is asked for; PlanError for an unknown one."""
     groups, known = by_label(run.done), metrics_of(run.done)
     if metric is not None and where is None and known and metric not in known:
         raise PlanError(f"this run was not judged by {metric!r}. {nearest(metric, known)}")

@@ -157,11 +157,7 @@ def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
 
 
 def _run_one_by_one(
-    plans: Sequence[Plan],
-    job: Job,
-    federation_of: Build,
-    moved: Callable[[int], None],
-    interrupted: Callable[[], bool],
+    plans: Sequence[Plan], job: Job, federation_of: Build, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     before = 0
     for index, plan in enumerate(plans):
@@ -177,10 +173,7 @@ def _add(moved: Callable[[int], None], before: int, rounds: int) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within it the first Ctrl-C is only remembered (the value given tells), and the second one interrupts as usual.
-
-    Outside the main thread, where signals cannot be caught, nothing is remembered.
-    """
+    """Within it the main thread's first Ctrl-C is only remembered (the value given tells); a second interrupts."""
     pressed = False
 
     def remember(number: int, frame: FrameType | None) -> None:
@@ -199,14 +192,8 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-# -- on several cores --------------------------------------------------------------------------------------------------
-
-
 def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
-    """How many processes serve a run: one per core, but one for a short run, and where Ray has its own.
-
-    On one GPU no more than can share it.
-    """
+    """How many processes serve a run: a core each, on a GPU as many as share it; one for a short run, and under Ray."""
     if engine == "ray" or len(plans) < ENOUGH:
         return 1
     return cores() if device == "cpu" else min(cores(), SHARED_BY)
@@ -237,11 +224,7 @@ def run_side_by_side(
 
 
 def _run_shared(
-    plans: Mapping[int, Plan],
-    processes: int,
-    job: Job,
-    moved: Callable[[int], None],
-    interrupted: Callable[[], bool],
+    plans: Mapping[int, Plan], processes: int, job: Job, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The plans over so many processes; BrokenProcessPool where one of them dies."""
     context = multiprocessing.get_context("spawn")
@@ -301,9 +284,6 @@ def _work(index: int, plan: Plan) -> Ended | Failed | None:
     return None if stop() else attempt(partial(_Worker.job.run, plan, _Worker.federation_of, moved, stop))
 
 
-# -- plans that fail ---------------------------------------------------------------------------------------------------
-
-
 def has_diverged(last: Evaluation) -> bool:
     """Whether the models of a run's end have a loss that is no finite number."""
     worth, name = (last.common, "loss") if last.common is not None else (last.sites, "loss_mean")
@@ -311,10 +291,7 @@ def has_diverged(last: Evaluation) -> bool:
 
 
 def attempt(work: Callable[[], Made]) -> Made | Failed:
-    """The result of ``work``, or why it failed.
-
-    Ctrl-C and a full disk, which would stop the other plans too, are raised as they are.
-    """
+    """The result of ``work``, or why it failed; Ctrl-C and a full disk, which would stop all plans, are raised."""
     try:
         return work()
     except Exception as error:

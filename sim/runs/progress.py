@@ -60,10 +60,7 @@ class Bars(Watcher):
 
 @final
 class Lines(Watcher):
-    """A line for every finished plan, with the time that is left: for logs and pipes.
-
-    After ``EVERY_S`` seconds without one, a line says how many rounds are done.
-    """
+    """A line for every finished plan, and for every ``EVERY_S`` seconds without one: for logs and pipes."""
 
     def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
         self._console, self._title = console, title

@@ -21,7 +21,6 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from google.protobuf.message import DecodeError
 
@@ -31,7 +30,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, join_pieces, leaves, pieces_with
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, Sheet
-from fedsmall.strategies.records import array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.records import SendingGrid, array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.wire import ANSWER_BYTES, BROKEN, CONFIG, METRICS, REFUSED, ROUND, WAITS, join, parts
 
@@ -51,7 +50,7 @@ class QuorumError(RuntimeError):
     """Fewer sites answered than the run sheet asks for; the run can be resumed."""
 
 
-class RetryingGrid(Grid):
+class RetryingGrid(SendingGrid):
     """Flower's grid for one run over ``mail``, with retries; ``log`` gets a line for each order, answer and silence."""
 
     def __init__(
@@ -75,10 +74,7 @@ class RetryingGrid(Grid):
         return nodes
 
     def get_node_ids(self) -> Iterable[int]:
-        """The connected nodes, after waiting at most the deadline for those that were there before.
-
-        Raises QuorumError where they are fewer than the quorum.
-        """
+        """The connected nodes, once those of before are there or the deadline is over. QuorumError for too few."""
         deadline, least = self.clock() + self.sheet.round_deadline_s, self.sheet.least_answers
         while True:
             connected = {node.node_id for node in self.get_nodes()}
@@ -166,7 +162,7 @@ class RetryingGrid(Grid):
         for order in orders:
             if reply := waits.get(id(order)):
                 self._note("silent", order, reason=_line(reply.error.reason))
-                self.waits.give_up(self.name_of(order.metadata.dst_node_id))
+                self.waits.in_vain.add(self.name_of(order.metadata.dst_node_id))
                 answers.append(Message(reply.error, reply_to=order))
             else:
                 self._note("silent", order)
@@ -174,10 +170,7 @@ class RetryingGrid(Grid):
         return answers
 
     def _answer_to(self, order: Message) -> Message | None:
-        """The reply to one order, or None.
-
-        Asked for alone: an unreadable one harms no other. What an answer says of itself is only its sender's word.
-        """
+        """The reply to one order, or None: asked for alone, and what it says of itself is only its sender's word."""
         key = order.metadata.message_id
         try:
             for reply in self.mail.pull_messages([key]):
@@ -243,34 +236,9 @@ class RetryingGrid(Grid):
             f"for {self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
         )
 
-    # -- what Flower asks of any grid ------------------------------------------------------------------------------
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As Flower's grid."""
-        return self.mail.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As Flower's grid."""
-        return self.mail.pull_messages(message_ids)
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        """As Flower's grid."""
-        return Message(*args, **options)
-
-    def set_run(self, run: Any) -> None:
-        """The run is the mail's."""
-
-    @property
-    def run(self) -> Any:
-        """The run."""
-        return self.mail.grid.run
-
 
 def _digest(reply: Message) -> tuple[int, str]:
-    """Bytes and digest of an answer's arrays, as :func:`fedsmall.audit_log.digest_of` gave at the site.
-
-    The answer is not checked yet, so no array is made: bytes are taken as they came.
-    """
+    """Bytes and digest (as :func:`fedsmall.audit_log.digest_of` gives) of an answer's arrays, as they came."""
     total, size = hashlib.sha256(), 0
     for name, array in sorted(join(**reply.content.array_records).items()):
         named = shape_and_dtype(array)
@@ -294,18 +262,18 @@ FIRST_S, LONGEST_S = 1.0, 15.0  # between two questions
 class Waits:
     """The sites that are waited for and why; ``tell`` is given {site: reason} whenever that changes.
 
-    A site that was waited for in vain for a whole contact is not waited for again until it has answered.
+    One that was waited for in vain for a whole contact is not waited for again until it has answered.
     """
 
     def __init__(self, tell: Callable[[dict[str, str]], None], clock: Callable[[], float]) -> None:
         self.tell, self.clock = tell, clock
         self.reasons: dict[str, str] = {}
         self._asked: dict[str, int] = {}
-        self._in_vain: set[str] = set()
+        self.in_vain: set[str] = set()
 
     def again(self, site: str) -> float | None:
         """When to ask a waiting site again; None where it was waited for long enough."""
-        if site in self._in_vain:
+        if site in self.in_vain:
             return None
         self._asked[site] = self._asked.get(site, 0) + 1
         return self.clock() + min(FIRST_S * 2.0 ** (self._asked[site] - 1), LONGEST_S)
@@ -321,13 +289,9 @@ class Waits:
     def over(self, site: str) -> None:
         """Note that the site has answered."""
         self._asked.pop(site, None)
-        self._in_vain.discard(site)
+        self.in_vain.discard(site)
         if self.reasons.pop(site, None) is not None:
             self.tell(dict(self.reasons))
-
-    def give_up(self, site: str) -> None:
-        """Note that the contact's time is over."""
-        self._in_vain.add(site)
 
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0  # between two questions
@@ -501,10 +465,7 @@ def config_of(order: Message) -> Mapping[str, Any]:
 
 
 def unpack(frame: bytes) -> RecordDict:
-    """The content of an answer: arrays in the order of its header (safetensors keeps none), and metrics.
-
-    Raises FrameError, or Flower's errors for invalid metrics and config.
-    """
+    """The content of an answer: arrays in its header's order, metrics, words. FrameError, or Flower's errors."""
     header, arrays = from_frame(frame)
     order = header.get("order", sorted(arrays))
     if len(order) != len(arrays) or set(order) != set(arrays):

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -26,11 +26,10 @@ from fedsmall.exact import in_parts
 from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
-from fedsmall.sealing.letters import Announcement, Thread, digest
-from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.letters import Announcement, Transcript, digest, roll_digest
+from fedsmall.sealing.routing import seed_of
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
 from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
-from fedsmall.sealing.waybills import seed_of
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
@@ -44,19 +43,13 @@ Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by
 OF_SUMS = ("count", "total", "squares")
 
 
-class Met(NamedTuple):
-    """The sites' agreement: the ``sheet`` with it, their ``task``, and how models are sealed."""
-
-    sheet: RunSheet
-    task: Task
-    sealed: SealedModels | None = None
+Met = tuple[RunSheet, Task, SealedModels | None]  # the sheet with the sites' agreement, and how models are sealed
 
 
 def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
-    """Wait for the sites and let them agree; their answers go into the ``roster``.
+    """Wait for the sites and let them agree, a region's with others over its ``line``; fills the ``roster``.
 
-    A region's sites agree with those of all others over its ``line``. Raises PlanError that names every site that is
-    missing, refuses, or differs from the others.
+    Raises PlanError that names every site that is missing, refuses, or differs from the others.
     """
     wait_for_sites(sheet, grid)
     hidden = sheet.plan.privacy.secure
@@ -75,11 +68,11 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
         tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
         answers = sums_before(sealed, tell, task.classes) if tell else {}
         if not answers and not (folder / SCALING_FILE).exists():
-            return Met(sheet, task, sealed)
+            return sheet, task, sealed
     sheet = agree_on_weights(sheet, folder, task, answers)
     scaling = agreed_scaling(roster, folder, answers, of_regions=sheet.is_above)
     sheet, sealed = send_agreement(roster, sheet, grid, folder, scaling)
-    return Met(sheet, task, sealed)
+    return sheet, task, sealed
 
 
 def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
@@ -102,10 +95,7 @@ def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
 
 
 def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str]) -> Told:
-    """Call the roll and return the answers, with the sums in ``tell``.
-
-    A site is who its registered key says. Raises PlanError that names every site that refuses, and why.
-    """
+    """Call the roll; the answers, with the sums in ``tell``. A site is who its key says; PlanError names refusals."""
     config = _words(sheet, **({TELL: list(tell)} if tell else {}))
     answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
     for site, (node, content) in answers.items():
@@ -120,21 +110,22 @@ def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: b
     """The scaling from all sites' sums; kept in the folder for a resumed run."""
     if not all(answer.get("scaled") for answer in roster.answers.values()):
         return None
-    if (scaling := scaling_in(folder)) is None:
-        sums = {site: _sums(site, SUMS, answers[site], of_regions) for site in sorted(answers)}
-        features = {site: len(parts_of[0].count) for site, parts_of in sums.items()}
-        if len(set(features.values())) > 1:
-            counts = ", ".join(f"{site} has {count}" for site, count in features.items())
-            raise PlanError(f"Sites differ in their number of features: {counts}. All must hold the same.")
-        scaling = agree([part for parts_of in sums.values() for part in parts_of])
-        keep_scaling(folder, scaling)
+    if kept := _kept(folder / SCALING_FILE):
+        return Scaling(**{name: np.array(values) for name, values in kept.items()})
+    sums = {site: _sums(site, SUMS, answers[site], of_regions) for site in sorted(answers)}
+    features = {site: len(parts_of[0].count) for site, parts_of in sums.items()}
+    if len(set(features.values())) > 1:
+        counts = ", ".join(f"{site} has {count}" for site, count in features.items())
+        raise PlanError(f"Sites differ in their number of features: {counts}. All must hold the same.")
+    scaling = agree([part for parts_of in sums.values() for part in parts_of])
+    keep_scaling(folder, scaling)
     return scaling
 
 
 def send_agreement(
     roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
 ) -> tuple[RunSheet, SealedModels | None]:
-    """Send every site the scaling and the keys of all; nothing is sent where there is neither.
+    """Send every site the scaling and the keys of all, if any.
 
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
@@ -155,7 +146,7 @@ def send_agreement(
         if digest("drawn", nonce) != announced[site].commitment:
             raise PlanError(f"{site}: what it had drawn for the routes is not what it committed itself to")
     plan = sheet.plan.model_copy(update={"route_seed": seed_of(nonces, sheet.plan.seed)})
-    begun = Thread.begun(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
+    begun = Transcript.start(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
     sealed = SealedModels(plan, roster, grid, begun, nonces, sheet.sites, folder)
     return sheet.model_copy(update={"plan": plan}), sealed
 
@@ -171,7 +162,7 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
     """The sheet with the class weights from the sites' sums; kept for a resumed run."""
     if sheet.plan.recipe.class_weights != BALANCED:
         return sheet
-    if (weights := weights_in(folder)) is None:
+    if (weights := _kept(folder / WEIGHTS_FILE)) is None:
         sums = [part for site in sorted(answers) for part in _sums(site, CLASSES, answers[site], sheet.is_above)]
         if any(len(part.count) != task.classes for part in sums):
             raise PlanError(f"Not every site tells of {task.classes} classes. All must know the same.")
@@ -205,10 +196,7 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
 
 
 def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) -> list[Sums]:
-    """One kind of sums in a site's answer, checked: three arrays of one shape, (features,) or (classes,).
-
-    A region's are exact, in several summands: (parts, features).
-    """
+    """One kind of sums in a site's answer, checked: of shape (features,) or (classes,), a region's (parts, ...)."""
     record: Any = content.array_records.get(kind, {})
     try:
         arrays = {name: read_array(name, record[name]) for name in OF_SUMS}
@@ -230,21 +218,9 @@ def keep_scaling(folder: Path, scaling: Scaling) -> None:
     put(folder / SCALING_FILE, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
 
 
-def scaling_in(folder: Path) -> Scaling | None:
-    """The scaling that was kept, or None."""
-    kept = _kept(folder / SCALING_FILE)
-    return kept and Scaling(**{name: np.array(values) for name, values in kept.items()})
-
-
 def keep_weights(folder: Path, weights: Sequence[float]) -> None:
     """Keep the weight of every class."""
     put(folder / WEIGHTS_FILE, json.dumps(list(weights)).encode())
-
-
-def weights_in(folder: Path) -> list[float] | None:
-    """The class weights that were kept, or None."""
-    weights: list[float] | None = _kept(folder / WEIGHTS_FILE)
-    return weights
 
 
 def _kept(path: Path) -> Any:
@@ -255,10 +231,7 @@ MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
 
 
 def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The sites' answers by name: training "samples", and as "rows" how rows become samples.
-
-    The rows are the first site's; None where sites differ in more than the separator of a file.
-    """
+    """The sites' training "samples" by name, and "rows": how rows become samples, None where sites differ in that."""
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
     try:
         rows = [json.loads(str(answers[site].get(ROWS, "null"))[:MOST_ROWS]) for site in samples]
@@ -277,10 +250,7 @@ WORDS = ("task", "signature")  # on which the sites of a region have agreed
 
 
 def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, Sequence[Sums]]) -> None:
-    """Let a region's sites agree with all others' by their ``answers`` to the roll and ``sums`` by kind.
-
-    The agreement is kept in the run's folder. Raises PlanError where it is less than these sites need.
-    """
+    """Let a region's sites agree with all others; kept in the ``folder``. PlanError where it is too little."""
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
     words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
@@ -303,7 +273,7 @@ def combine_sums(sums: Sequence[Sums]) -> Arrays:
 def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str, RecordDict]:
     """The secure sums of all sites, as one site's answer to the roll. Raises PlanError where a site sends none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
-    contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
+    contents = {site: RecordDict({CONFIG: config}) for site in sealed.routes.names}
     tally = sealed.open_sum(0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
     if missing := sorted(set(contents) - set(tally.sites)):
         reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)

@@ -22,7 +22,7 @@ FILE = "heads.json"
 class Heads:
     """The statements of one run's sites, kept in ``folder`` (NAME.pub beside ``heads.json``) for all runs.
 
-    A site without a public key there may answer without a statement. Without a folder nothing is kept.
+    A site without a public key there may answer without a statement.
     """
 
     def __init__(self, folder: Path | None, sheet: Sheet) -> None:

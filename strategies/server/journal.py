@@ -36,10 +36,7 @@ class FileJournal:
         self._lasting: set[int] | None = None
 
     def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
-        """Write the state after ``contact`` contacts, all or nothing; then delete the oldest.
-
-        ``meta`` must fit into JSON; numbers come back with the same bits. A ``lasting`` state stays longer.
-        """
+        """Write the state after ``contact`` contacts, all or nothing, then delete the oldest. ``meta`` is for JSON."""
         self._lasting = self._lasting_ones() if self._lasting is None else self._lasting
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
@@ -71,8 +68,8 @@ class FileJournal:
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The last whole state: contacts done, arrays, meta; None where the first was never written.
 
-        Raises PlanError where no state is whole any more, or all of the last ``keep`` are damaged: a run must not begin
-        anew, nor go far back, unasked.
+        Raises PlanError where none, or none of the last ``keep``, is whole: a run must not begin anew, or go far back,
+        unasked.
         """
         self.faults = []
         for path in reversed(self._records()):

@@ -24,10 +24,10 @@ from fedsmall.sealing import tallies
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealed_models import SealedModels, Tally
+from fedsmall.strategies.sealed_models import HelpError, SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import Moment, folds_of
-from fedsmall.wire import Arrays
+from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, KEPT, METRICS, MODEL, Arrays
 
 
 class Question(NamedTuple):
@@ -72,10 +72,9 @@ Judge = Callable[[Question], Answers]
 @final
 @dataclass
 class Judging:
-    """The evaluator of a run whose models a ``judge`` evaluates, on unseen samples too where the ``plan`` asks for it.
+    """The evaluator of a run whose models a ``judge`` evaluates, or ``on_test`` on a shared test set.
 
-    ``on_test`` evaluates on a shared test set in place of held-out samples. ``sites`` gives each site's number of
-    training samples by name.
+    ``sites`` gives each site's number of training samples by name.
     """
 
     plan: Plan
@@ -85,11 +84,7 @@ class Judging:
     on_test: Evaluator | None = None
 
     def __call__(self, moment: Moment) -> Evaluation | None:
-        """The evaluation after a moment; None where nobody answers.
-
-        On unseen samples it has, with routes, what to expect at an unseen hospital; with ``stop`` the loss that ends
-        the run.
-        """
+        """The evaluation after a moment, by unseen samples too; None where nobody answers."""
         t, held_out = moment.contact.t, self._own if self.plan.has_own_models else self._common
         evaluation = (self.on_test or held_out)(moment)
         decides = t in self._looks
@@ -123,7 +118,7 @@ class Judging:
             return Evaluation(t, None, {}, told=told) if told else None
         weights = np.array([float(answer.samples) for answer in judged.values()])
         metrics = [answer.metrics for answer in judged.values()]
-        names = [name for name in metrics[0] if not name.startswith(wire.KEPT)]
+        names = [name for name in metrics[0] if not name.startswith(KEPT)]
         common = {name: float(np.average([of.get(name, np.nan) for of in metrics], weights=weights)) for name in names}
         held_out = {site: {n: a.metrics[n] for n in names if n in a.metrics} for site, a in judged.items()}
         return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=told)
@@ -163,10 +158,7 @@ class Judging:
 def evaluator_for(
     roster: Roster, grid: Grid, plan: Plan, task: Task | None = None, sealed: SealedModels | None = None
 ) -> Evaluator:
-    """The evaluator over real sites: each for itself or, where the plan hides single answers, all in a secure sum.
-
-    Sums are read where the ``task`` is known.
-    """
+    """The evaluator over real sites, each for itself or in a secure sum; sums need the ``task`` to be read."""
     judges = SiteJudges(roster, grid, plan, task)
     hidden = HiddenJudges(sealed, judges) if sealed is not None and sealed.secure else None
     return Judging(plan, task, hidden or judges, roster.counts)
@@ -197,7 +189,7 @@ class SiteJudges:
         words = {wire.PLAN: self.plan.model_dump_json(exclude_defaults=True), wire.ROUND: question.t, **more}
         config = ConfigRecord(words | ({wire.MEMBERS: list(question.counts)} if question.counts else {}))
         distinct = {id(model): model for model in question.models.values()}
-        sent = {key: RecordDict({wire.MODEL: to_record(model), wire.CONFIG: config}) for key, model in distinct.items()}
+        sent = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
         return {site: sent[id(question.models[site])] for site in sorted(question.models)}
 
     def _ask(self, question: Question, contents: Mapping[str, RecordDict]) -> Answers:
@@ -221,13 +213,13 @@ class SiteJudges:
         return dict(sorted(answers.items()))
 
     def _held_out(self, site: str, content: RecordDict) -> Answer | None:
-        metrics: Any = content.get(wire.METRICS, {})
-        samples = metrics.get(wire.EXAMPLES) or 0
+        metrics: Any = content.get(METRICS, {})
+        samples = metrics.get(EXAMPLES) or 0
         if not samples and not charges_in(metrics):
             return None  # it has held nothing out
-        check_metrics(metrics if samples else {**metrics, wire.EXAMPLES: 1})
+        check_metrics(metrics if samples else {**metrics, EXAMPLES: 1})
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
-        values = {n: float(v) for n, v in numbers.items() if n != wire.EXAMPLES and not n.startswith(wire.CHARGED)}
+        values = {n: float(v) for n, v in numbers.items() if n != EXAMPLES and not n.startswith(CHARGED)}
         sums: Arrays = {}
         if self.task is not None and wire.HELD_OUT in content:
             sums = checked_sums(array_records(content)[wire.HELD_OUT], held_out_shapes(self.task))
@@ -240,7 +232,7 @@ class SiteJudges:
             return None  # it has too few samples to tell of
         assert self.task is not None
         sums = checked_sums(array_records(content)[wire.OUT_OF_FOLD], reported_shapes(self.plan, self.task))
-        if sums["count"] > self.roster.answers[site].get(wire.EXAMPLES, 0):
+        if sums["count"] > self.roster.answers[site].get(EXAMPLES, 0):
             raise ReplyError("it tells of more samples than the site said at the roll call")
         return Answer(sums=sums)
 
@@ -259,11 +251,13 @@ class HiddenJudges:
         assert task is not None
         words, contents = self.sealed.words(t), {}
         for site, content in self.sites.contents(question).items():
-            config = ConfigRecord({**content.config_records[wire.CONFIG], **words})
-            contents[site] = RecordDict({**content, wire.CONFIG: config})
+            config = ConfigRecord({**content.config_records[CONFIG], **words})
+            contents[site] = RecordDict({**content, CONFIG: config})
         of = tallies.UNSEEN if unseen else tallies.JUDGED
-        tally = self.sealed.open_sum_or_note(t, of, kind_of(question), contents)
-        if tally is None:
+        try:
+            tally = self.sealed.open_sum(t, of, kind_of(question), contents)
+        except HelpError as error:
+            self.sealed.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
             return {}
         answers = {} if unseen else self._charged(tally, t)
         shapes = tallies.unseen_shapes(self.sealed.plan, task) if unseen else tallies.judged_shapes(task)
@@ -285,7 +279,7 @@ class HiddenJudges:
         for site, metrics in tally.said.items():
             charged = charges_in(metrics)
             try:
-                check_metrics({**charged, wire.EXAMPLES: 1})
+                check_metrics({**charged, EXAMPLES: 1})
             except ReplyError as error:
                 self.sealed.note(t, site, "set aside", f"what it was charged: {error}")
                 continue
@@ -300,7 +294,7 @@ def kind_of(question: Question) -> str:
 
 def charges_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """A run's charges to a site's privacy budget, in its metrics."""
-    return {name.removeprefix(wire.CHARGED): value for name, value in metrics.items() if name.startswith(wire.CHARGED)}
+    return {name.removeprefix(CHARGED): value for name, value in metrics.items() if name.startswith(CHARGED)}
 
 
 def spread_over_sites(by_site: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -329,6 +323,6 @@ def _visitors(answers: Answers) -> dict[str, Any]:
     by_site: dict[str, dict[str, float]] = {}
     for site, answer in answers.items():
         for name, value in answer.metrics.items():
-            if name.startswith(wire.KEPT):
-                by_site.setdefault(site, {})[name.removeprefix(wire.KEPT)] = value
+            if name.startswith(KEPT):
+                by_site.setdefault(site, {})[name.removeprefix(KEPT)] = value
     return spread_over_sites(by_site) | {"held_out": by_site} if by_site else {}

@@ -11,8 +11,7 @@ import pytest
 
 from fedsmall.clients.shelf import secret
 from fedsmall.planning.run_sheet import SCALING, SITES
-from fedsmall.sealing.letters import SEED, Announcement, announce, name_of
-from fedsmall.sealing.roll import IDENTITIES, IDENTITY, roll_digest
+from fedsmall.sealing.letters import IDENTITIES, IDENTITY, SEED, Announcement, announce, name_of, roll_digest
 from fedsmall.sealing.terms import ANNOUNCED, NONCE, ROLL, Opened
 from tests.attacks.world import Heard, World, who_met
 

@@ -43,12 +43,10 @@ def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np
     mixing = surface.normal(size=(TRAITS, FEATURES)) / np.sqrt(TRAITS)
     traits = rng_for(seed, "connectomes", "subjects").normal(size=(subjects, TRAITS))
     weights = np.exp(traits @ mixing)  # (subjects, waves)
-    return tuple(_sample_connectomes(regions, frequencies, phases, weights, seed) for regions in resolutions)
+    return tuple(_sample(regions, frequencies, phases, weights, seed) for regions in resolutions)
 
 
-def _sample_connectomes(
-    regions: int, frequencies: np.ndarray, phases: np.ndarray, weights: np.ndarray, seed: int
-) -> np.ndarray:
+def _sample(regions: int, frequencies: np.ndarray, phases: np.ndarray, weights: np.ndarray, seed: int) -> np.ndarray:
     waves = np.cos(_places(regions) @ frequencies + phases)  # (regions, waves)
     felt = waves * np.sqrt(weights)[:, None, :]  # (subjects, regions, waves)
     felt /= np.linalg.norm(felt, axis=-1, keepdims=True)

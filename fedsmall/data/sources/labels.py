@@ -47,11 +47,19 @@ def check_spelling(by_site: Mapping[str, set[str]]) -> None:
         alike.setdefault(key, set()).add(name)
     groups = [sorted(names, key=str.swapcase) for names in alike.values() if len(names) > 1]
     if groups:
-        raise DataError(
-            f"classes {' and '.join(map(repr, groups[0]))} look like one in two spellings. Say so: "
-            f"{_proposal({key[0]: key[1:] for key in (sorted(names, key=str.swapcase) for names in alike.values())})}"
-        )
-    _check_languages(by_site)
+        spellings = [sorted(names, key=str.swapcase) for names in alike.values()]
+        pairs = [f'"{name}" = {[*map(str, more)]}'.replace("'", '"') for name, *more in spellings]
+        twice, proposal = " and ".join(map(repr, groups[0])), f"classes = {{{', '.join(pairs)}}}"
+        raise DataError(f"classes {twice} look like one in two spellings. Say so: {proposal}")
+    several = sorted((site, names) for site, names in by_site.items() if len(names) > 1)
+    for site, names in several[1:]:
+        first, known = several[0]
+        if not names & known and len(names) == len(known):
+            gaps = ", ".join(f'"{name}" = [...]' for name in sorted(known))  # whose is whose, nobody here can know
+            raise DataError(
+                f"sites {first!r} and {site!r} have no class in common: {', '.join(sorted(known))} and "
+                f"{', '.join(sorted(names))}. Say which mean the same: classes = {{{gaps}}}"
+            )
 
 
 def lone_classes(by_site: Mapping[str, set[str]]) -> tuple[str, ...]:
@@ -74,26 +82,6 @@ def check_sites(column: str, names: set[str]) -> None:
             raise DataError(
                 f"sites {other!r} and {name!r} of column {column!r} look like one in two spellings; make them equal"
             )
-
-
-def _check_languages(by_site: Mapping[str, set[str]]) -> None:
-    several = sorted((site, names) for site, names in by_site.items() if len(names) > 1)
-    for site, names in several[1:]:
-        first, known = several[0]
-        if not names & known and len(names) == len(known):
-            gaps = ", ".join(f'"{name}" = [...]' for name in sorted(known))  # whose is whose, nobody here can know
-            raise DataError(
-                f"sites {first!r} and {site!r} have no class in common: {', '.join(sorted(known))} and "
-                f"{', '.join(sorted(names))}. Say which mean the same: classes = {{{gaps}}}"
-            )
-
-
-def _proposal(classes: Mapping[str, Sequence[str]]) -> str:
-    pairs = ", ".join(
-        f'"{name}" = [{", ".join(f"{spelling!r}" for spelling in more)}]'.replace("'", '"')
-        for name, more in classes.items()
-    )
-    return f"classes = {{{pairs}}}"
 
 
 def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tuple[str, ...]:

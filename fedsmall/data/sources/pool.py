@@ -19,8 +19,7 @@ class Part:
     """Samples as they were read.
 
     ``x`` (samples, *input_shape) is uint8 for images, else float64 with NaN for a missing value; ``y`` (samples,) holds
-    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each sample is; ``groups`` are the
-    names of subgroups, (samples,), by column.
+    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each is, ``groups`` its subgroups.
     """
 
     x: np.ndarray
@@ -42,8 +41,7 @@ class Pool:
 
     ``train`` and ``test`` are by site, under the empty name where a source has no sites. ``standardise``: features are
     scaled as sites agree. ``keep_unused``: official training samples that no site was given are a further test set.
-    ``form`` says what a row was; ``ranges`` are public (low, high). ``outcome`` is what is predicted, where that is no
-    class.
+    ``form`` says what a row was; ``ranges`` are public (low, high). ``outcome`` is predicted, where that is no class.
     """
 
     train: dict[str, Part]
@@ -101,10 +99,9 @@ def _form_of(pool: Pool) -> Columns | Pixels | Numbers:
 
 
 def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[float]) -> Pool:
-    """``pool`` scaled by public ``ranges``, by feature or one for all, with nothing left to agree on between sites.
+    """``pool`` scaled by public ``ranges``, by feature or one for all; PlanError for one that is missing or is none.
 
-    A value outside counts as the nearest end; targets are scaled and not cut. Raises PlanError for a feature without a
-    range, a range of no such feature, and one that is none.
+    A value outside counts as the nearest end; targets are scaled and not cut.
     """
     if not pool.standardise:
         raise PlanError("ranges are for features that are scaled; this task's are not. Leave ranges out")

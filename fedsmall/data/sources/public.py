@@ -247,3 +247,7 @@ def _download(flag: str, folder: Path) -> None:
         getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)
     except (OSError, RuntimeError) as wrong:
         raise DataError(f"{flag}.npz is not under the data root and could not be downloaded; put it there") from wrong
+
+
+WITH_LIBRARIES = (breast_cancer, diabetes, diabetes_grades, digits, digit_properties, synthetic, gbsg2)
+DATA_SETS = (*WITH_LIBRARIES, heart_disease, susy, cifar10, mnist)  # that need nothing but their name

@@ -15,23 +15,11 @@ from fedsmall.data.sources.files import locate, stamp
 from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import of_features, read_subgroups
+from fedsmall.entry_points import own_code
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
-from fedsmall.own_code import own_code
 
-TASKS: dict[str, Callable[..., Pool]] = {
-    "breast_cancer": public.breast_cancer,
-    "diabetes": public.diabetes,
-    "diabetes_grades": public.diabetes_grades,
-    "digits": public.digits,
-    "digit_properties": public.digit_properties,
-    "synthetic": public.synthetic,
-    "gbsg2": public.gbsg2,
-    "heart_disease": public.heart_disease,
-    "susy": public.susy,
-    "cifar10": public.cifar10,
-    "mnist": public.mnist,
-}
+TASKS: dict[str, Callable[..., Pool]] = {read.__name__: read for read in public.DATA_SETS}
 KINDS: dict[str, Callable[..., Pool]] = {
     "csv": tables.csv,
     "images": images.images,
@@ -179,8 +167,8 @@ def _check_source(source: Source) -> Source:
     for name in needed[2 + len(source.values) :]:
         if name not in source.options:
             raise PlanError(f"task {source.name!r} needs {name!r}, as in {name} = ...")
-    if source.options.get("loss", "l1") not in LOSSES:
-        raise PlanError(f"There is no loss {source.options['loss']!r}. {nearest(source.options['loss'], list(LOSSES))}")
+    if (loss := source.options.get("loss", "l1")) not in LOSSES:
+        raise PlanError(f"There is no loss {loss!r}. {nearest(loss, list(LOSSES))}")
     return source
 
 

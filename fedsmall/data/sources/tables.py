@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.data.outcomes import (
-    DEFAULT_LOSS,
-    LEAST_GRADES,
-    LEAST_LABELS,
-    ORDINAL,
-    Amount,
-    Findings,
-    Outcome,
-    Survival,
-)
+from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_GRADES, LEAST_LABELS, Amount, Findings, Outcome, Survival
 from fedsmall.data.preparation import Columns, need
 from fedsmall.data.sources.files import at_site, locate, site_files
 from fedsmall.data.sources.labels import (
@@ -60,6 +51,16 @@ ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS)
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
 Frames = dict[str, "DataFrame"]
+WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
+LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]'}
+OF_SURVIVAL = ("time", "event", "cuts", "intervals")
+EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
+MOST_INTERVALS = 100
+MANY = 20  # classes that are all numbers, from which on a label looks like a number to be predicted
+IDENTIFIER = re.compile(r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.I)
+MANY_VALUES = 20  # values of a category
+LISTED = 12
+BY_NAME, CONSTANT = "look like identifiers by their names", "hold one value only, and say nothing"
 
 
 def csv(
@@ -112,7 +113,7 @@ def csv(
     reading |= {"features": features, "drop": left_out, "categorical": categories}
     schema = Schema.of(frames, outcome or str(label), classes=classes, **reading)
     pool = _pool_of(frames, schema, patients, subgroups, is_stated=classes is not None)
-    return pool if order is None else replace(pool, loss=ORDINAL)
+    return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 
 
 def _pool_of(
@@ -264,10 +265,6 @@ def _present(frame: "DataFrame", column: str, markers: Sequence[str] = ()) -> An
     return frame.loc[~is_missing(frame[column], markers), column].unique()
 
 
-WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
-LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]'}
-
-
 def _check_options(separator: Any, decimal: Any, **options: Any) -> None:
     """Raise PlanError for an option that is not of its kind; an option that is None was not given."""
     for name, mark in (("separator", separator), ("decimal", decimal)):
@@ -276,22 +273,16 @@ def _check_options(separator: Any, decimal: Any, **options: Any) -> None:
     for name, value in options.items():
         if name in WORDS and value is not None and not isinstance(value, str):
             raise PlanError(f'{name} is text, as in {name} = "{WORDS[name]}"; got {value!r}')
-        if name in LISTS and value is not None and not _lists(value):
+        if name in LISTS and value is not None and not _lists_columns(value):
             raise PlanError(f"{name} lists columns, as in {name} = {LISTS[name]}; got {value!r}")
     if options.get("label") is not None and options["label"] in (options.get("features") or ()):
         raise PlanError(f"{options['label']!r} is the label, and can be no feature: a model would be told the answer")
 
 
-def _lists(value: Any) -> bool:
+def _lists_columns(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(known, Sequence) and not isinstance(known, str) for known in value.values())
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(item, str) for item in value)
-
-
-OF_SURVIVAL = ("time", "event", "cuts", "intervals")
-EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
-MOST_INTERVALS = 100
-MANY = 20  # classes that are all numbers, from which on a label looks like a number to be predicted
 
 
 def _label_of_grades(
@@ -301,10 +292,8 @@ def _label_of_grades(
     if order is None:
         return label, target, classes
     if target is None or label is not None or classes is not None:
-        raise PlanError(
-            'order lists the grades of a target, from the lowest to the highest: target = "grade", order = ["0", "I", '
-            '"II"]; leave label and classes out'
-        )
+        example = 'target = "grade", order = ["0", "I", "II"]; leave label and classes out'
+        raise PlanError(f"order lists the grades of a target, from the lowest to the highest: {example}")
     if isinstance(order, str) or not isinstance(order, Sequence | Mapping) or len(order) < LEAST_GRADES:
         raise PlanError(
             f'order lists {LEAST_GRADES} grades or more, from the lowest to the highest, as in ["0", "I", "II"]; '
@@ -337,8 +326,7 @@ def _asked_outcome(
 
 
 def _findings(targets: Any) -> Findings:
-    listed = isinstance(targets, Sequence) and not isinstance(targets, str) and all(isinstance(t, str) for t in targets)
-    if not listed or len(targets) < LEAST_LABELS:
+    if not _lists_columns(targets) or isinstance(targets, Mapping) or len(targets) < LEAST_LABELS:
         raise PlanError(
             f"targets lists {LEAST_LABELS} columns or more that hold 0 or 1; one is a label, or a number as target; "
             f"got {targets!r}"
@@ -359,9 +347,8 @@ def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) ->
         return Survival(name=time, event=event, intervals=intervals or 10)
     good = isinstance(cuts, Sequence) and len(cuts) > 0 and all(type(cut) in (int, float) for cut in cuts)
     if not good or not all(low < high < float("inf") for low, high in pairwise([0, *cuts])):
-        raise PlanError(
-            f"cuts are the ends of intervals, from low to high and above 0, as in [12, 24, 60]; got {cuts!r}"
-        )
+        example = "from low to high and above 0, as in [12, 24, 60]"
+        raise PlanError(f"cuts are the ends of intervals, {example}; got {cuts!r}")
     return Survival(name=time, event=event, intervals=len(cuts), stated=tuple(map(float, cuts)))
 
 
@@ -380,12 +367,14 @@ def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] =
     """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels."""
     if outcome.kind == "findings":
         return np.stack([_yes_or_no(frame, column, markers, "there", "absent") for column in outcome.names], axis=1)
-    first = _numbers(frame, outcome.name, markers)
+    _check_filled(frame, outcome.name, markers)
+    numbers, text = number_block(frame[[outcome.name]], markers)  # (rows, 1)
+    check_no_text(frame, [outcome.name], text)
     if outcome.kind == "amount":
-        return first[:, None]
-    if (first < 0).any():
-        raise DataError(f"column {outcome.name!r} is below 0 in {(first < 0).sum()} of {len(frame)} rows; it is a time")
-    return np.stack([first, _yes_or_no(frame, outcome.event, markers, "it happened", "not yet")], axis=1)
+        return numbers
+    if below := int((numbers < 0).sum()):
+        raise DataError(f"column {outcome.name!r} is below 0 in {below} of {len(frame)} rows; it is a time")
+    return np.stack([numbers[:, 0], _yes_or_no(frame, outcome.event, markers, "it happened", "not yet")], axis=1)
 
 
 def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
@@ -398,22 +387,8 @@ def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str
 
 def _check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:
     """Raise DataError, with how many, where a column that must hold something is empty."""
-    empty = is_missing(frame[column], markers)
-    if empty.any():
+    if (empty := is_missing(frame[column], markers)).any():
         raise DataError(f"column {column!r} is empty in {empty.sum()} of {len(frame)} rows; drop those rows")
-
-
-def _numbers(frame: "DataFrame", column: str, markers: Sequence[str]) -> np.ndarray:
-    _check_filled(frame, column, markers)
-    values, text = number_block(frame[[column]], markers)
-    check_no_text(frame, [column], text)
-    return values[:, 0]
-
-
-IDENTIFIER = re.compile(r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.I)
-MANY_VALUES = 20  # values of a category
-LISTED = 12
-BY_NAME, CONSTANT = "look like identifiers by their names", "hold one value only, and say nothing"
 
 
 def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray, form: Columns) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Under patient-level privacy each sample's gradient is clipped before they are su
 batch's weights and noise come from :class:`fedsmall.training.batches.Lots`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,9 +24,6 @@ class Layer(NamedTuple):
     bias: bool = False
 
 
-Use = Callable[[Layer, Tensor, Tensor], None]
-
-
 class MlpGradients:
     """The gradients of a chain of linear layers, ReLUs and dropout, all models in one product per layer."""
 
@@ -41,12 +38,17 @@ class MlpGradients:
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""
-        gradients: Tensors = {}
-        return self._pass(parameters, batch, collect_gradients(gradients)), gradients
+        outputs, layers = self._pass(parameters, batch)
+        return outputs, gradients_of(layers)
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place; saves the memory traffic of making the gradients first."""
-        return self._pass(parameters, batch, move_parameters(parameters, lr))
+        outputs, layers = self._pass(parameters, batch)
+        for layer, slope, x in layers:
+            parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
+            if layer.bias:
+                parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
+        return outputs
 
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""
@@ -57,35 +59,21 @@ class MlpGradients:
                 x = forward(layer, parameters, x, {})
         return x
 
-    def _pass(self, parameters: Tensors, batch: Batch, use: Use) -> Tensor:
+    def _pass(self, parameters: Tensors, batch: Batch) -> tuple[Tensor, Iterator[tuple[Layer, Tensor, Tensor]]]:
         outputs, inputs = forwards(self.layers, parameters, batch)
         slope = self.loss.slope(outputs, batch.y)
         slope.mul_(1 / outputs.shape[1] if batch.weight is None else batch.weight[..., None])
-        for layer, behind, before in backwards(self.layers, parameters, batch, inputs, slope):
-            use(layer, behind, before)
-        return outputs
+        return outputs, backwards(self.layers, parameters, batch, inputs, slope)
 
 
-def collect_gradients(gradients: Tensors) -> Use:
-    """A use of slopes and inputs: the gradients of every linear layer, put into ``gradients``."""
-
-    def collect(layer: Layer, slope: Tensor, x: Tensor) -> None:
+def gradients_of(layers: Iterable[tuple[Layer, Tensor, Tensor]]) -> Tensors:
+    """The gradients of linear layers, from the slopes behind and the inputs before each."""
+    gradients: Tensors = {}
+    for layer, slope, x in layers:
         gradients[f"{layer.name}.weight"] = torch.bmm(slope.mT, x)  # (models, outputs, inputs)
         if layer.bias:
             gradients[f"{layer.name}.bias"] = slope.sum(1)
-
-    return collect
-
-
-def move_parameters(parameters: Tensors, lr: float) -> Use:
-    """A use of slopes and inputs: a step of plain gradient descent, in place."""
-
-    def move(layer: Layer, slope: Tensor, x: Tensor) -> None:
-        parameters[f"{layer.name}.weight"].baddbmm_(slope.mT, x, alpha=-lr)
-        if layer.bias:
-            parameters[f"{layer.name}.bias"].sub_(slope.sum(1), alpha=lr)
-
-    return move
+    return gradients
 
 
 def forwards(layers: Sequence[Layer], parameters: Tensors, batch: Batch) -> tuple[Tensor, list[Tensor]]:
@@ -161,9 +149,14 @@ class ClippedMlp:
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and the clipped, summed and noised gradients of all models."""
-        gradients: Tensors = {}
-        outputs = self._pass(parameters, batch, collect_gradients(gradients))
-        return outputs, _noised(gradients, batch)
+        outputs, inputs = forwards(self._layers, parameters, batch)
+        slope = self._loss.slope(outputs, batch.y)
+        layers = list(backwards(self._layers, parameters, batch, inputs, slope))
+        squares = torch.zeros_like(outputs[..., 0])  # (models, samples)
+        for layer, behind, before in layers:
+            squares += _squares(behind) * (_squares(before) + layer.bias)
+        share = _shares(squares, self._clip, batch)[..., None]
+        return outputs, _noised(gradients_of((layer, slope * share, x) for layer, slope, x in layers), batch)
 
     def descend(self, parameters: Tensors, batch: Batch, lr: float) -> Tensor:
         """One step of plain gradient descent in place, as :meth:`MlpGradients.descend`."""
@@ -175,18 +168,6 @@ class ClippedMlp:
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs of all models."""
         return self._inner.predict(parameters, buffers, x)
-
-    def _pass(self, parameters: Tensors, batch: Batch, use: Use) -> Tensor:
-        outputs, inputs = forwards(self._layers, parameters, batch)
-        slope = self._loss.slope(outputs, batch.y)
-        layers = list(backwards(self._layers, parameters, batch, inputs, slope))
-        squares = torch.zeros_like(outputs[..., 0])  # (models, samples)
-        for layer, behind, before in layers:
-            squares += _squares(behind) * (_squares(before) + layer.bias)
-        share = _shares(squares, self._clip, batch)[..., None]
-        for layer, behind, before in layers:
-            use(layer, behind * share, before)
-        return outputs
 
 
 class ClippedOneByOne:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
-from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS, Waybills, seed_of
+from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS, RoutingTable, seed_of
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
 
@@ -25,9 +25,9 @@ METHODS = {
 }
 
 
-def ways(method: Method, sites: int, rounds: int = 11, seed: int = 0) -> Waybills:
+def ways(method: Method, sites: int, rounds: int = 11, seed: int = 0) -> RoutingTable:
     plan = Plan(name="x", task="breast_cancer", rounds=rounds, method=method, route_seed=seed)
-    return Waybills(plan, tuple(f"site-{k}" for k in range(sites)))
+    return RoutingTable(plan, tuple(f"site-{k}" for k in range(sites)))
 
 
 @pytest.mark.parametrize("name", METHODS)

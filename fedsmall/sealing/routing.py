@@ -21,7 +21,7 @@ ALL_HELP_BELOW = 5
 
 
 @dataclass(frozen=True)
-class Waybills:
+class RoutingTable:
     """The routes of all models of a run of these sites, whose ``names`` are in order."""
 
     plan: Plan
@@ -81,10 +81,7 @@ class Waybills:
         return sorted(site for site in places if self.group(t, site) == group)
 
     def helpers(self, t: int, of: str = "") -> list[str]:
-        """The sites that hold the keys of the sums of round ``t``, in order: drawn by lot from those that take part.
-
-        In a tally ``of`` something else than models all sites take part.
-        """
+        """The sites that hold the keys of the sums of round ``t``, drawn from those taking part; of a tally all."""
         present = list(self.names) if of else sorted(self.legs[self.number(t)][1])
         if len(present) < ALL_HELP_BELOW:
             return present
