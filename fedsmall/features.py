@@ -196,7 +196,6 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
-<<<<<<< HEAD
     Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS, ONE_KIND}),
     Feature(
         "regression",
@@ -204,9 +203,6 @@ FEATURES = (
         needs={TRAVEL, ONE_KIND, COMMON_START},
         takes={WEIGHTS},
     ),
-=======
-    Feature("boosting", lambda p: not p.method.trains_networks, takes={WEIGHTS}),
->>>>>>> main
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,

@@ -30,7 +30,7 @@ SLACK = 1e-9  # by which an objective may rise from rounding, by its size
 NOTHING = 1e-8  # of the largest eigenvalue: what is less is rounding, as of columns of which one follows from others
 COARSE, FINE = 2.0**24, 2.0**40  # of one in whole numbers, and of one of their units in the rest
 MOST_FOLDS = 5
-LONG = 2_000_000  # numbers of Hessians in a message, from which on folds have none of their own
+LONG = 200_000  # numbers of Hessians in a message, from which on folds have none of their own
 
 
 class Setup(NamedTuple):

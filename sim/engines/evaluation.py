@@ -75,24 +75,13 @@ class CentralEvaluator:
 
     def __call__(self, moment: Moment) -> Evaluation:
         """Evaluate the common model, if there is one, and what the sites have trained."""
-<<<<<<< HEAD
-        t, common, models = moment.contact.t, moment.common, moment.models()
-        may_be_last = t == self.plan.rounds or self.plan.may_end_early
-        if may_be_last and (self.last.wanted or self.plan.method.is_central):
-            rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
-            self.last.own[t] = dict(zip(moment.sites, rows, strict=True))
-        if self.plan.method.is_central:
-            return self._of_one(t, models)
-        task = self.federation.task
-=======
         t, models, is_central = moment.contact.t, moment.models(), self.plan.method.is_central
         common = first_of(models) if is_central else moment.common
-        task, may_be_last = self.federation.task, t == self.plan.rounds or self.plan.stop is not None
+        task, may_be_last = self.federation.task, t == self.plan.rounds or self.plan.may_end_early
         if may_be_last and (self.last.wanted or is_central):
             for row, site in enumerate(moment.sites):
                 own = {name: np.array(array[row]) for name, array in models.items()}
                 self.last.own.setdefault(t, {})[site] = own
->>>>>>> main
         # on the way the sites' own models are judged by what a curve shows, at the end by all
         if not may_be_last:
             shown = {*ON_THE_WAY, OTHER_NAMES.get(self.plan.metric or "", self.plan.metric)}
@@ -111,7 +100,7 @@ class CentralEvaluator:
             return Evaluation(t, of_common, {}, extra)
         test = self.federation.test
         differ = self._spread_of(common, test) if common is not None and self.plan.method.is_ensemble else {}
-        if common is not None and (of_held_out := self._held_out(lambda site, samples: self._metrics(common, samples))):
+        if common is not None and (of_held_out := self._held_out(lambda *home: self._at_home(common, *home))):
             extra["held_out"] = of_held_out
         visited = self._evaluate_visitors() if t == self.plan.rounds else {}
         return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, visited, differ)
@@ -144,16 +133,9 @@ class CentralEvaluator:
         judged = {site: judge(site, samples) for site, samples in homes if samples is not None and len(samples)}
         return {site: metrics for site, metrics in judged.items() if metrics is not None}
 
-<<<<<<< HEAD
-    def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
-        homes = self._homes if self.plan.method.keeps_intercepts else [(None, self.federation.test)]
-        outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in homes])
-        if t == self.plan.rounds or self.plan.may_end_early:
-=======
     def _judge_common(self, t: int, model: Arrays, may_be_last: bool) -> dict[str, float]:
-        outputs = self._answer(model, self.federation.test.x)
+        outputs = self._on_test(model)
         if may_be_last:
->>>>>>> main
             self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
 
@@ -163,7 +145,8 @@ class CentralEvaluator:
         if task.classes != 2 or task.kind != "classes" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
         with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
-            outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in enumerate(train)])
+            at_sites = zip(self.federation.names, train, strict=True)
+            outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in at_sites])
         if not np.isfinite(outputs).all():
             return {}
         p = probabilities(outputs, task.loss)[:, 1]
@@ -179,41 +162,27 @@ class CentralEvaluator:
         metrics = evaluate(outputs, samples.y, self.federation.task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
-<<<<<<< HEAD
-    @property
-    def _homes(self) -> list[tuple[int | None, Samples]]:
-        """The test set in its order, by the number of the site that held it out; None where nobody did."""
-        held = [(site, part) for site, part in enumerate(self.federation.held_out) if part is not None and len(part)]
-        whole = sum(len(part) for _, part in held) == len(self.federation.test)
-        return [*held] if held and whole else [(None, self.federation.test)]
+    def _at_home(self, model: Arrays, site: str, samples: Samples) -> dict[str, float]:
+        return self._worth(self._answer(model, samples.x, site), samples)
 
-    def _answer(self, model: Arrays, x: np.ndarray, site: int | None = None) -> np.ndarray:
+    def _on_test(self, model: Arrays) -> np.ndarray:
+        """Outputs on the test set, of each sample as the site that held it out has the model, where sites add to it."""
+        homes = zip(self.federation.names, self.federation.held_out, strict=False)
+        held = [(site, part.x) for site, part in homes if part is not None and len(part)]
+        if not self.plan.method.keeps_intercepts or sum(len(x) for _, x in held) != len(self.federation.test):
+            return self._answer(model, self.federation.test.x)
+        return np.concatenate([self._answer(model, x, site) for site, x in held])
+
+    def _answer(self, model: Arrays, x: np.ndarray, site: str | None = None) -> np.ndarray:
         """Outputs, (samples, outputs), of one model or of an ensemble, at a ``site`` with what it adds of its own."""
-        method = self.plan.method
-        if method.keeps_intercepts and site is not None:
-            return self.trainer.predict_at(site, model, x, {})
-        members = model if method.is_ensemble else stack_of_one(model)
-        return answer(self._predict(members, x), self.federation.task.loss, method.together)
-=======
-    def _answer(self, model: Arrays, x: np.ndarray) -> np.ndarray:
-        """Outputs, (samples, outputs), of one model or of an ensemble."""
+        if site is not None and self.plan.method.keeps_intercepts:
+            return self.trainer.predict_at(self.federation.names.index(site), model, x, {})
         return _answer(self.plan, self.federation.task, self._predict(_members(self.plan, model), x))
->>>>>>> main
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:
         """Outputs, (models, samples, outputs), of stacked models."""
         return self.trainer.predict(self.trainer.stack_of(tensors_of(models)), x)
 
-<<<<<<< HEAD
-    def _held_out(self, common: Arrays | None) -> dict[str, Any]:
-        if common is None or not any(self.federation.held_out):
-            return {}
-        return {
-            site: self._worth(self._answer(common, held_out.x, number), held_out)
-            for number, (site, held_out) in enumerate(zip(self.federation.names, self.federation.held_out, strict=True))
-            if held_out is not None and len(held_out)
-        }
-=======
 
 def _members(plan: Plan, model: Arrays) -> Arrays:
     return model if plan.method.is_ensemble else stack_of_one(model)
@@ -221,7 +190,6 @@ def _members(plan: Plan, model: Arrays) -> Arrays:
 
 def _answer(plan: Plan, task: Task, outputs: np.ndarray) -> np.ndarray:
     return answer(outputs, task.loss, plan.method.together)
->>>>>>> main
 
 
 def predictions_of(outputs: np.ndarray, federation: Federation) -> Arrays:
