@@ -191,7 +191,9 @@ def test_trees_that_a_site_grows_alone_go_to_others_only_where_the_policy_says_s
     asked = Plan(name="p", task="t", rounds=10, method=method(name))
 
     check(Policy(least_blur=0), asked, sites=40)
-    with pytest.raises(PolicyError, match="trees of single sites go to others, and no noise hides"):
+    with pytest.raises(
+        PolicyError, match="trees of single sites, or sums of too few, go to others, and no noise hides"
+    ):
         check(Policy(), asked, sites=40)
 
 
