@@ -33,6 +33,11 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
 from fedsmall.wire import Arrays
 
+OPEN = (
+    "the server sees each site's sums of products, which can be solved for the patients where a site has few; privacy "
+    "= {secure = true} shows it sums over all sites alone"
+)
+
 __all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
 
 
@@ -60,8 +65,8 @@ def has_ended(plan: Plan, model: Arrays) -> bool:
 
 
 def note_of(method: Method) -> str:
-    """Nothing: sums alone leave."""
-    return ""
+    """That single sites' sums can be read, where they can."""
+    return "" if method.hidden else OPEN
 
 
 def check(plan: Plan, task: Task) -> None:

@@ -16,7 +16,7 @@ from fedsmall.extensions.regression.inference import inference
 from fedsmall.extensions.regression.model import knots_from
 from fedsmall.extensions.regression.newton import Setup
 from fedsmall.extensions.regression.page import inference_of
-from fedsmall.extensions.regression.trainer import NewtonStep, Regressors
+from fedsmall.extensions.regression.trainer import OPEN, NewtonStep, Regressors
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.package.export import export
@@ -120,6 +120,15 @@ def test_numbers_and_grades_are_learnt_too():
     outputs = trainer.predict_at(0, ordinal, x, {})
     eta = x.astype(float) @ state.last[0, :4] + state.last[0, 4]
     assert np.allclose(outputs[:, 0], eta, atol=1e-5)  # the log-odds of being above the lowest grade
+
+
+def test_a_run_notes_that_single_sites_sums_can_be_read_but_for_secure_ones():
+    methods = [{"name": "Ridge", "regression": {"penalty": 1.0}}, {"name": "Ridge", "label": "masked"}]
+    methods[1] |= {"regression": {"penalty": 1.0}, "privacy": {"secure": True}}
+
+    run = execute(build({"name": "r", "task": "breast_cancer", "sites": 3, "rounds": 2, "method": methods}))
+
+    assert [note.partition(":")[0] for note in run.about["notes"] if OPEN in note] == ["Ridge"]
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path):
