@@ -168,7 +168,7 @@ class Policy(Frozen):
         if self.least_blur and not plan.method.trains_networks:
             raise PolicyError(
                 "trees of single sites, or sums of too few, go to others, and no noise hides whose patients they are "
-                "of (least_blur); take FedHistogramXGB or Ridge over more sites, or write least_blur = 0 into the policy"
+                "of (least_blur); take FedHistogramXGB or Ridge over more sites, or write least_blur = 0 here"
             )
         if as_blur(plan.privacy, numbers) < self.least_blur:
             raise PolicyError(

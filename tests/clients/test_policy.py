@@ -186,7 +186,7 @@ def test_a_policy_may_ask_for_letters_and_secure_sums(case):
         check()
 
 
-OPEN_OR_SECURE: tuple[dict[str, Any], ...] = ({}, {"privacy": {"secure": True}})
+OPEN_OR_SECURE = ({}, {"privacy": {"secure": True}})
 
 
 @pytest.mark.parametrize("name", ["FedXGBBagging", "FedXGBCyclic"])
