@@ -153,7 +153,8 @@ class Policy(Frozen):
             )
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
-        if self.least_blur and plan.method.regression is not None and not plan.privacy.secure:
+        bare = not (plan.privacy.secure or plan.privacy.is_patient_level)
+        if self.least_blur and plan.method.regression is not None and bare:
             raise PolicyError(
                 "a regression's sums of products can be solved for single patients, and no noise hides them "
                 "(least_blur); write privacy = {secure = true} under it, or least_blur = 0 into the policy"

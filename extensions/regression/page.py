@@ -34,7 +34,8 @@ def part(run: Run, name: str) -> Markup:
 def is_shown(run: Run, plan_run: PlanRun) -> bool:
     """Whether a run is of a regression whose coefficients are those of columns, and is kept."""
     settings = plan_run.plan.method.regression
-    return settings is not None and settings.basis == "linear" and run.has_packages(plan_run)
+    noised = plan_run.plan.privacy.is_patient_level  # coefficients of least squares, of which no errors are known
+    return settings is not None and settings.basis == "linear" and not noised and run.has_packages(plan_run)
 
 
 def table(run: Run, plan_run: PlanRun) -> Cells:
