@@ -1,6 +1,7 @@
 """Sites that sum for Newton's steps, and a server that steps: the trainer of methods with a ``regression``."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ def in_one_exchange(plan: Plan) -> Plan:
     """The plan as privacy counts it: one step of a lot that has every patient of a site."""
     settings = settings_of(plan)
     penalty = 0.0 if settings.penalty == "cv" else settings.penalty
-    parts = {"regression": settings.model_copy(update={"penalty": penalty})}
+    parts: dict[str, Any] = {"regression": settings.model_copy(update={"penalty": penalty})}
     parts["privacy"] = plan.privacy.model_copy(update={"lot": EVERYBODY})
     recipe = plan.recipe.model_copy(update={"local_steps": 1, "local_epochs": None, "batch": None})
     return plan.model_copy(update={"rounds": 1, "recipe": recipe, "method": plan.method.model_copy(update=parts)})
