@@ -178,7 +178,7 @@ class OwnEvaluation(NamedTuple):
 
 def may_be_last(plan: Plan, t: int) -> bool:
     """Whether a run may end with the model after round ``t``."""
-    return t == plan.rounds or plan.stop is not None
+    return t == plan.rounds or plan.may_end_early
 
 
 def tellable(raw: RawSite, plan: Plan, policy: Policy, guard: Guard) -> np.ndarray | None:

@@ -22,7 +22,10 @@ class Property(NamedTuple):
 # which models there are, and who has them
 TRAVEL = Property("models that travel", "who trains alone, or on all samples at once, sends none")
 AT_SITES = Property("a model at each site", "one that is trained on all samples at once is nobody's own")
-WEIGHTS = Property("the weights of a network", "boosted trees have splits and leaves instead")
+WEIGHTS = Property(
+    "the weights of a network", "boosted trees have splits and leaves, a regression takes steps from sums"
+)
+ONE_KIND = Property("one kind of model", "a method trains networks, trees or a regression")
 ONE_NETWORK = Property(
     "one network at all sites", "layers that a site keeps to itself fit no other's, and never leave it"
 )
@@ -193,7 +196,13 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
-    Feature("boosting", lambda p: not p.method.trains_networks, takes={WEIGHTS}),
+    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS, ONE_KIND}),
+    Feature(
+        "regression",
+        lambda p: p.method.regression is not None,
+        needs={TRAVEL, ONE_KIND, COMMON_START},
+        takes={WEIGHTS},
+    ),
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
