@@ -186,7 +186,7 @@ def test_a_policy_may_ask_for_letters_and_secure_sums(case):
         check()
 
 
-NOISED = {"level": "patient", "clip": 4.0, "epsilon": 1.0}
+NOISED = {"level": "patient", "clip": 4.0, "epsilon": 1.0, "lot": 10**9}  # as a server sends it
 OPEN_OR_SECURE = ({}, {"privacy": {"secure": True}}, {"privacy": NOISED})
 
 
