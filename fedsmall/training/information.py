@@ -10,15 +10,14 @@ The derivatives are taken by training again from the same start with one record 
 stack, so they hold for every network, rule and optimizer that a :class:`fedsmall.training.cohort.Cohort` trains.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from fedsmall.data.federation import Samples
-from fedsmall.parts import Privacy
+from fedsmall.data.federation import Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import add_noise, system_words
 from fedsmall.privacy.site_level import noise_for_contact
@@ -26,12 +25,12 @@ from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import times_travelled
 
 EXACT = 4  # features up to which each is changed by itself; beyond, as many random directions stand for all
+MARGIN = 1.2  # by which the mean over random directions is raised, so that it bounds what all features would give
 STEP = 1e-5  # of a change, in standard deviations
 BYTES = 2**26  # what the samples and the models that train together may take
-MEMORY = "exposure"  # under this name a site remembers what has been told of each patient
 
 
 class Change(NamedTuple):
@@ -45,16 +44,14 @@ class Change(NamedTuple):
 class BudgetedCohort(OneModelTrainer):
     """A cohort whose models leave with so much noise that no record is told better than the plan's budget allows.
 
-    What is left of the budget is shared out over the contacts that are left. ``samples`` are those of the cohort's
-    sites; ``memory["exposure"]`` of :class:`Trained` is the information about each patient that has left, (sites, most
-    patients).
+    The budget is shared out evenly over the contacts of the plan, so nothing need be remembered, and nobody gains by
+    asking in another order. ``of_sites`` are the samples of the cohort's sites; noise is the system's where ``secret``.
     """
 
-    def __init__(self, cohort: Cohort, samples: Sequence[Samples], secret: bool) -> None:
-        self._cohort, self._of_sites, self._secret = cohort, tuple(samples), secret
+    def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:
+        self._cohort, self._of_sites, self._secret = cohort, tuple(of_sites), secret
         self.plan, self.task, self.names, self.samples = cohort.plan, cohort.task, cohort.names, cohort.samples
         self.path, self.reason, self.device = cohort.path, cohort.reason, cohort.device
-        self._leaving = np.array([contact.t for contact in contacts_of(cohort.plan) if contact.travels])
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`."""
@@ -71,53 +68,31 @@ class BudgetedCohort(OneModelTrainer):
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`, of one leg: every contact is by itself where models are noised."""
         (leg,) = legs
-        spent = self._spent(signals.memory)
-        signals = replace(signals, memory={n: a for n, a in signals.memory.items() if n != MEMORY})
         start = stack.clone()
         trained = self._cohort.walk(stack, legs, signals)
-        if leg.leaves:
-            squares = self._squares(start, leg, signals)
-            spent[leg.sites] += self._add_noise(stack, start, leg, squares, spent[leg.sites])
-        return trained._replace(memory={**trained.memory, MEMORY: spent})
-
-    def _spent(self, memory: Mapping[str, np.ndarray]) -> np.ndarray:
-        return np.array(memory[MEMORY]) if MEMORY in memory else np.zeros((len(self.names), max(self.samples)))
-
-    def _squares(self, start: Stack, leg: Leg, signals: Signals) -> np.ndarray:
-        rows = [self._of_sites[site] for site in leg.sites]
-        names = [self.names[site] for site in leg.sites]
+        if not leg.leaves:
+            return trained
+        names, samples = ([every[site] for site in leg.sites] for every in (self.names, self._of_sites))
         memory = {name: array[leg.sites] for name, array in signals.memory.items()}
-        return record_squares(self.plan, self._cohort, names, rows, start, leg, replace(signals, memory=memory))
-
-    def _add_noise(self, stack: Stack, start: Stack, leg: Leg, squares: np.ndarray, spent: np.ndarray) -> np.ndarray:
-        """Noise the rows in place; gives the information about each patient that leaves, (rows, most patients)."""
-        told = np.zeros_like(spent)
-        left = max(1, int((self._leaving >= leg.t).sum()))
-        for row, site in enumerate(leg.sites.tolist()):
-            deviation = deviation_for(squares[row], spent[row], self.plan.privacy, left)
-            noise = system_words if self._secret else noise_for_contact(self.plan.seed, self.names[site], leg.t)
+        squares = record_squares(self.plan, self.task, names, samples, start, leg, replace(signals, memory=memory))
+        for row, deviation in enumerate(np.sqrt(squares.max(axis=1) / exposure_of_contact(self.plan)).tolist()):
+            noise = system_words if self._secret else noise_for_contact(self.plan.seed, names[row], leg.t)
             for name, tensor in sorted(stack.parameters.items()):
                 before = start.parameters[name][row].double().cpu().numpy()
                 moved = add_noise(tensor[row].double().cpu().numpy() - before, deviation, noise)
                 tensor[row] = torch.from_numpy(before + moved).to(tensor)
-            told[row] = squares[row] / deviation**2 if deviation else 0.0
-        return told
+        return trained
 
 
-def deviation_for(squares: np.ndarray, spent: np.ndarray, privacy: Privacy, left: int) -> float:
-    """The standard deviation with which no patient spends more than a share of what is left to them; 0 for no patient.
-
-    ``squares`` and ``spent`` are (patients,); ``left`` counts the contacts still to come, this one among them.
-    """
-    assert privacy.exposure is not None
-    share = np.maximum(privacy.exposure - spent, 0) / left
-    told = squares > 0
-    return float(np.sqrt((squares[told] / np.maximum(share[told], 1e-300)).max())) if told.any() else 0.0
+def exposure_of_contact(plan: Plan) -> float:
+    """The most that one contact tells of a record: the plan's budget over the contacts at which models leave."""
+    assert plan.privacy.exposure is not None
+    return plan.privacy.exposure / max(1, times_travelled(plan, plan.rounds))
 
 
 def record_squares(
     plan: Plan,
-    cohort: Cohort,
+    task: Task,
     names: Sequence[str],
     samples: Sequence[Samples],
     start: Stack,
@@ -132,7 +107,7 @@ def record_squares(
     wide = plan.model_copy(update={"dtype": "float64", "method": plan.method.model_copy(update={"privacy": None})})
     changes = list(_changes(plan, names, samples, leg.t))
     squares = np.zeros((len(samples), max(map(len, samples))))
-    base = _updates(wide, cohort, names, samples, range(len(samples)), start, leg, signals)
+    base = _updates(wide, task, names, samples, range(len(samples)), start, leg, signals)
     units = [float(part.x.std()) or 1.0 for part in samples]
     size = max(1, BYTES // (max(part.x.size for part in samples) * 8 + 2 * base[0].nbytes))
     for first in range(0, len(changes), size):
@@ -140,12 +115,12 @@ def record_squares(
         changed = [_with_change(samples[c.row], c, STEP * units[c.row]) for c in part]
         rows = [change.row for change in part]
         moved = (
-            _updates(wide, cohort, [names[row] for row in rows], changed, rows, start, leg, signals) - base[rows]
+            _updates(wide, task, [names[row] for row in rows], changed, rows, start, leg, signals) - base[rows]
         ) / STEP
         for change, square in zip(part, np.square(moved).sum(axis=1), strict=True):
             squares[change.row, change.patient] += square / np.square(change.direction).sum()
     features = samples[0].x[0].size
-    squares *= 1 / EXACT if features > EXACT else 1 / features
+    squares *= MARGIN / EXACT if features > EXACT else 1 / features
     return squares
 
 
@@ -166,7 +141,7 @@ def _with_change(samples: Samples, change: Change, length: float) -> Samples:
 
 def _updates(
     plan: Plan,
-    cohort: Cohort,
+    task: Task,
     names: Sequence[str],
     samples: Sequence[Samples],
     rows: Sequence[int],
@@ -176,7 +151,7 @@ def _updates(
 ) -> np.ndarray:
     """The parameters after training from these rows of ``start``, (len(rows), numbers), float64."""
     index = np.asarray(rows)
-    trainer = Cohort(plan, cohort.task, names, samples, seat=Seat((0,) * len(names), 1))
+    trainer = Cohort(plan, task, names, samples, seat=Seat((0,) * len(names), 1))
     stack = start.rows(index)
     for part in (stack.parameters, stack.buffers, stack.optimizer):
         part.update({name: t.cpu().double() if t.is_floating_point() else t.cpu() for name, t in part.items()})
