@@ -74,7 +74,9 @@ class BudgetedCohort(OneModelTrainer):
             return trained
         names, samples = ([every[site] for site in leg.sites] for every in (self.names, self._of_sites))
         memory = {name: array[leg.sites] for name, array in signals.memory.items()}
-        squares = record_squares(self.plan, self.task, names, samples, start, leg, replace(signals, memory=memory))
+        signals = replace(signals, memory=memory)
+        patients = [self._cohort.taken(site, leg) for site in leg.sites.tolist()]
+        squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, signals)
         for row, deviation in enumerate(np.sqrt(squares.max(axis=1) / exposure_of_contact(self.plan)).tolist()):
             noise = system_words if self._secret else noise_for_contact(self.plan.seed, names[row], leg.t)
             for name, tensor in sorted(stack.parameters.items()):
@@ -95,17 +97,19 @@ def record_squares(
     task: Task,
     names: Sequence[str],
     samples: Sequence[Samples],
+    patients: Sequence[np.ndarray],
     start: Stack,
     leg: Leg,
     signals: Signals,
 ) -> np.ndarray:
     """|d update / d record|**2 averaged over features, in standard deviations of the inputs: (rows, most patients).
 
-    Row k of ``start`` trains on ``samples[k]`` of the site ``names[k]``; ``signals.memory`` holds a row each. Beyond
+    Row k of ``start`` trains on ``samples[k]`` of the site ``names[k]``, of whom it sees the numbers ``patients[k]`` at
+    most; of others an update tells nothing. ``signals.memory`` holds a row each. Beyond
     :data:`EXACT` features it is the mean over random signs, drawn by site and round, of which the trace is the mean.
     """
     wide = plan.model_copy(update={"dtype": "float64", "method": plan.method.model_copy(update={"privacy": None})})
-    changes = list(_changes(plan, names, samples, leg.t))
+    changes = list(_changes(plan, names, samples, patients, leg.t))
     squares = np.zeros((len(samples), max(map(len, samples))))
     base = _updates(wide, task, names, samples, range(len(samples)), start, leg, signals)
     units = [float(part.x.std()) or 1.0 for part in samples]
@@ -124,13 +128,15 @@ def record_squares(
     return squares
 
 
-def _changes(plan: Plan, names: Sequence[str], samples: Sequence[Samples], t: int) -> Iterator[Change]:
-    for row, (name, part) in enumerate(zip(names, samples, strict=True)):
+def _changes(
+    plan: Plan, names: Sequence[str], samples: Sequence[Samples], patients: Sequence[np.ndarray], t: int
+) -> Iterator[Change]:
+    for row, (name, part, taken) in enumerate(zip(names, samples, patients, strict=True)):
         features = part.x[0].size
         directions = np.eye(features)
         if features > EXACT:
             directions = rng_for(plan.seed, "changes", name, t).choice([-1.0, 1.0], size=(EXACT, features))
-        yield from (Change(row, patient, direction) for patient in range(len(part)) for direction in directions)
+        yield from (Change(row, patient, direction) for patient in taken.tolist() for direction in directions)
 
 
 def _with_change(samples: Samples, change: Change, length: float) -> Samples:

@@ -19,7 +19,7 @@ CLASSES = Task("classes", (3,), 2, "cross_entropy", ("loss",))
 
 
 def plan_of(task="breast_cancer", model="linear", **recipe):
-    recipe = Recipe(**{"lr": 0.1, "local_steps": 1, "batch": 8} | recipe)
+    recipe = Recipe(**{"lr": 0.1, "batch": 8} | recipe)
     return Plan(
         name="test", task=task, model=model, rounds=6, method=Method(name="FedAvg", aggregate_every=1), recipe=recipe
     )
@@ -40,8 +40,20 @@ LEG = Leg(np.array([0]), 1, 1)
 
 
 def squares_of(plan, samples, t=1):
-    start = start_of(plan, samples)
-    return record_squares(plan, CLASSES, ["essen"], [samples], start, Leg(np.array([0]), t, 1), Signals())[0]
+    start, everybody = start_of(plan, samples), [np.arange(len(samples))]
+    leg = Leg(np.array([0]), t, 1)
+    return record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, Signals())[0]
+
+
+@pytest.mark.parametrize(
+    "recipe", [{"batch": 2}, {"batch": 2, "local_steps": 3}, {"batch": 5, "local_epochs": 1, "local_steps": None}]
+)
+def test_of_patients_in_no_batch_an_update_tells_nothing(recipe):
+    plan, samples = plan_of(**recipe), samples_of(7)
+
+    taken = Cohort(plan, CLASSES, ["essen"], [samples]).taken(0, Leg(np.array([0]), 3, 1))
+
+    assert np.flatnonzero(squares_of(plan, samples, t=3)).tolist() == taken.tolist()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
