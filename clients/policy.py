@@ -163,6 +163,12 @@ class Policy(Frozen):
             )
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
+        bare = not (plan.privacy.secure or plan.privacy.is_patient_level)
+        if self.least_blur and plan.method.regression is not None and bare:
+            raise PolicyError(
+                "a regression's sums of products can be solved for single patients, and no noise hides them "
+                "(least_blur); write privacy = {secure = true} under it, or least_blur = 0 into the policy"
+            )
         if not hands_on(plan.method, sites, self.least_sites):  # an average over too few is as good as a hop
             return
         if not self.permute:
@@ -172,8 +178,8 @@ class Policy(Frozen):
             )
         if self.least_blur and not plan.method.trains_networks:
             raise PolicyError(
-                "trees of single sites go to others, and no noise hides whose patients they cut (least_blur); take "
-                "FedHistogramXGB, or write least_blur = 0 into the policy"
+                "trees of single sites, or sums of too few, go to others, and no noise hides whose patients they are "
+                "of (least_blur); take FedHistogramXGB or Ridge over more sites, or write least_blur = 0 here"
             )
         if as_blur(plan.privacy, numbers) < self.least_blur:
             raise PolicyError(

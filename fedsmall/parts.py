@@ -276,6 +276,24 @@ class Boosting(Frozen):
     bins: Annotated[int, Field(ge=2, le=256)] = 32
 
 
+class Regression(Frozen):
+    """A regression in place of a network, exact by sums over sites (Newton's method).
+
+    ``basis``: the columns as they are, hinges beside them ("additive"), or so many ``features`` of a kernel ("random").
+    ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
+    over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
+    there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site.
+    """
+
+    basis: Literal["linear", "additive", "random"] = "linear"
+    features: Annotated[int, Field(ge=1, le=1024)] = 256
+    penalty: NonNegative | Literal["cv"] = "cv"
+    intercepts: Literal["common", "hospital"] = "common"
+    intercept_penalty: NonNegative = 1.0
+    firth: bool = False
+    robust: bool = False
+
+
 SHARED_PART = "shared_part"  # the model of a plan whose sites have models of their own (fedsmall.models.own_models)
 RENAMED_MODELS = {
     "fedsmall.small_maps:resnet10": "resnet10_cropped",
