@@ -102,7 +102,8 @@ def plan_of(*names: str) -> Plan | None:
             elif key in keys and keys[key] != value and key not in TRAVELS:
                 return None
             keys[key] = value
-    if len({"blur", "clip", "exposure"} & {*keys.get("privacy", {})}) > 1 or (keys.get("groups") == 2 and FOLDS in keys.values()):
+    noises = {"blur", "clip", "exposure"} & {*keys.get("privacy", {})}
+    if len(noises) > 1 or (keys.get("groups") == 2 and FOLDS in keys.values()):
         return None
     of_plan = {key: keys.pop(key) for key in list(keys) if key in Plan.model_fields}
     recipe = {key: keys.pop(key) for key in list(keys) if key in Recipe.model_fields}
