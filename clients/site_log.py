@@ -39,6 +39,7 @@ PUT_GUARD_BACK = (
 class LogState(Frozen):
     """The state of a site's log: ``releases`` at ``noise`` or more, patients' ``charges``, where it is ``broken``.
 
+    ``exposure`` bounds what has been told of any record, in all runs.
     ``guards`` are the digests of what guards patients, by file; None in a log of an older fedsmall.
     """
 
@@ -48,6 +49,7 @@ class LogState(Frozen):
     releases: int = 0
     noise: float | None = None
     charges: Charges = ()
+    exposure: float = 0.0
     guards: dict[str, str] | None = None
     broken: str | None = None
 
@@ -164,6 +166,16 @@ class SiteLog:
         state = state.model_copy(update={"charges": _summed([*state.charges, (run, charge)])})
         reason = f"{charge.steps} steps at sampling rate {charge.rate:.3g}, noise {charge.noise:.3g}"
         self._append(state, "charged", run=run, reason=reason, **charge._asdict(), **fields)
+
+    def exposure(self) -> float:
+        """A bound on what has been told of any record so far (:mod:`fedsmall.training.information`)."""
+        return self._known().exposure
+
+    def expose(self, exposure: float, *, run: str, **fields: Any) -> None:
+        """Write down that so much more has been told of some record."""
+        state = self._known()
+        state = state.model_copy(update={"exposure": state.exposure + exposure})
+        self._append(state, "exposed", run=run, exposure=exposure, **fields)
 
     def verify(self) -> LogCheck:
         """Check the chain, its site, and its length by the state. Raises ValueError where there is no log."""

@@ -244,11 +244,12 @@ FEATURES = (
         needs={READABLE, ONE_GLOBAL, COMMON_START, MEAN},
     ),
     Feature(
-        "clip or blur",
+        "clip, exposure or blur",
         lambda p: p.method.is_federated and p.privacy.at_contacts,
         needs={NOISE, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
     Feature("clip", lambda p: p.privacy.counted, needs={NOISE, COVERED}),
+    Feature("exposure", lambda p: p.privacy.exposure is not None, needs={WEIGHTS, ONE_NETWORK, COVERED, ONE_TRAINING}),
     Feature(
         'level = "patient"',
         lambda p: p.privacy.is_patient_level,
