@@ -9,7 +9,7 @@ import torch
 from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
 from fedsmall.aggregation.sums import whole_sum
 from fedsmall.data.federation import Samples, Task
-from fedsmall.errors import PlanError
+from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression import noised
@@ -93,7 +93,7 @@ def check(plan: Plan, task: Task) -> None:
     if method.aggregate_every != 1 or method.fraction < 1 or method.models is not None:
         raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
     try:
-        family = form.family_of(task)
+        family = form.family_of(task, settings.counts)
     except PlanError as error:
         raise PlanError(f"{label}: {error}") from None
     plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
@@ -188,6 +188,7 @@ class Regressors(OneModelTrainer):
             raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
         self.samples = tuple(map(len, samples))
         self._samples, self._seat = tuple(samples), seat
+        self._family = form.family_of(task, settings_of(plan).counts)
         self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
         self.device = torch.device("cpu")
 
@@ -225,6 +226,15 @@ class Regressors(OneModelTrainer):
         sums[: len(made)] = made
         return sums
 
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        if self._family != "poisson":
+            return y
+        mean, scale = self.task.unit or (0.0, 1.0)
+        counts = y.astype(np.float64) * scale + mean
+        if counts.min(initial=0) < -1e-3:
+            raise DataError("counts = true, and a number here is below 0")
+        return np.maximum(counts, 0)
+
     def _noised(self, rows: Rows, site: int, t: int) -> np.ndarray:
         place, sites = self._seat.places[site], self._seat.sites
         guard = protection_of(self.plan, len(rows.y), place, sites)
@@ -237,7 +247,7 @@ class Regressors(OneModelTrainer):
         x = form.columns_of(arrays, torch.from_numpy(np.ascontiguousarray(samples.x))).numpy()
         weights = self.plan.recipe.class_weights
         weight = np.asarray(weights)[samples.y] if isinstance(weights, tuple) else np.ones(len(x))
-        return Rows(x, samples.y, weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
+        return Rows(x, self._targets(samples.y), weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
 
     def _folds(self, site: int) -> np.ndarray:
         """In which fold each sample of a site is left out: all in one, or its patients dealt to all."""
@@ -254,7 +264,7 @@ class Regressors(OneModelTrainer):
         made = []
         for row in range(len(stack)):
             arrays = {name: tensor[row] for name, tensor in stack.state.items()}
-            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task).numpy())
+            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task, self._family).numpy())
         return np.stack(made)
 
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -266,7 +276,7 @@ class Regressors(OneModelTrainer):
         fitted = form.theta_of(model)[int(model[STATUS][form.CHOSEN]) * (setup.folds + 1)]
         shift = torch.from_numpy(profiled_sums(setup.family, fitted, rows, setup.home)[1])
         arrays = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
-        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task).numpy()
+        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task, setup.family).numpy()
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:
         samples = self._samples[site]
