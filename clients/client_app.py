@@ -60,8 +60,7 @@ def balance(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that came on what the site has held out."""
-    client = _client(message, context)
-    arrays = arrays_of(message.content)
+    client, arrays = _client(message, context), arrays_of(message.content)
     config: dict[str, Any] = {NAMES: list(arrays)}
     _, examples, metrics = client.evaluate(list(arrays.values()), config)
     return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
@@ -70,11 +69,10 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.evaluate(VALIDATE)
 def validate(message: Message, context: Context) -> Message:
     """Sums of the models that came over training samples that they never saw."""
-    client = _client(message, context)
-    arrays = arrays_of(message.content)
+    client, arrays = _client(message, context), arrays_of(message.content)
     config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
-    sums: dict[str, Any] = dict(records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)})))
-    return Message(RecordDict(sums), reply_to=message)
+    sums = records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)}))
+    return Message(RecordDict(dict(sums)), reply_to=message)
 
 
 def app_on(device: str) -> ClientApp:
@@ -121,9 +119,8 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
     if cohort is None or samples is not site.train:
         if len(_cohorts) >= MOST_COHORTS:
             _cohorts.clear()
-        site_plan = plan_at(plan, site.place, site.sites)
-        seat = Seat((site.place,), site.sites)
-        cohort = cohort_for(site_plan, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
+        own, seat = plan_at(plan, site.place, site.sites), Seat((site.place,), site.sites)
+        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
         _cohorts[text, site.site, device] = (site.train, cohort)
     return cohort
 

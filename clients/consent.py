@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fedsmall.clients.policy import Policy
+from fedsmall.clients.shelf import write_private
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.data.raw_site import RawSite
 from fedsmall.entry_points import HANDLERS, extensions
 from fedsmall.errors import PolicyError
-from fedsmall.files import one_line, write
+from fedsmall.files import one_line
 from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
@@ -55,8 +56,10 @@ class Consent:
 
     def check(self, kind: str, policy: Policy, plan: Plan, raw: RawSite, config: Mapping[str, Any]) -> None:
         """Raise WaitsError where an order is not to be answered yet, and PolicyError where its run was refused."""
-        key = _key(plan, config)
-        self._check_approved(policy, key, _run_of(config), lambda: describe(plan, raw, config, policy.count_floor))
+        # class weights are left out: they follow from the sites' sums in the run itself
+        recipe = plan.recipe.model_copy(update={"class_weights": None})
+        text = plan.model_copy(update={"recipe": recipe}).model_dump_json()
+        self.check_lines(policy, text, lambda: describe(plan, raw, config, policy.count_floor), config)
         self.check_paused(kind)
         self._told.pop(_run_of(config), None)
 
@@ -67,29 +70,28 @@ class Consent:
 
     def is_new(self, run: str, reason: str) -> bool:
         """Whether this reason is new for the run: repeated questions need one line in the log."""
-        before = self._told.get(run)
-        self._told[run] = reason
+        before, self._told[run] = self._told.get(run), reason
         return before != reason
 
     def check_lines(self, policy: Policy, plan: str, lines: Callable[[], list[str]], config: Mapping[str, Any]) -> None:
-        """As :meth:`check`, for an extension's run: its plan's text, and its ``lines``; no pause."""
-        self._check_approved(policy, _digest(plan, config), _run_of(config), lines)
-
-    def _check_approved(self, policy: Policy, key: str, run: str, lines: Callable[[], list[str]]) -> None:
+        """As :meth:`check`, for a plan's text and the ``lines`` that say what would leave; no pause."""
         if not policy.approve:
             return
+        run = _run_of(config)
+        words = [run, str(config.get(RUN_ID, "")), plan, sorted(map(str, config.get(SITES, ())))]
+        key = blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
         asked, verdict = self.home / FOLDER / f"{key}.json", verdict_of(self.home, key)
         if not asked.exists():
             if sum(request.verdict == WAITING for request in requests(self.home)) >= MOST_WAITING:
                 raise PolicyError("too many runs wait for the hospital's approval already")
             now = datetime.now(UTC).isoformat(timespec="seconds")
             request = Request(key=key, run=run, asked=now, lines=tuple(lines()))
-            _put(asked, request.model_dump_json().encode())
+            write_private(asked, request.model_dump_json().encode())
         if verdict == WAITING:
             raise WaitsError(f"waits for the hospital's approval (there: fedsmall site approve {run})")
         if not (noted := self.home / FOLDER / f"{key}.{verdict}.logged").exists():
             self.log.write(verdict, run=run, reason="by the hospital")
-            _put(noted, b"")
+            write_private(noted, b"")
         if verdict == NO:
             raise PolicyError("the hospital has refused this run")
 
@@ -98,7 +100,7 @@ def pause(home: Path) -> bool:
     """Let the site answer no training order from now on; False where it was paused already."""
     if is_paused(home):
         return False
-    _put(home / PAUSED, datetime.now(UTC).isoformat(timespec="seconds").encode())
+    write_private(home / PAUSED, datetime.now(UTC).isoformat(timespec="seconds").encode())
     return True
 
 
@@ -123,17 +125,16 @@ def requests(home: Path) -> list[Request]:
 
 def request_of(home: Path, run: str) -> Request:
     """The last request of a run. Raises PolicyError where none of that name has asked."""
-    known = requests(home)
-    for request in reversed(known):
-        if request.run == run:
-            return request
-    names = list(dict.fromkeys(request.run for request in known))
-    raise PolicyError(f"no run {run!r} has asked here. {nearest(run, names) if names else 'None has asked yet.'}")
+    known = {request.run: request for request in requests(home)}
+    if run not in known:
+        hint = nearest(run, list(known)) if known else "None has asked yet."
+        raise PolicyError(f"no run {run!r} has asked here. {hint}")
+    return known[run]
 
 
 def decide(home: Path, request: Request, yes: bool) -> None:
     """Write the hospital's verdict down, in place of an earlier one."""
-    _put(home / FOLDER / f"{request.key}.verdict", (YES if yes else NO).encode())
+    write_private(home / FOLDER / f"{request.key}.verdict", (YES if yes else NO).encode())
     for verdict in VERDICTS:  # the log is to tell of it again
         (home / FOLDER / f"{request.key}.{verdict}.logged").unlink(missing_ok=True)
 
@@ -147,12 +148,12 @@ def verdict_of(home: Path, key: str) -> str:
 
 def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) -> list[str]:
     """A run in lines, with what of this site would leave for it."""
-    privacy = plan.method.privacy
+    privacy, regions = plan.method.privacy, plan.method.regions
     settings = {} if privacy is None else privacy.model_dump(exclude_defaults=True)
     privacy_words = ", ".join(f"{name} = {value}" for name, value in settings.items())
     sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
-    regions = plan.method.regions.sites if plan.method.regions is not None else None
-    above = [f"the averages of each region ({', '.join(sorted(regions))}) go to a server above them"] if regions else []
+    names = ", ".join(sorted(regions.sites)) if regions is not None and regions.sites else ""
+    above = [f"the averages of each region ({names}) go to a server above them"] if names else []
     return [
         f"method {plan.method.label}, {plan.rounds} local rounds; models leave at {leaving_contacts(plan)} contacts",
         f"sites: {sites}",
@@ -160,25 +161,6 @@ def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) ->
         *above,
         *leaves(plan, raw, floor),
     ]
-
-
-def _key(plan: Plan, config: Mapping[str, Any]) -> str:
-    """A digest of the run, its plan and its sites: anything else under that name asks anew.
-
-    Agreed class weights are left out: they follow from the sites' sums in the run itself.
-    """
-    recipe = plan.recipe.model_copy(update={"class_weights": None})
-    return _digest(plan.model_copy(update={"recipe": recipe}).model_dump_json(), config)
-
-
-def _digest(plan: str, config: Mapping[str, Any]) -> str:
-    words = [_run_of(config), str(config.get(RUN_ID, "")), plan]
-    return blake2b(json.dumps([*words, sorted(map(str, config.get(SITES, ())))]).encode(), digest_size=16).hexdigest()
-
-
-def _put(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write(path, content, flush=True, mode=0o600)
 
 
 def _run_of(config: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """A site's connection to the SuperLink: the calls of Flower's fleet protocol that its SuperNode makes.
 
-Calls go out over TLS, signed with the site's key, and are repeated until they come through; a server that no longer
-knows the node is dialled anew.
+Calls go out over TLS, signed with the site's key, and are repeated until they come through.
 """
 
 import threading
@@ -19,19 +18,9 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
@@ -64,10 +53,11 @@ class Arrival(NamedTuple):
 
 
 class Fleet:
-    """The connection of the site whose private key is in the file ``key`` to the server at ``address``.
+    """The connection to the server at ``address``, of certificate ``authority``, by the private key in the file
+    ``key``.
 
-    ``authority`` is the server's root certificate. ``note`` keeps Flower's node number: a killed program counts as
-    connected for a minute more and can go on only under that number.
+    ``note`` keeps Flower's node number: a killed program counts as connected for a minute more, and goes on only under
+    it.
     """
 
     def __init__(self, address: str, authority: bytes, key: Path, note: Path) -> None:
@@ -124,8 +114,7 @@ class Fleet:
         response = self._call(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
         if not response.messages_list:
             return None
-        message = message_from_proto(response.messages_list[0])
-        return Arrival(message, response.message_object_trees[0])
+        return Arrival(message_from_proto(response.messages_list[0]), response.message_object_trees[0])
 
     def pull_object(self, run: int, name: str) -> bytes:
         """The content of an object, once it is at the server. Raises GoneError where it never comes."""
@@ -149,8 +138,8 @@ class Fleet:
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
         """Send an answer, and what of its content the server asks for.
 
-        ``again``: a killed program may have sent a part. A server that showed an answer to its run before all of it had
-        come does not ask for the rest, but takes it without a session number.
+        ``again``: a killed program may have sent a part. A server that showed an answer before all of it had come does
+        not ask for the rest, but takes it without a session number.
         """
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id

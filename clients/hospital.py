@@ -16,9 +16,9 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.letters import fault_of
 from fedsmall.clients.memory import Kept, Memory, StayingMemory
 from fedsmall.clients.site_data import SiteData
-from fedsmall.codec import at_site
 from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import pack, unpack
+from fedsmall.codec.top import base_of, cut_at_site
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
@@ -26,10 +26,9 @@ from fedsmall.evaluation.outputs import answer, members_of
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.evaluation.stopping import reported_shapes
 from fedsmall.models.registry import frozen_arrays, initial_model
-from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import reported_samples
-from fedsmall.privacy.site_level import at_contacts, noise_rng, privatise_one, tells_loss
+from fedsmall.privacy.site_level import noise_for_contact, privatise_one, tells_loss
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import leaving_state
 from fedsmall.training.trainer import Trainer
@@ -70,13 +69,7 @@ class HospitalClient(NumPyClient):
     """
 
     def __init__(
-        self,
-        home: SiteData,
-        plan: Plan,
-        trainer: Trainer,
-        memory: Memory,
-        kept: Memory,
-        noise_key: bytes | None = None,
+        self, home: SiteData, plan: Plan, trainer: Trainer, memory: Memory, kept: Memory, noise_key: bytes | None = None
     ) -> None:
         self.home = home
         self.noise_key = noise_key
@@ -127,20 +120,17 @@ class HospitalClient(NumPyClient):
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave: clipped and noised, or blurred, and sparsified, as the plan asks."""
-        privacy, share = at_contacts(self.plan), self.plan.method.top_share
-        if privacy is not None and config.get(LEAVES, True):
-            model = self._private(privacy, model, received, config)
+        share = self.plan.method.top_share
+        if self.plan.privacy.at_contacts and config.get(LEAVES, True):
+            key = None if self.home.simulated else secrets.token_bytes(32)
+            if self.noise_key is not None:
+                key = key_for(self.noise_key, model)
+            noise = noise_for_contact(self.plan.seed, self.home.site, int(config[ROUND]), key)
+            model = privatise_one(model, received, self.plan.privacy, noise)
         if share is not None:
-            model, kept = at_site.leave(model, received, self.kept.read(), config, share)
+            model, kept = cut_at_site(model, received, self.kept.read(), config, share)
             self.kept.write(kept)
         return model
-
-    def _private(self, privacy: Privacy, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
-        entropy = None if self.home.simulated else secrets.randbits(128)
-        if self.noise_key is not None:
-            entropy = keyed_entropy(self.noise_key, model)
-        rng = noise_rng(self.plan.seed, self.home.site, int(config[ROUND]), entropy)
-        return privatise_one(model, received, privacy, rng)
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """The (loss, samples, metrics) of a model or an ensemble on what the site has held out."""
@@ -160,18 +150,18 @@ class HospitalClient(NumPyClient):
         routes come, and each sample is judged by its own fold's. Empty for fewer samples than ``floor`` or the plan's.
         Raises PlanError where the plan asks for no such thing.
         """
-        validation, shapes = self.plan.method.validation, reported_shapes(self.plan, self.home.task)
-        samples = self.home.kept_back if validation is None else self.home.train
+        method, shapes = self.plan.method, reported_shapes(self.plan, self.home.task)
+        samples = self.home.train if method.routes else self.home.kept_back
         if samples is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
         rows = np.arange(len(samples)) if rows is None else rows
-        if len(rows) < max(1, floor, validation.floor if validation else 1):
+        if len(rows) < max(1, floor, method.floor):
             return {}
         x, y = samples.x[rows], samples.y[rows]
-        if validation is None or not self.plan.method.by_samples:
+        if not method.by_samples:
             sums = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
             return {name: sums[name] for name in shapes}
-        of_routes = _of_routes(self._members(parameters, config), config, validation.routes)
+        of_routes = _of_routes(self._members(parameters, config), config, method.routes)
         folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
         outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
         return metric_sums(outputs, y, self.home.task)
@@ -202,7 +192,7 @@ def unpack_order(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, An
     if not plan.method.is_compressed:
         return arrays
     try:
-        base = at_site.base_of(kept.read(), config) if plan.method.top_share is not None else None
+        base = base_of(kept.read(), config) if plan.method.top_share is not None else None
         return unpack(plan, arrays, initial_model(plan, task), base)
     except CodecError as error:
         raise PlanError(f"the order brings no model of this run: {error}") from None
@@ -214,9 +204,9 @@ def pack_reply(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], r
     return pack(plan, sent, site, int(config[ROUND]), split(received, MODEL)) if leaves else sent
 
 
-def keyed_entropy(key: bytes, arrays: Arrays) -> int:
-    """128 bits for these arrays, keyed by the site's secret."""
-    return int.from_bytes(blake2b(digest_of(arrays).encode(), digest_size=16, key=key).digest())
+def key_for(key: bytes, arrays: Arrays) -> bytes:
+    """A key for these arrays alone, of the site's secret one."""
+    return blake2b(digest_of(arrays).encode(), digest_size=32, key=key).digest()
 
 
 def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:

@@ -1,8 +1,7 @@
 """The models that a site keeps of a run on its own disk, and packages of them for use without the coordinator.
 
-``kept/about.json`` in the run's folder says what the run is of, ``kept/common.safetensors`` is its last common model,
-``kept/own.safetensors`` the model that the site trained last, and ``visitors/`` holds the last that trained there
-(:class:`KeptVisitors`).
+In the run's folder ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is its last common model,
+``kept/own.safetensors`` the model that the site trained last, and ``visitors/`` has the last that trained there.
 """
 
 import json
@@ -22,13 +21,12 @@ from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import members_of
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.travel.moments import stack_members
+from fedsmall.travel.journey import stack_members
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, KEPT, LEAVES, MODEL, ROUND, Arrays, join, split
 
@@ -40,21 +38,18 @@ class KeptVisitors:
 
     def __init__(self, folder: Path, count: int) -> None:
         self._shelf, self.count = Shelf(folder), count
+        self.rounds = self._shelf.rounds
 
     def keep(self, t: int, model: Arrays) -> None:
         """Keep a model as it leaves after round ``t``; later rounds and those beyond ``count`` are deleted."""
         self._shelf.put(t, model)
         self._shelf.drop(*(later for later in self.rounds() if later > t))
-        self._shelf.drop(*self.rounds()[: -self.count])
-
-    def rounds(self) -> list[int]:
-        """The rounds after which the kept models left, in order."""
-        return self._shelf.rounds()
+        self._shelf.keep_last(self.count)
 
     def members(self) -> Arrays:
         """The kept models with a leading axis of members, oldest first; empty where there is none."""
-        items = [item for t in self.rounds() if (item := self._shelf.get(t)) is not None]
-        return stack_members([item.arrays for item in items]) if items else {}
+        models = [self._shelf.arrays(t) for t in self.rounds()]
+        return stack_members(models) if models else {}
 
 
 def keep_visitor(run: Path, config: Mapping[str, Any], plan: Plan, sent: Arrays, site: str) -> None:
@@ -107,15 +102,14 @@ class About(Frozen):
 
 
 def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, Any] | None = None) -> None:
-    """Keep a model of ``plan``, with the ``metrics`` that the site reported; one that is only a part of a model is not
-    kept.
-
-    Raises PlanError for arrays that are not the plan's common model.
-    """
-    if has_own_models(plan):
+    """Keep a whole model of ``plan``, with the reported ``metrics``. PlanError where it is none of the plan's."""
+    if plan.has_own_models:
         return
     if what == COMMON:
-        _check(plan, at.raw, members_of(model, plan.method.is_ensemble))
+        expected = {name: array.shape for name, array in initial_model(plan, at.raw.task).items()}
+        for member in members_of(model, plan.method.is_ensemble):
+            if {name: array.shape for name, array in member.items()} != expected:
+                raise PlanError("the model that came is not that of the plan")
     shelf = Shelf(at.folder / FOLDER)
     if shelf.get(ABOUT) is None:
         preparation, task = at.raw.preparation.with_scaling(at.scaling), asdict(at.raw.task)
@@ -126,28 +120,22 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, 
 
 
 def load_kept(folder: Path, what: str) -> Stored | None:
-    """A package of the run's "common", "own" or "visitors" models; None where none are kept.
-
-    Of the training data it says the number of sites alone: a site knows no other's counts.
-    """
+    """A package of the run's "common", "own" or "visitors" models; None where none are kept."""
     shelf = Shelf(folder / FOLDER)
-    about = shelf.get(ABOUT)
-    if about is None:
+    if (about := shelf.words(ABOUT)) is None:
         return None
-    record = About.model_validate_json(json.dumps(about.words))
+    record = About.model_validate_json(json.dumps(about))
     item = shelf.get(COMMON if what == VISITORS else what)
     visitors = KeptVisitors(folder / VISITORS_FOLDER, record.plan.method.keep_last or 1)
     trained = visitors.members() if what == VISITORS else item.arrays if item else {}
     if not trained:
         return None
-    task = task_from(record.task)
+    task, words = task_from(record.task), (item.words if item else None) or {}
     several = what == VISITORS or (what == COMMON and record.plan.method.is_ensemble)
-    whose = {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site)
-    words = (item.words if item else None) or {}
     measured = _measured(words.get("said", {}), what)
-    rounds = int(words["t"]) if record.plan.stop is not None and "t" in words else record.plan.rounds
+    rounds = int(words["t"]) if record.plan.may_end_early and "t" in words else record.plan.rounds
     more = {
-        "whose": whose,
+        "whose": {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site),
         "performance": {f"held out at {record.site}": measured} if measured else {},
         "notes": (f"Run {record.run}.", *([STAYS[what]] if what in STAYS else [])),
         "rounds": rounds,
@@ -164,10 +152,3 @@ def _measured(metrics: Mapping[str, Any], what: str) -> dict[str, float]:
     of_visitors = {name.removeprefix(KEPT): float(value) for name, value in metrics.items() if name.startswith(KEPT)}
     of_model = {n: float(v) for n, v in metrics.items() if n != EXAMPLES and not n.startswith(KEPT)}
     return of_visitors if what == VISITORS else of_model
-
-
-def _check(plan: Plan, raw: RawSite, members: list[Arrays]) -> None:
-    expected = {name: array.shape for name, array in initial_model(plan, raw.task).items()}
-    for member in members:
-        if {name: array.shape for name, array in member.items()} != expected:
-            raise PlanError("the model that came is not that of the plan")

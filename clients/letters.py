@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -23,11 +22,21 @@ from fedsmall.codec.codes import CodecError
 from fedsmall.codec.parcels import unpack
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.sealing.letters import SEED, Announcement, LetterError, Post, Thread, announce, digest
+from fedsmall.sealing.letters import (
+    IDENTITIES,
+    SEED,
+    Announcement,
+    LetterError,
+    Mailbox,
+    Transcript,
+    announce,
+    digest,
+    known_identities,
+    roll_digest,
+)
 from fedsmall.sealing.masks import new_seeds
-from fedsmall.sealing.roll import IDENTITIES, known_identities, roll_digest
-from fedsmall.sealing.waybills import Waybills, seed_of
-from fedsmall.sealing.words import Order, check_drawn
+from fedsmall.sealing.routing import RoutingTable, seed_of
+from fedsmall.sealing.terms import Order, check_drawn
 from fedsmall.wire import SQUARES, Arrays, stack_of_one
 
 FOLDER = "letters"  # in the run's folder at the site
@@ -35,12 +44,12 @@ SENT = 5  # travellers that are kept in case the one they went to is silent
 ENDED = "ended"
 
 
-class Desk:
+class KeyStore:
     """One run's letters at ``site``; ``identity`` is the site's secret, ``run`` the run's name and id."""
 
     def __init__(self, folder: Path, site: str, run: str, identity: bytes) -> None:
         self.folder, self.site, self.run, self._identity = folder / FOLDER, site, run, identity
-        self._shelf, self._sent = Shelf(self.folder), Shelf(self.folder / "sent")
+        self.shelf, self._sent = Shelf(self.folder), Shelf(self.folder / "sent")
 
     def announce(self) -> Announcement:
         """The site's announcement in this run: always the same one."""
@@ -48,10 +57,7 @@ class Desk:
         return announce(self.site, self.run, self._identity, bytes.fromhex(keys["key"]), keys["nonce"])
 
     def take(self, announced: Mapping[str, Announcement], roll: Mapping[str, str], sites: Sequence[str]) -> str:
-        """Check the announcements of all ``sites`` against the ``roll``, keep them, and reveal this site's nonce.
-
-        Raises LetterError that names the first site which is not who it should be.
-        """
+        """Keep the announcements of all ``sites``, and reveal this site's nonce; LetterError where one is false."""
         if sorted(announced) != sorted(sites):
             raise LetterError("what was announced is not of the sites of this run")
         for site, announcement in sorted(announced.items()):
@@ -62,16 +68,13 @@ class Desk:
             raise LetterError("what this site announced was changed on its way")
         announcements = {site: announcement.model_dump() for site, announcement in sorted(announced.items())}
         kept = {"announced": announcements, "roll": roll_digest(roll)}
-        if (before := self._read("announced")) is not None and before != kept:
+        if (before := self.shelf.words("announced")) is not None and before != kept:
             raise LetterError("other keys were announced in this run before")
-        self._write("announced", kept)
+        self.shelf.put("announced", words=kept)
         return str(self._own()["nonce"])
 
-    def open(self, plan: Plan, order: Order) -> "OpenDesk":
-        """The desk under a run's plan, whose seed was fixed before any nonce was revealed.
-
-        Raises LetterError where the routes do not follow from the nonces of all sites.
-        """
+    def open(self, plan: Plan, order: Order) -> "SealedSession":
+        """The store under a plan. LetterError where its routes do not follow from all sites' committed nonces."""
         announced, roll = self.read_announced()
         if sorted(order.nonces) != sorted(announced):  # one more would be drawn by whoever sends the order
             raise LetterError("what was drawn for the routes is not of the sites of this run")
@@ -79,41 +82,27 @@ class Desk:
             if digest("drawn", order.nonces[site]) != announcement.commitment:
                 raise LetterError(f"what {site} had drawn for the routes is not what it committed itself to")
         check_drawn(plan, seed_of(order.nonces, plan.seed))
-        at = self._read("thread") or Thread.begun(self.run, roll, announced, order.nonces).at
-        thread = Thread({int(t): digest_at for t, digest_at in at.items()})
-        ways = Waybills(plan, tuple(sorted(announced)))
-        return OpenDesk(self, plan, order.nonces, self.post(plan, announced), ways, thread)
+        at = self.shelf.words("thread") or Transcript.start(self.run, roll, announced, order.nonces).at
+        transcript = Transcript({int(t): digest_at for t, digest_at in at.items()})
+        routes = RoutingTable(plan, tuple(sorted(announced)))
+        return SealedSession(self, plan, order.nonces, self.mailbox(plan, announced), routes, transcript)
 
     def read_announced(self) -> tuple[dict[str, Announcement], str]:
         """The announcements of all sites and the digest of the roll. Raises LetterError where there are none."""
-        kept = self._read("announced")
-        if kept is None:
+        if (kept := self.shelf.words("announced")) is None:
             raise LetterError("this site was never told the keys of this run")
         return {site: Announcement(**fields) for site, fields in kept["announced"].items()}, kept["roll"]
 
-    def post(self, plan: BaseModel, announced: Mapping[str, Announcement]) -> Post:
+    def mailbox(self, plan: BaseModel, announced: Mapping[str, Announcement]) -> Mailbox:
         """Who writes and opens this site's letters under a plan."""
         key = bytes.fromhex(self._own()["key"])
-        return Post(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
-
-    def keep_thread(self, thread: Thread) -> None:
-        """Write the transcript down."""
-        self._write("thread", thread.at)
-
-    def keep_common(self, group: int, model: Arrays) -> None:
-        """Write down a group's last common model: it is trained where a letter may not be used."""
-        self._shelf.put(f"common.{group}", model)
-
-    def common(self, group: int) -> Arrays | None:
-        """A group's last common model; None where none ever came."""
-        item = self._shelf.get(f"common.{group}")
-        return item.arrays if item else None
+        return Mailbox(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
 
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a model as it was sealed after round ``t``, and delete the oldest."""
-        # not flushed: without it a traveller is replaced, and none is lost
+        # not flushed: without it a model is replaced, and none is lost
         self._sent.write(f"{t:09d}{ARRAYS}", content, flush=False)
-        self._sent.drop(*self._sent.rounds()[:-SENT])
+        self._sent.keep_last(SENT)
 
     def sent(self, t: int) -> bytes:
         """The model sealed after round ``t``. Raises LetterError where it is gone."""
@@ -126,34 +115,30 @@ class Desk:
 
         ``of`` names a sum of something else than models.
         """
-        seeds_by_sum, mark, key = self._read("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
-        if (kept := seeds_by_sum.get(key)) is not None:
+        by_sum, mark, key = self.shelf.words("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
+        if (kept := by_sum.get(key)) is not None:
             if kept["of"] != mark:
                 raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
             return {helper: bytes.fromhex(seed) for helper, seed in kept["seeds"].items()}
         fresh = new_seeds(helpers)
-        seeds_by_sum[key] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
-        self._write("seeds", seeds_by_sum)
+        by_sum[key] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
+        self.shelf.put("seeds", words=by_sum)
         return fresh
 
     def note_help(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
         """Write down for whose sum this site helps. Raises LetterError where it has helped for another set of sites."""
-        helped, key = self._read("helped") or {}, f"{_sum(of, t)}.{group}"
-        if helped.setdefault(key, list(sites)) != list(sites):
+        helped = self.shelf.words("helped") or {}
+        if helped.setdefault(f"{_sum(of, t)}.{group}", list(sites)) != list(sites):
             raise LetterError(f"this site has helped to open the sum of round {t} before, of other sites")
-        self._write("helped", helped)
+        self.shelf.put("helped", words=helped)
 
     def count_readdressed(self, t: int, to: str, most: int) -> None:
         """Count a model that goes to another site than it was sealed for. Raises LetterError beyond ``most``."""
-        readdressed, mark = self._read("readdressed") or [], [t, to]
+        readdressed, mark = self.shelf.words("readdressed") or [], [t, to]
         if mark not in readdressed:
             if len(readdressed) >= most:
                 raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
-            self._write("readdressed", [*readdressed, mark])
-
-    def has_announced(self) -> bool:
-        """Whether the keys of all sites are here."""
-        return (self.folder / "announced.json").exists()
+            self.shelf.put("readdressed", words=[*readdressed, mark])
 
     def end(self) -> None:
         """Mark the run as over; its keys are deleted when another begins (:func:`destroy_ended`)."""
@@ -161,38 +146,30 @@ class Desk:
             write_private(self.folder / ENDED, b"")
 
     def _own(self) -> dict[str, str]:
-        keys = self._read("own")
-        if keys is None:
+        if (keys := self.shelf.words("own")) is None:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise LetterError("this site's keys of this run are gone: it had ended; start a new run")
             keys = {"key": random_hex(SEED), "nonce": random_hex(32)}
-            self._write("own", keys)
+            self.shelf.put("own", words=keys)
         return dict(keys)
-
-    def _read(self, name: str) -> Any:
-        item = self._shelf.get(name)
-        return None if item is None else item.words
-
-    def _write(self, name: str, what: Any) -> None:
-        self._shelf.put(name, words=what)
 
 
 @dataclass
-class OpenDesk:
-    """A run's ``desk`` under its plan: keys, routes and transcript. It holds for all orders of the run."""
+class SealedSession:
+    """A run's ``store`` under its plan: keys, routes and transcript. It holds for all orders of the run."""
 
-    desk: Desk
+    store: KeyStore
     plan: Plan
     nonces: Mapping[str, str]
-    post: Post
-    ways: Waybills
-    thread: Thread
+    mailbox: Mailbox
+    routes: RoutingTable
+    transcript: Transcript
     starts: dict[int, Arrays] = field(default_factory=dict)  # the groups' first models, as far as they were asked for
 
-    def is_for(self, desk: Desk, plan: Plan, order: Order) -> bool:
-        """Whether this is the open desk of an order."""
-        same = (self.desk.folder, self.desk.run) == (desk.folder, desk.run)
-        return same and self.nonces == order.nonces and self.plan == plan and desk.has_announced()
+    def is_for(self, store: KeyStore, plan: Plan, order: Order) -> bool:
+        """Whether this is the open store of an order."""
+        same = (self.store.folder, self.store.run) == (store.folder, store.run)
+        return same and self.nonces == order.nonces and self.plan == plan and (store.folder / "announced.json").exists()
 
 
 def _sum(of: str, t: int) -> str:
@@ -205,7 +182,7 @@ def random_hex(count: int) -> str:
 
 
 def destroy_ended(runs: Path, but: Path) -> None:
-    """Delete the keys and models that were kept for letters of all runs that are over, but of the run in ``but``."""
+    """Delete the keys and models that were kept for letters of all runs that are over, but for that in ``but``."""
     for mark in set(runs.glob(f"*/{FOLDER}/{ENDED}")) - {but / FOLDER / ENDED}:
         for path in sorted(mark.parent.rglob("*")):
             if path.is_file() and path != mark:
@@ -213,9 +190,9 @@ def destroy_ended(runs: Path, but: Path) -> None:
 
 
 def check_identities(home: Path, identities: Mapping[str, str], pinned: str | None) -> list[str]:
-    """The new names among the consortium's ``identities``; all are remembered in ``home``.
+    """The new names among ``identities``, which are remembered in ``home``.
 
-    Raises LetterError where the digest is not the one ``pinned`` by the policy, or a site's identity has changed.
+    Raises LetterError where their digest is not the one ``pinned`` by the policy, or a site's identity has changed.
     """
     if pinned is not None and pinned.removeprefix("sha256:") != roll_digest(identities):
         raise LetterError(
@@ -262,11 +239,7 @@ def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
 
 
 def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays | None, who: str) -> None:
-    """Raise LetterError, naming the sender, unless a model may be trained on.
-
-    It must have the shapes of ``expected``, be finite and, where ``last`` is a common model, not absurdly large beside
-    it.
-    """
+    """Raise LetterError unless a model is as ``expected``, finite, and not absurdly large beside ``last``."""
     if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
         raise LetterError(f"what {who} sent is no model of this run")
     check_beside(model, carried, who)

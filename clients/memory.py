@@ -1,8 +1,7 @@
 """A site's memory of a run between contacts: in Flower's Context, or on the site's own disk.
 
-A restarted SuperNode loses its Context, so real sites write a version for every round. A contact may be asked for twice
-(the answer was lost, or the coordinator went back in its journal), and round t must start from the memory before t
-again: a version is read by the round that asks.
+A restarted SuperNode loses its Context, so real sites write a version for every round. A contact may be asked for
+twice, and round t must start from the memory before t again: a version is read by the round that asks.
 """
 
 from pathlib import Path
@@ -54,13 +53,12 @@ class RoundMemory:
     def read(self) -> Arrays:
         """The memory written by the last round before ``t``; empty where there is none."""
         before = [t for t in self._shelf.rounds() if t < self.t]
-        item = self._shelf.get(before[-1]) if before else None
-        return item.arrays if item else {}
+        return self._shelf.arrays(before[-1]) if before else {}
 
     def write(self, arrays: Arrays) -> None:
         """Write these arrays as of round ``t``, and delete the oldest versions."""
         self._shelf.put(self.t, arrays)
-        self._shelf.drop(*self._shelf.rounds()[:-KEEP])
+        self._shelf.keep_last(KEEP)
 
 
 def memories_of(run: Path, t: int) -> tuple[RoundMemory, RoundMemory]:
@@ -69,6 +67,7 @@ def memories_of(run: Path, t: int) -> tuple[RoundMemory, RoundMemory]:
 
 
 STAYS = "stays/"  # begins the names of it in the site's memory, beside what training remembers
+MODELS = ("model", "sent", "reference")
 
 
 class Kept(NamedTuple):
@@ -101,16 +100,15 @@ class StayingMemory:
 
     def read_kept(self) -> Kept | None:
         """The model that stays; None where there is none."""
-        stored = self._memory.read().items()
-        held = {name.removeprefix(STAYS): array for name, array in stored if name.startswith(STAYS)}
+        held = {k.removeprefix(STAYS): array for k, array in self._memory.read().items() if k.startswith(STAYS)}
         if not held:
             return None
-        model, sent, reference = (split(held, part) for part in ("model", "sent", "reference"))
+        model, sent, reference = (split(held, part) for part in MODELS)
+
         return Kept(model, sent, reference, int(held["of"]), int(held["since"]))
 
     def keep(self, kept: Kept) -> None:
         """Write down a model with the memory of training."""
-        models = join(model=kept.model, sent=kept.sent, reference=kept.reference)
-        held = {**models, "of": np.array(kept.of), "since": np.array(kept.since)}
+        held = {**join(**{part: getattr(kept, part) for part in MODELS}), "of": kept.of, "since": kept.since}
         stays = {f"{STAYS}{name}": np.asarray(array) for name, array in held.items()}
         self._memory.write({**(self._trained or self.read()), **stays})

@@ -14,38 +14,34 @@ from fedsmall.clients.site_request import Answer
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
-from fedsmall.privacy.patient_level import Charge, Protection, check_noise, epsilon_of, protection_of, steps_of
+from fedsmall.privacy.patient_level import Charge, check_noise, epsilon_of, protection_of, steps_of
 from fedsmall.wire import ROUND, ROUNDS, Arrays
 
 
 def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], run: str) -> None:
     """Raise PolicyError where a whole run, on top of all others, would cost more than the policy allows.
 
-    It is asked at the roll call, so that no run stops in its middle. ``seat`` is the site's index and the count of
-    sites. Raises PlanError where the plan's noise is too small for any cost to be counted.
+    ``seat`` is the site's index and the count of sites. Raises PlanError where the noise is too small to be counted.
     """
     check_noise(plan, {seat[0]: samples}, seat[1])
     whole = protection_of(plan, samples, *seat).charge(steps_of(plan, *seat))
     others = [charge for other, charge in log.charges() if other != run]
-    before = [charge for charged_run, charge in log.charges() if charged_run == run]
+    before = [charge for other, charge in log.charges() if other == run]
     policy.check_patients(max(_epsilon(policy, [*others, whole]), _epsilon(policy, [*others, *before])), plan)
 
 
 def charge_contact(
     log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], config: Mapping[str, Any]
 ) -> None:
-    """Charge an order's steps before any is taken. Raises PolicyError where they are not allowed.
+    """Charge an order's steps before any is taken; more may be charged than is ever sent, never less.
 
-    More may be charged than is ever sent, never less. Raises PlanError for steps beyond the plan's, for which its noise
-    was computed.
+    Raises PolicyError where they are not allowed, PlanError beyond the plan's steps, for which its noise was computed.
     """
     rounds = int(config[ROUNDS])
     assert plan.recipe.steps is not None
-    protection: Protection = protection_of(plan, samples, *seat)
-    charge = protection.charge(rounds * plan.recipe.steps)
+    charge = protection_of(plan, samples, *seat).charge(rounds * plan.recipe.steps)
     before = sum(charged.steps for run, charged in log.charges() if run == str(config[RUN]))
-    assert plan.method.privacy is not None
-    if plan.method.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
+    if plan.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *seat):
         raise PlanError("this run has had all the local steps here that its epsilon was reckoned for")
     policy.check_patients(_epsilon(policy, [*(charged for _, charged in log.charges()), charge]), plan)
     log.charge(charge, run=str(config[RUN]), t=config[ROUND])
@@ -53,17 +49,15 @@ def charge_contact(
 
 def spent_here(log: SiteLog, delta: float) -> list[tuple[str, float]]:
     """For each run, the epsilon that it has cost this site's patients; at the end that of "all runs"."""
-    charges = log.charges()
-    runs = dict.fromkeys(run for run, _ in charges)
-    epsilons = [(run, epsilon_of([charge for of, charge in charges if of == run], delta)) for run in runs]
-    return [*epsilons, ("all runs", epsilon_of([charge for _, charge in charges], delta))] if epsilons else []
+    of_run: dict[str, list[Charge]] = {}
+    for run, charge in log.charges():
+        of_run.setdefault(run, []).append(charge)
+    epsilons = [(run, epsilon_of(charges, delta)) for run, charges in of_run.items()]
+    return [*epsilons, ("all runs", epsilon_of([c for _, c in log.charges()], delta))] if epsilons else []
 
 
 def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callable[[], Answer]) -> Answer:
-    """The answer to an order; the very same order gets the very same answer, at no further cost.
-
-    The answers to the last few rounds are kept. An order that differs in anything is answered anew.
-    """
+    """The answer to an order; in the last few rounds the very same order gets the same answer, at no cost."""
     words = {key: value for key, value in config.items() if isinstance(value, str | int | float | bool | list | tuple)}
     digest = digest_of(arrays) + json.dumps(words, sort_keys=True, default=list)
     shelf, t = Shelf(folder), int(config[ROUND])
@@ -73,7 +67,7 @@ def once(folder: Path, config: Mapping[str, Any], arrays: Arrays, answer: Callab
     shelf.drop(t)
     header, sent = answer()
     shelf.put(t, sent, {"order": digest, "header": header})
-    shelf.drop(*shelf.rounds()[:-KEEP])
+    shelf.keep_last(KEEP)
     return header, sent
 
 

@@ -23,9 +23,8 @@ from fedsmall.evaluation.stopping import unseen_key
 from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level, lot_of
+from fedsmall.privacy.patient_level import lot_of
 from fedsmall.privacy.site_level import as_blur, hands_on
-from fedsmall.sealing.words import is_sealed, is_secure
 from fedsmall.wire import Arrays
 
 OWN = "own"
@@ -45,8 +44,7 @@ class Policy(Frozen):
     runs together, at the level of the site. ``most_epsilon`` is the most epsilon at ``delta`` that all runs may cost a
     patient; it demands patient-level privacy, as does ``least_lot``, the least expected number of samples in a step.
     ``bundles`` are digests of Flower bundles whose code may be loaded; "own" is the one of the fedsmall installed here.
-    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes
-    (:mod:`fedsmall.clients.consent`).
+    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes.
 
     ``most_rounds`` limits a plan's local rounds, and those of a run here with what it trains anew. ``least_per_class``
     is the least number of samples of every class. ``most_orders_per_minute``, ``most_order_mib`` and
@@ -55,11 +53,10 @@ class Policy(Frozen):
 
     ``sealed`` demands that models are handed on in letters that no server opens, ``secure`` that a server learns only
     the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
-    run that are sealed anew because a site was silent.
-
-    ``columns``: the site takes part in runs over split columns (an extension), in which other sites learn which
-    patients both have; ``least_side`` of them must be on either side of a split. ``predict_from`` is the table of new
-    patients, beside the policy's file, about whom such a forest may be asked.
+    run that are sealed anew because a site was silent. ``columns``: the site takes part in runs over split columns (an
+    extension), in which other sites learn which patients both have; ``least_side`` of them must be on either side of a
+    split. ``predict_from`` is the table of new patients, beside the policy's file, about whom such a forest may be
+    asked.
     """
 
     tasks: tuple[str, ...] = ()
@@ -122,7 +119,7 @@ class Policy(Frozen):
             raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {key} out")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
-        if not is_patient_level(plan):  # where noise hides each patient, a small lot is no danger
+        if not plan.privacy.is_patient_level:  # where noise hides each patient, a small lot is no danger
             self._check_batch(plan.recipe.batch, samples)
         self._check_letters(plan, sites)
         self._check_privacy(plan)
@@ -156,6 +153,11 @@ class Policy(Frozen):
             )
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
+        if self.least_blur and plan.method.regression is not None and not plan.privacy.secure:
+            raise PolicyError(
+                "a regression's sums of products can be solved for single patients, and no noise hides them "
+                "(least_blur); write privacy = {secure = true} under it, or least_blur = 0 into the policy"
+            )
         if not hands_on(plan.method, sites, self.least_sites):  # an average over too few is as good as a hop
             return
         if not self.permute:
@@ -165,39 +167,38 @@ class Policy(Frozen):
             )
         if self.least_blur and not plan.method.trains_networks:
             raise PolicyError(
-                "trees of single sites go to others, and no noise hides whose patients they cut (least_blur); take "
-                "FedHistogramXGB, or write least_blur = 0 into the policy"
+                "trees of single sites, or sums of too few, go to others, and no noise hides whose patients they are "
+                "of (least_blur); take FedHistogramXGB or Ridge over more sites, or write least_blur = 0 here"
             )
-        if as_blur(plan.method.privacy, numbers) < self.least_blur:
+        if as_blur(plan.privacy, numbers) < self.least_blur:
             raise PolicyError(
                 "the plan hands on models, or averages of too few, with less noise than demanded here (least_blur); "
                 f"write privacy = {{blur = {self.least_blur:g}}} under its method"
             )
 
     def _check_letters(self, plan: Plan, sites: int) -> None:
-        if self.sealed and not is_sealed(plan) and hands_on(plan.method, sites, 2):
+        if self.sealed and not plan.privacy.sealed and hands_on(plan.method, sites, 2):
             raise PolicyError(
                 "the policy here lets models be handed on in letters only (sealed); write privacy = {sealed = true}"
             )
-        if self.secure and not is_secure(plan):
+        if self.secure and not plan.privacy.secure:
             raise PolicyError(
                 "the policy here lets a server learn of averages the sum alone (secure); write privacy = "
                 "{sealed = true, secure = true}"
             )
 
     def _check_privacy(self, plan: Plan) -> None:
-        privacy = plan.method.privacy
-        if is_patient_level(plan):
+        privacy = plan.privacy
+        if privacy.is_patient_level:
             return self._check_patient_level(plan)
         if self.most_epsilon is not None or self.least_lot is not None:
             raise PolicyError(
                 "the policy here demands privacy for each patient (most_epsilon, least_lot); write privacy = "
                 '{level = "patient", clip = 1.0, epsilon = 3.0, lot = 16} under the method'
             )
-        if privacy is None or privacy.clip is None:
+        if privacy.clip is None:
             if self.clip is not None or self.noise or self.budget is not None:
-                noised = privacy is not None and privacy.blur is not None
-                has = "blur, which no ledger counts" if noised else "no privacy"
+                has = "no privacy" if privacy.blur is None else "blur, which no ledger counts"
                 raise PolicyError(f"the policy here demands clipping and noise; the plan has {has}")
             return
         if self.clip is not None and privacy.clip > self.clip:
@@ -291,10 +292,9 @@ def check_time(policy: Policy, seconds: float) -> None:
 
 @contextmanager
 def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
-    """Check every half second, while work goes on, whether it may; where that raises PolicyError, end it by a CutError.
+    """Ask ``may_go_on`` every half second; where it raises PolicyError, end work by a CutError, as by a kill.
 
-    It ends between two steps of Python, as if the program had been killed there: go on by what is on the disk. Works in
-    the main thread, where a station answers; in others nothing is cut.
+    Works in the main thread, where a station answers; in others nothing is cut.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

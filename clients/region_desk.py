@@ -1,7 +1,7 @@
 """The program that speaks for a region in the federation above it, as a station does for a hospital.
 
 To the server above, a region is a site: its training is the region's own run up to the next round in which regions
-meet, and its model the region's common one. It holds no data: the region's server exchanges models with it in a folder
+meet, and its model the region's common one. The region's server exchanges models with it in a folder
 (:mod:`fedsmall.travel.handover`), so either may be killed at any time.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from fedsmall import __version__
 from fedsmall.clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
 from fedsmall.clients.policy import Pace, load_policy
-from fedsmall.clients.site_log import LogEnds, SiteLog
+from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, LoggedAnswers, check_contact, plan_of
 from fedsmall.clients.socket_frames import serve
 from fedsmall.data.raw_site import BALANCED
@@ -26,7 +26,7 @@ from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SCALING, SITES, TELL, RunSheet
 from fedsmall.travel.handover import FOLDER, Handed, Handover, put_once, read
-from fedsmall.travel.regions import differences, plan_above
+from fedsmall.travel.journey import differences, plan_above
 from fedsmall.wire import EXAMPLES, MODEL, ROUND, ROUNDS, STEPS, Arrays, join, parts, split
 
 PATIENCE_S = 20.0  # how long an order waits here for the region; then it is asked again
@@ -46,8 +46,8 @@ class RegionDesk:
 
     def __post_init__(self) -> None:
         log = SiteLog(self.home, self.name)
-        ends = LogEnds(log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
-        self._door = LoggedAnswers(log, ends, Consent(self.home, log).is_new, self._handle)
+        public = self.policy_file.with_name(f"{KEY_FILE}.pub")
+        self._door = LoggedAnswers(log, public, Consent(self.home, log).is_new, self._handle)
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """The answer to one message; a refusal or a failure is an answer of one line."""
@@ -60,8 +60,7 @@ class RegionDesk:
         self.pace.check(load_policy(self.policy_file), arrays)
         if kind == "train" and is_paused(self.home):
             raise WaitsError(IS_PAUSED)
-        home = self._home_of(config)
-        plan = plan_of(config)
+        home, plan = self._home_of(config), plan_of(config)
         self._check_plan(plan, home, config)
         check_contact(kind, plan_above(plan), config)
         return handlers[kind](home, config, arrays)
@@ -82,9 +81,8 @@ class RegionDesk:
             raise PlanError(f"the run here is one of region {sheet.region!r}, and {self.name!r} was asked")
         if differing := differences(sheet.plan, _as_begun(asked, sheet.plan)):
             raise PlanError(f"this region runs another plan than the server above: {'; '.join(differing[:3])}")
-        mark = home / FOLDER / "run-above"
-        ident = one_line(config.get(RUN_ID, ""), 64)
-        put_once(mark, {"id": ident}, {}, "another run of that name above")
+        ident = {"id": one_line(config.get(RUN_ID, ""), 64)}
+        put_once(home / FOLDER / "run-above", ident, {}, "another run of that name above")
 
     def _roll(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         met = read(Handover(home / FOLDER).met)
@@ -94,9 +92,8 @@ class RegionDesk:
         return {"config": {**met.words, "site": self.name, "version": __version__}}, join(**sums_by_kind)
 
     def _take_agreed(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
-        weights = plan_of(config).recipe.class_weights
-        scaling = split(arrays, SCALING)
-        put_once(Handover(home / FOLDER).agreed, {"class_weights": weights}, scaling, "an agreement of the regions")
+        weights = {"class_weights": plan_of(config).recipe.class_weights}
+        put_once(Handover(home / FOLDER).agreed, weights, split(arrays, SCALING), "an agreement of the regions")
         return {"config": {}}, {}
 
     def _train(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:

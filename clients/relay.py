@@ -13,7 +13,7 @@ from fedsmall.clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.entry_points import HANDLERS, extensions
 from fedsmall.frames import FrameError, header_and_block, join_pieces, pieces_of, with_block
-from fedsmall.sealing.words import BEFORE, HELP, READDRESS
+from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
 from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
@@ -37,17 +37,7 @@ KINDS = {
 app = ClientApp()
 
 
-def relay_any(message: Message, context: Context) -> Message:
-    """Pass any message on: the station knows what each is."""
-    return relay(message)
-
-
-for kind in KINDS:
-    method, _, action = kind.partition(".")
-    getattr(app, method)(*[action] if action else ())(relay_any)
-
-
-def relay(message: Message) -> Message:
+def relay(message: Message, context: Context | None = None) -> Message:
     """The station's answer to a message; an error is one line that the station wrote."""
     try:
         frame = join_pieces(message.content.config_records.values())
@@ -57,11 +47,13 @@ def relay(message: Message) -> Message:
     return answer_of(message, frame, os.environ[SOCKET], sign)
 
 
-def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:
-    """The answer of the station at ``path`` to a message in ``frame``; its arrays stay unread.
+for kind in KINDS:
+    method, _, action = kind.partition(".")
+    getattr(app, method)(*[action] if action else ())(relay)
 
-    The log statement is signed here, for the station has no key.
-    """
+
+def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:
+    """The answer of the station at ``path`` to a message in ``frame``, its log statement signed."""
     kind = KINDS.get(message.metadata.message_type)
     if kind is None:
         return refusal(message, "this site was asked for something that it does not know")

@@ -38,9 +38,8 @@ GIVEN = "given"  # beside the order in hand: its answer, from before it is sent 
 class Resident:
     """One site's program: ``fleet`` is its line to the server, ``station`` the path of the station's socket.
 
-    ``approved`` are the approved digests of bundles, separated by commas. The order in hand is written to ``taken``:
-    after a kill the program says so, and is sent the order again. An answer is written down before it is sent, for a
-    server that has a part of one takes no other.
+    ``approved`` are digests of bundles, separated by commas. The order in hand is written to ``taken``, and its answer
+    before it is sent: after a kill the program says so and is sent the order again, or sends the rest of its answer.
     """
 
     fleet: Fleet
@@ -66,12 +65,12 @@ class Resident:
 
     def connect(self) -> None:
         """Connect, however long it takes; then answer the order that was in hand when this program was killed."""
-        if not self._let_in() and self._in_hand() is None:
+        message, given = read_message(self.taken), read_message(self._given)
+        if not self._let_in() and message is None:
             self.fleet.release()  # an order that was on its way here may be lost: who is seen away is sent it again
             time.sleep(AWAY_S)
             self._let_in()
         print(f"connected as node {self.fleet.node.node_id}", flush=True)
-        message, given = self._in_hand(), read_message(self._given)
         if message is not None:
             if given is None or given.metadata.reply_to_message_id != message.metadata.message_id:
                 given = refusal(message, "its program was killed", KILLED)
@@ -91,9 +90,6 @@ class Resident:
     @property
     def _given(self) -> Path:
         return self.taken.with_name(GIVEN)
-
-    def _in_hand(self) -> Message | None:
-        return read_message(self.taken)
 
     def work(self) -> bool:
         """Take and answer one order; False where there is none."""
@@ -139,13 +135,16 @@ class Resident:
             return refusal(message, f"the site's program failed ({type(error).__name__})")
 
     def _content(self, arrival: Arrival) -> bytes:
-        run, size, pieces = arrival.message.metadata.run_id, 0, []
+        size, pieces = 0, []
         for name in leaves(arrival.tree):
-            content = self.fleet.pull_object(run, name)
+            content = self.fleet.pull_object(arrival.message.metadata.run_id, name)
             size += len(content)
             if size > MOST_ARRAYS_BYTES:
                 raise FrameError("it is larger than is taken")
-            pieces.append(piece_in(content))
+            try:
+                pieces.append(ConfigRecord.inflate(content))
+            except Exception as error:  # whatever Flower raises over bytes that another made
+                raise FrameError(f"an object of it is no piece ({type(error).__name__})") from None
         return join_pieces(pieces)
 
     def _refused(self, run: int) -> str:
@@ -171,14 +170,6 @@ def read_message(path: Path) -> Message | None:
         return message_from_proto(ProtoMessage.FromString(path.read_bytes()))
     except (OSError, DecodeError, ValueError, LookupError):
         return None
-
-
-def piece_in(content: bytes) -> ConfigRecord:
-    """The record in an object's content. Raises FrameError where it holds none."""
-    try:
-        return ConfigRecord.inflate(content)
-    except Exception as error:  # whatever Flower raises over bytes that another made
-        raise FrameError(f"an object of it is no piece ({type(error).__name__})") from None
 
 
 def main(arguments: list[str]) -> None:

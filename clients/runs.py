@@ -2,9 +2,9 @@
 
 Deletion is asked for, or comes some days after a run was last heard of; it adds a line to the log. Three things outlive
 every run, for they protect patients against the next one: the log, the privacy account beside it, and the digests of
-whom sums were told of (``told_sums.json``, ``told_patients.json``, ``told_held_out.json``), without which a later run
-could single somebody out by subtraction. Deleted files may still be found on the disk or in copies; where that matters,
-seal them (:mod:`fedsmall.clients.shelf`) and destroy the key.
+whom sums were told of (``told_*.json``), without which a later run could single somebody out by subtraction. Deleted
+files may still be found on the disk or in copies; where that matters, seal them (:mod:`fedsmall.clients.shelf`) and
+destroy the key.
 """
 
 import json
@@ -39,11 +39,11 @@ def run_folder(home: Path, run: str) -> Path:
 def own_folder(home: Path, run: str, ident: str) -> Path:
     """The folder of the run ``ident``; that of an earlier run of the same name is renamed."""
     folder = run_folder(home, run)
-    mark = folder / "id"
+    mark, aside = folder / "id", _aside(folder, ident)
     if mark.exists() and mark.read_text() != ident:
         folder.rename(_aside(folder, mark.read_text()))
-        if _aside(folder, ident).exists():
-            _aside(folder, ident).rename(folder)
+        if aside.exists():
+            aside.rename(folder)
     if not mark.exists():
         write_private(mark, ident.encode())
     return folder
@@ -64,26 +64,24 @@ def folders_of(home: Path, run: str) -> list[Path]:
 
 def check_same_data(folder: Path, digest: str) -> None:
     """Raise DataError where the data are not those of the run's first contact: two populations would mix."""
-    path = folder / "data"
-    if not path.exists():
-        write_private(path, digest.encode())
-    elif path.read_text() != digest:
+    if not _keep_once(folder / "data", digest.encode()):
         raise DataError("the site's data have changed since this run began; start a new run")
 
 
-def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
-    """Keep the agreed scaling of a run, once: mean and scale, each of this ``shape``.
+def _keep_once(path: Path, content: bytes) -> bool:
+    """Write a file that is not there yet; False where it is there with another content."""
+    if not path.exists():
+        write_private(path, content)
+    return path.read_bytes() == content
 
-    Raises PlanError where it is not that, or another came before.
-    """
+
+def keep_scaling(folder: Path, agreed: Arrays, shape: tuple[int, ...]) -> None:
+    """Keep the agreed mean and scale of a run, each of this ``shape``. PlanError for any others."""
     numbers = [np.asarray(array) for array in agreed.values()]
     fits = set(agreed) == {"mean", "scale"} and all(a.shape == shape and a.dtype == np.float64 for a in numbers)
     if not (fits and np.isfinite(numbers).all() and (agreed["scale"] > 0).all()):
         raise PlanError("the scaling that came is not a mean and a scale above 0 for each feature here")
-    content, path = bytes_of({name: agreed[name] for name in ("mean", "scale")}), folder / "scaling"
-    if not path.exists():
-        write_private(path, content)
-    elif path.read_bytes() != content:
+    if not _keep_once(folder / "scaling", bytes_of({name: agreed[name] for name in ("mean", "scale")})):
         raise PlanError("another scaling was agreed on in this run before; start a new run")
 
 
@@ -109,26 +107,22 @@ class Forgotten(NamedTuple):
 
 
 def forget_run(home: Path, log: SiteLog, run: str, why: str = "asked for at the site") -> Forgotten | None:
-    """Delete all runs of this name; None where there is none.
-
-    The line in the log is written first: what cannot be logged is not done.
-    """
+    """Delete all runs of this name, logged first; None where there is none."""
     folders = folders_of(home / RUNS, run)
-    if not folders:
-        return None
-    return _delete(folders, log, run, why)
+    return _delete(folders, log, run, why) if folders else None
 
 
 def forget_old(home: Path, log: SiteLog, days: int | None) -> list[str]:
     """Delete runs that were not heard of for so many days, and return their names; None keeps all."""
     if days is None:
         return []
-    before = time.time() - days * DAY_S
-    old = [folder for folder in sorted((home / RUNS).glob("*")) if folder.is_dir() and _last_used(folder) < before]
-    names = {folder: _name(folder) for folder in old}
-    for folder, name in names.items():
-        _delete([folder], log, name, f"{days} days after it was last heard of")
-    return list(names.values())
+    before, names = time.time() - days * DAY_S, []
+    for folder in [path for path in sorted((home / RUNS).glob("*")) if path.is_dir()]:
+        if max(path.stat().st_mtime for path in [folder, *folder.rglob("*")]) < before:
+            agreed = folder / AGREED  # an earlier release's folder does not say the run's name
+            names.append(str(json.loads(agreed.read_text())["run"]) if agreed.exists() else folder.name)
+            _delete([folder], log, names[-1], f"{days} days after it was last heard of")
+    return names
 
 
 def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> Forgotten:
@@ -138,13 +132,3 @@ def _delete(folders: list[Path], log: SiteLog, run: str, why: str) -> Forgotten:
     for folder in folders:
         shutil.rmtree(folder)
     return forgotten
-
-
-def _last_used(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in [folder, *folder.rglob("*")]), default=0.0)
-
-
-def _name(folder: Path) -> str:
-    """The run's name; the folder's where it does not say it (earlier releases)."""
-    path = folder / AGREED
-    return str(json.loads(path.read_text())["run"]) if path.exists() else folder.name

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.clients.hospital import HospitalClient, keyed_entropy
+from fedsmall.clients.hospital import HospitalClient, key_for
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import SiteRequest
@@ -16,7 +16,8 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
 from fedsmall.planning.validation import leaving_contacts
-from fedsmall.privacy.patient_level import check_patient_level, is_patient_level
+from fedsmall.privacy.discrete_gaussian import keyed_words
+from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts
@@ -34,17 +35,14 @@ class Blurred(NamedTuple):
 
 
 def check_released(plan: Plan, raw: RawSite) -> int:
-    """The numbers in a model of the plan. Raises PlanError where its privacy does not hold, whatever a server checks.
-
-    The sums from which features are scaled are exact, so under a ledger they may not be asked for.
-    """
-    privacy, model = plan.method.privacy, initial_model(plan, raw.task)
+    """The numbers in a model of the plan. PlanError where its privacy does not hold, or exact sums are asked for."""
+    model = initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
     check_features(plan)
     check_private(plan, leaving_contacts(plan), buffers)
-    if is_patient_level(plan):
+    if plan.privacy.is_patient_level:
         check_patient_level(plan, buffers)
-    if privacy is not None and privacy.counted and raw.scaled:
+    if plan.privacy.counted and raw.scaled:
         raise PlanError(
             "the plan's privacy does not cover the exact sums by which features are scaled; state their public ranges "
             "in the task, as in ranges = {age = [0, 120]}"
@@ -93,14 +91,14 @@ def blur_update(
 ) -> Blurred:
     """``sent``, its model blurred until no more patients can be read from it than the policy allows.
 
-    A ledger's noise of at least that much is left alone: whether it was blurred would tell more. The noise is drawn
-    from the site's ``key`` for this very update. Raises PolicyError where the policy refuses, and where no blur helps.
+    A ledger's noise of at least that much is left alone. The noise is drawn from the site's ``key`` for this very
+    update. Raises PolicyError where the policy refuses, and where no blur helps.
     """
     model, start = parts(sent).get(MODEL, {}), parts(received).get(MODEL, {})
-    privacy, most = plan.method.privacy, policy.most_read
-    if privacy is not None and privacy.counted and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
+    privacy, most = plan.privacy, policy.most_read
+    if privacy.counted and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
         return Blurred(sent, 0.0, 0)
-    hidden = privacy is not None and (privacy.blur or 0) >= FIRST
+    hidden = (privacy.blur or 0) >= FIRST
     if plan.recipe.augment and not hidden and most < len(patients) and layers_read(model, patients[0].size):
         raise PolicyError(
             "augment changes the images, and a layer sees each of them whole: what was changed could be read from the "
@@ -112,10 +110,10 @@ def blur_update(
             "patients here could be read from the update, and the policy says to send none such (when_read); take "
             "larger batches, or write privacy = {blur = 1} under the method"
         )
-    kappa, now, rng = FIRST / 2, sent, np.random.default_rng(keyed_entropy(key, sent))
+    kappa, now, noise = FIRST / 2, sent, keyed_words(key_for(key, sent))
     while left > most and kappa < LAST:
         kappa *= 2
-        now = sent | join(**{MODEL: privatise_one(model, start, Privacy(blur=kappa), rng)})
+        now = sent | join(**{MODEL: privatise_one(model, start, Privacy(blur=kappa), noise)})
         left = patients_read(received, now, plan, patients, steps)
     if left > most:
         raise PolicyError(

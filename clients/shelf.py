@@ -1,9 +1,8 @@
 """Named arrays and words in folders on a site's disk, encrypted at rest where the site's policy names a ``rest_key``.
 
 Files are encrypted by AES-256-GCM with a fresh nonce each; changed ones are refused. This protects copies (a backup, a
-stolen disk, a mounted folder) as long as the key is not among them, so keep the key on another disk. It does not
-protect from who acts as the station's user while the site is up. Destroying the key deletes all that it sealed, on
-every copy.
+stolen disk) as long as the key is not among them, so keep the key on another disk. It does not protect from who acts as
+the station's user while the site is up. Destroying the key deletes all that it sealed, on every copy.
 """
 
 import contextlib
@@ -41,8 +40,7 @@ class Item(NamedTuple):
 class Shelf:
     """The items in one ``folder`` of a site, written whole or not at all and readable by its user alone.
 
-    Arrays lie in NAME.safetensors with their words in its metadata, words alone in NAME.json. A number as a name is a
-    round.
+    Arrays lie in NAME.safetensors, with words in its metadata, words alone in NAME.json. A number as a name is a round.
     """
 
     def __init__(self, folder: Path, is_sealed: bool = True) -> None:
@@ -68,19 +66,28 @@ class Shelf:
                 "back from a copy, or start a new run"
             ) from None
 
+    def arrays(self, name: str | int) -> Arrays:
+        """The arrays of an item; empty where there is none."""
+        item = self.get(name)
+        return item.arrays if item else {}
+
+    def words(self, name: str | int) -> Any:
+        """The words of an item; None where there is none."""
+        item = self.get(name)
+        return item.words if item else None
+
     def rounds(self) -> list[int]:
         """The rounds of which there are items, in order."""
         return sorted({int(path.stem) for path in self.folder.glob("*.*") if path.stem.isdigit()})
 
-    def last(self, count: int) -> list[int]:
-        """The last ``count`` rounds."""
-        return self.rounds()[-count:]
+    def keep_last(self, count: int) -> None:
+        """Delete the items of all but the last ``count`` rounds."""
+        self.drop(*self.rounds()[:-count])
 
     def drop(self, *names: str | int) -> None:
         """Delete items, where they are there."""
-        for name in names:
-            for ending in (ARRAYS, WORDS):
-                (self.folder / f"{_text(name)}{ending}").unlink(missing_ok=True)
+        for file in [f"{_text(name)}{ending}" for name in names for ending in (ARRAYS, WORDS)]:
+            (self.folder / file).unlink(missing_ok=True)
 
     def write(self, file: str, content: bytes, flush: bool = True) -> None:
         """Keep bytes in a file of this name."""
@@ -122,11 +129,17 @@ def write_private(path: Path, content: bytes, flush: bool = True) -> None:
 
 @contextlib.contextmanager
 def sealed_by(rest_key: str | None) -> Iterator[None]:
-    """Encrypt what is kept within it by the key in the file ``rest_key``; None encrypts nothing.
+    """Encrypt what is kept within it by the key in the file ``rest_key``, made where there is none; by none for None.
 
-    The key is made where there is none yet. Raises PolicyError where it cannot be read or made, or is no key.
+    Raises PolicyError where it cannot be read or made, or is no key.
     """
-    before = _key.set(None if rest_key is None else _read_key(Path(rest_key)))
+    try:
+        key = None if rest_key is None else secret(Path(rest_key))
+    except OSError:
+        raise PolicyError("the policy's rest_key can be neither read nor made; nothing is kept without it") from None
+    if key is not None and len(key) != KEY:
+        raise PolicyError(f"the policy's rest_key holds {len(key)} bytes, a key has {KEY}")
+    before = _key.set(key)
     try:
         yield
     finally:
@@ -143,10 +156,7 @@ def seal(content: bytes) -> bytes:
 
 
 def unseal(content: bytes) -> bytes:
-    """The content of a sealed file; a plain one is as it is.
-
-    Raises PolicyError where the key is missing or another, or the content was changed.
-    """
+    """The content of a sealed or plain file. PolicyError for a missing or other key, or changed content."""
     if not content.startswith(SEALED):
         return content
     key, rest = _key.get(), content[len(SEALED) :]
@@ -163,13 +173,3 @@ def secret(path: Path) -> bytes:
     if not path.exists():
         write_private(path, secrets.token_bytes(KEY))
     return path.read_bytes()
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        key = secret(path)
-    except OSError:
-        raise PolicyError("the policy's rest_key can be neither read nor made; nothing is kept without it") from None
-    if len(key) != KEY:
-        raise PolicyError(f"the policy's rest_key holds {len(key)} bytes, a key has {KEY}")
-    return key

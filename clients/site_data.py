@@ -6,7 +6,6 @@ from flwr.app import Context
 
 from fedsmall.data.federation import Federation, Samples, Task, task_at
 from fedsmall.errors import DataError
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 
@@ -15,8 +14,8 @@ from fedsmall.planning.tasks import build_federation
 class SiteData:
     """A site as its own program knows it; ``place`` is its index in the order of the ``sites``' names.
 
-    A site that is not ``simulated`` draws its noise from its own system. ``kept_back`` are training samples on which no
-    model is trained: they tell when to stop.
+    One that is not ``simulated`` draws noise from its own system. On ``kept_back`` no model is trained: they tell when
+    to stop.
     """
 
     site: str
@@ -59,7 +58,7 @@ def site_in(federation: Federation, plan: Plan, index: int) -> SiteData:
     if index >= len(federation.names):
         raise DataError(f"This client is number {index}, and the federation has {len(federation.names)} sites.")
     train, held_out = federation.train[index], federation.held_out[index] if federation.held_out else None
-    if held_out is None and has_own_models(plan):
+    if held_out is None and plan.has_own_models:
         held_out = federation.test  # nobody else has all of this site's model, so it judges for itself
     names, task = federation.names, task_at(federation.task, train.y)
     kept_back = federation.kept_back[index] if federation.kept_back else None

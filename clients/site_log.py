@@ -1,26 +1,26 @@
 """The log of one site, and beside it what a shorter log cannot take back: number of lines, last digest, budget.
 
 A chain of digests cannot show that its end was cut off, that it was written anew, or that it is another site's;
-``log.state.json`` can, and the privacy budget is counted from whichever of both has spent more. Who can write both
-files can put both back; the site's signed statements, which the coordinator holds and sends with every order, show that
-(:class:`LogEnds`). Nothing is appended to a log that contradicts either.
+``log.state.json`` can, and the privacy budget is counted from whichever of both has spent more. Who can write both can
+put both back; the site's signed statements, which the coordinator holds and sends with every order, show that. Nothing
+is appended to a log that contradicts either.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from operator import add
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from fedsmall.audit_log import FIRST, AuditLog, LogCheck, verify
-from fedsmall.ends import ENDS, OrderEnds, Statement
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.files import write
 from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
-from fedsmall.planning.run_sheet import RUN_ID
 from fedsmall.privacy.patient_level import Charge
 
+Charges = tuple[tuple[str, Charge], ...]  # by run
 DIGEST_BYTES = 32
 PUT_BACK = (
     "Put log.jsonl and log.state.json back from a copy and start the site again, or have it admitted under a new name"
@@ -28,18 +28,14 @@ PUT_BACK = (
 
 
 class LogState(Frozen):
-    """The state of a site's log.
-
-    ``releases`` counts how often privacy was spent, at ``noise`` or more each time; ``charges`` is the patients' cost
-    by run; ``broken`` says where the log did not go on from its last line.
-    """
+    """The state of a site's log: ``releases`` at ``noise`` or more, patients' ``charges``, where it is ``broken``."""
 
     site: str
     lines: int = 0
     head: str = FIRST
     releases: int = 0
     noise: float | None = None
-    charges: tuple[tuple[str, Charge], ...] = ()
+    charges: Charges = ()
     broken: str | None = None
 
 
@@ -51,9 +47,7 @@ class SiteLog:
     """The log of the site ``name`` in ``home``; the station is its one writer."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.name = name
-        self.path = home / "log.jsonl"
-        self._state_file = home / "log.state.json"
+        self.name, self.path, self._state_file = name, home / "log.jsonl", home / "log.state.json"
         self._log = AuditLog(self.path)
         self._current: LogState | None = None
         self._digests = bytearray()  # of all lines, DIGEST_BYTES each: a log is long, and read once
@@ -85,8 +79,8 @@ class SiteLog:
     def digest_at(self, line: int) -> str:
         """The digest of a line, counted from 1; :data:`FIRST` where there is none."""
         self._known()
-        digest = self._digests[(line - 1) * DIGEST_BYTES : line * DIGEST_BYTES] if line > 0 else b""
-        return digest.hex() or FIRST
+        start = (line - 1) * DIGEST_BYTES
+        return (self._digests[start : start + DIGEST_BYTES].hex() if line > 0 else "") or FIRST
 
     def check_stands(self) -> None:
         """Raise BrokenLogError unless the file's end is what was written here last."""
@@ -114,7 +108,7 @@ class SiteLog:
         state = _spent(self._known(), 1, [noise])
         self._append(state, "spent", run=run, noise=noise, **fields)
 
-    def charges(self) -> tuple[tuple[str, Charge], ...]:
+    def charges(self) -> Charges:
         """The patients' charges, (run, charge) for every run, sampling rate and noise."""
         return self._known().charges
 
@@ -161,10 +155,9 @@ class SiteLog:
         return entry
 
     def _break(self, state: LogState, entry: dict[str, Any]) -> str | None:
-        before = entry
-        if entry["n"] == state.lines + 2:  # a crash came between the line before and its state
-            before = self.entries()[-2]
-        if before["before"] == state.head and before["n"] == state.lines + 1:
+        # two lines after the state, where a crash came between the line before and its state
+        before = self.entries()[-2] if entry["n"] == state.lines + 2 else entry
+        if (before["before"], before["n"]) == (state.head, state.lines + 1):
             return None
         return f"it was cut off or replaced: after the {state.lines} lines written here came line {entry['n']}"
 
@@ -177,7 +170,7 @@ class SiteLog:
             state = self._state() if begun else LogState(site=self.name)
             if state.site != self.name:
                 raise PolicyError("the state beside this site's log is another site's")
-            state = state.model_copy(update={"charges": _most(state.charges, _charged(entries))})
+            state = state.model_copy(update={"charges": _summed([*state.charges, *_charged(entries)], max)})
             self._current = _spent(state, max(0, len(noises) - state.releases), noises)
             if self.path.exists() and not begun:
                 self._adopt(self._current)
@@ -201,80 +194,15 @@ def _spent(state: LogState, more: int, noises: list[float]) -> LogState:
     return state.model_copy(update={"releases": state.releases + more, "noise": least})
 
 
-def _charged(entries: Iterable[dict[str, Any]]) -> tuple[tuple[str, Charge], ...]:
+def _charged(entries: Iterable[dict[str, Any]]) -> Charges:
     lines = (entry for entry in entries if entry["event"] == "charged")
     return _summed((e["run"], Charge(float(e["rate"]), float(e["noise"]), int(e["steps"]))) for e in lines)
 
 
-def _summed(charges: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
+def _summed(charges: Iterable[tuple[str, Charge]], join: Callable[[int, int], int] = add) -> Charges:
     """Charges of one run, rate and noise as one, in the order of their first."""
     steps: dict[tuple[str, float, float], int] = {}
     for run, charge in charges:
         key = (run, charge.rate, charge.noise)
-        steps[key] = steps.get(key, 0) + charge.steps
+        steps[key] = join(steps.get(key, 0), charge.steps)
     return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())
-
-
-def _most(account: Iterable[tuple[str, Charge]], other: Iterable[tuple[str, Charge]]) -> tuple[tuple[str, Charge], ...]:
-    """Of two accounts the larger, run by run: neither a cut log nor a lost state gives any back."""
-    steps: dict[tuple[str, float, float], int] = {}
-    for run, charge in [*account, *other]:
-        key = (run, charge.rate, charge.noise)
-        steps[key] = max(steps.get(key, 0), charge.steps)
-    return tuple((run, Charge(rate, noise, count)) for (run, rate, noise), count in steps.items())
-
-
-Config = Mapping[str, Any]
-
-
-class LogEnds:
-    """Checks of the site's log against what it has signed; ``public`` is the file of its public key.
-
-    Without that file the coordinator's word is taken, which can do no more than stop this site.
-    """
-
-    def __init__(self, log: SiteLog, public: Path) -> None:
-        self.log, self.public = log, public
-
-    def take_order(self, config: Config) -> tuple[OrderEnds | None, Config]:
-        """The log statements in an order, None where there are none; and the rest of its config.
-
-        Raises BrokenLogError where the log does not go on from what was written or signed, and PolicyError for
-        statements that cannot be read, or that this site never signed.
-        """
-        self.log.check_stands()
-        rest = {key: value for key, value in config.items() if key != ENDS}
-        if ENDS not in config:
-            return None, rest
-        try:
-            order = OrderEnds.model_validate_json(str(config[ENDS]))
-        except ValidationError:
-            raise PolicyError("what the order says of the logs cannot be read") from None
-        if order.held is not None:
-            self._check_held(order.held)
-        return order.model_copy(update={"id": str(config.get(RUN_ID, ""))[:64]}), rest
-
-    @staticmethod
-    def fields(order: OrderEnds | None) -> dict[str, Any]:
-        """The fields of an answer's log line that name its order: run id, and line in the coordinator's log."""
-        return {"id": order.id, "seen": order.line, "seen_head": order.head} if order else {}
-
-    def statement_fields(self, order: OrderEnds | None, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """The statement of the log for an answer, whose line is ``entry``; unsigned, for the station has no key."""
-        if order is None:
-            return {}
-        place = {"line": entry["n"], "head": entry["digest"], **self.fields(order)}
-        return {ENDS: Statement(site=self.log.name, run=entry["run"], **place).model_dump()}
-
-    def _check_held(self, held: Statement) -> None:
-        if self.public.exists() and not held.is_by(self.public.read_bytes()):
-            raise PolicyError("the order holds a line of this site's log that this site never signed")
-        if held.site != self.log.name:
-            raise PolicyError("the order holds what another site has signed")
-        if (digest := self.log.digest_at(held.line)) != held.head:
-            lines = self.log.lines
-            what = f"the log here has {lines}" if lines < held.line else f"that line is another here ({digest[:16]})"
-            raise BrokenLogError(
-                f"this site's log was cut off, replaced or put back to an older state: this site has signed line "
-                f"{held.line} of it, and {what}. {PUT_BACK}"
-            )

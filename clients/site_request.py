@@ -20,14 +20,15 @@ from fedsmall.clients.consent import WaitsError
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import AGREED
 from fedsmall.clients.shelf import write_private
-from fedsmall.clients.site_log import BrokenLogError, LogEnds, SiteLog
+from fedsmall.clients.site_log import PUT_BACK, BrokenLogError, SiteLog
 from fedsmall.data.raw_site import BALANCED, RawSite
+from fedsmall.ends import ENDS, OrderEnds, Statement
 from fedsmall.errors import DataError, PlanError, PolicyError
 from fedsmall.files import DiskFullError, one_line, raise_when_full
 from fedsmall.frames import Header
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.sealing.words import needs_letters, remove_seal
+from fedsmall.sealing.terms import remove_seal
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 
@@ -67,10 +68,7 @@ def plan_of(config: Mapping[str, Any]) -> Plan:
 
 
 def with_names(order: SiteRequest) -> dict[str, Any]:
-    """The message's config with the names of its arrays, for a NumPyClient.
-
-    A real site's training always leaves it, so LEAVES is set: an order cannot switch the noise off.
-    """
+    """The message's config with the names of its arrays, and LEAVES: an order cannot switch the noise off."""
     return {**order.config, NAMES: list(order.arrays), LEAVES: True}
 
 
@@ -99,7 +97,7 @@ def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
 
 
 def count_rounds(order: SiteRequest, folder: Path) -> None:
-    """Count an order's local rounds before they are trained; an order that is asked again counts once.
+    """Count an order's local rounds before they are trained, once however often it is asked.
 
     Raises PolicyError where the run in ``folder`` has trained as much as the policy allows, or twice its plan.
     """
@@ -137,14 +135,13 @@ def read_agreed(folder: Path) -> Agreed | None:
     if not (folder / AGREED).exists():
         return None
     record = json.loads((folder / AGREED).read_text())
-    return Agreed(
-        record["run"], record["id"], Plan.model_validate_json(json.dumps(record["plan"])), tuple(record["sites"])
-    )
+    plan = Plan.model_validate_json(json.dumps(record["plan"]))
+    return Agreed(record["run"], record["id"], plan, tuple(record["sites"]))
 
 
 def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
     config, plan, before = order.config, order.plan, read_agreed(folder)
-    plan = remove_seal(plan) if needs_letters(plan) else plan  # its routes are drawn when all have met
+    plan = remove_seal(plan) if plan.privacy.hidden else plan  # its routes are drawn when all have met
     sites = tuple(sorted({str(site) for site in config[SITES]}))
     if before is not None and before.sites != sites:
         raise PlanError("the order is for other sites than those with which this run began")
@@ -172,13 +169,14 @@ def _number(config: Mapping[str, Any], key: str) -> int:
 
 @dataclass
 class LoggedAnswers:
-    """A site's answers: what ``handle`` gives is written to ``log`` before it leaves.
+    """A site's answers: what ``handle`` gives is written to ``log`` before it leaves, with a statement of that log.
 
-    ``is_new(run, reason)`` says whether this reason is new for the run, so that repeated questions need one line.
+    The log is checked against the statement in an order, by the key in the file ``public``; without it the
+    coordinator's word can do no more than stop this site. ``is_new(run, reason)``: repeated questions need one line.
     """
 
     log: SiteLog
-    ends: LogEnds
+    public: Path
     is_new: Callable[[str, str], bool]
     handle: Handle
 
@@ -195,8 +193,8 @@ class LoggedAnswers:
 
     def _logged(self, kind: str, run: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         try:
-            order, config = self.ends.take_order(config)
-            header, leaving = self.handle(kind, config, arrays)
+            ends = self._take_ends(config)
+            header, leaving = self.handle(kind, {key: config[key] for key in config if key != ENDS}, arrays)
         except BrokenLogError:
             raise
         except WaitsError as error:
@@ -207,9 +205,44 @@ class LoggedAnswers:
             traceback.print_exc()  # to the station's own log, which stays here
             return self._refuse(kind, run, FAILED)
         fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
-        fields |= self.ends.fields(order)
-        entry = self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **fields, **manifest(leaving))
-        return {**header, **self.ends.statement_fields(order, entry)}, leaving
+        order: dict[str, Any] = {} if ends is None else {"id": ends.id, "seen": ends.line, "seen_head": ends.head}
+        sent = {**fields, **order, **manifest(leaving)}
+        entry = self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **sent)
+        if ends is None:
+            return header, leaving
+        # unsigned, for the station has no key
+        statement = Statement(site=self.log.name, run=entry["run"], line=entry["n"], head=entry["digest"], **order)
+        return {**header, ENDS: statement.model_dump()}, leaving
+
+    def _take_ends(self, config: Mapping[str, Any]) -> OrderEnds | None:
+        """The log statements in an order, None where there are none.
+
+        Raises BrokenLogError where the log does not go on from what was written or signed, PolicyError for bad
+        statements.
+        """
+        self.log.check_stands()
+        if ENDS not in config:
+            return None
+        try:
+            ends = OrderEnds.model_validate_json(str(config[ENDS]))
+        except ValidationError:
+            raise PolicyError("what the order says of the logs cannot be read") from None
+        if ends.held is not None:
+            self._check_held(ends.held)
+        return ends.model_copy(update={"id": str(config.get(RUN_ID, ""))[:64]})
+
+    def _check_held(self, held: Statement) -> None:
+        if self.public.exists() and not held.is_by(self.public.read_bytes()):
+            raise PolicyError("the order holds a line of this site's log that this site never signed")
+        if held.site != self.log.name:
+            raise PolicyError("the order holds what another site has signed")
+        if (digest := self.log.digest_at(held.line)) != held.head:
+            lines = self.log.lines
+            what = f"the log here has {lines}" if lines < held.line else f"that line is another here ({digest[:16]})"
+            raise BrokenLogError(
+                f"this site's log was cut off, replaced or put back to an older state: this site has signed line "
+                f"{held.line} of it, and {what}. {PUT_BACK}"
+            )
 
     def _wait(self, kind: str, run: str, reason: str) -> Answer:
         if self.is_new(run, reason):

@@ -8,31 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsmall.frames import (
-    LENGTHS,
-    MOST_HEADER_BYTES,
-    FrameError,
-    Header,
-    arrays_of_block,
-    header_of,
-    lengths,
-    to_frame,
-)
+from fedsmall.frames import LENGTHS, FrameError, Header, arrays_of_block, header_of, lengths, to_frame
 from fedsmall.wire import Arrays
-
-__all__ = [
-    "LENGTHS",
-    "MOST_HEADER_BYTES",
-    "Header",
-    "LineError",
-    "ask",
-    "check_length",
-    "is_answered",
-    "listen",
-    "receive",
-    "send",
-    "serve",
-]
 
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
 CALL_S = 60.0  # how long a caller may take to say what it wants
@@ -60,12 +37,17 @@ def receive(line: socket.socket) -> tuple[Header, Arrays]:
 
 
 def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
-    """The station's answer to a frame, from the socket at ``path``.
-
-    Raises OSError where it cannot be reached within ``wait_s``, LineError where it goes away before it has answered.
-    """
+    """The answer to a frame from the socket at ``path``. OSError for none in time, LineError where it goes away."""
+    deadline = time.monotonic() + wait_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        _connect(line, path, wait_s)
+        while True:
+            try:
+                line.connect(path)
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
         try:
             line.sendall(frame)
             start = _exactly(line, LENGTHS.size)
@@ -74,17 +56,6 @@ def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
             raise LineError(str(error)) from None
         except ConnectionError as error:
             raise LineError(f"the other end went away ({type(error).__name__})") from None
-
-
-def _connect(line: socket.socket, path: str, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            return line.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
 
 
 def check_length(path: Path) -> None:
@@ -107,10 +78,7 @@ def is_answered(path: Path) -> bool:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at ``path`` that only this user can reach: the folder is 0700, the socket 0600.
-
-    Raises ValueError where the path is too long for the system, or its folder open to others.
-    """
+    """A listening socket at ``path`` that only this user can reach: folder 0700, socket 0600, else ValueError."""
     check_length(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
@@ -127,27 +95,20 @@ def listen(path: Path) -> socket.socket:
 
 
 def serve(path: Path, answer: Answering, ready: str) -> None:
-    """Answer one caller after the other at the socket ``path``, for ever; a caller's failure harms only itself.
-
-    ``answer`` takes a message's kind, config and arrays; ``ready`` is printed once the socket listens.
-    """
+    """Answer one caller after the other for ever: a message's kind, config and arrays. ``ready`` is printed first."""
     with listen(path) as listening:
         print(ready, flush=True)
         while True:
             caller, _ = listening.accept()
             with caller:
-                _attend(answer, caller)
-
-
-def _attend(answer: Answering, caller: socket.socket) -> None:
-    caller.settimeout(CALL_S)
-    try:
-        header, arrays = receive(caller)
-        config = header.get("config")
-        reply, leaving = answer(str(header.get("kind")), config if isinstance(config, dict) else {}, arrays)
-        send(caller, reply, leaving)
-    except OSError as error:
-        print(f"a caller went away: {type(error).__name__}", flush=True)
+                caller.settimeout(CALL_S)
+                try:
+                    header, arrays = receive(caller)
+                    config = header.get("config")
+                    config = config if isinstance(config, dict) else {}
+                    send(caller, *answer(str(header.get("kind")), config, arrays))
+                except OSError as error:
+                    print(f"a caller went away: {type(error).__name__}", flush=True)
 
 
 def _exactly(line: socket.socket, count: int) -> bytearray:

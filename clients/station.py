@@ -2,7 +2,8 @@
 
 It answers on a Unix socket that only its own user can reach, and knows no network. The site's policy is asked before
 every answer, and what left is logged after it; tracebacks stay in the station's own log. Handlers are a table
-(:data:`fedsmall.clients.handlers.HANDLERS`); extensions add theirs by the entry points ``fedsmall.handlers``.
+(:data:`HANDLERS`), which see requests in the clear: :meth:`fedsmall.clients.sealing.Letters.wrap` opens what comes and
+seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
 """
 
 import sys
@@ -13,31 +14,61 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedsmall.clients.handlers import HANDLERS
-from fedsmall.clients.patients import once
-from fedsmall.clients.policy import CutError, Pace, Policy, check_time, cut_short, load_policy
-from fedsmall.clients.runs import forget_old
-from fedsmall.clients.session import Session
-from fedsmall.clients.shelf import sealed_by
-from fedsmall.clients.site_log import LogEnds
-from fedsmall.clients.site_request import Answer, LoggedAnswers
+import numpy as np
+
+from fedsmall import __version__
+from fedsmall.audit_log import digest_of
+from fedsmall.clients.consent import Consent
+from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, stayed_model
+from fedsmall.clients.kept import OWN_MODEL, Place, keep, keep_visitor, worth_of_visitors
+from fedsmall.clients.memory import memories_of
+from fedsmall.clients.patients import charge_contact, check_affordable, once
+from fedsmall.clients.policy import CutError, Pace, Policy, check_time, cut_short, least_of_a_class, load_policy
+from fedsmall.clients.runs import check_same_data, folder_of_order, forget_old, keep_scaling, scaling_of
+from fedsmall.clients.sealing import Letters
+from fedsmall.clients.self_check import check_leaving, check_released
+from fedsmall.clients.shelf import sealed_by, secret
+from fedsmall.clients.site_data import SiteData
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_request import (
+    Answer,
+    LoggedAnswers,
+    SiteRequest,
+    check_order,
+    count_rounds,
+    plan_of,
+    with_names,
+)
 from fedsmall.clients.socket_frames import serve
+from fedsmall.clients.telling import Telling, may_be_last
+from fedsmall.data.raw_site import RawSite
+from fedsmall.data.sources.files import stamp
 from fedsmall.ends import KEY_FILE
 from fedsmall.entry_points import HANDLERS as GROUP
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError, PolicyError
-from fedsmall.privacy.patient_level import is_patient_level
-from fedsmall.wire import Arrays
+from fedsmall.package.record import COMMON
+from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
+from fedsmall.planning.tasks import load_site
+from fedsmall.privacy.site_level import epsilon
+from fedsmall.replicas.tree import plan_at
+from fedsmall.sealing.letters import IDENTITY
+from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
+from fedsmall.training.trainer import Seat, Trainer
+from fedsmall.training.trees import cohort_for
+from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+
+NOISE_KEY = "noise.key"
+Handler = Callable[["Station", SiteRequest], Answer]
+HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
 Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 
 @dataclass
 class Station:
-    """One site at work: its ``name``, its file or folder ``data``, the folder ``home`` where it writes.
-
-    ``device`` is where it trains; no message speaks of it.
-    """
+    """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes."""
 
     name: str
     data: Path | None
@@ -47,10 +78,15 @@ class Station:
     pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
-        self.session = Session(self.name, self.data, self.home, self.policy_file, self.device)
-        self.log, self.consent = self.session.log, self.session.consent
-        ends = LogEnds(self.log, self.policy_file.with_name(f"{KEY_FILE}.pub"))
-        self._logged = LoggedAnswers(self.log, ends, self.consent.is_new, self._handle)
+        self.log = SiteLog(self.home, self.name)
+        self.telling, self.consent = Telling(self.home, self.log), Consent(self.home, self.log)
+        self.folder_of = partial(folder_of_order, self.home)
+        self.letters = Letters(self.name, self.home, self.log, self.folder_of, self.policy_file.with_name(IDENTITY))
+        public = self.policy_file.with_name(f"{KEY_FILE}.pub")
+        self._logged = LoggedAnswers(self.log, public, self.consent.is_new, self._handle)
+        self._samples: tuple[Any, RawSite, str] | None = None
+        self._core: tuple[Any, SiteData, Trainer] | None = None
+        self._released: tuple[str, int] | None = None
         self._extensions: dict[str, Extension] = {}
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -68,28 +104,203 @@ class Station:
         self.pace.check(policy, arrays)
         if kind == "roll":
             forget_old(self.home, self.log, policy.forget_after_days)
-        with sealed_by(policy.rest_key), cut_short(partial(self._check_goes_on, kind, policy, time.monotonic())):
+        since = time.monotonic()
+
+        def check_goes_on() -> None:
+            check_time(policy, time.monotonic() - since)
+            self.consent.check_paused(kind)
+
+        with sealed_by(policy.rest_key), cut_short(check_goes_on):
             if extension is not None:
                 return extension(policy, config, arrays)
-            order = self.session.read(kind, policy, config, arrays)
-            handle = self.session.letters.wrap(kind, partial(HANDLERS[kind], self.session))
-            if kind == "train" and is_patient_level(order.plan):
-                answers = self.session.folder_of(config) / "answers"
-                return once(answers, config, arrays, lambda: handle(order))
+            order = self.read(kind, policy, config, arrays)
+            handle = self.letters.wrap(kind, partial(HANDLERS[kind], self))
+            if kind == "train" and order.plan.privacy.is_patient_level:
+                return once(self.folder_of(config) / "answers", config, arrays, lambda: handle(order))
             return handle(order)
 
     def _extension(self, kind: str) -> Extension:
         if kind not in self._extensions:
             if kind not in extensions(GROUP):
                 raise PlanError("this site was asked for something that it does not know")
-            site = self.session
-            handler = load_extension(GROUP, kind)(site.name, site.data, site.letters, site.consent)
+            handler = load_extension(GROUP, kind)(self.name, self.data, self.letters, self.consent)
             self._extensions[kind] = handler.answer
         return self._extensions[kind]
 
-    def _check_goes_on(self, kind: str, policy: Policy, since: float) -> None:
-        check_time(policy, time.monotonic() - since)
-        self.consent.check_paused(kind)
+    def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
+        """A message as a request, once policy, hospital and run allow it."""
+        plan = plan_of(config)
+        raw, digest = self._read_samples(plan)
+        place, sites = self.place(config)
+        key = plan_at(plan, place, sites).model_dump_json() + digest
+        if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
+            self._released = (key, check_released(plan_at(plan, place, sites), raw))
+        samples, least = len(raw.train), least_of_a_class(raw)
+        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=self._released[1])
+        self.consent.check(kind, policy, plan, raw, config)
+        order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
+        check_order(kind, order, folder)
+        check_same_data(folder, digest)
+        return order
+
+    def place(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """The site's index among the names of the run's sites, and their count."""
+        names = sorted({str(name) for name in config.get(SITES, ())})
+        if self.name not in names:
+            raise PlanError("the order is of a run that this site is not in")
+        return names.index(self.name), len(names)
+
+    def place_of_models(self, order: SiteRequest) -> Place:
+        """Where models of an order's run are kept on the site's own disk."""
+        folder = self.folder_of(order.config)
+        scaling, (_, sites) = scaling_of(folder) if order.raw.scaled else None, self.place(order.config)
+        return Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
+
+    def client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
+        """The client that trains and evaluates here, with the memory before the order's round, or ``after`` it."""
+        folder = self.folder_of(order.config)
+        scaling = scaling_of(folder) if order.raw.scaled and scaled else None
+        key = (order.plan, id(order.raw), None if scaling is None else digest_of(vars(scaling)))
+        if self._core is None or self._core[0] != key:
+            place, (train, held_out) = self.place(order.config), order.raw.samples(scaling)
+            apart, task = order.raw.samples_kept_back(scaling), order.raw.learns(scaling)
+            home, seat = (
+                SiteData(self.name, task, train, held_out, False, *place, apart),
+                Seat((place[0],), place[1], True),
+            )
+            plan = plan_at(order.plan, *place)
+            trainer = cohort_for(plan, task, [self.name], [train], path="loop", device=self.device, seat=seat)
+            self._core = (key, home, trainer)
+        _, home, cohort = self._core
+        memory_of_training, kept = memories_of(folder, int(order.config.get(ROUND, 0)) + after)
+        memory = memory_for(order.plan, memory_of_training)
+        return HospitalClient(home, cohort.plan, cohort, memory, kept, secret(self.home / NOISE_KEY))
+
+    def spend(self, order: SiteRequest) -> None:
+        """Count a contact's rounds, and charge the privacy budget, before anything is trained.
+
+        An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
+        of any.
+        """
+        count_rounds(order, self.folder_of(order.config))
+        if order.plan.privacy.is_patient_level:
+            return charge_contact(self.log, *self.account(order), order.config)
+        privacy = order.plan.privacy
+        if privacy.noise == 0:
+            return
+        releases, least = self.log.spent()
+        if order.policy.budget is not None:
+            least = privacy.noise if least is None else min(least, privacy.noise)
+            order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
+        self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
+
+    def account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
+        """The arguments by which an order of a run with patient-level privacy is charged."""
+        return order.policy, order.plan, len(order.raw.train), self.place(order.config)
+
+    def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
+        key = (plan.data_key, stamp(self.data))
+        if self._samples is None or self._samples[0] != key:
+            raw = load_site(plan, self.name, self.data)
+            self._samples = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
+        return self._samples[1:]
+
+
+def answers(kind: str) -> Callable[[Handler], Handler]:
+    """Register a handler of requests of this kind."""
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+@answers("roll")
+def introduce_site(site: "Station", order: SiteRequest) -> Answer:
+    """The handshake: the site's properties, and the sums that a run begins with."""
+    if order.plan.privacy.is_patient_level:
+        check_affordable(site.log, *site.account(order), str(order.config.get(RUN, "")))
+    properties = site.client(order, scaled=False).get_properties({})
+    properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
+    rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
+    words = {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}
+    return {"config": words}, site.telling.at_the_roll(order)
+
+
+@answers("scaling")
+def take_scaling(site: "Station", order: SiteRequest) -> Answer:
+    """Keep the scaling on which the sites have agreed."""
+    agreed = split(order.arrays, SCALING)
+    if order.raw.scaled and agreed:  # else keys alone came: sums are told in a tally
+        keep_scaling(site.folder_of(order.config), agreed, order.raw.summed_values.shape[1:])
+    return {"config": {}}, {}
+
+
+@answers(BEFORE)
+def tell_sums(site: "Station", order: SiteRequest) -> Answer:
+    """Sums of features and classes. Raises PlanError where the roll call has asked for them."""
+    if not order.plan.privacy.secure:
+        raise PlanError("sums are told with the answer to the roll, in a run that does not hide them")
+    return {"config": {}}, site.telling.before_the_first(order)
+
+
+@answers("train")
+def train(site: "Station", order: SiteRequest) -> Answer:
+    """Train the model that came or stayed, check what would leave, and send it."""
+    site.spend(order)
+    client, folder = site.client(order), site.folder_of(order.config)
+    leaving, examples, metrics = fit_or_stay(client, order.arrays, with_names(order))
+    counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
+    sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
+    if client.trained:
+        keep(site.place_of_models(order), order.plan, OWN_MODEL, client.trained)
+    sent, kappa = check_leaving(site.log, order, sent, client)
+    keep_visitor(folder, order.config, order.plan, sent, site.name)
+    return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
+
+
+@answers(BALANCE)
+def send_stayed_model(site: "Station", order: SiteRequest) -> Answer:
+    """Send the model that has stayed here, which an average wants."""
+    client = site.client(order, after=True)
+    sent, _ = check_leaving(site.log, order, stayed_model(client, order.config), client)
+    return {"order": list(sent)}, sent
+
+
+@answers("evaluate")
+def evaluate(site: "Station", order: SiteRequest) -> Answer:
+    """Evaluate a global model on the held-out patients; at a run's end keep it, and tell of it in sums."""
+    samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
+    reported: dict[str, Any] = {EXAMPLES: 0}
+    client, folder = site.client(order, after=True), site.folder_of(order.config)
+    t = int(order.config.get(ROUND, 0))
+    if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
+        _, examples, metrics = client.evaluate(list(order.arrays.values()), with_names(order))
+        reported = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
+    if order.config.get(KEEP) or t == order.plan.rounds:
+        keep(site.place_of_models(order), order.plan, COMMON, split(order.arrays, MODEL), reported)
+    if may_be_last(order.plan, t):
+        return site.telling.at_the_end(order, client, reported, folder)
+    return {"metrics": reported}, {}
+
+
+@answers(VALIDATE)
+def validate(site: "Station", order: SiteRequest) -> Answer:
+    """Evaluate models on patients that they never saw."""
+    return site.telling.out_of_fold(order, site.client(order, after=True))
+
+
+@answers(HELP)
+def help_open_sum(site: "Station", order: SiteRequest) -> Answer:
+    """The streams of one sum's masks."""
+    return site.letters.help(order)
+
+
+@answers(READDRESS)
+def readdress(site: "Station", order: SiteRequest) -> Answer:
+    """A letter sealed anew, for its addressee is silent."""
+    return site.letters.readdress(order)
 
 
 def _refuse(reason: PolicyError, *_: Any) -> Answer:

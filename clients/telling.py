@@ -25,12 +25,9 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
 from fedsmall.evaluation.site_sums import held_out_sums
 from fedsmall.features import check_features
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, RUN, SUMS, TELL
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.sealing.words import is_secure
 from fedsmall.wire import CHARGED, EXAMPLES, HELD_OUT, OUT_OF_FOLD, ROUND, VALIDATE, Arrays, join
 
 Entry = dict[str, Any]  # {"seen": {digest: count}, "last": what was told last, "told": digests of all that was summed}
@@ -54,23 +51,20 @@ def verdict(before: Entry | None, now: Counter[str], floor: int) -> Verdict:
 
 def updated_entry(before: Entry | None, now: Counter[str], last: Any) -> Entry:
     """The entry once sums over the values ``now`` are told; ``last`` is to be told again."""
-    seen = Counter(before["seen"] if before else {}) | now
-    return {"seen": seen, "last": last, "told": [*(before["told"] if before else []), _of(now)]}
+    before = before or {"seen": {}, "told": []}
+    return {"seen": Counter(before["seen"]) | now, "last": last, "told": [*before["told"], _of(now)]}
 
 
 def recall(path: Path, **empty: Any) -> dict[str, Any]:
     """The memory in a file, with the site's "key"; ``empty`` and a new key where there is none yet."""
-    item = _shelf(path).get(path.stem)
-    return dict(item.words) if item else {"key": secrets.token_hex(16), **empty}
+    # not sealed: it outlives every run, and any key
+    known = Shelf(path.parent, is_sealed=False).words(path.stem)
+    return dict(known) if known else {"key": secrets.token_hex(16), **empty}
 
 
 def write(path: Path, known: dict[str, Any]) -> None:
     """Write the memory to its file."""
-    _shelf(path).put(path.stem, words=known)
-
-
-def _shelf(path: Path) -> Shelf:
-    return Shelf(path.parent, is_sealed=False)  # it outlives every run, and any key
+    Shelf(path.parent, is_sealed=False).put(path.stem, words=known)
 
 
 def digest(content: bytes, known: dict[str, Any], size: int) -> str:
@@ -89,38 +83,31 @@ class Told(NamedTuple):
     again: int
 
 
-class ToldSums:
-    """The memory of feature sums in the file ``path``: {"key", "features": {name: :data:`Entry`}}."""
+def told_sums(path: Path, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
+    """The sums that may be told of ``x`` (samples, features), where NaN is a missing value.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def answer(self, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
-        """The sums that may be told of ``x`` (samples, features), where NaN is a missing value; remembers them."""
-        known = recall(self.path, features={})
-        columns = x.reshape(len(x), -1)
-        flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
-        again = 0
-        for index in np.flatnonzero(flat[0]):
-            name = names[index] if names else f"{columns.shape[1]} features, {index}"
-            before = known["features"].get(name)
-            now = _digests(columns[:, index], known)
-            allowed = verdict(before, now, floor)
-            if allowed is Verdict.NEW:
-                known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
-            elif allowed is Verdict.LAST:
-                flat[:, index] = before["last"] if before else 0.0
-                again += 1
-        write(self.path, known)
-        shape = sums.count.shape
-        return Told(Sums(*(row.reshape(shape) for row in flat)), again)
+    The file remembers them: {"key", "features": {name: :data:`Entry`}}.
+    """
+    known = recall(path, features={})
+    columns = x.reshape(len(x), -1)
+    flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
+    again = 0
+    for index in np.flatnonzero(flat[0]):
+        name = names[index] if names else f"{columns.shape[1]} features, {index}"
+        before = known["features"].get(name)
+        now = _digests(columns[:, index], known)
+        allowed = verdict(before, now, floor)
+        if allowed is Verdict.NEW:
+            known["features"][name] = updated_entry(before, now, flat[:, index].tolist())
+        elif allowed is Verdict.LAST:
+            flat[:, index] = before["last"] if before else 0.0
+            again += 1
+    write(path, known)
+    return Told(Sums(*(row.reshape(sums.count.shape) for row in flat)), again)
 
 
 def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
-    """The sums of each class, a feature called "class NAME", for the weights that a plan asks for.
-
-    Raises PlanError where the plan asks for none, or for a privacy that such counts would break.
-    """
+    """The sums of each class, as features "class NAME". PlanError where the plan asks for none, or forbids them."""
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
         raise PlanError("this plan balances no classes; the site tells no counts of them")
@@ -128,7 +115,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
     sums = class_sums(raw.train.y, task.classes, floor)
-    return ToldSums(path).answer(sums, one_hot(raw.train.y, task.classes), names, floor).sums
+    return told_sums(path, sums, one_hot(raw.train.y, task.classes), names, floor).sums
 
 
 def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
@@ -136,42 +123,37 @@ def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
     return Counter(digest(value.tobytes(), known, 8) for value in present)
 
 
-class ToldPatients:
-    """The memory of patients of whom sums were told, in the file ``path``: {"key", "patients": :data:`Entry`}."""
+def rows_to_tell(path: Path, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
+    """The rows of the samples that may be told of, (rows,); none where nobody may be.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def rows(self, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
-        """The rows of the samples that may be told of, (rows,); none where nobody may be. Remembers them."""
-        if len(y) < floor:
-            return np.arange(0)
-        known = recall(self.path, patients=None)
-        digests = [digest(_content(sample, target), known, 16) for sample, target in zip(x, y, strict=True)]
-        now, before = Counter(digests), known["patients"]
-        allowed = verdict(before, now, floor)
-        if allowed is Verdict.NEW:
-            known["patients"] = updated_entry(before, now, now)
-            write(self.path, known)
-        if allowed is not Verdict.LAST:
-            return np.arange(len(digests))
-        return _of_these(digests, Counter(before["last"] if before else {}))
+    The file remembers them: {"key", "patients": :data:`Entry`}.
+    """
+    if len(y) < floor:
+        return np.arange(0)
+    known = recall(path, patients=None)
+    contents = (np.ascontiguousarray(a).tobytes() + np.asarray(b).tobytes() for a, b in zip(x, y, strict=True))
+    digests = [digest(content, known, 16) for content in contents]
+    now, before = Counter(digests), known["patients"]
+    allowed = verdict(before, now, floor)
+    if allowed is Verdict.NEW:
+        known["patients"] = updated_entry(before, now, now)
+        write(path, known)
+    if allowed is not Verdict.LAST:
+        return np.arange(len(digests))
+    return _of_these(digests, Counter(before["last"] if before else {}))
 
 
 def _of_these(digests: list[str], wanted: Counter[str]) -> np.ndarray:
     """The rows of the ``wanted`` digests, each as often as wanted; none unless all are there."""
     if not wanted <= Counter(digests):
         return np.arange(0)
-    rows, left = [], wanted.copy()
+    seen: Counter[str] = Counter()
+    rows = []
     for row, patient in enumerate(digests):
-        if left[patient]:
-            left[patient] -= 1
+        seen[patient] += 1
+        if seen[patient] <= wanted[patient]:
             rows.append(row)
     return np.array(rows, dtype=np.int64)
-
-
-def _content(sample: np.ndarray, target: np.ndarray) -> bytes:
-    return np.ascontiguousarray(sample).tobytes() + np.asarray(target).tobytes()
 
 
 OWN = "own_evaluation"  # in the folder of a run
@@ -190,29 +172,23 @@ class OwnEvaluation(NamedTuple):
 
 def may_be_last(plan: Plan, t: int) -> bool:
     """Whether a run may end with the model after round ``t``."""
-    return t == plan.rounds or plan.stop is not None
+    return t == plan.rounds or plan.may_end_early
 
 
 def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
-    """The rows of the held-out patients of whom sums may be told, (rows,), by :class:`ToldPatients`.
-
-    None where the policy lets no sums be told, nobody is held out, or sites have models of their own.
-    """
+    """The rows of the held-out patients of whom sums may be told, (rows,); None where policy or plan forbids it."""
     held = raw.held_out
-    if held is None or not policy.judge or has_own_models(plan):
+    if held is None or not policy.judge or plan.has_own_models:
         return None
-    return ToldPatients(memory).rows(held.x, held.y, policy.count_floor)
+    return rows_to_tell(memory, held.x, held.y, policy.count_floor)
 
 
 def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
-    """What a run was charged here, in counts and what follows from counts and the plan.
-
-    The epsilon of patient-level privacy follows from the number of patients, and stays here.
-    """
-    privacy = plan.method.privacy
-    if privacy is None or not privacy.counted:
+    """What a run was charged here, in counts; the epsilon of patients follows from their number, and stays here."""
+    privacy = plan.privacy
+    if not privacy.counted:
         return {}
-    if is_patient_level(plan):
+    if privacy.is_patient_level:
         steps = sum(charge.steps for of, charge in log.charges() if of == run)
         most, account = policy.most_epsilon, {"steps": float(steps)}
     else:
@@ -226,7 +202,7 @@ def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[
 def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, home: SiteData) -> None:
     """Keep a model's answers for the held-out patients beside the truth, on the site's own disk.
 
-    They are probabilities of classes and labels, numbers in their own unit, and log-odds by interval of survival times.
+    They are probabilities of classes and labels, numbers in their own unit, log-odds by interval of survival times.
     """
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
@@ -245,9 +221,8 @@ def _said(answered: np.ndarray, task: Task) -> np.ndarray:
 
 def own_evaluation(folder: Path) -> OwnEvaluation | None:
     """What :func:`keep_evaluation` kept last; None where there is nothing."""
-    if (item := Shelf(folder).get(OWN)) is None:
-        return None
-    return OwnEvaluation(int(item.arrays["t"]), item.arrays["said"], item.arrays["y"])
+    arrays = Shelf(folder).arrays(OWN)
+    return OwnEvaluation(int(arrays["t"]), arrays["said"], arrays["y"]) if arrays else None
 
 
 TOLD_SUMS, TOLD_PATIENTS, TOLD_HELD_OUT = "told_sums.json", "told_patients.json", "told_held_out.json"
@@ -265,7 +240,7 @@ class Telling:
 
         Raises PlanError for unknown sums, classes that the plan does not balance, and sums that the plan hides.
         """
-        if is_secure(order.plan) and order.config.get(TELL):
+        if order.plan.privacy.secure and order.config.get(TELL):
             raise PlanError("this run's sums are hidden, and the roll call asks for them in the clear")
         return self.before_the_first(order)
 
@@ -275,8 +250,8 @@ class Telling:
         asked = order.config.get(TELL, ())
         if not set(asked) <= set(tellers):
             raise PlanError("this site was asked for sums that it does not know")
-        sums_by_kind = {name: teller(order) for name, teller in tellers.items() if name in asked}
-        return join(**{name: vars(sums) for name, sums in sums_by_kind.items() if sums is not None})
+        told = {name: tell(order) for name, tell in tellers.items() if name in asked}
+        return join(**{name: vars(sums) for name, sums in told.items() if sums is not None})
 
     def _features(self, order: SiteRequest) -> Sums | None:
         """Sums of each feature, from which the sites agree on a scaling; None where nothing is scaled."""
@@ -284,8 +259,7 @@ class Telling:
         sums = raw.sums()
         if sums is None:
             return None
-        memory = ToldSums(self.home / TOLD_SUMS)
-        sums, again = memory.answer(sums, raw.summed_values, raw.summed_names, raw.floor)
+        sums, again = told_sums(self.home / TOLD_SUMS, sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
@@ -296,11 +270,11 @@ class Telling:
 
     def out_of_fold(self, order: SiteRequest, client: HospitalClient) -> Answer:
         """Sums over the site's own patients, of models that never saw them."""
-        routed, floor = order.plan.method.validation is not None, order.policy.count_floor
+        routed, floor = bool(order.plan.method.routes), order.policy.count_floor
         part = order.raw.train if routed else order.raw.kept_back
         if part is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
-        rows = ToldPatients(self.home / TOLD_PATIENTS).rows(part.x, part.y, floor)
+        rows = rows_to_tell(self.home / TOLD_PATIENTS, part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
         sums = client.validate(list(order.arrays.values()), {**order.config, **with_names(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: sums})

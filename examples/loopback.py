@@ -110,7 +110,7 @@ class LoopbackConsortium:
 
     def finish(self, run: str, number: int) -> dict[str, Any]:
         """Wait for a run's outcome."""
-        return runs.watch(self.folder, run, number, lambda at: None)
+        return runs.watch(self.folder, run, lambda at: None)
 
     def home(self, run: str) -> Path:
         """A run's folder."""

@@ -16,10 +16,10 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from fedsmall.aggregation.sums import SCALE
-from fedsmall.sealing.letters import OVERHEAD, SEED, Post, announce
+from fedsmall.sealing.letters import OVERHEAD, SEED, Mailbox, announce
 from fedsmall.sealing.masks import SEED as MASK_SEED
 from fedsmall.sealing.masks import masked, new_seeds, total
-from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
+from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS
 
 NUMBERS = {"17 thousand": 17_226, "11 million": 11_200_000}
 REPEATS = 5
@@ -61,11 +61,11 @@ def row(sites: int, numbers: int) -> list[str]:
     return [*cells[:2], f"{hop:,}", *cells[2:], f"{share:.0f}% of the contact's"]
 
 
-def posts() -> tuple[Post, Post]:
+def posts() -> tuple[Mailbox, Mailbox]:
     """Two sites that know each other's keys."""
     secrets = {name: (os.urandom(32), os.urandom(SEED)) for name in "ab"}
     others = {name: announce(name, "r", *keys, "n") for name, keys in secrets.items()}
-    return Post("a", "r", *secrets["a"], others), Post("b", "r", *secrets["b"], others)
+    return Mailbox("a", "r", *secrets["a"], others), Mailbox("b", "r", *secrets["b"], others)
 
 
 def fixed(numbers: np.ndarray) -> np.ndarray:

@@ -19,8 +19,7 @@ from torch import nn
 
 from fedsmall.data.federation import Task
 from fedsmall.models.registry import build_model
-from fedsmall.training.gradients import LOSSES, Batch
-from fedsmall.training.gradients.general import LoopGradients
+from fedsmall.training.gradients import LOSSES, Batch, LoopGradients
 from fedsmall.training.gradients.layers import prepare_model
 
 HERE = "examples.monai_networks"

@@ -9,7 +9,7 @@ methods. Intervals are 95%, over seeds.
 import sys
 from collections.abc import Sequence
 
-from fedsmall.sim.report.sentences import named, with_interval
+from fedsmall.sim.report.sentences import metric_name, with_interval
 from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import Run
@@ -49,7 +49,7 @@ def main(changes: Sequence[str] = ()) -> None:
     for name, metrics in METRICS.items():
         told = run(name, changes)
         print(f"\n{name}, {len(told.scenario.seeds)} seeds\n")
-        print(markdown(["method", *(named(metric) for metric in metrics)], rows(told, metrics)))
+        print(markdown(["method", *(metric_name(metric) for metric in metrics)], rows(told, metrics)))
 
 
 if __name__ == "__main__":

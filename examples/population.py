@@ -16,8 +16,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Tensors, group_means, stacked
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.journey import folds_of, groups_of, journey, route_of
-from fedsmall.travel.moments import starting
+from fedsmall.travel.journey import folds_of, groups_of, journey, route_of, starting
 
 
 class Population:

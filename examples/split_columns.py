@@ -17,14 +17,12 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_wine
 
 from fedsmall.extensions.columns.active import ActiveParty
-from fedsmall.extensions.columns.boosting import with_splits
+from fedsmall.extensions.columns.boosting import fit_joined, with_splits
 from fedsmall.extensions.columns.conducting import match_parties
 from fedsmall.extensions.columns.encrypted import Adder, PrivateKey
-from fedsmall.extensions.columns.joined import fit_joined
 from fedsmall.extensions.columns.messages import Post, hold_talk
-from fedsmall.extensions.columns.party import PassiveParty
+from fedsmall.extensions.columns.party import PassiveParty, Table
 from fedsmall.extensions.columns.plan import Boosting, Goss
-from fedsmall.extensions.columns.tables import Table
 
 LOSSLESS = {"packing": True, "subtraction": True, "sparse": True}
 ROWS: dict[str, dict[str, Any]] = {

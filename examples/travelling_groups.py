@@ -35,7 +35,7 @@ from fedsmall.sim.tuning.search import inner
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment
 from fedsmall.wire import Arrays, stack_of_one
 
 

@@ -17,16 +17,18 @@ if not (HOME / "sim").is_dir():
     __path__.append(str(HOME.parent))
 
 
-def _version(beside: Path) -> str:
-    """The version in pyproject.toml beside the package (a checkout, Flower's bundle), else as installed."""
+def project_in(beside: Path = BESIDE) -> dict[str, Any]:
+    """Our [project] of a pyproject.toml beside the package (a checkout, Flower's bundle); empty elsewhere."""
     import tomllib
+
+    project = tomllib.loads(beside.read_text(encoding="utf-8")).get("project", {}) if beside.is_file() else {}
+    return project if project.get("name") == "fedsmall" else {}
+
+
+def _version(beside: Path) -> str:
     from importlib.metadata import version
 
-    if beside.is_file():
-        project = tomllib.loads(beside.read_text(encoding="utf-8")).get("project", {})
-        if project.get("name") == "fedsmall":
-            return str(project["version"])
-    return version("fedsmall")
+    return str(project_in(beside).get("version") or version("fedsmall"))
 
 
 def __getattr__(name: str) -> Any:

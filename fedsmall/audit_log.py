@@ -31,10 +31,7 @@ class LogCheck(NamedTuple):
 
 
 class AuditLog:
-    """A log at ``path``, created at the first entry, readable by its owner alone; safe for several processes.
-
-    Every line has the fields ``always``.
-    """
+    """A log at ``path`` for its owner alone, safe for several processes; every line has the fields ``always``."""
 
     def __init__(self, path: Path, **always: Any) -> None:
         self.path = path
@@ -70,10 +67,7 @@ class AuditLog:
         return [json.loads(line) for line in lines]
 
     def last(self) -> tuple[int, str]:
-        """Number and digest of the last whole line, read from the file's end; 0 and :data:`FIRST` where there is none.
-
-        Raises ValueError for a line of another log.
-        """
+        """The last whole line's number and digest, 0 and :data:`FIRST` without; ValueError for another log's line."""
         if not self.path.exists():
             return 0, FIRST
         with self.path.open("rb") as file:
@@ -86,8 +80,8 @@ class AuditLog:
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """All whole lines, oldest first."""
-        if self.path.exists():
-            yield from (json.loads(line) for line in self.path.read_bytes().splitlines(keepends=True) if _whole(line))
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        yield from (json.loads(line) for line in lines if line.endswith(b"\n"))
 
 
 def verify(path: Path) -> LogCheck:
@@ -96,10 +90,7 @@ def verify(path: Path) -> LogCheck:
         raise ValueError("there is no log yet: nothing has been sent or refused here")
     head, lines = FIRST, 0
     for raw in path.read_bytes().splitlines(keepends=True):
-        if not _whole(raw):
-            return LogCheck(lines, head, f"line {lines + 1} is half-written: the program ended while it wrote")
-        fault = _fault(raw, head, lines + 1)
-        if fault:
+        if fault := _fault(raw, head, lines + 1):
             return LogCheck(lines, head, f"line {lines + 1} {fault}")
         head, lines = json.loads(raw)["digest"], lines + 1
     return LogCheck(lines, head, None)
@@ -138,6 +129,8 @@ def _digest(entry: Mapping[str, Any]) -> str:
 
 
 def _fault(raw: bytes, head: str, number: int) -> str | None:
+    if not raw.endswith(b"\n"):
+        return "is half-written: the program ended while it wrote"
     try:
         entry = json.loads(raw)
         if entry["digest"] != _digest(entry):
@@ -164,7 +157,3 @@ def _last_line(content: bytes) -> tuple[bytes | None, int]:
     end = content.rfind(b"\n") + 1
     start = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
     return (content[start:end] or None), len(content) - end
-
-
-def _whole(line: bytes) -> bool:
-    return line.endswith(b"\n")

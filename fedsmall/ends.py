@@ -1,8 +1,7 @@
 """Signed log heads: what coordinator and site tell each other of their logs, so that neither can be rewritten unseen.
 
 An order names the coordinator's log line for it, and the site's last signed statement. A reply is a new statement: the
-site's log line for it and that line's digest, signed with the site's key. As lines are chained, a statement speaks for
-the whole log up to it.
+site's line and its digest, signed with the site's key. Lines are chained, so it speaks for the whole log up to it.
 """
 
 import base64
@@ -33,7 +32,7 @@ Sign = Callable[[bytes], str]
 class Statement(Frozen):
     """A site's word on its log: ``head`` is the digest of ``line``, which tells of its answer in a run.
 
-    ``seen`` and ``seen_head`` are the line of the coordinator's log that told of the order, as the order said.
+    ``seen`` and ``seen_head`` are the line of the coordinator's log for the order, as that said.
     """
 
     site: Annotated[str, Field(max_length=100)]

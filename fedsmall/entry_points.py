@@ -1,11 +1,12 @@
-"""Entry points: what stands beside the core and is found by its name, ours (``extensions/``) and anybody's.
+"""What stands beside the core: entry points, ours (``extensions/``) and anybody's, and a user's own functions.
 
-Groups, and what an entry of each is:
+Groups of entry points, and what an entry of each is:
 
-- ``fedsmall.commands``: a Typer app or a function, the command of that name (:mod:`fedsmall.sim.cli.commands`).
+- ``fedsmall.commands``: a Typer app or a function, the command of that name.
 - ``fedsmall.trainers``: a module, what a method trains in place of a network, by the method's key that asks for it:
   ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, seat)``,
-  ``combiner_for(plan)``, and ``note_of(method)``, what a reader should know or "".
+  ``combiner_for(plan)``, ``has_ended(plan, model)``, whether nothing would change any more, and ``note_of(method)``,
+  what a reader should know or "".
 - ``fedsmall.models``: a function of a task, and of options by keyword, that builds a module: the model of that name.
 - ``fedsmall.watchers``: a function of a run's folder (or None) that gives a function of a run and its record of a plan,
   called as each plan ends: what the ``track`` of a scenario names.
@@ -21,28 +22,27 @@ Groups, and what an entry of each is:
   letters and its consent, with ``answer(policy, config, arrays)``.
 """
 
-import tomllib
-from collections.abc import Mapping
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from fedsmall.errors import PlanError
+from fedsmall import project_in
+from fedsmall.errors import DataError, PlanError
 
 SCENARIOS, HANDLERS = "fedsmall.scenarios", "fedsmall.handlers"
-BESIDE = Path(__file__).parents[1] / "pyproject.toml"  # of a checkout or Flower's bundle, which may not be installed
 
 
 @cache
 def extensions(group: str) -> dict[str, EntryPoint]:
     """The entries of a group ("fedsmall.commands") by their names, in the order of the names; none is loaded."""
     entries = {entry.name: entry for entry in entry_points(group=group)}
-    if BESIDE.is_file():
-        project = tomllib.loads(BESIDE.read_text(encoding="utf-8")).get("project", {})
-        if project.get("name") == "fedsmall":
-            ours = project.get("entry-points", {}).get(group, {})
-            entries |= {name: EntryPoint(name, value, group) for name, value in ours.items()}
+    ours = project_in().get("entry-points", {}).get(group, {})  # a checkout may not be installed
+    entries |= {name: EntryPoint(name, value, group) for name, value in ours.items()}
     return dict(sorted(entries.items()))
 
 
@@ -63,3 +63,24 @@ def kind_of_scenario(table: Mapping[str, Any]) -> str | None:
     """The extension whose key the task of a scenario's table has; None for models that travel."""
     task = table.get("task")
     return next((kind for kind in extensions(SCENARIOS) if kind in task), None) if isinstance(task, Mapping) else None
+
+
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Make whatever a user's own function raises within a PlanError of one line; ``what`` says which function it is."""
+    try:
+        yield
+    except (PlanError, DataError):
+        raise
+    except Exception as wrong:
+        place = traceback.extract_tb(wrong.__traceback__)[-1]
+        message = " ".join(str(wrong).split())[:200] or "no reason"
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise PlanError(f"{what} raised {type(wrong).__name__}: {message} ({where})") from wrong
+
+
+def look_in(*folders: Path) -> None:
+    """Find a user's modules in these folders first; in one with a ``fedsmall`` of its own, which is not ours, last."""
+    ours = [folder for folder in folders if (folder / "fedsmall").is_dir() or (folder / "fedsmall.py").is_file()]
+    sys.path[:0] = [str(folder) for folder in folders if folder not in ours]
+    sys.path += map(str, ours)

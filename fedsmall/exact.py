@@ -1,7 +1,7 @@
 """Exact sums of float64: the same in whatever order the summands come, seen or masked.
 
-:func:`exact_sum` adds what it sees. For masked sums each number is a whole multiple of 2**-192 in 512 bits (two's
-complement, eight words of 64), added modulo 2**512: masks cancel exactly, and the sum rounds to the same float64.
+For masked sums each number is a whole multiple of 2**-192 in 512 bits (two's complement, eight words of 64), added
+modulo 2**512: masks cancel exactly, and the sum rounds to the same float64.
 """
 
 import math
@@ -35,10 +35,7 @@ def _rounded_once(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def in_parts(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The exact sum of arrays of one shape (n,), as summands (parts, n), the first of which is the rounded sum.
-
-    :func:`exact_sum` of such parts equals that of all arrays at once.
-    """
+    """The exact sum of arrays (n,) as summands (parts, n), the rounded sum first, for a later :func:`exact_sum`."""
     rest, made = list(arrays), [exact_sum(arrays)]
     while np.isfinite(made[-1]).all() and made[-1].any():
         rest.append(-made[-1])

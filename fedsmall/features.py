@@ -22,7 +22,10 @@ class Property(NamedTuple):
 # which models there are, and who has them
 TRAVEL = Property("models that travel", "who trains alone, or on all samples at once, sends none")
 AT_SITES = Property("a model at each site", "one that is trained on all samples at once is nobody's own")
-WEIGHTS = Property("the weights of a network", "boosted trees have splits and leaves instead")
+WEIGHTS = Property(
+    "the weights of a network", "boosted trees have splits and leaves, a regression takes steps from sums"
+)
+ONE_KIND = Property("one kind of model", "a method trains networks, trees or a regression")
 ONE_NETWORK = Property(
     "one network at all sites", "layers that a site keeps to itself fit no other's, and never leave it"
 )
@@ -84,19 +87,6 @@ class Feature(NamedTuple):
         return self.name.format(plan=plan, method=plan.method, recipe=plan.recipe)
 
 
-def _has_moments(plan: Plan, state: str) -> bool:
-    return plan.recipe.has_state and plan.recipe.optimizer_state == state
-
-
-def _has_noise(plan: Plan) -> bool:
-    privacy = plan.method.privacy
-    return plan.method.family == "federated" and privacy is not None and privacy.at_contacts
-
-
-def _is_hidden(plan: Plan, way: str) -> bool:
-    return plan.method.hidden and bool(getattr(plan.method.privacy, way))
-
-
 NETWORKS = {TRAVEL, WEIGHTS, ONE_NETWORK}
 CORRECTION = {MEAN, STRAIGHT_WAY, ONE_TRAINING}  # what a drift correction is defined for
 
@@ -118,23 +108,18 @@ FEATURES = (
     ),
     Feature(
         "divergence",
-        lambda p: p.method.divergence is not None,
+        lambda p: p.method.is_dynamic,
         needs=NETWORKS | {ONE_SERVER, ONE_GLOBAL, COMMON_START, MEAN, PLAIN_AVERAGE, ALL_SITES, STAYING, MOMENTS_HOME},
         takes={EVERY_AVERAGE},
     ),
-    Feature(
-        "groups",
-        lambda p: p.method.groups != 1,
-        needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG},
-        takes={ONE_GLOBAL},
-    ),
+    Feature("groups", lambda p: p.method.groups != 1, needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG}, takes={ONE_GLOBAL}),
     Feature(
         "validate",
-        lambda p: p.method.validation is not None,
+        lambda p: p.method.routes > 0,
         needs=NETWORKS | {ONE_SERVER, SINGLE_MODELS, UNVISITED, MOMENTS_ALONG},
         takes={ONE_GLOBAL, COVERED},
     ),
-    Feature("validate", lambda p: p.method.validation is not None and not p.method.by_samples, takes={KNOWN_WAY}),
+    Feature("validate", lambda p: p.method.routes > 0 and not p.method.by_samples, takes={KNOWN_WAY}),
     # how many models there are, and where they go
     Feature("fraction", lambda p: p.method.fraction < 1, needs={ONE_SERVER}, takes={ALL_SITES, ONE_COUNT}),
     Feature("models", lambda p: p.method.models is not None, needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
@@ -170,9 +155,7 @@ FEATURES = (
     Feature("ema", lambda p: p.method.ema > 0, needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
     Feature("snapshots", lambda p: p.method.snapshots > 1, needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
     Feature(
-        "keep_last",
-        lambda p: p.method.keep_last is not None,
-        needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL},
+        "keep_last", lambda p: p.method.keep_last is not None, needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}
     ),
     Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED, CLASSES}),
     Feature("stop", lambda p: p.stop is not None, needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
@@ -213,17 +196,20 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
-    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS}),
+    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS, ONE_KIND}),
+    Feature(
+        "regression",
+        lambda p: p.method.regression is not None,
+        needs={TRAVEL, ONE_KIND, COMMON_START},
+        takes={WEIGHTS},
+    ),
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
         takes={SUMS},
     ),
     Feature(
-        'model = "shared_part"',
-        lambda p: p.model == "shared_part",
-        needs={AT_SITES, ONE_MODEL},
-        takes={ONE_NETWORK},
+        'model = "shared_part"', lambda p: p.model == "shared_part", needs={AT_SITES, ONE_MODEL}, takes={ONE_NETWORK}
     ),
     Feature('optimizer = "adam"', lambda p: p.recipe.optimizer == "adam", takes={PLAIN_SGD}),
     Feature("momentum", lambda p: p.recipe.momentum > 0, takes={NO_MOMENTUM}),
@@ -232,8 +218,8 @@ FEATURES = (
         lambda p: p.recipe.momentum > 0 and p.recipe.optimizer_state != "reset",
         takes={FROM_REST},
     ),
-    Feature('optimizer_state = "travel"', lambda p: _has_moments(p, "travel"), takes={MOMENTS_HOME, ONLY_MODEL}),
-    Feature('optimizer_state = "stay"', lambda p: _has_moments(p, "stay"), takes={MOMENTS_ALONG}),
+    Feature('optimizer_state = "travel"', lambda p: p.recipe.moments == "travel", takes={MOMENTS_HOME, ONLY_MODEL}),
+    Feature('optimizer_state = "stay"', lambda p: p.recipe.moments == "stay", takes={MOMENTS_ALONG}),
     Feature("local_epochs", lambda p: p.recipe.local_epochs is not None, takes={NOISED_STEPS}),
     Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
     Feature("class_weights", lambda p: p.recipe.class_weights is not None, needs={CLASSES}),
@@ -251,17 +237,13 @@ FEATURES = (
     ),
     Feature(
         "clip or blur",
-        _has_noise,
+        lambda p: p.method.is_federated and p.privacy.at_contacts,
         needs={WEIGHTS, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
-    Feature(
-        "clip",
-        lambda p: p.method.privacy is not None and p.method.privacy.counted,
-        needs={WEIGHTS, COVERED},
-    ),
+    Feature("clip", lambda p: p.privacy.counted, needs={WEIGHTS, COVERED}),
     Feature(
         'level = "patient"',
-        lambda p: p.method.privacy is not None and p.method.privacy.level == "patient",
+        lambda p: p.privacy.is_patient_level,
         needs={ONE_TRAINING, NOISED_STEPS, SECRET_DRAWS},
         takes={COUNTS},
     ),
@@ -272,19 +254,19 @@ FEATURES = (
     ),
     Feature(
         "sealed",
-        lambda p: _is_hidden(p, "sealed"),
+        lambda p: p.method.hidden and p.privacy.sealed,
         needs={ONE_SERVER, ONE_NETWORK, KNOWN_WAY, EVERY_AVERAGE},
         takes={READABLE},
     ),
     Feature(
         "secure",
-        lambda p: _is_hidden(p, "secure"),
+        lambda p: p.method.hidden and p.privacy.secure,
         needs={ONE_SERVER, ONE_NETWORK, SUMS, MEAN, ONE_SUM, ONE_MODEL, EVERY_AVERAGE},
         takes={READABLE, SINGLE_MODELS, ROUNDED},
     ),
     Feature(
         "secure without sealed",
-        lambda p: _is_hidden(p, "secure") and not _is_hidden(p, "sealed"),
+        lambda p: p.method.hidden and p.privacy.secure and not p.privacy.sealed,
         needs={MOMENTS_HOME},
     ),
 )

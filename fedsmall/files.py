@@ -1,7 +1,4 @@
-"""Write a file, read one of TOML, and make one plain line of another's words.
-
-A path has one writer at a time: what a killed writer left beside it is overwritten by the next.
-"""
+"""Write a file, read one of TOML, and make one plain line of another's words. A path has one writer at a time."""
 
 import codecs
 import contextlib
@@ -32,9 +29,8 @@ class DiskFullError(OSError):
 def write(path: Path, content: bytes, *, flush: bool = False, mode: int | None = None) -> None:
     """Write a file whole or not at all: beside its place first, then moved there.
 
-    With ``flush`` it is on the disk before the old content goes, so a power cut loses neither. An existing file keeps
-    its mode; a new one gets ``mode``, or the system's default. Raises DiskFullError where there is no room; the old
-    content stays.
+    With ``flush`` it is on the disk before the old content goes. An existing file keeps its mode; a new one gets
+    ``mode``, or the system's default. Raises DiskFullError where there is no room; the old content stays.
     """
     beside = path.with_name(path.name + BESIDE)
     try:
@@ -79,8 +75,7 @@ def check_is_regular(path: Path) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file, which may begin with a byte order mark.
 
-    Raises OSError where it cannot be read, DataError where it is no regular file, and ValueError, with the remedy,
-    where it is not TOML.
+    OSError where it cannot be read, DataError where it is no regular file, ValueError, with the remedy, for no TOML.
     """
     check_is_regular(path)
     raw = path.read_bytes()

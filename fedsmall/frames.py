@@ -1,7 +1,7 @@
 """A frame: JSON for words, safetensors for arrays, nothing pickled; for sockets and Flower messages alike.
 
-A frame is two lengths (unsigned, 8 bytes, big end first), a JSON object and a safetensors block. Lengths are checked
-before anything is read, and safetensors' header against the block, so that a broken frame costs no memory.
+It is two lengths (unsigned, 8 bytes, big end first), a JSON object and a safetensors block. Lengths are checked before
+anything is read, and safetensors' header against the block: a broken frame costs no memory.
 """
 
 import json
@@ -103,8 +103,7 @@ def cuts_of(content: bytes) -> list[bytes]:
 def pieces_with(header: Mapping[str, Any], cuts: Sequence[bytes]) -> list[dict[str, Any]]:
     """A frame of words and of a block that is cut already, in pieces.
 
-    Beside a large block the words are a piece of their own: frames that differ in words alone share the rest, which a
-    server stores once.
+    Beside a large block the words are a piece of their own: frames that differ in words alone share the rest.
     """
     size = sum(map(len, cuts))
     start = with_block(header, b"")[LENGTHS.size :]

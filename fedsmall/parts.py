@@ -56,15 +56,13 @@ class Recipe(Frozen):
     """How one round of local training goes at a site.
 
     A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one step if neither
-    is given). ``batch`` is the number of samples in a step, ``None`` the whole site. Every epoch draws a fresh order
-    and cuts it into consecutive batches, the last of which may be smaller; with steps, a round takes the first
-    ``local_steps`` batches of such epochs. A batch of the whole site keeps the order of the samples and draws nothing.
+    is given), in batches of ``batch`` samples, ``None`` the whole site. Every epoch draws a fresh order, cut into
+    consecutive batches, the last of which may be smaller; with steps, a round takes the first of such batches. A batch
+    of the whole site draws nothing.
 
-    ``class_weights`` says how much a sample of each class counts in the loss, a number for each, or "balanced" for 1 /
-    (classes * the share of the class over all sites).
-
-    ``augment`` changes images at random each time they are trained on: names of :data:`AUGMENTATIONS`, or a table of
-    names and numbers (:mod:`fedsmall.training.augmentation`).
+    ``class_weights`` says how much a sample of each class counts in the loss; "balanced" is 1 / (classes * the class's
+    share over all sites). ``augment`` changes images at random whenever they are trained on: names of
+    :data:`AUGMENTATIONS`, or a table of names and numbers (:mod:`fedsmall.training.augmentation`).
     """
 
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -99,6 +97,11 @@ class Recipe(Frozen):
         """Whether the optimizer remembers anything from step to step."""
         return self.optimizer == "adam" or self.momentum > 0
 
+    @property
+    def moments(self) -> str:
+        """What becomes of the optimizer's memory where it has any: "travel", "reset", "stay", else nothing."""
+        return self.optimizer_state if self.has_state else ""
+
 
 class Tree(Frozen):
     """A replica tree at every site (RepTreeFL): ``fanout`` r, ``depth`` d, ``drop`` p, or one value per site."""
@@ -114,12 +117,10 @@ class Tree(Frozen):
 
     @model_validator(mode="after")
     def _foldable(self) -> Self:
-        together = self.travel == "trees" or self.fold_at == "server"
-        if together and any(isinstance(setting, tuple) for setting in (self.fanout, self.depth)):
-            raise ValueError(
-                "trees that travel or are folded at the server have one fanout and one depth for all sites; give one "
-                "value"
-            )
+        leave_sites = self.travel == "trees" or self.fold_at == "server"
+        if leave_sites and (isinstance(self.fanout, tuple) or isinstance(self.depth, tuple)):
+            several = "trees that travel or are folded at the server have one fanout and one depth for all sites"
+            raise ValueError(f"{several}; give one value")
         if self.fold_at == "server" and self.diversity == "kl":
             raise ValueError(
                 'diversity = "kl" needs the anchor\'s samples, which only the site has; use fold_at = "site"'
@@ -130,8 +131,8 @@ class Tree(Frozen):
 class Validation(Frozen):
     """Routes as cross-validation (:mod:`fedsmall.travel.journey`): each of ``routes`` leaves out a fold.
 
-    Sites of fewer than ``floor`` samples report no metrics; a site's policy may ask for more. A fold is one of sites,
-    or ``by_samples`` one of every site's samples, as it must be with fewer sites than routes.
+    A fold is one of sites, or ``by_samples`` one of every site's samples, as it must be with fewer sites than routes.
+    Sites of fewer than ``floor`` samples report no metrics.
     """
 
     routes: Annotated[int, Field(ge=2)]
@@ -150,8 +151,7 @@ class EarlyStop(Frozen):
     """When a run ends before its last round, and which model it keeps (:mod:`fedsmall.evaluation.stopping`).
 
     It ends after ``patience`` evaluations without a lower validation loss, and keeps the model of the lowest. The
-    validation set is the share ``hold_out`` of each site's training samples; where models travel by routes
-    (``validate``), it is all samples of the hospitals that a model never saw.
+    validation set is the share ``hold_out`` of each site's training samples, or what routes (``validate``) never saw.
     """
 
     patience: Positive
@@ -159,16 +159,13 @@ class EarlyStop(Frozen):
 
 
 def _a_test(value: Any) -> Any:
-    whole = type(value) is int and value >= 1
-    share = type(value) is float and 0 < value < 1
-    if value is None or value == "official" or whole or share:
+    if value in (None, "official") or (type(value) is int and value >= 1) or (type(value) is float and 0 < value < 1):
         return value
     raise ValueError(f'test is a number of samples (53), a share (0.2) or "official"; got {value!r}')
 
 
 def _a_threshold(value: Any) -> Any:
-    share = isinstance(value, float) and 0 < value < 1
-    if value is None or value == "youden" or share:
+    if value in (None, "youden") or (isinstance(value, float) and 0 < value < 1):
         return value
     asked = value.get("sensitivity") if isinstance(value, dict) and len(value) == 1 else None
     if isinstance(asked, float) and 0 < asked <= 1:
@@ -188,15 +185,13 @@ class Privacy(Frozen):
 
     "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (default: the
     recipe's batch), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1). ``noise``
-    is the multiplier for all sites; or ``epsilon`` is what the whole run may cost a patient, and every site finds its
-    own multiplier (:mod:`fedsmall.privacy.patient_level`).
+    is the multiplier, or every site finds its own from ``epsilon``, what the whole run may cost a patient
+    (:mod:`fedsmall.privacy.patient_level`).
 
     Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
-    (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are.
-
-    Beside any of these, or alone, two things keep single models from the server: ``sealed`` models go in letters that
-    only the next site can open; of ``secure`` sums the server sees nothing but the sum
-    (:mod:`fedsmall.aggregation.sums`).
+    (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are. Beside any of these, or
+    alone, ``sealed`` models go in letters that only the next site can open; of ``secure`` sums the server sees nothing
+    but the sum (:mod:`fedsmall.aggregation.sums`).
     """
 
     level: Literal["site", "patient"] = "site"
@@ -211,27 +206,27 @@ class Privacy(Frozen):
     secure: bool = False
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        noised = self.noise > 0 or self.budget is not None or self.level == "patient"
-        if self.blur is None and self.clip is None and (noised or not self.hidden):
+    def _consistent(self) -> Self:
+        is_noised = self.noise > 0 or self.budget is not None or self.is_patient_level
+        if self.blur is None and self.clip is None and (is_noised or not self.hidden):
             raise ValueError("privacy is {clip = 1.0, noise = 1.0} or {blur = 1}; give one of them")
         if self.blur is not None and (self.clip is not None or self.noise or self.budget is not None):
             raise ValueError("privacy is blur, which claims no epsilon, or clip with noise and budget; remove one")
-        return self
-
-    @model_validator(mode="after")
-    def _of_one_level(self) -> Self:
-        if self.level == "patient":
-            if self.blur is not None:
-                raise ValueError('blur belongs to level = "site"; with level = "patient" say clip and epsilon')
-            if (self.noise > 0) == (self.epsilon is not None):
-                raise ValueError('level = "patient" takes noise (above 0) or epsilon, one of the two')
-            if self.budget is not None:
-                raise ValueError('budget belongs to level = "site"; with level = "patient" say epsilon')
-        elif self.epsilon is not None or self.lot is not None:
+        if not self.is_patient_level and (self.epsilon is not None or self.lot is not None):
             key = "lot" if self.epsilon is None else "epsilon"
             raise ValueError(f'{key} belongs to level = "patient"; with level = "site" say noise and budget')
+        if self.is_patient_level and self.blur is not None:
+            raise ValueError('blur belongs to level = "site"; with level = "patient" say clip and epsilon')
+        if self.is_patient_level and (self.noise > 0) == (self.epsilon is not None):
+            raise ValueError('level = "patient" takes noise (above 0) or epsilon, one of the two')
+        if self.is_patient_level and self.budget is not None:
+            raise ValueError('budget belongs to level = "site"; with level = "patient" say epsilon')
         return self
+
+    @property
+    def is_patient_level(self) -> bool:
+        """Whether each patient is hidden."""
+        return self.level == "patient"
 
     @property
     def counted(self) -> bool:
@@ -245,10 +240,7 @@ class Privacy(Frozen):
 
     @property
     def hidden(self) -> bool:
-        """Whether single models are kept from the server, at hops or at averages.
-
-        Only replies to the very contact of an average then count in it.
-        """
+        """Whether single models are kept from the server; then only replies to an average's own contact count in it."""
         return self.sealed or self.secure
 
     @property
@@ -257,12 +249,14 @@ class Privacy(Frozen):
         return self.level == "site" and not self.open
 
 
-class Boosting(Frozen):
-    """Gradient-boosted trees in place of a network; names and defaults are xgboost's.
+NO_PRIVACY = Privacy.model_construct()
 
-    ``trees`` is the most boosting rounds, ``None`` as many as the run's rounds allow; ``depth`` is max_depth, ``l2``
-    reg_lambda, ``least_gain`` min_split_loss, ``least_weight`` min_child_weight, ``bins`` max_bin. With ``histogram``
-    sites count for one common tree, else each grows its own with xgboost. Source: Chen & Guestrin 2016.
+
+class Boosting(Frozen):
+    """Gradient-boosted trees in place of a network; names and defaults are xgboost's (Chen & Guestrin 2016).
+
+    ``trees`` is the most boosting rounds, ``None`` as many as the run's rounds allow. With ``histogram`` sites count
+    for one common tree, else each grows its own with xgboost.
     """
 
     histogram: bool = False
@@ -275,10 +269,29 @@ class Boosting(Frozen):
     bins: Annotated[int, Field(ge=2, le=256)] = 32
 
 
+class Regression(Frozen):
+    """A regression in place of a network, exact by sums over sites (Newton's method).
+
+    ``basis``: the columns as they are, hinges beside them ("additive"), or so many ``features`` of a kernel ("random").
+    ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
+    over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
+    there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site.
+    """
+
+    basis: Literal["linear", "additive", "random"] = "linear"
+    features: Annotated[int, Field(ge=1, le=1024)] = 256
+    penalty: NonNegative | Literal["cv"] = "cv"
+    intercepts: Literal["common", "hospital"] = "common"
+    intercept_penalty: NonNegative = 1.0
+    firth: bool = False
+    robust: bool = False
+
+
+SHARED_PART = "shared_part"  # the model of a plan whose sites have models of their own (fedsmall.models.own_models)
 RENAMED_MODELS = {
     "fedsmall.small_maps:resnet10": "resnet10_cropped",
     "fedsmall.small_maps:resnet18": "resnet18_cropped",
-    "fedsmall.mixed:shared_part": "shared_part",
+    "fedsmall.mixed:shared_part": SHARED_PART,
 }
 NORM, EARLIER_NORM = "group", "batch"  # batches of a few images have no statistics worth the name
 NORMED = {"cnn", "resnet10", "resnet18", "resnet_small", "resnet10_cropped", "resnet18_cropped"}
@@ -291,7 +304,7 @@ def with_norm(model: str, options: Mapping[str, Any], norm: str) -> dict[str, An
     model = RENAMED_MODELS.get(model, model)
     if model in NORMED:
         return {"norm": norm, **options}
-    if model == "shared_part" and isinstance(sites := options.get("sites"), list | tuple):
+    if model == SHARED_PART and isinstance(sites := options.get("sites"), list | tuple):
         return {**options, "sites": [_site_with_norm(entry, norm) for entry in sites]}
     return dict(options)
 
@@ -315,10 +328,9 @@ RegionName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 class Topology(Frozen):
     """Sites that send each other what others send a server (:mod:`fedsmall.algorithm.gossip`).
 
-    ``by`` "gossip" every site sends to a site drawn anew each time, by "ring" to the next in the order of names. An
-    average takes so many ``exchanges``, in each of which a site sends one new message, and again those not
-    acknowledged; a hop takes at most ``tries``. ``loss`` is the share of messages that never come, acknowledgements
-    too; ``delay`` is by how many exchanges one may come later, at most.
+    ``by`` "gossip" every site sends to one drawn anew each time, by "ring" to the next in the order of names. An
+    average takes ``exchanges``, in each of which a site sends one new message, and again those not acknowledged; a hop
+    at most ``tries``. ``loss`` is the share of messages that never come; one may come up to ``delay`` exchanges later.
     """
 
     by: Literal["gossip", "ring"]
@@ -331,9 +343,9 @@ class Topology(Frozen):
 class Regions(Frozen):
     """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.journey`).
 
-    They are dealt to regions, unless ``sites`` says by name which are in which. The regions' global models are averaged
-    every ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on
-    changes its region with probability ``across``.
+    Which are in which ``sites`` says by name; else they are dealt. The regions' global models are averaged every
+    ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on changes
+    its region with probability ``across``.
     """
 
     number: Positive

@@ -1,16 +1,18 @@
 """A plan: everything that decides the numbers of one run, as frozen records that are validated when built.
 
-A scenario (a TOML file, :mod:`fedsmall.sim.runs.scenario`) is a plan for each of its methods and seeds. A plan travels
-as JSON inside every order.
+A scenario is a plan for each of its methods and seeds. A plan travels as JSON inside every order.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from fedsmall.entry_points import load_extension
 from fedsmall.parts import (
+    NO_PRIVACY,
     RENAMED_MODELS,
+    SHARED_PART,
     Boosting,
     EarlyStop,
     Fraction,
@@ -22,6 +24,7 @@ from fedsmall.parts import (
     Positive,
     Privacy,
     Recipe,
+    Regression,
     Server,
     Test,
     Threshold,
@@ -30,7 +33,41 @@ from fedsmall.parts import (
     Wire,
     share_of,
 )
-from fedsmall.withdrawn import without_withdrawn
+
+INSTEAD = {  # of what earlier releases had: what to write
+    "FedTM": 'take "TravellingModel", which came out as well on most data',
+    "ParallelFedAvg": 'take "TravellingGroups", which is as good and needs fewer contacts',
+    "FedPAGE": 'take "SCAFFOLD" or "FedDC", which came out as well',
+    "FedFa": 'take "FedAvg"; examples/own_method.py has it as parts of one\'s own',
+    "phases": "leave it out: the whole run has one schedule",
+    "turns": "leave it out; validate = {routes = 5, by_samples = true} has folds of samples",
+    "matched_mean": 'take "mean" with initial_models = "common"; examples/matching.py has it as one\'s own',
+    "int4": 'take "int8", or the largest changes alone, "top10%"',
+}
+WITHDRAWN = {"page": "FedPAGE", "fedfa": "FedFa"}  # methods, by their rules and servers
+
+
+def check_withdrawn(word: str) -> None:
+    """Raise ValueError, in one line that says what to write instead, for a key, a method or a value of old."""
+    if word in INSTEAD:
+        raise ValueError(f"{word} was withdrawn: {INSTEAD[word]}")
+
+
+def _without_withdrawn(given: Any) -> Any:
+    """The keys of a method without those that an earlier release wrote and that said nothing; ValueError for others."""
+    if not isinstance(given, Mapping):
+        return given
+    method = dict(given)
+    validation = next((key for key in ("validate", "validation") if method.get(key)), None)
+    if method.get("turns") and validation and isinstance(method[validation], Mapping):  # folds of samples, as of old
+        method[validation], method["turns"] = {**method[validation], "by_samples": True}, False
+    for key in ("phases", "turns"):
+        if method.pop(key, None):
+            check_withdrawn(key)
+    for key in ("rule", "server", "aggregator", "wire"):
+        if isinstance(word := method.get(key), str):
+            check_withdrawn(WITHDRAWN.get(word, word))
+    return method
 
 
 class Method(Frozen):
@@ -42,17 +79,15 @@ class Method(Frozen):
     the compression (:mod:`fedsmall.codec`).
 
     ``models`` is how many models travel, by default one a site: fewer sit at sites drawn for each contact, or go round
-    all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by itself;
-    "each" makes every model a group. What is evaluated, kept and used is the groups' models together, or of each its
-    moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean of their probabilities,
-    or of their logits, as ``together`` says.
+    all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by itself,
+    "each" model a group. What is evaluated, kept and used is the groups' models together, or of each its moving average
+    with the factor ``ema``, or its last ``snapshots``; they answer with the mean ``probability`` or ``logit``.
 
     With ``keep_last``, so many of the last models that trained at a site stay there as that site's ensemble. In
     ``distil`` rounds after the run the sites make one model of several (:mod:`fedsmall.training.distillation`).
-    ``validation`` (``validate`` in a scenario, which pydantic has another use for) makes the models routes of a
-    cross-validation, at least a group for each. ``topology`` and ``regions`` say who averages, if it is not one server.
-    ``divergence`` is the squared distance from the last global model below which an average is left out
-    (:mod:`fedsmall.algorithm.dynamic`).
+    ``validation`` (``validate`` in a scenario) makes the models routes of a cross-validation, at least a group for
+    each. ``topology`` and ``regions`` say who averages, if it is not one server. ``divergence`` is the squared distance
+    from the last global model below which an average is left out (:mod:`fedsmall.algorithm.dynamic`).
     """
 
     name: str
@@ -73,6 +108,7 @@ class Method(Frozen):
     fraction: Fraction = 1.0
     tree: Tree | None = None
     boosting: Boosting | None = None
+    regression: Regression | None = None
     privacy: Privacy | None = None
     gate: Annotated[float, Field(gt=1)] | Literal[False] = 20.0
     wire: Wire = "full"
@@ -92,7 +128,7 @@ class Method(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _withdrawn(cls, given: Any) -> Any:
-        return without_withdrawn(given)
+        return _without_withdrawn(given)
 
     @model_validator(mode="after")
     def _label(self) -> Self:
@@ -102,11 +138,10 @@ class Method(Frozen):
 
     @model_validator(mode="after")
     def _routes(self) -> Self:
-        if self.validation is None:
-            return self
-        routes = self.validation.routes
-        if self.groups not in (1, "each") and self.groups % routes:
-            raise ValueError(f"{self.groups} groups make no {routes} routes; give groups = {routes}, or a multiple")
+        if self.routes and self.groups not in (1, "each") and self.groups % self.routes:
+            raise ValueError(
+                f"{self.groups} groups make no {self.routes} routes; give groups = {self.routes}, or a multiple"
+            )
         return self
 
     @property
@@ -150,9 +185,19 @@ class Method(Frozen):
         return self.grouped or self.snapshots > 1
 
     @property
+    def routes(self) -> int:
+        """How many routes of a cross-validation the models go, each of which leaves out a fold; 0 without one."""
+        return 0 if self.validation is None else self.validation.routes
+
+    @property
+    def floor(self) -> int:
+        """Of how many samples a site reports metrics of models that never saw them, at least."""
+        return 1 if self.validation is None else self.validation.floor
+
+    @property
     def grouped(self) -> bool:
         """Whether models travel in groups that are never merged."""
-        return self.groups != 1 or self.validation is not None
+        return self.groups != 1 or self.routes > 0
 
     @property
     def by_samples(self) -> bool:
@@ -162,17 +207,29 @@ class Method(Frozen):
     @property
     def trains_networks(self) -> bool:
         """Whether models are networks, trained by gradients."""
-        return self.boosting is None
+        return self.boosting is None and self.regression is None
 
     @property
     def extension(self) -> Any:
         """What trains in place of networks, as ``fedsmall.trainers`` has it (:mod:`fedsmall.entry_points`), or None."""
-        return None if self.trains_networks else load_extension("fedsmall.trainers", "boosting")
+        if self.trains_networks:
+            return None
+        return load_extension("fedsmall.trainers", "boosting" if self.regression is None else "regression")
+
+    @property
+    def keeps_intercepts(self) -> bool:
+        """Whether every site adds an intercept of its own to what the common model says, which never leaves it."""
+        return self.regression is not None and self.regression.intercepts == "hospital"
 
     @property
     def is_dynamic(self) -> bool:
         """Whether averages are left out while models are near the last common one."""
         return self.divergence is not None
+
+    @property
+    def has_one_server(self) -> bool:
+        """Whether one server averages the models of all sites."""
+        return self.topology is None and self.region_count == 1
 
     @property
     def region_count(self) -> int:
@@ -195,24 +252,24 @@ class Method(Frozen):
 
     def group_count(self, sites: int) -> int:
         """How many groups the models make that travel among so many sites."""
-        if self.groups == 1 and self.validation is not None:
-            return self.validation.routes
+        if self.groups == 1:
+            return self.routes or 1
         return self.travelling(sites) if self.groups == "each" else self.groups
 
 
 class Plan(Frozen):
     """One run: task, sites, recipe, one method, one seed.
 
-    ``task`` and ``partition`` are the scenario's own values (a name or a table), which ``fedsmall.planning.tasks`` and
-    ``fedsmall.data.splits`` read. ``initial_models`` is "common" or "independent" (every site its own). ``test`` is
+    ``task`` and ``partition`` are the scenario's own values, which :mod:`fedsmall.planning.tasks` reads. ``test`` is
     how many samples are held out, what share of them, or "official" for the source's own test set; ``None`` is that
-    test set where there is one, else a quarter.
+    test set where there is one, else a quarter. ``metric`` is one beside those of every task.
 
-    ``metric`` is a metric beside those of every task. ``threshold`` is the probability from which a sample is called
-    positive: a number (``None`` is 0.5), or how it is chosen on the training samples, "youden" (the largest sensitivity
-    + specificity) or {"sensitivity": 0.9} (the highest that reaches it).
+    ``threshold`` is the probability from which a sample is called positive: a number (``None`` is 0.5), or how it is
+    chosen on the training samples, "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the
+    highest that reaches it). ``without`` names sites that take no part, as if
+    their patients had never been there.
 
-    ``stop`` is early stopping. ``route_seed`` draws the routes of models, the sites that take part in a contact and the
+    ``route_seed`` draws the routes of models, the sites that take part in a contact and the
     folds of routes; ``None`` is ``seed``, which draws everything else.
     """
 
@@ -234,6 +291,7 @@ class Plan(Frozen):
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
     test: Test = None
+    without: tuple[str, ...] = ()
     stop: EarlyStop | None = None
     recipe: Recipe = Recipe()
     method: Method
@@ -255,14 +313,29 @@ class Plan(Frozen):
         return self
 
     @property
+    def privacy(self) -> Privacy:
+        """What is done so that nobody's data can be told from what leaves a site; without any, all of it is off."""
+        return self.method.privacy or NO_PRIVACY
+
+    @property
+    def has_own_models(self) -> bool:
+        """Whether sites have models of their own, which share some layers (:mod:`fedsmall.models.own_models`)."""
+        return self.model == SHARED_PART
+
+    @property
     def travel_seed(self) -> int:
         """The seed from which who is where is drawn."""
         return self.seed if self.route_seed is None else self.route_seed
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether the run may end before its last round: by ``stop``, or as a regression moves no more."""
+        return self.stop is not None or self.method.regression is not None
+
+    @property
     def kept_back(self) -> float:
         """What share of its training samples a site keeps back for ``stop``; none where routes judge the models."""
-        return 0.0 if self.stop is None or self.method.validation is not None else self.stop.hold_out or 0.0
+        return 0.0 if self.stop is None or self.method.routes else self.stop.hold_out or 0.0
 
     @property
     def data_key(self) -> str:
@@ -270,4 +343,5 @@ class Plan(Frozen):
         fields = {"task", "sites", "samples_per_site", "partition", "seed", "dtype", "folds", "fold"}
         later = {"test"} if self.test is not None else set()  # keys of runs that knew no test stay what they were
         later |= {"stop"} if self.kept_back else set()
+        later |= {"without"} if self.without else set()
         return self.model_dump_json(include=fields | later)

@@ -1,7 +1,6 @@
 """Named streams of random numbers: one seed, and a generator of its own for every purpose.
 
-A draw belongs to the words that name its stream, so that any round, at any site, can be replayed alone, and a change in
-one place shifts no numbers elsewhere.
+Any round, at any site, can be replayed alone, and a change in one place shifts no numbers elsewhere.
 """
 
 from hashlib import blake2b
@@ -16,10 +15,9 @@ def rng_for(seed: int, purpose: str, *words: str | int) -> np.random.Generator:
     """The generator of the stream that ``seed``, ``purpose`` and ``words`` name, at its start.
 
     Equal names give equal streams in every process, on every platform and Python version; unequal names (``1`` differs
-    from ``"1"``, and ``"a", "b"`` from ``"ab"``) give unrelated ones. Costs a few microseconds. The 256 bits of the
-    name's hash are the start of a PCG64; numpy's SeedSequence would cost ten times as much and add nothing to a hash.
-
-    Raises ValueError (or TypeError) when a word is neither text nor a whole number.
+    from ``"1"``, and ``"a", "b"`` from ``"ab"``) give unrelated ones. The 256 bits of the name's hash are the start of
+    a PCG64, at a tenth of the cost of numpy's SeedSequence. ValueError (or TypeError) for a word neither text nor whole
+    number.
 
     >>> rng_for(0, "permute", 17).permutation(4)
     array([0, 2, 1, 3])

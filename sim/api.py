@@ -15,7 +15,6 @@ from fedsmall.data.sources.arrays import is_table
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
-from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import Architecture
 from fedsmall.planning.tasks import TABLES, build_federation, federation_from_arrays
 from fedsmall.sim.report.facts import stop_sentences
@@ -76,13 +75,9 @@ class Result:
     def figure(self, kind: str = "curves") -> "Figure":
         """A matplotlib figure: "curves" (the course of the run), "overview" (its end), or "chain" (who went where)."""
         from fedsmall.sim.report import figures
-        from fedsmall.sim.report.chain import chain
 
-        known: dict[str, Callable[[Run], Figure | None]] = {
-            "curves": figures.curves,
-            "overview": figures.overview,
-            "chain": chain,
-        }
+        known: dict[str, Callable[[Run], Figure | None]]
+        known = {"curves": figures.curves, "overview": figures.overview, "chain": figures.chain}
         if kind not in known:
             raise PlanError(f"There is no figure {kind!r}. Known: {', '.join(known)}.")
         made = known[kind](self.run)
@@ -92,10 +87,7 @@ class Result:
         return made
 
     def animation(self) -> "Animation":
-        """The models of the main method, or of another, on their way through the sites; a cell of a notebook plays it.
-
-        Raises PlanError where no method of the run lets models travel.
-        """
+        """The models of the main method on their way through the sites, for a cell; PlanError where none travel."""
         drawn = load_extension("fedsmall.pages", "travels").file_of(self.run)
         if drawn is None:
             raise PlanError("no method of this run hands models on, so there is nothing to watch")
@@ -185,10 +177,10 @@ class Result:
 
         lines = [*sentences(self.run), *stop_sentences(self.run), *note_lines(self.run), *failures(self.run)]
         words = "".join(f"<p>{escape(sentence)}</p>" for sentence in lines)
-        drawn = (
-            f'<div style="--rule: #8888">{svg(self.figure("overview"), "every method")}</div>' if self.run.done else ""
-        )
-        return table_of(table(self.run)) + drawn + words if self.run.done else words
+        if not self.run.done:
+            return words
+        drawn = svg(self.figure("overview"), "every method")
+        return f'{table_of(table(self.run))}<div style="--rule: #8888">{drawn}</div>{words}'
 
     def _repr_png_(self) -> bytes | None:
         return _png(self.figure("overview")) if self.run.done else None
@@ -220,19 +212,14 @@ def run(
     Raises PlanError or DataError, before anything trains, for what cannot be run.
     """
     asked, data = _scenario_from(scenario, sites, test, methods, settings)
-    console = Console(stderr=True, highlight=False)
-    made = execute(
-        asked,
-        Path(out) if out is not None else None,
-        engine=engine,
-        data_root=Path(data_root) if data_root is not None else None,
-        watcher=watcher(console, asked.plans(), asked.name) if progress else None,
-        data=data,
-    )
-    if out is not None:
+    console, folder = Console(stderr=True, highlight=False), Path(out) if out is not None else None
+    shown = watcher(console, asked.plans(), asked.name) if progress else None
+    root = Path(data_root) if data_root is not None else None
+    made = execute(asked, folder, engine=engine, data_root=root, watcher=shown, data=data)
+    if folder is not None:
         from fedsmall.sim.report.html import write_report
 
-        write_report(Path(out), [made], asked.name)
+        write_report(folder, [made], asked.name)
     return Result(made)
 
 
@@ -243,20 +230,16 @@ def _png(figure: "Figure") -> bytes:
 
 
 def module(run: Run, plan_run: PlanRun) -> "Module":
-    """The common model of one plan as a torch module in eval mode; PlanError where sites share only a part of one.
-
-    The models of groups are one module that answers for them together.
-    """
+    """The common model of a plan, groups together, as a torch module in eval mode; PlanError for one shared in part."""
     from fedsmall.package.predictor import build
 
-    if has_own_models(plan_run.plan):
+    if plan_run.plan.has_own_models:
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
-    fields: dict[str, Any] = {
-        name: tuple(fact) if isinstance(fact, list) else fact for name, fact in run.about["task"].items()
-    }
+    facts = run.about["task"].items()
+    fields: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in facts}
     method, plan = plan_run.plan.method, plan_run.plan
-    design = Architecture(model=plan.model, options=plan.model_options, together=method.together)
-    design = design.model_copy(update={"members": 1 if method.is_ensemble else None})  # how many, the arrays say
+    members = 1 if method.is_ensemble else None  # how many, the arrays say
+    design = Architecture(model=plan.model, options=plan.model_options, together=method.together, members=members)
     return build(design, Task(**fields), run.model_of(plan_run) or {}, plan.dtype)
 
 

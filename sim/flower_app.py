@@ -1,8 +1,4 @@
-"""The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, with a run's folder at its end.
-
-Flower's clients make the sites' data themselves, by the plan and their partition number; so the common test set is
-here too, and models are evaluated on it. Real hospitals have :mod:`fedsmall.strategies.server.deployment`.
-"""
+"""The ServerApp of ``flwr run .``: a scenario over the SuperNodes that are there, each of which makes its own data."""
 
 import logging
 import os
@@ -21,13 +17,12 @@ from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import Tell, run_on, run_plan
-from fedsmall.sim.report.sentences import named
+from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.report.tables import PRIMARY
 from fedsmall.sim.report.terminal import print_run, terminal
 from fedsmall.sim.runs.execute import Federations
@@ -93,7 +88,7 @@ def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
     for index, plan in enumerate(run.plans):
         federation = federations.of(plan)
         record = run_one(grid, plan, federation, partial(tell, console, plan))
-        run.add(index, record, trivial(federation, has_own_models(plan)))
+        run.add(index, record, trivial(federation, plan.has_own_models))
     return run
 
 
@@ -112,45 +107,28 @@ def run_one(grid: Grid, plan: Plan, federation: Federation, say: Tell) -> RunRec
 
 def tell(console: Console, plan: Plan, contact: Contact, evaluation: Evaluation | None) -> None:
     """Print what a contact was, and what models are worth after it."""
-    worth = [f"{whose} {_worth(metrics)}" for whose, metrics in _metrics_by_model(evaluation) if metrics]
-    where = f"{called(plan)}: round {contact.t} of {plan.rounds}, {DOES[contact.action]}"
-    console.print("; ".join([where, *worth]), markup=False)
-
-
-def _metrics_by_model(evaluation: Evaluation | None) -> list[tuple[str, dict[str, float]]]:
-    if evaluation is None:
-        return []
-    means = {name.removesuffix("_mean"): value for name, value in evaluation.sites.items() if name.endswith("_mean")}
-    return [("common model", evaluation.common or {}), ("sites' own models", means)]
+    words = [f"{called(plan)}: round {contact.t} of {plan.rounds}, {DOES[contact.action]}"]
+    if evaluation is not None:
+        sites = evaluation.sites.items()
+        means = {name.removesuffix("_mean"): value for name, value in sites if name.endswith("_mean")}
+        words += [f"common model {_worth(evaluation.common)}"] if evaluation.common else []
+        words += [f"sites' own models {_worth(means)}"] if means else []
+    console.print("; ".join(words), markup=False)
 
 
 def _worth(metrics: Mapping[str, float]) -> str:
     metric = next((name for name in PRIMARY if name in metrics), next(iter(metrics)))
     number = f"{100 * metrics[metric]:.1f}%" if metric == "accuracy" else f"{metrics[metric]:.4g}"
-    return f"{named(metric)} {number}"
+    return f"{metric_name(metric)} {number}"
 
 
 def scenario_of(config: Mapping[str, Any], sites: int) -> Scenario:
-    """The scenario that the config names, or that its flat keys describe, for so many sites.
-
-    Raises PlanError for a scenario that cannot be run.
-    """
+    """The scenario that the config names or its flat keys describe, for so many sites; PlanError for a wrong one."""
     if config["scenario"]:
         asked = load(find(Path(str(config["scenario"]))))
         dealt = {"sites": sites} if asked.sites is not None else {}
         return build({**asked.model_dump(exclude_defaults=True), **dealt, "evaluate_every": 1})
     periods = {key.replace("-", "_"): config[key] or None for key in ("permute-every", "aggregate-every")}
-    return build(
-        {
-            "name": "flwr-run",
-            "task": config["task"],
-            "model": config["model"],
-            "sites": sites,
-            "samples_per_site": config["samples-per-site"],
-            "rounds": config["rounds"],
-            "seeds": [config["seed"]],
-            "evaluate_every": 1,
-            "recipe": {"lr": config["lr"]},
-            "method": [{"name": config["method"], **periods}],
-        }
-    )
+    table = {name: config[name] for name in ("task", "model", "rounds")} | {"name": "flwr-run", "sites": sites}
+    table |= {"samples_per_site": config["samples-per-site"], "seeds": [config["seed"]], "evaluate_every": 1}
+    return build(table | {"recipe": {"lr": config["lr"]}, "method": [{"name": config["method"], **periods}]})

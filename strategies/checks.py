@@ -84,55 +84,42 @@ def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str,
     return Limits(samples or MOST, a_round * rounds if a_round else MOST, frozenset((EXAMPLES, LOSS, STEPS, BLURRED)))
 
 
-def signature_of(model: Mapping[str, np.ndarray]) -> Signature:
-    """Names, shapes and dtypes of a model."""
-    return {name: (array.shape, str(array.dtype)) for name, array in model.items()}
-
-
 class NotFinite(ReplyError):
     """A model that is not finite, perhaps by the doing of another site than its sender."""
 
 
-def signature(record: ArrayRecord) -> Signature:
-    """Names, shapes and dtypes of a record, read without its numbers."""
-    return {name: (tuple(array.shape), str(array.dtype)) for name, array in record.items()}
+def signature(arrays: Mapping[str, Any]) -> Signature:
+    """Names, shapes and dtypes of a model, or of a record, whose numbers are not read."""
+    return {name: (tuple(array.shape), str(array.dtype)) for name, array in arrays.items()}
 
 
 def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
     """Raise ReplyError, in one line without a number of the reply's data, unless the reply may be used.
 
-    It must be a model of the ``expected`` signature with finite numbers, finite companions, and one set of metrics
-    within ``limits``. NotFinite where only numbers that are not finite are wrong.
+    It must be a model of the ``expected`` signature with finite numbers and companions, and metrics within ``limits``;
+    NotFinite where only numbers that are not finite are wrong.
     """
     if reply.has_error():
-        raise ReplyError(_first_line(reply.error.reason))
+        lines = (reply.error.reason or "").strip().splitlines()
+        raise ReplyError(lines[0][:300] if lines else "the site's program failed and gave no reason")
     check_content(reply.content, expected, limits)
 
 
 def check_content(content: RecordDict, expected: Signature, limits: Limits) -> None:
     """As :func:`check_reply`, for an answer's content."""
-    records = array_records(content)
+    records, metrics = array_records(content), content.get(METRICS)
     if MODEL not in records:
         raise ReplyError(f"expected a record {MODEL!r} with the model; the reply has none")
-    unknown = records.keys() - KNOWN
-    if unknown:
+    if unknown := records.keys() - KNOWN:
         raise ReplyError(f"expected the model and what travels with it; the reply has {len(unknown)} more records")
     for record in records.values():
         check_headers(record)
-    metrics = content.get(METRICS)
     if not isinstance(metrics, MetricRecord):
         raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
     check_record(records[MODEL], expected)
-    for key, record in records.items():
-        if key != MODEL:
-            _check_companion(record, expected)
+    for key in records.keys() - {MODEL}:
+        _check_companion(records[key], expected)
     check_metrics(metrics, limits)
-
-
-def companions(reply: Message) -> dict[str, Signature]:
-    """The signatures of what travels beside the model in a checked reply, by record."""
-    records = array_records(reply.content)
-    return {key: signature(records[key]) for key in sorted(records) if key != MODEL and len(records[key])}
 
 
 def check_headers(record: ArrayRecord) -> None:
@@ -146,10 +133,8 @@ def check_record(record: ArrayRecord, expected: Signature) -> None:
     """Raise ReplyError unless a record with sound headers has these arrays; NotFinite for the numbers alone."""
     received = signature(record)
     if received.keys() != expected.keys():
-        missing, extra = expected.keys() - received.keys(), received.keys() - expected.keys()
-        raise ReplyError(
-            f"expected {len(expected)} arrays by name; {len(missing)} are missing and {len(extra)} unknown"
-        )
+        missing, extra = len(expected.keys() - received.keys()), len(received.keys() - expected.keys())
+        raise ReplyError(f"expected {len(expected)} arrays by name; {missing} are missing and {extra} unknown")
     for name, (shape, dtype) in expected.items():
         if received[name] != (shape, dtype):
             raise ReplyError(f"array {_cut(name)}: expected {dtype} {shape}, came {_short(received[name])}")
@@ -178,21 +163,18 @@ def _check_numbers(record: ArrayRecord) -> None:
 
 def read_array(name: str, array: Array) -> np.ndarray:
     """The array's numbers. Raises ReplyError unless its bytes are what its header says."""
-    named = shape_and_dtype(array)
-    if named is None:
+    if (named := shape_and_dtype(array)) is None:
         raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
     expected_bytes = math.prod(named[0]) * named[1].itemsize
     if not expected_bytes <= len(array.data) <= expected_bytes + NPY_HEADER_BYTES:
         raise ReplyError(f"array {_cut(name)}: {len(array.data)} bytes came where about {expected_bytes} were expected")
     try:
-        if _npy_header(array.data) != named:
-            raise ReplyError(f"array {_cut(name)}: its bytes are not of the shape and dtype that it names")
-        return array.numpy()
-    except ReplyError:
-        raise
+        if _npy_header(array.data) == named:
+            return array.numpy()
     except Exception:
         # numpy raises many kinds of error on random bytes; none of them says more to a reader than this
         raise ReplyError(f"array {_cut(name)}: its bytes are no numpy array") from None
+    raise ReplyError(f"array {_cut(name)}: its bytes are not of the shape and dtype that it names")
 
 
 def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
@@ -218,43 +200,37 @@ def checked_sums(record: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 
 def _check_counts(sums: Mapping[str, np.ndarray]) -> None:
-    count = sums["count"]
+    count, called = sums["count"], sums.get("called")
     whole = [sums[name] for name in ("count", "correct", "scores", "called") if name in sums]
     if any((array != np.round(array)).any() for array in whole) or count < 1:
         raise ReplyError("a count is no whole number, or there is nobody")
     binned = [sums["scores"].sum(axis=(1, 2))] if "scores" in sums else []
     binned += [sums["confidence"][0].sum()] if "confidence" in sums else []
-    binned += [sums["called"].sum()] if "called" in sums else []
+    binned += [called.sum()] if called is not None else []
     wrong = any((np.asarray(count_of) != count).any() for count_of in binned) or sums.get("correct", count) > count
-    if wrong or ("called" in sums and np.trace(sums["called"]) != sums["correct"]):
+    if wrong or (called is not None and np.trace(called) != sums["correct"]):
         raise ReplyError("its counts do not add up to the number of its samples")
 
 
-def check_metrics(metrics: Mapping[str, object], limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
+def check_metrics(metrics: Mapping[str, Any], limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
     """Raise ReplyError unless a reply's metrics are few, finite and known, and its counts within limits."""
     if len(metrics) > MOST_METRICS:
         raise ReplyError(f"expected {MOST_METRICS} metrics at most; {len(metrics)} came")
     for name, most in ((EXAMPLES, limits.examples), (STEPS, limits.steps)):
-        if not _sane_count(metrics.get(name, 1 if name == STEPS else None)):
+        count = metrics.get(name, 1 if name == STEPS else None)
+        if not (isinstance(count, int | float) and 0 < count <= MOST):  # false for NaN too
             raise ReplyError(f"{name!r} is not a sane count")
-        if metrics.get(name, 1) > most:  # type: ignore[operator]
+        if count > most:
             limit = "the site said at the roll call" if name == EXAMPLES else "were ordered"
             raise ReplyError(f"{name!r} is more than {limit}")
     for name, value in metrics.items():
         if limits.metrics is not None and name not in limits.metrics:
             raise ReplyError(f"metric {_cut(name)} is none that a site of this run has")
         # other people's apps may tell lists of numbers, our own sites tell single ones
-        listed = isinstance(value, list) and limits.metrics is None and name not in (LOSS, EXAMPLES, STEPS, BLURRED)
-        if not all(map(_finite, value if isinstance(value, list) and listed else [value])):
+        may_list = limits.metrics is None and name not in (LOSS, EXAMPLES, STEPS, BLURRED)
+        numbers = value if isinstance(value, list) and may_list else [value]
+        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
             raise ReplyError(f"metric {_cut(name)} is not one finite number")
-
-
-def _sane_count(value: object) -> bool:
-    return isinstance(value, int | float) and 0 < value <= MOST  # false for NaN too
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _cut(name: object) -> str:
@@ -265,26 +241,25 @@ def _short(seen: tuple[tuple[int, ...], str]) -> str:
     return f"{seen[1][:12]} {str(seen[0])[:40]}"
 
 
-def _first_line(text: str | None) -> str:
-    lines = (text or "").strip().splitlines()
-    return lines[0][:300] if lines else "the site's program failed and gave no reason"
-
-
 Note = Callable[[str, str, str], None]
 
 
 def accept_replies(
-    orders: Sequence[tuple[Message, str]],
-    replies: Iterable[Message],
-    note: Note,
-    check: Callable[[str, Message], None],
+    orders: Sequence[tuple[Message, str]], replies: Iterable[Message], note: Note, check: Callable[[str, Message], None]
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """The good replies, by site in order; and why the models of other sites are not finite.
 
-    ``orders`` come with their sites; a reply belongs to the order that it answers. ``check(site, reply)`` raises
-    ReplyError, or NotFinite. ``note(site, kind, reason)`` hears of bad replies, silent sites and blur.
+    The first reply to each order counts. ``check(site, reply)`` raises ReplyError, or NotFinite. ``note(site, kind,
+    reason)`` hears of bad replies, silent sites and blur.
     """
-    answered = by_order(orders, replies, note)
+    sites = {order.metadata.message_id: site for order, site in orders}
+    answered: dict[str, Message] = {}
+    for reply in replies:
+        site = sites.get(reply.metadata.reply_to_message_id)
+        if site is None or site in answered:
+            note(site or "?", "set aside", "answers no order of this contact, or answers it twice")
+        else:
+            answered[site] = reply
     good: dict[str, Message] = {}
     spoilt: dict[str, str] = {}
     for site in sorted(answered):
@@ -298,28 +273,19 @@ def accept_replies(
     for site, reply in good.items():
         if kappa := reply.content.metric_records[METRICS].get(BLURRED):
             note(site, "blurred", f"patients could be read from its update: it added noise {kappa:g} times as large")
-    for site in sorted({site for _, site in orders} - set(answered)):
+    for site in sorted({site for _, site in orders} - set(answered)):  # an order that was never sent has no id
         note(site, "silent", "no answer before the deadline")
     return good, spoilt
 
 
 def leave_out_unusual(good: dict[str, Message], note: Note) -> None:
     """Remove the replies whose companions are not those of most sites."""
-    beside = {site: companions(reply) for site, reply in good.items()}
+    records_of = {site: array_records(reply.content) for site, reply in good.items()}
+    beside = {
+        site: {key: signature(record) for key, record in sorted(records.items()) if key != MODEL and len(record)}
+        for site, records in records_of.items()
+    }
     usual = max(beside.values(), key=list(beside.values()).count, default={})
     for site in [site for site in good if beside[site] != usual]:
         note(site, "set aside", "what came beside the model is not what most sites sent")
         del good[site]
-
-
-def by_order(orders: Sequence[tuple[Message, str]], replies: Iterable[Message], note: Note) -> dict[str, Message]:
-    """The first reply to each order, by site."""
-    sites = {order.metadata.message_id: site for order, site in orders}
-    answered: dict[str, Message] = {}
-    for reply in replies:
-        site = sites.get(reply.metadata.reply_to_message_id)
-        if site is None or site in answered:
-            note(site or "?", "set aside", "answers no order of this contact, or answers it twice")
-            continue
-        answered[site] = reply
-    return answered

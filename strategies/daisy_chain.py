@@ -5,29 +5,154 @@ Source: Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1. What stands alone is ag
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, FedAvg, Result, Strategy
 
-from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
+from fedsmall.aggregation.aggregate import aggregate
+from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep, Updates
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.algorithm.gate import GATE
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Method, Plan
 from fedsmall.strategies.checks import check_enough, plan_for
-from fedsmall.strategies.foreign import FEW, FlowerCombiner, count_key, count_of, own_config, train_metrics_of
 from fedsmall.strategies.grid_trainer import GridTrainer
-from fedsmall.strategies.records import to_arrays, to_record
+from fedsmall.strategies.records import SendingGrid, count_of, parameters_of, to_arrays, to_record
 from fedsmall.strategies.roster import await_all, await_sites
-from fedsmall.travel.moments import Event, Moment
+from fedsmall.travel.journey import Event, Moment
 from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule
-from fedsmall.wire import PLAN, ROUND
+from fedsmall.wire import EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 
 LOG = logging.getLogger("flwr")
+FEW: dict[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+
+class FlowerCombiner(Combiner):
+    """A Flower strategy's aggregation as a combiner; its server rounds are the aggregations, from 1 on."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        if isinstance(strategy, DifferentialPrivacyClientSideAdaptiveClipping):
+            raise PlanError(
+                "DifferentialPrivacyClientSideAdaptiveClipping counts the norm_bit of every reply, and a daisy chain "
+                "hands it models; use DifferentialPrivacyServerSideAdaptiveClipping or ...ClientSideFixedClipping"
+            )
+        self.strategy = strategy
+        self.aggregations = 0
+
+    def config(self, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
+        """The config of the strategy's own orders; asking also tells it the model from which sites start."""
+        sent = ConfigRecord(dict(config))
+        model = to_record(parameters_of(common))
+        with _quietly():
+            orders = list(self.strategy.configure_train(self.aggregations + 1, model, sent, _NoSites(sites)))
+        records = list(orders[0].content.config_records.values()) if orders else []
+        return records[0] if records else sent
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The new common model, after :meth:`config`. Raises ReplyError where none is returned."""
+        self.aggregations += 1
+        with _quietly(), _without_metrics(_innermost(self.strategy)):
+            arrays, _ = self.strategy.aggregate_train(self.aggregations, _replies(self.strategy, updates))
+        if not arrays:
+            raise ReplyError(f"{type(self.strategy).__name__} returned no model from {len(updates.sites)} sites.")
+        moved = to_arrays(arrays)
+        rest = aggregate(updates.stack, "mean", updates.weights)
+        return {
+            name: np.asarray(moved[name], dtype=before.dtype) if name in moved else rest[name]
+            for name, before in common.items()
+        }
+
+    def bookmark(self) -> Callable[[], None]:
+        """As :meth:`Combiner.bookmark`; what the strategy had not yet begun to remember goes, too."""
+        return partial(vars(self.strategy).update, dict(vars(self.strategy)))
+
+
+def count_key(strategy: Strategy) -> str:
+    """The metric under which a strategy's sites count their samples."""
+    return str(getattr(_innermost(strategy), "weighted_by_key", EXAMPLES))
+
+
+def train_metrics_of(strategy: Strategy, contents: list[RecordDict]) -> MetricRecord | None:
+    """The metrics of replies, combined by the strategy's own function or Flower's mean, without unusual ones."""
+    inner = _innermost(strategy)
+    together = (inner if isinstance(inner, FedAvg) else FedAvg(**FEW)).train_metrics_aggr_fn
+    names_of = [_metric_names(content) for content in contents]
+    usual = max(names_of, key=names_of.count, default={})
+    alike = [content for content, names in zip(contents, names_of, strict=True) if names == usual]
+    return together(alike, count_key(strategy)) if alike else None
+
+
+def _metric_names(content: RecordDict) -> dict[tuple[str, str], int]:
+    """A reply's metrics by record and name, with the lengths of lists."""
+    return {
+        (record, name): len(value) if isinstance(value, list) else -1
+        for record, metrics in content.metric_records.items()
+        for name, value in metrics.items()
+    }
+
+
+def _innermost(strategy: Strategy) -> Strategy:
+    within = getattr(strategy, "strategy", None)
+    return _innermost(within) if isinstance(within, Strategy) else strategy
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence Flower's lines on its replies, which here are our models."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _without_metrics(strategy: Strategy) -> Iterator[None]:
+    """Replace the strategy's metrics function, which finds no metrics in our models."""
+    function: Any = getattr(strategy, "train_metrics_aggr_fn", None)
+    if isinstance(strategy, FedAvg):
+        strategy.train_metrics_aggr_fn = lambda contents, key: MetricRecord()
+    try:
+        yield
+    finally:
+        if isinstance(strategy, FedAvg):
+            strategy.train_metrics_aggr_fn = function
+
+
+def _replies(strategy: Strategy, updates: Updates) -> list[Message]:
+    weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
+    replies = []
+    for row, weight in enumerate(weights):
+        model = parameters_of({name: stack[row] for name, stack in updates.stack.items()})
+        metrics = MetricRecord({count_key(strategy): float(weight)})
+        content = RecordDict({MODEL: to_record(model), METRICS: metrics})
+        replies.append(Message(content, reply_to=Message(RecordDict(), row + 1, MessageType.TRAIN)))
+    return replies
+
+
+class _NoSites(SendingGrid):
+    """As many nodes as there are models; the wrapped strategy's orders are never sent."""
+
+    def __init__(self, sites: int) -> None:
+        self._nodes, self._asked = list(range(1, sites + 1)), 0
+
+    def get_node_ids(self) -> list[int]:
+        self._asked += 1
+        if self._asked > 4:  # Flower's sampler asks again each second, for ever
+            raise ReplyError(
+                f"The wrapped strategy waits for more sites than the {len(self._nodes)} that take part. "
+                "Lower its min_available_nodes and min_train_nodes."
+            )
+        return self._nodes
 
 
 class DaisyChain(Strategy):
@@ -39,9 +164,9 @@ class DaisyChain(Strategy):
     too large is set aside (:mod:`fedsmall.algorithm.gate`; ``gate`` false for none is). ``method`` says, of what no
     other argument does, how many models travel and by which route.
 
-    The sites are those that are connected when the run starts. One that is silent, or whose reply fails its check,
-    loses nothing: the model that it was sent goes on at the next communication round. After a run ``sites`` are their
-    names, and ``events`` what did not go as it should.
+    The sites are those that are connected when the run starts. The model sent to one that is silent, or whose reply
+    fails its check, goes on at the next communication round. After a run ``sites`` are their names, and ``events`` what
+    did not go as it should.
 
     Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
     """
@@ -159,7 +284,8 @@ class DaisyChain(Strategy):
 
         def announced() -> Iterator[Contact]:
             for number, contact in enumerate(contacts, start=1):  # the strategy adds words of its own, FedProx's mu
-                words = own_config(self.combiner, to_record(commons.models[0]), config, len(trainer.names))
+                own = self.combiner if isinstance(self.combiner, FlowerCombiner) else None
+                words = own.config(commons.models[0], config, len(trainer.names)) if own else config
                 trainer.words = {**words, "server-round": number}
                 yield contact
 
@@ -206,8 +332,8 @@ def Averaging(
 ) -> DaisyChain:
     """FedAvg with the aggregator as a part: unweighted by default, float64 inside, blind to arrival order.
 
-    Other than Flower's FedAvg it keeps every dtype, carries integer buffers, and sets a bad reply aside instead of
-    ending the run. Source: McMahan et al. 2017.
+    Other than Flower's it keeps every dtype, carries integer buffers, and sets a bad reply aside. Source: McMahan et
+    al. 2017.
     """
     return _every_contact(Aggregate(aggregator, options, seed), seed=seed, weighted=weighted)
 
@@ -220,8 +346,8 @@ def RadonMachine(*, seed: int = 0) -> DaisyChain:
 def SCAFFOLD(*, lr: float = 1.0) -> DaisyChain:
     """Control variates correct the drift of local training (Karimireddy et al. 2020, Algorithm 1, option II).
 
-    The sites send their controls, as fedsmall's own clients do under a plan of this method; no other strategy here that
-    has a half at the sites starts without such a plan either.
+    The sites send their controls, as fedsmall's own clients do under a plan of this method, without which it does not
+    start.
     """
     return _every_contact(ServerStep("scaffold", options={"lr": lr}))
 
@@ -240,7 +366,7 @@ def RepTreeFL(tree: Tree | None = None, aggregator: str = "mean", *, seed: int =
     """Sites train trees of replicas, and the server averages the anchors (Ghilea & Rekik, Algorithm 1).
 
     With ``tree.fold_at = "site"`` one model leaves a site; with "server" the replicas' models come beside the anchor's,
-    and folding them here gives the same common model to the bit.
+    and folding them here gives the same bits.
     """
     anchors = Aggregate(aggregator, seed=seed)
     anchors.half_of = FoldTrees.half_of

@@ -12,8 +12,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.codec.codes import CodecError
-from fedsmall.codec.differences import BITS, GAPS, VALUES, difference
+from fedsmall import wire
+from fedsmall.codec.codes import BITS, GAPS, VALUES, CodecError, difference
 from fedsmall.codec.parcels import PACKED, Parcel, pack, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
@@ -29,32 +29,12 @@ from fedsmall.strategies.checks import (
     leave_out_unusual,
     read_array,
     signature,
-    signature_of,
 )
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving_state
 from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
-from fedsmall.wire import (
-    ANSWER_BYTES,
-    BALANCE,
-    BASE,
-    CARRIED,
-    CONFIG,
-    KNOWN,
-    MADE,
-    METRICS,
-    MODEL,
-    REFERENCE,
-    ROUND,
-    TAKEN,
-    UNSOUND,
-    Arrays,
-    join,
-    parts,
-    split,
-)
-from fedsmall.wire import FORGOT as HAS_NO_MODEL
+from fedsmall.wire import CARRIED, MODEL, Arrays, join, parts, split
 
 Records = dict[str, ArrayRecord]
 
@@ -83,7 +63,7 @@ class Exchange:
         state = self.stack.state.items()
         return {name: (tuple(rows.shape[1:]), str(rows.dtype).removeprefix("torch.")) for name, rows in state}
 
-    @cached_property
+    @property
     def bytes_of_model(self) -> int:
         """The bytes of a model in full."""
         return self.state.bytes_per_row
@@ -150,9 +130,8 @@ class Form(ABC):
 
 @final
 class OpenModels(Form):
-    """Models that the server sees: in full, in codes, or as changes of a global one.
-
-    A model in codes is handed on as it came, so that a handover rounds once.
+    """Models that the server sees: in full, in codes (handed on as they came, for a handover rounds once), or as
+    changes.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -171,7 +150,7 @@ class OpenModels(Form):
         reference = None
         if self.plan.method.top_share is not None:
             base, reference, taken = known.ground(site)
-            words = {BASE: base, TAKEN: taken} | ({MADE: known.now} if is_global else {})
+            words = {wire.BASE: base, wire.TAKEN: taken} | ({wire.MADE: known.now} if is_global else {})
 
         def records() -> Records:
             if self.plan.method.top_share is not None:
@@ -251,7 +230,7 @@ class KeptModels(Form):
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
         """A model, where the site has another; else nothing."""
-        words = {REFERENCE: self._reference, ANSWER_BYTES: exchange.bytes_of_model}
+        words = {wire.REFERENCE: self._reference, wire.ANSWER_BYTES: exchange.bytes_of_model}
         if not exchange.signals.fresh[row]:
             return Sent("its own", words, lambda: {MODEL: ArrayRecord()})
         if exchange.is_global[row]:
@@ -262,24 +241,23 @@ class KeptModels(Form):
         """Raise ReplyError unless this is a model, or a word in its place."""
         if reply.has_error():
             raise ReplyError((reply.error.reason or "no reason given")[:300])
-        metrics = reply.content.metric_records.get(METRICS)
+        content, metrics = reply.content, reply.content.metric_records.get(wire.METRICS)
         if metrics is None:
-            raise ReplyError(f"expected a record {METRICS!r} with the sample count; the reply has none")
-        if len(metrics.keys() & KNOWN) != (MODEL not in reply.content):
+            raise ReplyError(f"expected a record {wire.METRICS!r} with the sample count; the reply has none")
+        if len(metrics.keys() & wire.KNOWN) != (MODEL not in content):
             raise ReplyError("expected a model, or one word in its place")
-        if MODEL not in reply.content:
-            check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | KNOWN))
-            return
-        check_content(reply.content, exchange.expected, limits)
-        if len(array_records(reply.content)) > 1:
+        if MODEL not in content:
+            return check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | wire.KNOWN))
+        check_content(content, exchange.expected, limits)
+        if len(array_records(content)) > 1:
             raise ReplyError("expected a model and nothing beside it")
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
         """Write a model into its row; a word may keep the row from being used."""
-        metrics = content.metric_records[METRICS]
-        if HAS_NO_MODEL in metrics:
+        metrics = content.metric_records[wire.METRICS]
+        if wire.FORGOT in metrics:
             return Fault(FORGOT, "it had no model to go on with; it is sent the last that all had")
-        if UNSOUND in metrics:
+        if wire.UNSOUND in metrics:
             return Fault("set aside", "by itself: its update is too large or not finite", stays=True)
         if MODEL in content:
             self._here.add(row)
@@ -293,15 +271,12 @@ class KeptModels(Form):
     def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
         """Ask the sites of these rows for the models that have stayed there."""
         exchange, t = self._exchange, self._exchange.leg.t
-        site_of = {row: site for site, row in exchange.row_of.items()}
-        missing = {site_of[row]: row for row in rows if row not in self._here}
-        words = {**self._words, ROUND: t, REFERENCE: self._kept_by, ANSWER_BYTES: exchange.bytes_of_model}
-        question = RecordDict({CONFIG: ConfigRecord(words)})
-        replies = ask(
-            self._roster, self._grid, f"{MessageType.QUERY}.{BALANCE}", dict.fromkeys(sorted(missing), question)
-        )
+        missing = {site: row for site, row in sorted(exchange.row_of.items()) if row in set(rows) - self._here}
+        words = {wire.ROUND: t, wire.REFERENCE: self._kept_by, wire.ANSWER_BYTES: exchange.bytes_of_model}
+        question = RecordDict({wire.CONFIG: ConfigRecord({**self._words, **words})})
+        replies = ask(self._roster, self._grid, f"{MessageType.QUERY}.{wire.BALANCE}", dict.fromkeys(missing, question))
         fetched = []
-        for site in sorted(missing):
+        for site, row in missing.items():
             try:
                 records = records_of(replies.get(site))
                 if list(records) != [MODEL]:
@@ -311,8 +286,8 @@ class KeptModels(Form):
             except ReplyError as error:
                 self._roster.note(t, site, "set aside", f"asked for its model: {error}")
                 continue
-            write_row(stack, missing[site], records)
-            fetched.append(missing[site])
+            write_row(stack, row, records)
+            fetched.append(row)
         self._here |= set(fetched)
         return [row for row in rows if row in self._here], len(fetched) * exchange.bytes_of_model
 
@@ -329,18 +304,16 @@ def write_row(stack: Stack, row: int, records: Mapping[str, ArrayRecord]) -> Non
     """Write a reply into its row; missing companions are zero."""
     for name, array in to_arrays(records[MODEL]).items():
         stack.state[name][row] = torch.from_numpy(np.array(array))
-    carried = to_arrays(records[CARRIED]) if CARRIED in records else {}
+    carried = to_arrays(records.get(CARRIED, ArrayRecord()))
     for name, array in carried.items():
         tensor = torch.from_numpy(np.array(array))
-        if name not in stack.optimizer:
-            stack.optimizer[name] = tensor.new_zeros((len(stack), *tensor.shape))
-        stack.optimizer[name][row] = tensor
+        stack.optimizer.setdefault(name, tensor.new_zeros((len(stack), *tensor.shape)))[row] = tensor
     for name in stack.optimizer.keys() - carried.keys():
         stack.optimizer[name][row] = 0
 
 
 def arrays_of(records: Records) -> Arrays:
-    """Records as one set of arrays."""
+    """Records as one set of arrays, which :func:`records_from` takes apart."""
     return join(**{key: to_arrays(record) for key, record in records.items()})
 
 
@@ -350,17 +323,17 @@ def records_from(arrays: Arrays) -> Records:
 
 
 def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays) -> Records:
-    """Decompress a site's answer in place; returns its records as they came.
+    """Decompress a site's answer in place; returns its records as they came, or ReplyError.
 
-    ``coded`` is a model in codes, ``model`` the one that the site was sent. Raises ReplyError where it cannot be read.
+    ``coded`` is a model in codes, ``model`` the one that the site was sent.
     """
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
         check_headers(record)
         if key == MODEL and plan.method.top_share is not None:
-            _check_difference(record, signature_of(model))
+            _check_difference(record, signature(model))
         elif key == MODEL:
-            check_record(record, signature_of(coded))
+            check_record(record, signature(coded))
         arrays = {name: read_array(name, array) for name, array in record.items()}
         try:
             content[key] = to_record(read_part(plan, key, arrays, model, model))

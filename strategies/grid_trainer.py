@@ -9,32 +9,17 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedsmall import wire
 from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
 from fedsmall.strategies.checks import Note, accept_replies, limits_of, plan_in, samples_told
-from fedsmall.strategies.foreign import with_our_count
 from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
-from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record, with_our_count
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer
-from fedsmall.travel.moments import Event
-from fedsmall.wire import (
-    CARRIED,
-    COMMON,
-    CONFIG,
-    EXAMPLES,
-    LEAVES,
-    METRICS,
-    MODEL,
-    PLAN,
-    ROUND,
-    ROUNDS,
-    RULE,
-    STEPS,
-    Arrays,
-    is_buffer,
-)
+from fedsmall.travel.journey import Event
+from fedsmall.wire import CONFIG, EXAMPLES, METRICS, PLAN, RULE, Arrays, is_buffer
 
 TIMEOUT_S = 3600.0
 Orders = list[tuple[Message, str]]  # each with its site
@@ -45,7 +30,7 @@ class GridTrainer(Trainer):
     """Sites that are reached over a ``grid``, simulated or real; their memory stays with them.
 
     ``told`` is the plan in orders, where it is not the one that is run; ``roster`` has the sites that have answered
-    already. ``form`` is how models travel, where the plan alone does not say so. The row of a silent site, or of a bad
+    already; ``form`` is how models travel, where the plan alone does not say so. The row of a silent site, or of a bad
     reply, stays as it was. In somebody's own Flower app sites are sent ``words`` in place of a plan and count their
     samples under ``count``; ``contents`` has their last replies.
     """
@@ -96,9 +81,8 @@ class GridTrainer(Trainer):
         online = set(self.grid.get_node_ids())
         row_of = {self.names[site]: row for row, site in enumerate(leg.sites)}
         connected = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
-        lost = {
-            row: Fault(ABSENT, "its program is not connected") for site, row in row_of.items() if site not in connected
-        }
+        absent = Fault(ABSENT, "its program is not connected")
+        lost = {row: absent for site, row in row_of.items() if site not in connected}
         exchange = Exchange(stack, leg, signals, connected)
         self.form.prepare(exchange, self.grid, self.roster)
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
@@ -107,10 +91,11 @@ class GridTrainer(Trainer):
         contents = self._accept_replies(exchange, orders, replies, lambda *words: noted.append(words), lost)
         notes = []
         for site, kind, reason in noted:
-            if site in connected and connected[site] not in contents and connected[site] not in lost:
-                lost[connected[site]] = Fault(kind, reason)
-            else:
+            row = connected.get(site)
+            if row is None or row in contents or row in lost:
                 notes.append((site, kind, reason))
+            else:
+                lost[row] = Fault(kind, reason)
         return self._train_result(exchange, orders, contents, lost, notes)
 
     def accept(self, rows: np.ndarray) -> None:
@@ -157,14 +142,14 @@ class GridTrainer(Trainer):
 
     def _orders(self, exchange: Exchange) -> Orders:
         leg, rule = exchange.leg, to_record(exchange.signals.rule) if exchange.signals.rule else None
-        words = {**self.words, ROUND: leg.t, ROUNDS: leg.rounds, LEAVES: leg.leaves}
+        words = {**self.words, wire.ROUND: leg.t, wire.ROUNDS: leg.rounds, wire.LEAVES: leg.leaves}
         contents: dict[Hashable, RecordDict] = {}
         orders = []
         for site, row in exchange.row_of.items():
             is_global, sent = bool(exchange.is_global[row]), self.form.send(exchange, site, row)
             key = (sent.key, is_global)
             if key not in contents:
-                config = ConfigRecord({**words, COMMON: is_global, **sent.words})
+                config = ConfigRecord({**words, wire.COMMON: is_global, **sent.words})
                 contents[key] = RecordDict({CONFIG: config, **sent.records(), **({RULE: rule} if rule else {})})
             orders.append((Message(contents[key], self.roster.nodes[site], MessageType.TRAIN), site))
         return orders
@@ -205,24 +190,20 @@ class GridTrainer(Trainer):
         rows, leg = len(exchange.stack), exchange.leg
         records = {row: array_records(content) for row, content in contents.items()}
         rules = {row: to_arrays(record_of[RULE]) for row, record_of in records.items() if RULE in record_of}
-        some = next(iter(rules.values()), {})
-        rule = {
-            name: np.stack([rules[row][name] if row in rules else np.zeros_like(array) for row in range(rows)])
-            for name, array in some.items()
-        }
+        zeros = {name: np.zeros_like(array) for name, array in next(iter(rules.values()), {}).items()}
         federated = self.plan.method.is_federated
         sizes = {row: self.form.size(row, content) for row, content in contents.items() if leg.leaves and federated}
         messages = Messages(
             orders=bytes_of(orders) if leg.arrived and federated else 0,
             replies=np.array([sizes.get(row, 0) for row in range(rows)]),
-            carries=np.array([bool(records.get(row, {}).get(CARRIED)) for row in range(rows)]),
-            models=np.array([MODEL in records.get(row, {}) for row in range(rows)]),
+            carries=np.array([bool(records.get(row, {}).get(wire.CARRIED)) for row in range(rows)]),
+            models=np.array([wire.MODEL in records.get(row, {}) for row in range(rows)]),
         )
         return Trained(
             loss=np.full(rows, np.nan),
-            steps=_numbers(contents, STEPS, 1.0, rows),
+            steps=_numbers(contents, wire.STEPS, 1.0, rows),
             examples=_numbers(contents, EXAMPLES, 0.0, rows),
-            rule=rule,
+            rule={name: np.stack([rules.get(row, zeros)[name] for row in range(rows)]) for name in zeros},
             memory={},
             lost=lost,
             notes=notes,
@@ -231,13 +212,18 @@ class GridTrainer(Trainer):
 
 
 def bytes_of(orders: Orders) -> int:
-    """The bytes of the arrays that orders carry."""
-    contents = {id(order.content): order.content for order, _ in orders}
-    sizes = {key: size_in_bytes(array_records(content)) for key, content in contents.items()}
+    """The bytes of the arrays that orders carry; many orders share theirs."""
+    sizes: dict[int, int] = {}
+    for order, _ in orders:
+        if id(order.content) not in sizes:
+            sizes[id(order.content)] = size_in_bytes(array_records(order.content))
     return sum(sizes[id(order.content)] for order, _ in orders)
 
 
 def _numbers(contents: Mapping[int, RecordDict], name: str, default: float, rows: int) -> np.ndarray:
     """A metric of every row, (rows,); zero where no reply came."""
-    metrics: dict[int, Any] = {row: content.metric_records[METRICS] for row, content in contents.items()}
-    return np.array([float(metrics[row].get(name, default)) if row in metrics else 0.0 for row in range(rows)])
+    values = np.zeros(rows)
+    for row, content in contents.items():
+        metrics: Any = content.metric_records[METRICS]
+        values[row] = float(metrics.get(name, default))
+    return values

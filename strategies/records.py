@@ -2,12 +2,25 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
-from fedsmall.wire import Arrays, is_buffer
+from fedsmall.wire import EXAMPLES, METRICS, Arrays, is_buffer
+
+
+class SendingGrid(Grid):
+    """A grid that is asked to send and receive in one call, and for nothing else that Flower has every grid do."""
+
+    def _never(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    run = property(_never)
+    set_run = create_message = push_messages = pull_messages = send_and_receive = _never
+
 
 DTYPE = re.compile(r"(float|int|uint|complex)[0-9]{1,3}|bool")
 
@@ -22,12 +35,6 @@ def to_arrays(record: ArrayRecord) -> Arrays:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def stacked(records: Sequence[ArrayRecord]) -> Arrays:
-    """The records' arrays with a leading axis, {name: (records, ...)}; all must have the same names and shapes."""
-    read = [to_arrays(record) for record in records]
-    return {name: np.stack([arrays[name] for arrays in read]) for name in (read[0] if read else ())}
-
-
 def parameters_of(arrays: Mapping[str, np.ndarray]) -> Arrays:
     """The float arrays that are no buffers: what a server optimizer may move."""
     return {name: a for name, a in arrays.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name)}
@@ -39,26 +46,30 @@ def array_records(content: RecordDict) -> dict[str, ArrayRecord]:
 
 
 def size_in_bytes(records: Mapping[str, ArrayRecord]) -> int:
-    """Bytes of the arrays in a message, without framing: the same on every engine."""
-    return sum(map(record_bytes, records.values()))
+    """Bytes of the arrays in a message as numbers, without framing and headers: the same on every engine."""
+    arrays = (array for record in records.values() for array in record.values())
+    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
 
 
 def shape_and_dtype(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
-    """The shape and dtype that an array states; None where it states none.
-
-    Only numpy's own words count ("float32"): numpy would read much more as a dtype, and raise many kinds of error.
-    """
-    shape = array.shape
+    """The shape and dtype that an array states, in numpy's own words ("float32"); None where it states none."""
+    shape, dtype = array.shape, array.dtype
     if not (isinstance(shape, tuple | list) and all(type(size) is int and size >= 0 for size in shape)):
         return None
-    if not (isinstance(array.dtype, str) and DTYPE.fullmatch(array.dtype)):
-        return None
     try:
-        return tuple(shape), np.dtype(array.dtype)
+        return (tuple(shape), np.dtype(dtype)) if isinstance(dtype, str) and DTYPE.fullmatch(dtype) else None
     except TypeError:
         return None
 
 
-def record_bytes(record: ArrayRecord) -> int:
-    """Bytes of the record's arrays as numbers (an array's npy header is not counted)."""
-    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in record.values())
+def count_of(reply: Message, key: str) -> Any:
+    """The number under ``key`` in a reply's metrics, or None."""
+    metrics = reply.content.get(METRICS)
+    return metrics.get(key) if isinstance(metrics, MetricRecord) else None
+
+
+def with_our_count(reply: Message, key: str) -> Message:
+    """The reply with its number of samples under our name as well."""
+    if key != EXAMPLES and not reply.has_error() and (count := count_of(reply, key)) is not None:
+        reply.content[METRICS] = MetricRecord({**reply.content.metric_records[METRICS], EXAMPLES: count})
+    return reply

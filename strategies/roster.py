@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from flwr.serverapp import Grid
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.files import one_line
 from fedsmall.strategies.records import array_records
-from fedsmall.travel.moments import Event, event
+from fedsmall.travel.journey import Event, event
 from fedsmall.wire import CONFIG
 
 POLL_S = 0.05
@@ -23,8 +24,7 @@ class Roster:
     """The sites that have answered the roll call, by name, with their ``answers``, ``samples`` and ``events``.
 
     ``samples`` are the counts of when a site was first met. A refusal enrols nobody: ``refused`` holds its reason by
-    node, which is asked again at the next call. Node ids change when a program restarts without node authentication;
-    names do not.
+    node, which is asked again. Node ids change when a program restarts without node authentication; names do not.
     """
 
     nodes: dict[str, int] = field(default_factory=dict)
@@ -52,12 +52,12 @@ class Roster:
         return events
 
     def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
-        """Ask every unknown node for its name and what it holds.
+        """Ask every unknown node for its name (else its registered one, or its id as text) and what it holds.
 
-        A node that says no name is known by its registered one, or by its id as text. Raises PlanError when two nodes
-        give one name.
+        Raises PlanError when two nodes give one name.
         """
-        asked = [_query(node, config) for node in self._newcomers(grid)]
+        content = RecordDict({CONFIG: ConfigRecord(config)})
+        asked = [Message(content, node, MessageType.QUERY) for node in self._newcomers(grid)]
         if not asked:
             return
         replies = list(grid.send_and_receive(asked, timeout=timeout))
@@ -71,7 +71,7 @@ class Roster:
             if reply.has_error():
                 self.refused[node] = reply.error.reason or "no reason given"
             else:
-                answers.setdefault(node, _answer(reply))
+                answers.setdefault(node, dict(reply.content.config_records.get(CONFIG, {})))
         self._enter(grid, answers)
 
     def list_unasked(self, grid: Grid) -> None:
@@ -83,14 +83,15 @@ class Roster:
 
     def _enter(self, grid: Grid, answers: dict[int, dict[str, Any]]) -> None:
         """Enter new nodes; a name whose node has gone may come back under another."""
-        registered = _registered_names(grid) if answers else {}
+        registered: dict[int, str] = {}
+        with suppress(AttributeError, NotImplementedError):
+            registered = {node.node_id: node.name for node in grid.get_nodes() if node.name} if answers else {}
         gone = set(self.nodes.values()) - set(grid.get_node_ids()) if answers else set()
         for node, answer in answers.items():
             name = str(answer.get("site") or registered.get(node) or node)
             if self.nodes.get(name, node) not in {node, *gone}:
                 raise PlanError(f"Two programs answer to the name {name!r}. Give every site a name of its own.")
-            self.nodes[name] = node
-            self.answers[name] = answer
+            self.nodes[name], self.answers[name] = node, answer
 
 
 def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
@@ -106,10 +107,7 @@ def await_sites(grid: Grid, count: int, timeout_s: float = 60.0) -> None:
 
 
 def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
-    """The number of connected nodes, once no other has come for :data:`QUIET_S` seconds.
-
-    Raises PlanError where there is none in time.
-    """
+    """The number of connected nodes, once none has come for :data:`QUIET_S`. PlanError where none is there in time."""
     await_sites(grid, 1, timeout_s)
     connected, since = 0, time.monotonic()
     while time.monotonic() - since < QUIET_S:
@@ -117,23 +115,6 @@ def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
         since = since if connected == before else time.monotonic()
         time.sleep(POLL_S)
     return connected
-
-
-def _query(node: int, config: dict[str, Any]) -> Message:
-    return Message(RecordDict({CONFIG: ConfigRecord(config)}), node, MessageType.QUERY)
-
-
-def _answer(reply: Message) -> dict[str, Any]:
-    if CONFIG not in reply.content.config_records:
-        return {}
-    return dict(reply.content.config_records[CONFIG])
-
-
-def _registered_names(grid: Grid) -> dict[int, str]:
-    try:
-        return {node.node_id: node.name for node in grid.get_nodes() if node.name}
-    except (AttributeError, NotImplementedError):
-        return {}
 
 
 TIMEOUT_S = 600.0

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,23 +60,18 @@ def findings(case: Case, members: np.ndarray | None = None, views: Sequence[str]
 
 
 def _finding(case: Case, view: str, hand: InHand, members: np.ndarray) -> Finding:
-    plan, inside = case.world.plan, members[:, hand.candidates]
+    plan, inside, candidates = case.world.plan, members[:, hand.candidates], hand.candidates
     sureness = scores(hand.features, inside)
-    leakage = leak(sureness, inside, rng_for(plan.seed, "audit", "resample", view), hand.candidates)
+    leakage = leak(sureness, inside, rng_for(plan.seed, "audit", "resample", view), candidates)
     privacy = plan.method.privacy
     delta = privacy.delta if privacy is not None and privacy.noise else 0.0
-    bounds = _bounds(sureness, inside, hand.candidates, delta)
-    read, present = hand.read if hand.read is not None and case.seen.readable else (None, None)
-    return Finding(
-        plan.method.label, view, leakage.auc, leakage.found, float(np.median(bounds)), max(bounds), read, present
-    )
-
-
-def _bounds(sureness: np.ndarray, inside: np.ndarray, candidates: np.ndarray, delta: float) -> list[float]:
-    """The one-run bound of every federation; where several observers look, of the first alone, who guesses once."""
+    # the one-run bound of every federation; where several observers look, of the first alone, who guesses once
     first_repeat = int(np.argmax(np.diff(candidates, prepend=candidates[0]) < 0)) or len(candidates)
     once = np.arange(len(candidates)) < first_repeat
-    return [lower_bound(row[once], bits[once], delta=delta) for row, bits in zip(sureness, inside, strict=True)]
+    bounds = [lower_bound(row[once], bits[once], delta=delta) for row, bits in zip(sureness, inside, strict=True)]
+    read, present = hand.read if hand.read is not None and case.seen.readable else (None, None)
+    median, highest = float(np.median(bounds)), max(bounds)
+    return Finding(plan.method.label, view, leakage.auc, leakage.found, median, highest, read, present)
 
 
 POOLED = "it pools all patients in one place: there is nothing that a party would see"
@@ -97,13 +93,13 @@ def plans_of(scenario: Scenario, labels: Sequence[str] | None) -> list[Plan]:
 def why_left_out(plan: Plan) -> str:
     """Why a plan is not attacked; "" where it is."""
     method = plan.method
-    reasons = {
-        POOLED: method.is_central,
-        SEVERAL: method.is_ensemble or bool(method.ema),
-        OF_TREES: not method.trains_networks,
-        CHANGED: plan.recipe.augment is not None,
-    }
-    return next((why for why, holds in reasons.items() if holds), "")
+    if method.is_central:
+        return POOLED
+    if method.is_ensemble or method.ema:
+        return SEVERAL
+    if not method.trains_networks:
+        return OF_TREES
+    return "" if plan.recipe.augment is None else CHANGED
 
 
 def audit_scenario(
@@ -111,11 +107,10 @@ def audit_scenario(
 ) -> Audit:
     """Attack the methods of ``plans``; those that give nobody anything to see are left out, and it is said why."""
     keep_freed_memory()
-    world, started = world_of(plans[0], data_root), time.monotonic()
+    world, started, before = world_of(plans[0], data_root), time.monotonic(), 0
     findings: list[Finding] = []
     left_out: dict[str, str] = {}
     with watcher:
-        before = 0
         for plan in plans:
 
             def progress(share: float, before: int = before, rounds: int = plan.rounds) -> None:
@@ -127,15 +122,7 @@ def audit_scenario(
                 findings += audit(plan, world.under(plan), runs, colluders, progress)
             before += plan.rounds
             watcher.end(plan)
-    about = {
-        "runs": runs,
-        "sites": len(world.names),
-        "candidates": len(world.site_of),
-        "mean": world.mean,
-        "expected": world.expected,
-        "colluders": colluders,
-        "seed": plans[0].seed,
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
-    }
+    about: dict[str, Any] = {"runs": runs, "sites": len(world.names), "candidates": len(world.site_of)}
+    about |= {"mean": world.mean, "expected": world.expected, "colluders": colluders, "seed": plans[0].seed}
+    about |= {"seconds": round(time.monotonic() - started, 1), "versions": versions()}
     return Audit(scenario.name, about, findings, left_out)

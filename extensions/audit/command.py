@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from fedsmall.own_code import look_in
+from fedsmall.entry_points import look_in
 from fedsmall.sim.cli.options import DATA_ROOT, OUT, SET
 from fedsmall.sim.report.terminal import terminal
 
@@ -13,18 +13,10 @@ console = terminal()
 
 
 def audit(
-    scenario: Annotated[
-        Path,
-        typer.Argument(
-            help="a .toml file, a name from `fedsmall list scenarios`, or a run's folder", show_default=False
-        ),
-    ],
-    runs: Annotated[int, typer.Option(min=8, help="federations that are trained and attacked, for each method")] = 128,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="attack this method only, by its label; may be repeated", show_default=False),
-    ] = None,
-    colluders: Annotated[int, typer.Option(min=2, help="how many hospitals put together what they receive")] = 3,
+    scenario: Annotated[Path, Argument(help="a .toml file, a name from `fedsmall list scenarios`, or a run's folder")],
+    runs: Annotated[int, Option(min=8, help="federations that are trained and attacked, for each method")] = 128,
+    method: Annotated[list[str] | None, Option(help="attack this method only, by its label; may be repeated")] = None,
+    colluders: Annotated[int, Option(min=2, help="how many hospitals put together what they receive")] = 3,
     out: Annotated[Path | None, OUT] = None,
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
@@ -43,7 +35,9 @@ def audit(
 
     from fedsmall.extensions.audit.attack import audit_scenario, plans_of
     from fedsmall.extensions.audit.findings import print_audit, save, write_page
+    from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.files import check_free, free_folder
+    from fedsmall.sim.runs.folder import read_all
     from fedsmall.sim.runs.progress import watcher
 
     folder = out or (run / "audit" if run else free_folder(f"audit-{asked.name}"))
@@ -54,13 +48,6 @@ def audit(
     print_audit(console, done)
     page = write_page(done, folder)
     if run and not out:
-        page = _into_report(run)
+        runs_there = read_all(run)
+        page = write_report(run, runs_there, runs_there[0].scenario.name)
     console.print(f"\nReport: {page}")
-
-
-def _into_report(run: Path) -> Path:
-    from fedsmall.sim.report.html import write_report
-    from fedsmall.sim.runs.folder import read_all
-
-    runs = read_all(run)
-    return write_report(run, runs, runs[0].scenario.name)

@@ -1,9 +1,8 @@
 """The federations of an audit: the world of its records, and many runs of one plan in it at once.
 
-Each candidate is in a run's training data by a coin of its own, so that the one-run bound (Steinke et al. 2023) holds.
-Routes, initial model and the candidates' records are known to every attacker. All federations' models are one stack and
-train in one batched computation, contact by contact, for the attacker looks at each. Tests hold it to
-:func:`fedsmall.algorithm.daisy_chain.daisy_chain`; the norm check of single updates is left out.
+Each candidate is in a run's data by a coin of its own, so that the one-run bound (Steinke et al. 2023) holds. Every
+attacker knows routes, initial model and the candidates' records. All federations' models are one stack and train in one
+batched computation, contact by contact. The norm check of single updates is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ from fedsmall.algorithm.commons import combine_soundly, sound_means
 from fedsmall.algorithm.departing import make_private
 from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -37,10 +35,7 @@ MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory
 
 @dataclass(frozen=True)
 class World:
-    """The sites' records: ``fixed`` ones are in every run, ``candidates`` in half of them.
-
-    ``expected`` is how many samples a site has on average in the scenario, ``mean`` in the world.
-    """
+    """Records of sites: ``fixed`` ones are in every run, ``candidates`` in half. ``expected``: the scenario's mean."""
 
     plan: Plan
     task: Task
@@ -66,12 +61,9 @@ class World:
 
     def under(self, plan: Plan) -> "World":
         """The same world for another method over the same data. PlanError where these sites cannot run it."""
-        check_run(plan, self._federation(plan))
+        everyone = self.samples(np.ones(int(self.sizes.sum()), dtype=bool))
+        check_run(plan, Federation(self.task, self.names, tuple(everyone), self.fixed[0]))
         return replace(self, plan=plan)
-
-    def _federation(self, plan: Plan) -> Federation:
-        everyone = np.ones(int(self.sizes.sum()), dtype=bool)
-        return Federation(self.task, self.names, tuple(self.samples(everyone)), self.fixed[0])
 
     def coins(self, run: int) -> np.ndarray:
         """Who is in the data of a run, (candidates,) of bool."""
@@ -86,7 +78,7 @@ class World:
 
 def world_of(plan: Plan, data_root: Path | None = None) -> World:
     """The world of a plan's data. PlanError where they cannot be dealt so, or its sites have models of their own."""
-    if has_own_models(plan):
+    if plan.has_own_models:
         raise PlanError("the audit attacks models that all sites share; these sites have models of their own")
     federation, expected = _deal_with_spares(plan, data_root)
     check_run(plan, federation)
@@ -106,10 +98,7 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
 
 
 def split(available: int, trained: int) -> tuple[int, int]:
-    """How many of a site's samples are fixed, and how many candidates, so that it trains on ``trained`` on average.
-
-    At least one is fixed. Where there are none to spare, half are candidates, and the site trains on fewer.
-    """
+    """How many of a site's samples are fixed, one at least, and how many candidates: ``trained`` on average."""
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))
     if spare <= 0:
         toss = min(available // 2, MOST_CANDIDATES)
@@ -140,8 +129,8 @@ def _rows(samples: Samples, rows: np.ndarray) -> Samples:
 class Step(NamedTuple):
     """A contact of all federations: row r * travellers + k is traveller k of federation r, at site ``at[k]``.
 
-    ``received`` are the models that came to the sites and ``sent`` those that left them; ``commons`` the common models
-    that an aggregation made of them, {name: (federations, ...)}, else empty.
+    ``received`` are the models that came to the sites, ``sent`` those that left; ``commons`` what an aggregation made
+    of them, {name: (federations, ...)}, else empty.
     """
 
     contact: Contact
@@ -152,10 +141,7 @@ class Step(NamedTuple):
 
 
 def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "cpu") -> Iterator[Step]:
-    """Every contact of federations in parallel; ``members`` (federations, candidates) are in.
-
-    The models of a step are those in training, and change at the next one.
-    """
+    """Every contact of federations in parallel; ``members`` (federations, candidates) are in. Steps share models."""
     runs, sites = len(members), len(world.names)
     samples = [site_samples for row in members for site_samples in world.samples(row)]
     names = [f"{run:05d}/{site}" for run in range(runs) for site in world.names]
@@ -170,9 +156,8 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
         if stack is None:
             stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
-        leg = Leg(
-            places, contact.t, contact.rounds, before is None or before.travels, contact.action is Action.AGGREGATE
-        )
+        travelled, ends = before is None or before.travels, contact.action is Action.AGGREGATE
+        leg = Leg(places, contact.t, contact.rounds, travelled, ends)
         common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
         trained = trainer.walk(stack, [leg], Signals(common, _rules(combiners, len(at)), memory))
@@ -192,8 +177,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
 
 
 def _for_so_many(plan: Plan, runs: int) -> Plan:
-    tree = plan.method.tree
-    if tree is None:
+    if (tree := plan.method.tree) is None:
         return plan
     keys = [key for key in ("fanout", "depth", "drop") if isinstance(getattr(tree, key), tuple)]
     trees = tree.model_copy(update={key: getattr(tree, key) * runs for key in keys})
@@ -201,13 +185,11 @@ def _for_so_many(plan: Plan, runs: int) -> Plan:
 
 
 def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
-    is_independent = plan.initial_models == "independent"
-    starts = [
-        initial_model(plan, world.task, world.names[site] if is_independent else None)
-        for site in (at if is_independent else at[:1])
-    ]
-    stack = trainer.stack([Traveller(model) for model in starts])
-    return stack.rows(np.tile(np.arange(len(at)) if is_independent else np.zeros(len(at), dtype=np.int64), runs))
+    if plan.initial_models != "independent":
+        rows = np.zeros(runs * len(at), dtype=np.int64)
+        return trainer.stack([Traveller(initial_model(plan, world.task))]).rows(rows)
+    starts = [Traveller(initial_model(plan, world.task, world.names[site])) for site in at]
+    return trainer.stack(starts).rows(np.tile(np.arange(len(at)), runs))
 
 
 def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
@@ -216,9 +198,7 @@ def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
 
 
 def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
-    """The next common models of all federations at once, where these are plain means; None where more is to be done,
-    or where one of them may be refused.
-    """
+    """The next common models of all federations at once; None where they are no plain means, or one may be refused."""
     method, runs = plan.method, len(next(iter(commons.values())))
     folded = method.tree is not None and method.tree.fold_at == "server"
     if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from pydantic import TypeAdapter
@@ -17,7 +16,7 @@ from fedsmall.extensions.audit.membership import Estimate
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import read_json, write, write_json
 from fedsmall.sim.runs.folder import Run
-from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.sim.runs.scenario import Scenario, as_toml
 
 NAME = "audit.json"
 
@@ -64,8 +63,7 @@ class Audit:
 
 def save(audit: Audit, scenario: Scenario, folder: Path) -> None:
     """Write an audit into its folder, with what repeats it."""
-    table = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    write(folder / "scenario.toml", tomli_w.dumps(table).encode())
+    write(folder / "scenario.toml", as_toml(scenario))
     write_json(folder / NAME, asdict(audit))
 
 
@@ -107,24 +105,17 @@ def sentences(findings: Sequence[Finding], colluders: int = 3) -> list[str]:
 
 
 def _sentence(finding: Finding, colluders: int) -> str:
-    who = WHO[finding.view].format(colluders=colluders)
-    whose = WHOSE.get(finding.view, "the patients")
-    chance = finding.auc.low <= 0.5
-    share = percent(finding.found[0].value)
-    claim = f"can tell for {share} of {whose}, at 1% false alarms, that they were in the data"
-    if chance:
-        claim = "was not seen to tell better than by chance who was in the data"
-    if chance and finding.view == "colluders":
-        claim = claim.replace("was", "were", 1)
-    return f"{who} {claim} (AUC {interval(finding.auc)}){_records_read(finding, chance)}."
-
-
-def _records_read(finding: Finding, chance: bool) -> str:
-    if finding.read is None or not finding.readable:
-        return ""
-    verb = "read" if finding.view == "colluders" else "reads"
-    what = f"{percent(finding.read / finding.readable)} of the complete records" if finding.read else "no record"
-    return f", {'but' if chance and finding.read else 'and'} {verb} {what}"
+    who, several = WHO[finding.view].format(colluders=colluders), finding.view == "colluders"
+    share, whose = percent(finding.found[0].value), WHOSE.get(finding.view, "the patients")
+    claim, but = f"can tell for {share} of {whose}, at 1% false alarms, that they were in the data", "and"
+    if finding.auc.low <= 0.5:
+        be, but = ("were" if several else "was"), "but" if finding.read else "and"
+        claim = f"{be} not seen to tell better than by chance who was in the data"
+    read = ""
+    if finding.read is not None and finding.readable:
+        what = f"{percent(finding.read / finding.readable)} of the complete records" if finding.read else "no record"
+        read = f", {but} {'read' if several else 'reads'} {what}"
+    return f"{who} {claim} (AUC {interval(finding.auc)}){read}."
 
 
 def percent(share: float) -> str:
@@ -160,11 +151,10 @@ def facts(audit: Audit) -> str:
 def print_audit(console: Console, audit: Audit) -> None:
     """A table for each method with its sentences, and what was left out."""
     console.print(f"[bold]{audit.name}[/bold]: {facts(audit)}")
+    look: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "header_style": "dim", "box": None}
     for method in audit.methods:
         findings = audit.of(method)
-        table = Table(
-            title=method, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False
-        )
+        table = Table(title=method, pad_edge=False, **look)
         for place, head in enumerate(HEADS):
             table.add_column(head, justify="right" if place else "left", no_wrap=place > 0)
         for finding in findings:
@@ -179,20 +169,19 @@ def print_audit(console: Console, audit: Audit) -> None:
 
 def write_page(audit: Audit, folder: Path) -> Path:
     """Write the audit's page into ``folder``; returns the file."""
-    path = folder / "audit.html"
-    write(path, page(audit).encode())
-    return path
+    write(folder / "audit.html", page(audit).encode())
+    return folder / "audit.html"
+
+
+def page(audit: Audit) -> str:
+    """The whole page."""
+    return TEMPLATES.get_template("audit.html").render(audit=audit, css=style_sheet())
 
 
 def part(run: Run, name: str) -> Markup:
     """What the audit in a run's folder has found, as a part of the run's page."""
     assert run.folder is not None
     return Markup(TEMPLATES.get_template("section.html").render(audit=read(run.folder / "audit")))
-
-
-def page(audit: Audit) -> str:
-    """The whole page."""
-    return TEMPLATES.get_template("audit.html").render(audit=audit, css=style_sheet())
 
 
 TEMPLATES = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -1,18 +1,17 @@
 """Membership inference: from what an attacker sees of a patient in many runs, whether the patient was in the data.
 
-The attacker knows the recipe and plays shadow runs in which he knows who was in. What he sees of a patient in a run is
-a row of numbers; the score of a new row is its log likelihood ratio (LiRA) between the rows with the patient and those
-without. Both clouds have the patient's spread, as far as it is known, and the correlations of all patients, so that a
-handful of runs is enough: a linear discriminant. Half of the runs teach the scores of the other half, and the other way
-round.
+The attacker plays shadow runs in which he knows who was in. What he sees of a patient in a run is a row of numbers; a
+new row's score is its log likelihood ratio (LiRA) between rows with the patient and without. Both clouds have the
+patient's spread, as far as it is known, and the correlations of all patients, so that a handful of runs is enough: a
+linear discriminant. Each half of the runs teaches the scores of the other.
 
 The lower bound on epsilon is from one run in which every candidate was in by the toss of a coin. Under (epsilon,
 delta)-differential privacy no guesser is right more often than a coin of bias e^epsilon / (e^epsilon + 1), but for
-delta; more right guesses refute the epsilon. The bound never proves a claim: a weak attacker finds nothing.
+delta; more right guesses refute the epsilon. The bound never proves a claim.
 
-Sources: Carlini et al. 2022, "Membership inference attacks from first principles" (LiRA); the combination of many views
-by a linear discriminant is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", Theorem
-5.2 and Appendix D.
+Sources: Carlini et al. 2022, "Membership inference attacks from first principles" (LiRA); the linear discriminant over
+many views is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", Theorem 5.2 and
+Appendix D.
 """
 
 from dataclasses import dataclass
@@ -54,10 +53,7 @@ class Leak(NamedTuple):
 
 
 class _Clouds(NamedTuple):
-    """What shadow runs teach: (units, features) each, and what units share, (features, features).
-
-    ``middle`` lies between the two clouds, ``shift`` is from the one to the other, in units of ``scale``.
-    """
+    """What shadow runs teach, (units, features), ``shift`` between two clouds; ``correlation`` (features, features)."""
 
     middle: np.ndarray
     scale: np.ndarray
@@ -68,10 +64,8 @@ class _Clouds(NamedTuple):
 def scores(seen: np.ndarray, members: np.ndarray) -> np.ndarray:
     """The log likelihood ratio of every unit in every run, (runs, units); zero where nothing was seen.
 
-    ``seen`` is (runs, units, features): what is seen of a unit (a candidate, or a candidate as one party sees it), NaN
-    for what never is; ``members`` (runs, units) of bool says who was in.
-
-    Raises ValueError below :data:`LEAST_RUNS` runs.
+    ``seen`` (runs, units, features) is what is seen of a candidate, perhaps by one party, NaN for what never is;
+    ``members`` (runs, units) of bool says who was in. Raises ValueError below :data:`LEAST_RUNS` runs.
     """
     runs = len(members)
     if runs < LEAST_RUNS:
@@ -101,19 +95,15 @@ def _clouds(rows: np.ndarray, members: np.ndarray, is_seen: np.ndarray) -> _Clou
     noise = 1 / np.maximum(with_it, 1) + 1 / np.maximum(without, 1) + 0 * scale
     shift = _shrink(np.where(both, (mean_in - mean_out) / scale, 0.0), noise, both)
     middle = np.where(both, (mean_in + mean_out) / 2, rows.mean(0))
-    return _Clouds(middle, scale, np.where(is_seen, shift, 0.0), _correlation(rest / scale, is_seen))
-
-
-def _correlation(rest: np.ndarray, is_seen: np.ndarray) -> np.ndarray:
-    flat = rest.reshape(-1, rest.shape[-1])
+    flat = (rest / scale).reshape(-1, rest.shape[-1])
     pairs = is_seen.T.astype(np.float64) @ is_seen * max(len(rest) - 2, 1)
-    return np.asarray(flat.T @ flat / np.maximum(pairs, 1.0))
+    correlation = np.asarray(flat.T @ flat / np.maximum(pairs, 1.0))
+    return _Clouds(middle, scale, np.where(is_seen, shift, 0.0), correlation)
 
 
 def _shrink(shift: np.ndarray, noise: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Each unit's shift drawn towards that of all units, the more the less is known of it (empirical Bayes).
+    """Each unit's shift drawn towards that of all units, the more the less is known of it, by two deviations at most.
 
-    No further than two deviations of what was measured, so that one patient who is like no other stays himself.
     Source: Efron & Morris 1972, "Limiting the risk of Bayes and empirical Bayes estimators".
     """
     count = np.maximum(known.sum(0), 1)
@@ -143,8 +133,8 @@ def leak(
 ) -> Leak:
     """AUC and shares of members found, with intervals by resampling runs and candidates (200 draws of both).
 
-    ``scores`` and ``members`` are (runs, units); ``candidates`` (units,) numbers the candidate of each unit: units of
-    one candidate, as different parties see it, are drawn together.
+    ``scores`` and ``members`` are (runs, units); ``candidates`` (units,) numbers each unit's candidate: units of one
+    candidate are drawn together.
     """
     runs, units = members.shape
     of_unit = np.arange(units) if candidates is None else np.unique(candidates, return_inverse=True)[1].ravel()
@@ -166,8 +156,8 @@ def leak(
 def area(inside: np.ndarray, outside: np.ndarray) -> Estimate:
     """How well one score tells members (scores ``inside``) from others (``outside``), of a handful each.
 
-    The interval holds for small samples and near 0 and 1 too. Source: Newcombe 2006, "Confidence intervals for an
-    effect size measure based on the Mann-Whitney statistic", method 5.
+    Source: Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic", method
+    5.
     """
     pairs = np.sign(np.subtract.outer(inside, outside))
     auc, weight = float((pairs.mean() + 1) / 2), (len(inside) + len(outside)) / 2 - 1
@@ -199,8 +189,8 @@ HIGHEST = 32.0  # an epsilon beyond all that is looked for
 def lower_bound(scores: np.ndarray, members: np.ndarray, guesses: int = GUESSES, delta: float = 0.0) -> float:
     """The epsilon that the guesses of one run refute at the 5% level; 0 where they refute none.
 
-    ``scores`` (candidates,) are above zero for "was in"; the ``guesses`` of largest magnitude are guessed. They may
-    depend on all that the attacker sees, and not on ``members`` (candidates,) of bool, its coins.
+    ``scores`` (candidates,), above zero for "was in", must not depend on ``members`` (candidates,) of bool, the coins;
+    the ``guesses`` of largest magnitude are guessed.
     """
     taken = min(guesses, len(scores))
     sure = np.argsort(-np.abs(scores), kind="stable")[:taken]

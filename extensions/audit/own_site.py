@@ -14,7 +14,6 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.extensions.audit.findings import interval
 from fedsmall.extensions.audit.membership import Estimate, area
 from fedsmall.extensions.audit.sightings import Confidence
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
@@ -35,24 +34,19 @@ class SiteAudit(NamedTuple):
 
     def lines(self) -> list[str]:
         """What it means, in plain words."""
-        sentence = (
-            f"{self.site}: {self.trained} patients that the model was trained on, {self.held_out} held out; "
-            f"AUC {interval(self.auc)}"
-        )
-        return [sentence, self._verdict()]
-
-    def _verdict(self) -> str:
-        if self.auc.width > UNDECIDED:
-            return (
-                f"The interval is wider than {UNDECIDED:g}: with so few patients this cannot be decided. "
-                "`fedsmall audit` with the same recipe gives a figure that can."
-            )
-        if self.auc.low > 0.5:
-            return "Whoever has the model can tell better than by chance who of this site was in the data."
-        return (
+        verdict = (
             "No difference was seen. That is no proof: an attacker who plays federations of his own "
             "(`fedsmall audit`) sees more than this one does."
         )
+        if self.auc.width > UNDECIDED:
+            verdict = (
+                f"The interval is wider than {UNDECIDED:g}: with so few patients this cannot be decided. "
+                "`fedsmall audit` with the same recipe gives a figure that can."
+            )
+        elif self.auc.low > 0.5:
+            verdict = "Whoever has the model can tell better than by chance who of this site was in the data."
+        trained = f"{self.site}: {self.trained} patients that the model was trained on, {self.held_out} held out"
+        return [f"{trained}; AUC {interval(self.auc)}", verdict]
 
 
 def audit_own_site(folder: Path, site: str, data: Path | None) -> list[str]:
@@ -65,16 +59,19 @@ def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
 
     Raises PlanError where the folder holds no finished run of this site, DataError where nobody is held out.
     """
-    plan, sites = _read_sheet(folder)
-    if site not in sites:
-        raise PlanError(f"the run was not one of {site!r}; its sites are {', '.join(sites)}")
-    if has_own_models(plan):
+    try:
+        sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise PlanError(f"{folder} holds no run over real sites: it has no sheet.json that can be read") from None
+    plan = sheet.plan
+    if site not in sheet.sites:
+        raise PlanError(f"the run was not one of {site!r}; its sites are {', '.join(sheet.sites)}")
+    if plan.has_own_models:
         raise PlanError("sites of this run have models of their own, of which only a part was released")
     if plan.method.is_ensemble:
         raise PlanError("several models answer together in this run; this audit holds one model against patients")
     raw = load_site(plan, site, data)
-    scaling = _scaling(folder) if raw.scaled else None
-    train, held = raw.samples(scaling)
+    train, held = raw.samples(_scaling(folder) if raw.scaled else None)
     if held is None or not len(held):
         raise DataError(f"{site} holds nobody out, so there is nobody to compare its training patients with")
     return SiteAudit(site, len(train), len(held), compare(plan, raw.task, _model(folder, plan, raw.task), train, held))
@@ -85,14 +82,6 @@ def compare(plan: Plan, task: Task, model: Arrays, train: Samples, held_out: Sam
     x, y = np.concatenate([train.x, held_out.x]), np.concatenate([train.y, held_out.y])
     sure = Confidence(plan, task, x, y)(stacked([model], list(model)), np.arange(len(x))[None])[0]
     return area(sure[: len(train)], sure[len(train) :])
-
-
-def _read_sheet(folder: Path) -> tuple[Plan, tuple[str, ...]]:
-    try:
-        sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise PlanError(f"{folder} holds no run over real sites: it has no sheet.json that can be read") from None
-    return sheet.plan, sheet.sites
 
 
 def _scaling(folder: Path) -> Scaling:

@@ -1,7 +1,4 @@
-"""What is seen of each candidate in many federations: raw numbers, of which each party's view picks its own.
-
-An attacker judges the models that he holds on a candidate's record; who holds which follows from public routes.
-"""
+"""What is seen of each candidate in many federations: raw numbers, of which each party's view picks its own."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +16,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.reading import layers_read, pad_records, read_from_stack
 from fedsmall.training.batches import gather
-from fedsmall.training.frozen_body import as_trained, halves
+from fedsmall.training.gradients.layers import as_trained, halves
 from fedsmall.training.gradients.losses import LOSSES
 from fedsmall.training.gradients.mlp import forward, layers_of
 from fedsmall.training.stack import Rows, Tensors, stacked
@@ -43,10 +40,7 @@ class Confidence:
         self._y = torch.from_numpy(np.asarray(y)).to(device)
 
     def __call__(self, models: Tensors, records: np.ndarray) -> np.ndarray:
-        """What model k says of the records ``records[k]``, (models, few) numbers: (models, few) float32.
-
-        For classes, the logit of the right one against all others together; for numbers, minus the mean error.
-        """
+        """How sure model k is of ``records[k]``, (models, few) numbers, as :func:`sureness`: (models, few) float32."""
         model_bytes = Rows(models).bytes_per_row + 4 * records.shape[1] * self._x[:1].numel()
         size, index = max(1, CACHE_BYTES // model_bytes), torch.from_numpy(records).to(self._device)
         with torch.no_grad():
@@ -99,8 +93,8 @@ SERVER = -1
 class Visit(NamedTuple):
     """A model that was sent at contact number ``place``, ``age`` - 1 contacts after ``site`` had sent it.
 
-    ``to`` is the site to which it went, or :data:`SERVER` for an average. ``sender`` is who had sent it to ``site`` and
-    so knows its state before, or :data:`SERVER` for the common model, known to all.
+    It went to the site ``to``, or :data:`SERVER` for an average. ``sender`` had sent it to ``site`` and so knows its
+    state before; :data:`SERVER` for the common model, known to all.
     """
 
     place: int
@@ -116,13 +110,12 @@ class Sightings:
 
     ``members`` (r, c) says who was in. ``before`` and ``after`` (r, s, c): how sure of a candidate the model was that
     came to his site, and that which left it; NaN where the site took no part. ``moved`` (r, s, c): the size of that
-    site's update. ``common`` (r, a + 1, c): how sure the common models were, the initial one first; ``stepped`` (r, a)
-    by how much they moved. ``visits`` are models in others' hands, and ``sure`` what these say of the candidates of the
-    visited site, (r, its candidates) each.
+    update. ``common`` (r, a + 1, c): how sure the common models were, the initial one first; ``stepped`` (r, a) by how
+    much they moved. ``sure``: what each of ``visits`` says of the candidates of its site, (r, its candidates).
 
-    ``read`` (federations read, s, sites, patients): whose record stands in the update that his site sent;
-    ``read_average`` (federations read, sites, patients): in the change of a common model; ``present`` alike: who was
-    there to be read. ``readable``: whether the model has a layer that sees whole records.
+    ``read`` (federations read, s, sites, patients): whose record stands in the update of his site; ``read_average``
+    (federations read, sites, patients): in the change of a common model; ``present`` alike: who was there.
+    ``readable``: whether the model has a layer that sees whole records.
     """
 
     members: np.ndarray
@@ -148,11 +141,10 @@ class Route:
         self.averaged = np.array([action is Action.AGGREGATE for action in actions])
         together = plan.initial_models == "common"
         self.set_out = np.array([together, *self.averaged[:-1]])  # all models had just become one
-        self.hops = bool((np.array([action is Action.PERMUTE for action in actions])).any())
-        looked = np.flatnonzero(self.averaged)
-        self._looked = set(
-            looked[np.linspace(0, len(looked) - 1, min(MOST_AVERAGES, len(looked))).astype(int)].tolist()
-        )
+        self.hops = Action.PERMUTE in actions
+        averages = np.flatnonzero(self.averaged)
+        evenly = np.linspace(0, len(averages) - 1, min(MOST_AVERAGES, len(averages)))
+        self._looked = set(averages[evenly.astype(int)].tolist())
         self._observers = set(observers)
 
     def next_sites(self, place: int) -> np.ndarray | None:
@@ -191,12 +183,8 @@ class Notes:
 
     def __init__(self, plan: Plan, world: World, members: np.ndarray, route: Route, reads: int) -> None:
         self.plan, self.world, self.members, self.route = plan, world, members, route
-        self._sure = Confidence(
-            plan,
-            world.task,
-            np.concatenate([records.x for records in world.candidates]),
-            np.concatenate([records.y for records in world.candidates]),
-        )
+        x, y = (np.concatenate([getattr(records, name) for records in world.candidates]) for name in "xy")
+        self._sure = Confidence(plan, world.task, x, y)
         first, most = np.cumsum(world.sizes) - world.sizes, max(1, world.sizes.max())
         filled = np.minimum(np.arange(most), np.maximum(world.sizes - 1, 0)[:, None]) + first[:, None]
         self._own = np.minimum(filled, world.sizes.sum() - 1)  # (sites, most): each site's candidates, filled up
@@ -216,9 +204,8 @@ class Notes:
         if place == 0:
             self._put(self.before, 0, at, self._sureness_of(step.received, self._own[at]))
         records, after = self._own[at], self.route.next_sites(place)
-        judged = self._sureness_of(
-            step.sent, records if after is None else np.concatenate([records, self._own[after]], axis=1)
-        )
+        asked = records if after is None else np.concatenate([records, self._own[after]], axis=1)
+        judged = self._sureness_of(step.sent, asked)
         self._put(self.after, place, at, judged[..., : records.shape[1]])
         if after is not None:
             self._put(self.before, place + 1, after, judged[..., records.shape[1] :])
@@ -276,9 +263,8 @@ class Notes:
             if older:
                 sites = np.array([visit.site for visit in older])
                 models = {name: tensor[traveller :: len(step.at)] for name, tensor in step.sent.items()}
-                seen = self._sureness_of(models, self._own[sites].reshape(1, -1)).reshape(
-                    len(self.members), len(sites), -1
-                )
+                seen = self._sureness_of(models, self._own[sites].reshape(1, -1))
+                seen = seen.reshape(len(self.members), len(sites), -1)
                 self.sure += [seen[:, k, self._real[site]] for k, site in enumerate(sites)]
             self.visits += visits
 
@@ -302,36 +288,30 @@ class Reader:
 
     def take(self, step: Step) -> None:
         """Read what the sites' updates of one contact show."""
-        runs, travellers = len(self.present), len(step.at)
-        shown = np.zeros_like(self.present)
+        runs, shown = len(self.present), np.zeros_like(self.present)
         if runs and self.possible:
-            shown[:, step.at] = self._read_patients(step).reshape(runs, travellers, -1)
+            patients = np.where(self.present[..., None], self._records, np.nan)[:, step.at]
+            patients = patients.reshape(-1, *patients.shape[2:])
+            rows = slice(0, len(patients))
+            read = read_from_stack(_cut(step.received, rows), _cut(step.sent, rows), patients)
+            shown[:, step.at] = read.reshape(runs, len(step.at), -1)
         self.read.append(shown)
-
-    def _read_patients(self, step: Step) -> np.ndarray:
-        rows = slice(0, len(self.present) * len(step.at))
-        patients = np.where(self.present[..., None], self._records, np.nan)[:, step.at]
-        return read_from_stack(
-            _cut(step.received, rows), _cut(step.sent, rows), patients.reshape(-1, *patients.shape[2:])
-        )
 
     def take_average(self, before: Tensors, after: Tensors) -> None:
         """Read what the change of the common models shows."""
         runs = len(self.present)
-        if not runs or not self.possible:
-            return
-        patients = np.where(self.present[..., None], self._records, np.nan).reshape(runs, -1, self._records.shape[-1])
-        shown = read_from_stack(_cut(before, slice(0, runs)), _cut(after, slice(0, runs)), patients)
-        self.average |= shown.reshape(self.present.shape)
+        if runs and self.possible:
+            patients = np.where(self.present[..., None], self._records, np.nan)
+            patients = patients.reshape(runs, -1, patients.shape[-1])
+            shown = read_from_stack(_cut(before, slice(0, runs)), _cut(after, slice(0, runs)), patients)
+            self.average |= shown.reshape(self.present.shape)
 
 
 def join_sightings(parts: list[Sightings]) -> Sightings:
     """What was seen in several parts of the federations, as one; records are read in the first."""
     first = parts[0]
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("members", "before", "after", "moved", "common", "stepped")
-    }
+    names = ("members", "before", "after", "moved", "common", "stepped")
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     sure = tuple(np.concatenate(records) for records in zip(*(part.sure for part in parts), strict=True))
     return replace(first, **arrays, sure=sure)
 

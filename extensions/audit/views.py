@@ -1,7 +1,4 @@
-"""The parties of a federation, and what each of them has in hand of a candidate: features for the membership attack.
-
-Features have mean 0 and spread 1 over federations, by candidate; those of one kind are summed over contacts.
-"""
+"""What each party has in hand of a candidate: features of mean 0 and spread 1, summed over contacts by their kind."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,9 +37,8 @@ class Case:
         pushed = np.diff(seen.common, axis=1) / np.maximum(seen.stepped, 1e-12)[..., None]
         times = _times(pushed.shape[1], TIMES)
         last = _standard(seen.common[:, -1:])
-        return np.concatenate(
-            [_sum_by_time(_standard(seen.common[:, 1:]), times), _sum_by_time(_standard(pushed), times), last], 1
-        )
+        sums = [_sum_by_time(_standard(moments), times) for moments in (seen.common[:, 1:], pushed)]
+        return np.concatenate([*sums, last], 1)
 
     @cached_property
     def visits(self) -> list[tuple[Visit, np.ndarray]]:
@@ -55,10 +51,7 @@ class Case:
 
 
 class InHand(NamedTuple):
-    """What a party has: ``features`` (federations, units, features) and the candidate of each unit, (units,).
-
-    ``read``: how many of the records that were there to be read were; None where this party cannot try.
-    """
+    """``features`` (federations, units, features), each unit's candidate, and records ``read`` of those there."""
 
     features: np.ndarray
     candidates: np.ndarray
@@ -84,11 +77,9 @@ def commons(case: Case) -> InHand | None:
 
 def raw_model(case: Case) -> InHand | None:
     """One model of the middle of the run as the candidate's site sent it on, without what it had been before."""
-    permuted = np.array([c.travels for c, _ in case.route.legs]) & ~case.route.averaged & ~case.route.set_out
-    if not permuted.any():
-        return None
-    places = np.flatnonzero(permuted)
-    return _of_everyone(case, _standard(case.seen.after[:, places[[len(places) // 2]]]))
+    travels = np.array([contact.travels for contact, _ in case.route.legs])
+    places = np.flatnonzero(travels & ~case.route.averaged & ~case.route.set_out)
+    return _of_everyone(case, _standard(case.seen.after[:, places[[len(places) // 2]]])) if len(places) else None
 
 
 def neighbour(case: Case) -> InHand | None:
@@ -182,9 +173,8 @@ def _count_read(shown: np.ndarray, present: np.ndarray) -> tuple[int, int]:
 
 def _by_age(case: Case, group: tuple[int, ...]) -> np.ndarray:
     coming = [(visit, sure) for visit, sure in case.visits if visit.to in group]
-    return _sum_by_kind(
-        case, [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming], len(AGES)
-    )
+    chosen = [(int(np.searchsorted(AGES, visit.age)), visit.site, sure) for visit, sure in coming]
+    return _sum_by_kind(case, chosen, len(AGES))
 
 
 def _known_starts(case: Case, group: tuple[int, ...]) -> np.ndarray:

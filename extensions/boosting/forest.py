@@ -1,9 +1,9 @@
 """A forest as three arrays, so that trees travel, are checked, kept and exported as any other model is.
 
-Trees are (trees, nodes); the nodes of a tree are those of a full binary tree, the root first, the children of node k at
-2 k + 1 and 2 k + 2. ``feature`` is the column that a node asks about, -1 in a leaf, ``cut`` what is below it goes left,
-``weight`` what a leaf adds to the margin. An empty slot is a leaf that adds nothing. All are floats; columns and
-xgboost's cuts and weights are exact in float32.
+Trees are (trees, nodes) of full binary trees, the root first, the children of node k at 2 k + 1 and 2 k + 2.
+``feature`` is the column that a node asks about, -1 in a leaf, ``cut`` what is below it goes left, ``weight`` what a
+leaf adds to the margin. An empty slot is a leaf that adds nothing. Columns and xgboost's cuts and weights are exact in
+float32.
 """
 
 import numpy as np
@@ -14,7 +14,6 @@ from fedsmall.data.federation import Task
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 
-HISTOGRAM_WORDS = ("edges", "sums")  # of a forest that is grown from sums over sites: its bins, what sites count
 Trees = tuple[Tensor, Tensor, Tensor]  # feature, cut and weight, each (trees, nodes)
 NAME = "forest"  # the model's
 EDGES, SUMS = "edges", "sums"  # of a forest that is grown from sums over sites: its bins, and what sites count
@@ -33,10 +32,7 @@ def is_joined(method: Method) -> bool:
 
 
 def tree_rounds(plan: Plan) -> int:
-    """How many times the run boosts: once a round, with histograms once in as many rounds as a tree has levels.
-
-    The first round of these agrees on bins.
-    """
+    """How often the run boosts: once a round; with histograms once in a tree's levels, after a round for bins."""
     boosting = boosting_of(plan)
     most = (plan.rounds - 1) // boosting.depth if boosting.histogram else plan.rounds
     return most if boosting.trees is None else min(boosting.trees, most)
@@ -56,10 +52,7 @@ def learning_rate(plan: Plan) -> float:
 
 
 def forest(task: Task, *, rounds: int, sites: int = 1, depth: int = 3, bins: int = 0) -> nn.Module:
-    """An empty forest with room for the trees of so many ``rounds``, of each of ``sites`` sites, a tree an output.
-
-    With ``bins`` it also has the histograms that sites fill, and the agreed edges of these bins.
-    """
+    """An empty forest for the trees of ``rounds`` of each of ``sites``; with ``bins`` for histograms and edges too."""
     return Forest(task, rounds * sites, depth, bins)
 
 
@@ -95,10 +88,7 @@ def as_outputs(margin: Tensor, outputs: int) -> Tensor:
 
 
 def margins(trees: Trees, x: Tensor, count: int, depth: int) -> Tensor:
-    """The sum over trees of their leaves' weights, (samples, count), in the weights' dtype; sums are in float64.
-
-    Slot k belongs to margin k modulo ``count``.
-    """
+    """The sum of trees' leaves, (samples, count), in the weights' dtype; slot k is of margin k modulo ``count``."""
     feature, cut, weight = trees
     at = places(feature, cut, x, depth)  # (samples, trees)
     leaves = _values_at(weight, at).to(torch.float64)

@@ -1,8 +1,8 @@
 """Boosting from histograms that others have summed: what a site counts, and what a server makes of the sums.
 
-xgboost's ``hist`` (Chen & Guestrin 2016, equations 6 and 7, depth by depth) in our own code: xgboost has no public call
-for trees from sums. Gradients are whole numbers, so sums are the same bits in any order, and as on pooled data. In the
-first round sites count values in a fine grid, from which all have the same bins; then every round is a level.
+xgboost's ``hist`` (Chen & Guestrin 2016, equations 6 and 7, depth by depth) in our own code, for it has no public call
+for trees from sums. Gradients are whole numbers, so sums are the same bits in any order. In the first round sites count
+values in a fine grid, from which all have the same bins; then every round is a level.
 """
 
 from typing import NamedTuple
@@ -12,15 +12,7 @@ import torch
 from scipy.special import expit, softmax
 
 from fedsmall.data.federation import Task
-from fedsmall.extensions.boosting.forest import (
-    EDGES,
-    SUMS,
-    boosting_of,
-    learning_rate,
-    margins,
-    places,
-    tree_rounds,
-)
+from fedsmall.extensions.boosting.forest import EDGES, SUMS, boosting_of, learning_rate, margins, places, tree_rounds
 from fedsmall.parts import Boosting
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
@@ -46,10 +38,7 @@ def step_at(plan: Plan, t: int) -> BoostingStep | None:
 def count(
     plan: Plan, task: Task, model: Arrays, x: np.ndarray, y: np.ndarray, weight: np.ndarray, t: int
 ) -> np.ndarray:
-    """What a site adds in round ``t``, int64 of the shape of the forest's histograms.
-
-    ``weight`` (samples,) is how much each sample counts.
-    """
+    """What a site adds in round ``t``, int64 of the histograms' shape; ``weight`` (samples,) is each sample's."""
     step, shape = step_at(plan, t), model[SUMS].shape
     if step is not None:
         return _count_level(step, boosting_of(plan).depth, task, model, x, y, weight)
@@ -115,10 +104,7 @@ def grow(plan: Plan, common: Arrays, sums: np.ndarray, t: int) -> Arrays:
 
 
 def agreed_edges(counts: np.ndarray) -> np.ndarray:
-    """The edges of bins, (features, bins - 1), from counts in the fine grid, of the shape of histograms.
-
-    Every edge lies half way between two cells in which there are values, and bins hold about equal shares.
-    """
+    """The edges of bins of equal shares, (features, bins - 1), between filled cells of the fine grid's counts."""
     _, _, features, bins, _ = counts.shape
     by_cell = counts[0].swapaxes(0, 1).reshape(features, -1)
     ends = grid(by_cell.shape[1])

@@ -32,7 +32,7 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
 from fedsmall.wire import Arrays
 
-__all__ = ["check", "combiner_for", "note_of", "plan_among", "trainer_for"]
+__all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
 
 SLOTS = ("feature", "cut", "weight")
 OBJECTIVES = {"numbers": "reg:squarederror", "two": "binary:logistic", "several": "multi:softprob"}
@@ -52,6 +52,11 @@ def trainer_for(
 def combiner_for(plan: Plan) -> Combiner:
     """What makes the next common forest."""
     return GrowTrees(plan) if boosting_of(plan).histogram else JoinTrees()
+
+
+def has_ended(plan: Plan, model: Arrays) -> bool:
+    """Whether nothing would change any more: a run of trees has its number of rounds."""
+    return False
 
 
 def note_of(method: Method) -> str:
@@ -95,10 +100,7 @@ class JoinTrees(Combiner):
 
 
 class GrowTrees(Combiner):
-    """Grows the common trees by a level, from the sum of what sites have counted.
-
-    Of hidden models it is told the sum alone; whole numbers are summed exactly, so either gives the same bits.
-    """
+    """Grows the common trees by a level, from the sum of what sites count; of hidden models it is told that alone."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -138,46 +140,38 @@ class Boosters(OneModelTrainer):
         last = legs[-1]
         losses = np.full(len(last.sites), np.nan)
         if signals.losses:
-            losses = np.array([self._loss(stack, row, int(site)) for row, site in enumerate(last.sites)])
+            pairs = [(row, self._samples[int(site)]) for row, site in enumerate(last.sites)]
+            judged = [evaluate(self._outputs(stack, row, held.x), held.y, self.task) for row, held in pairs]
+            losses = np.array([float(metrics["loss"]) for metrics in judged])
         steps = np.full(len(last.sites), last.rounds, dtype=np.int64)
         return Trained(losses, steps, np.array([self.samples[site] for site in last.sites]), {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """The outputs of every forest on the same samples: (models, samples, outputs)."""
-        return np.stack(
-            [as_outputs(self._margin(stack, row, x), self.task.outputs).numpy() for row in range(len(stack))]
-        )
+        return np.stack([self._outputs(stack, row, x) for row in range(len(stack))])
 
     def _margin(self, stack: Stack, row: int, x: np.ndarray) -> torch.Tensor:
         feature, cut, weight = (stack.parameters[name][row] for name in SLOTS)
         held, depth = torch.from_numpy(np.ascontiguousarray(x)), boosting_of(self.plan).depth
         return margins((feature, cut, weight), held, margins_of(self.task), depth)
 
-    def _loss(self, stack: Stack, row: int, site: int) -> float:
-        samples = self._samples[site]
-        outputs = as_outputs(self._margin(stack, row, samples.x), self.task.outputs).numpy()
-        return float(evaluate(outputs, samples.y, self.task)["loss"])
+    def _outputs(self, stack: Stack, row: int, x: np.ndarray) -> np.ndarray:
+        return np.asarray(as_outputs(self._margin(stack, row, x), self.task.outputs).numpy())
 
     def _grow(self, stack: Stack, row: int, site: int, t: int) -> None:
-        samples = self._samples[site]
-        if boosting_of(self.plan).histogram and self.plan.method.is_federated:
+        samples, settings, weights = self._samples[site], boosting_of(self.plan), self._weights(self._samples[site])
+        if settings.histogram and self.plan.method.is_federated:
             model: Arrays = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
-            weight = np.ones(len(samples)) if (weights := self._weights(samples)) is None else weights
-            counts = histograms.count(self.plan, self.task, model, samples.x, samples.y, weight, t)
+            weights = np.ones(len(samples)) if weights is None else weights
+            counts = histograms.count(self.plan, self.task, model, samples.x, samples.y, weights, t)
             stack.buffers[SUMS][row] = torch.from_numpy(counts)
         elif t <= tree_rounds(self.plan):
-            self._add(stack, row, site, t)
-
-    def _add(self, stack: Stack, row: int, site: int, t: int) -> None:
-        samples, settings = self._samples[site], boosting_of(self.plan)
-        margin = self._margin(stack, row, samples.x).numpy()
-        made = grow_trees(
-            samples.x, samples.y, margin, self.task, settings, learning_rate(self.plan), self._weights(samples)
-        )
-        turn = (t - 1) * self._seat.sites + self._seat.places[site] if is_joined(self.plan.method) else t - 1
-        slots = slice(turn * margin.shape[1], (turn + 1) * margin.shape[1])
-        for name, array in zip(SLOTS, made, strict=True):
-            stack.parameters[name][row, slots] = torch.from_numpy(array).to(stack.parameters[name].dtype)
+            margin, rate = self._margin(stack, row, samples.x).numpy(), learning_rate(self.plan)
+            made = grow_trees(samples.x, samples.y, margin, self.task, settings, rate, weights)
+            turn = (t - 1) * self._seat.sites + self._seat.places[site] if is_joined(self.plan.method) else t - 1
+            slots = slice(turn * margin.shape[1], (turn + 1) * margin.shape[1])
+            for name, array in zip(SLOTS, made, strict=True):
+                stack.parameters[name][row, slots] = torch.from_numpy(array).to(stack.parameters[name].dtype)
 
     def _weights(self, samples: Samples) -> np.ndarray | None:
         """How much each sample counts, by its class; None where all count alike."""
@@ -213,10 +207,7 @@ def grow_trees(
     rate: float,
     weights: np.ndarray | None = None,
 ) -> Trees:
-    """The trees of one round of xgboost's ``hist``, on from a forest that says ``margin`` (samples, margins).
-
-    ``weights`` (samples,) is how much each counts.
-    """
+    """The trees of a round of xgboost's ``hist`` on from ``margin`` (samples, margins); ``weights`` (samples,)."""
     import xgboost
 
     data = xgboost.DMatrix(x.astype(np.float32), y.reshape(-1), weight=weights)

@@ -1,8 +1,4 @@
-"""The party that has the labels: encrypts gradients, reads sums, chooses splits, and keeps trees and leaves.
-
-It learns sums left of candidates whose columns it does not know, and which rows go left at those it chose. Source:
-Cheng et al. 2021, algorithms 1 and 2; for what differs in SecureBoost+, Chen et al. 2021.
-"""
+"""The party that has the labels. Source: Cheng et al. 2021, algorithms 1 and 2; Chen et al. 2021 (SecureBoost+)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +11,8 @@ from fedsmall.extensions.columns import boosting
 from fedsmall.extensions.columns.boosting import Node, Objective, Split, Sums, Tree
 from fedsmall.extensions.columns.encrypted import Layout, PrivateKey, two_primes
 from fedsmall.extensions.columns.messages import Message, Talk
-from fedsmall.extensions.columns.party import Clock, Handler, Party, records_of
+from fedsmall.extensions.columns.party import Clock, Handler, Party, Table, records_of
 from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading, competing_parties
-from fedsmall.extensions.columns.tables import Table
 from fedsmall.randomness import rng_for
 
 Choice = tuple[str, int, int]  # the party, and the place among its candidates; of the active party's, column and bin
@@ -25,10 +20,7 @@ Choice = tuple[str, int, int]  # the party, and the place among its candidates; 
 
 @dataclass
 class Ground:
-    """What all trees of a forest are grown with: the active party's ``bins``, its key, and the other parties.
-
-    ``names`` are all parties', the active one's first; ``sums_read`` counts decrypted sums of others' columns.
-    """
+    """What a forest's trees are grown with; ``names`` are the active party, then others, ``sums_read`` a count."""
 
     names: tuple[str, ...]
     settings: Boosting
@@ -43,10 +35,7 @@ class Ground:
 
 @dataclass
 class ActiveParty(Party):
-    """The party with labels: ``target`` (rows,), class numbers, or numbers where ``classes`` is 0.
-
-    Where it ``grows`` none, it predicts with the trees of an earlier forest (:attr:`predicted`).
-    """
+    """The party with labels: ``target`` (rows,) of class numbers, or numbers (``classes`` 0); or it ``grows`` none."""
 
     target: np.ndarray = field(default_factory=lambda: np.zeros(0))
     classes: int = 2
@@ -81,9 +70,8 @@ class ActiveParty(Party):
         names = tuple(part["classes"])
         party = ActiveParty(name, table, records_of(part), classes=len(names), class_names=names, grows=False, **more)
         party.trees = _trees_of(part["trees"])
-        party.objective = boosting.stored_objective(
-            len(names), np.array(part["prior"], float), part["centre"], part["spread"]
-        )
+        prior = np.array(part["prior"], float)
+        party.objective = boosting.stored_objective(len(names), prior, part["centre"], part["spread"])
         return party
 
     def handlers(self) -> Mapping[str, Handler]:
@@ -98,13 +86,14 @@ class ActiveParty(Party):
 
     def _predict(self, message: Message) -> Message:
         """Begin to ask the forest about all common patients; what it says stays here."""
-        self._check_first(message)
-        self._opening, self._talk = message, self._predict_all()
-        return self._step(message, None)
 
-    def _predict_all(self) -> Talk[dict[str, float]]:
-        self.predicted = yield from self.scores(np.arange(len(self.matched_rows)))
-        return {}
+        def predict_all() -> Talk[dict[str, float]]:
+            self.predicted = yield from self.scores(np.arange(len(self.matched_rows)))
+            return {}
+
+        self._check_first(message)
+        self._opening, self._talk = message, predict_all()
+        return self._step(message, None)
 
     def _check_first(self, message: Message) -> None:
         if self.parties and self._opening is not None:
@@ -175,8 +164,7 @@ class ActiveParty(Party):
 
     def labels(self, rows: np.ndarray) -> np.ndarray:
         """The target of ``rows`` of those matched."""
-        labels: np.ndarray = self.target[self.matched_rows][rows]
-        return labels
+        return np.asarray(self.target[self.matched_rows][rows])
 
     def fit(self, passives: Sequence[str], settings: Boosting, rows: np.ndarray) -> Talk[None]:
         """Grow a forest on ``rows`` of those matched, with the passive parties of these names."""
@@ -189,9 +177,8 @@ class ActiveParty(Party):
             words = {"settings": settings.model_dump(exclude={"seed"}), "key": f"{int(key.public.n):x}"}
             yield [Message(self.name, party, "begin", words, {"rows": rows}) for party in passives]
             self._scores = np.tile(self.objective.prior, (len(rows), 1))
-        cuts, bins = boosting.bin_columns(self.values[rows], settings.bins)
-        names = (self.name, *passives)
-        self.ground = Ground(names, settings, key, self.objective, self.records, self.clock, cuts, bins)
+        names, binned = (self.name, *passives), boosting.bin_columns(self.values[rows], settings.bins)
+        self.ground = Ground(names, settings, key, self.objective, self.records, self.clock, *binned)
         for t in range(self._round, settings.rounds):
             self._round, self._between_rounds = t, True
             g, h = self.objective.derivatives(self._scores, target)
@@ -199,7 +186,6 @@ class ActiveParty(Party):
             self._between_rounds = False
 
     def _grow_round(self, scores: np.ndarray, g: np.ndarray, h: np.ndarray) -> Talk[np.ndarray]:
-        """Grow the trees of one round; returns the scores with what they add."""
         assert self.ground is not None
         outputs = scores.shape[1] if self.ground.settings.outputs == "many" else 1
         for first in range(0, scores.shape[1], outputs):
@@ -212,10 +198,7 @@ class ActiveParty(Party):
         return scores
 
     def scores(self, rows: np.ndarray) -> Talk[np.ndarray]:
-        """What the forest says of ``rows`` of those matched, (rows, outputs).
-
-        Level by level: a party is asked of a split for the rows alone that come to it.
-        """
+        """What the forest says of ``rows`` of those matched, (rows, outputs); parties are asked level by level."""
         if self.objective is None:
             raise ReplyError("there is no forest to predict with yet")
         at = np.zeros((len(self.trees), len(rows)), np.int64)
@@ -254,10 +237,7 @@ class ActiveParty(Party):
                 at[k, inside] = np.where(left, node.left, node.right)
 
     def prediction_rows(self, reading: Reading, scores: np.ndarray) -> list[dict[str, Any]]:
-        """A row for each common patient, in the order of this party's table, of ``scores`` (rows, outputs).
-
-        Classes have the class of the largest share and all shares, a number is itself.
-        """
+        """A row for each common patient, in the table's order, of ``scores`` (rows, outputs)."""
         if self.matched is None or self.objective is None:
             raise ReplyError("there is no forest, or no patient, to predict")
         lines = []
@@ -272,12 +252,9 @@ class ActiveParty(Party):
 
 
 def _trees_of(trees: Sequence[Any]) -> list[Tree]:
-    return [Tree(tuple(map(_node_of, nodes)), int(output)) for output, nodes in trees]
-
-
-def _node_of(node: Sequence[Any]) -> Node:
-    owner, record, left, right, weights = node
-    return Node(str(owner), int(record), int(left), int(right), tuple(map(float, weights)))
+    return [
+        Tree(tuple(Node._make((*node[:4], tuple(node[4]))) for node in nodes), int(output)) for output, nodes in trees
+    ]
 
 
 class Growing:
@@ -337,7 +314,6 @@ class Growing:
         return boosting.sum_bits(len(self.rows), bound * self.most)
 
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
-        """The best split of each node, where it gains enough; of equals the first party in order."""
         active, competitors = self.ground.names[0], self._competing(level)
         passives = [party for party in competitors if party != active]
         words = {"tree": self.tree, "nodes": [[node, self.parents[node]] for node in open_nodes]}
@@ -346,9 +322,13 @@ class Growing:
         sums = {party: self._decrypt(replies[party], len(open_nodes)) for party in passives}
         choices: dict[int, Choice] = {}
         for k, node in enumerate(open_nodes):
-            gain, total = -np.inf, self._total(node)
+            gain, total, rows = -np.inf, self._total(node), np.flatnonzero((self.at == node) & self.drawn)
             for party in competitors:
-                listed, left = self._candidates(node) if party == active else ([], sums[party][k])
+                if party == active:
+                    own = self.ground.bins[rows], self.sums[:, rows]
+                    listed, left = boosting.candidate_sums(*own, self.settings)
+                else:
+                    listed, left = [], sums[party][k]
                 best = boosting.best_split(left, total, self.settings)
                 if best is not None and best[0] > gain:
                     gain = best[0]
@@ -359,10 +339,8 @@ class Growing:
         counts = [int(count) for count in reply.words["counts"]]
         total, key = sum(counts), self.ground.key
         with self.ground.clock.at("decrypting"):
-            chunks = [
-                [key.decrypt(ciphertext) for ciphertext in key.public.from_bytes(reply.arrays[f"chunk{k}"])]
-                for k in range(self.layout.chunks)
-            ]
+            carried = [key.public.from_bytes(reply.arrays[f"chunk{k}"]) for k in range(self.layout.chunks)]
+            chunks = [[key.decrypt(ciphertext) for ciphertext in chunk] for chunk in carried]
         wanted = -(-total // self.layout.splits)
         if len(counts) != nodes or any(len(chunk) != wanted for chunk in chunks):
             raise ReplyError(f"{reply.sender} answered with another number of sums than it says")
@@ -371,29 +349,13 @@ class Growing:
         ends = np.cumsum(counts)[:-1]
         return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, ends)]
 
-    def _candidates(self, node: int) -> tuple[list[tuple[int, int]], Sums]:
-        rows = np.flatnonzero((self.at == node) & self.drawn)
-        listed: list[tuple[int, int]] = []
-        below = [np.zeros((2, 0, self.sums.shape[2]), np.int64)]
-        for column, numbers in enumerate(self.ground.bins[rows].T):
-            after = boosting.candidate_bins(
-                np.bincount(numbers, minlength=self.settings.bins), self.settings.least_samples
-            )
-            by_bin = np.zeros((self.settings.bins, 2, self.sums.shape[2]), np.int64)
-            np.add.at(by_bin, numbers, self.sums[:, rows].swapaxes(0, 1))
-            below.append(by_bin.cumsum(axis=0)[after].swapaxes(0, 1))
-            listed += [(column, int(number)) for number in after]
-        g, h = np.concatenate(below, axis=1)
-        return listed, Sums(g, h)
-
     def _split(self, choices: dict[int, Choice]) -> Talk[list[int]]:
         active, by_party = self.ground.names[0], dict[str, list[list[int]]]()
         for node, (party, place, _) in choices.items():
             if party != active:
                 by_party.setdefault(party, []).append([node, place])
-        messages = [
-            Message(active, party, "split", {"tree": self.tree, "splits": asked}) for party, asked in by_party.items()
-        ]
+        words = {party: {"tree": self.tree, "splits": asked} for party, asked in by_party.items()}
+        messages = [Message(active, party, "split", asked) for party, asked in words.items()]
         answers: dict[int, tuple[int, np.ndarray]] = {}
         for reply in (yield messages) if messages else ():
             asked = by_party[reply.sender]

@@ -1,4 +1,8 @@
-"""The mathematics of boosted trees, on plain numbers: bins, losses, exact sums, what a split is worth, and trees."""
+"""The mathematics of boosted trees, on plain numbers: bins, losses, exact sums, what a split is worth, and trees.
+
+At the end the same boosting on joined columns: what no one may do with real patients, and what SecureBoost must equal.
+Without messages or ciphertexts. ``Central`` is this over all columns, ``Standalone`` over the active party's.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +13,8 @@ from scipy.special import expit, softmax
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 from fedsmall.errors import PlanError
-from fedsmall.extensions.columns.plan import Boosting, Goss
+from fedsmall.extensions.columns.plan import Boosting, Goss, competing_parties
+from fedsmall.randomness import rng_for
 
 PRECISION = 40  # bits after the point; sums of 10**6 gradients below 8 fit 64 bits
 LARGEST = 2.0**62
@@ -26,10 +31,7 @@ class Split(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node of a tree: a leaf where ``owner`` is empty, else the ``owner``'s record number ``record``.
-
-    ``left`` and ``right`` are places in the tree's list; ``weights`` are what a leaf adds to the tree's outputs.
-    """
+    """A leaf, or a split: the ``owner``'s ``record``, with ``left`` and ``right`` as places in the tree's list."""
 
     owner: str = ""
     record: int = -1
@@ -63,8 +65,7 @@ def with_splits(trees: Sequence[Tree], records: Mapping[str, Sequence[Split]]) -
 def cut_points(values: np.ndarray, bins: int) -> np.ndarray:
     """The cuts of one column, at most ``bins`` - 1 of them, in ascending order, at about equal shares.
 
-    ``values`` has shape (samples,); NaN is missing. Bin j holds cut j - 1 < value <= cut j; a constant column has no
-    cut.
+    ``values`` (samples,) have NaN for missing. Bin j holds cut j - 1 < value <= cut j; a constant column has no cut.
     """
     distinct, counts = np.unique(fill_missing(values), return_counts=True)
     below = np.cumsum(counts)
@@ -98,9 +99,9 @@ def fill_missing(values: np.ndarray) -> np.ndarray:
 class Objective:
     """A loss: ``derivatives`` (scores, target) -> g and h; ``prior`` is where scores begin.
 
-    Scores have shape (samples, outputs): one output for two classes and for a number, one for each of several classes.
-    Targets (samples,) are class numbers, or numbers, which scores give in standard deviations from the mean. ``bound``
-    is the largest |g| or h that rows can have, None where only the data say.
+    Scores are (samples, outputs): one output for two classes and for a number, else one a class. Targets (samples,) are
+    class numbers, or numbers, which scores give in standard deviations from the mean. ``bound`` is the largest |g| or h
+    that rows can have, None where only the data say.
     """
 
     name: str
@@ -120,16 +121,11 @@ class Objective:
         return np.concatenate([expit(-scores), expit(scores)], axis=1)
 
     def evaluate(self, scores: np.ndarray, true: np.ndarray) -> dict[str, float]:
-        """Accuracy, AUC and log loss of classes; R2 and the mean absolute error of a number.
-
-        ``true`` (rows,) are class numbers or numbers. There is no AUC where a class is missing.
-        """
+        """Accuracy, AUC (if all classes are there), log loss; or R2 and mean absolute error. ``true`` is (rows,)."""
         predicted = self.predict(scores)
         if self.name == "squared":
-            return {
-                "r2": float(r2_score(true, predicted[:, 0])),
-                "mae": float(mean_absolute_error(true, predicted[:, 0])),
-            }
+            numbers = predicted[:, 0]
+            return {"r2": float(r2_score(true, numbers)), "mae": float(mean_absolute_error(true, numbers))}
         labels = np.arange(predicted.shape[1])
         metrics = {"accuracy": float(accuracy_score(true, predicted.argmax(axis=1)))}
         if len(set(true.tolist())) == len(labels):
@@ -173,17 +169,13 @@ def _softmax_derivatives(scores: np.ndarray, target: np.ndarray) -> Derivatives:
 
 
 def to_fixed_point(values: np.ndarray) -> np.ndarray:
-    """Numbers in units of 2**-PRECISION, rounded to the nearest, int64: sums of them are exact, in any order.
-
-    Raises PlanError where a sum of them might not fit 64 bits.
-    """
+    """Numbers in units of 2**-PRECISION, int64, for exact sums; PlanError where a sum might not fit 64 bits."""
     scaled = np.rint(np.ldexp(values, PRECISION))
     if not np.isfinite(scaled).all() or np.abs(scaled).sum(axis=0).max(initial=0) >= LARGEST:
         raise PlanError(
             "Gradients are too large, or too many, for exact sums in 64 bits; scale the target, or take fewer rows."
         )
-    numbers: np.ndarray = scaled.astype(np.int64)
-    return numbers
+    return np.asarray(scaled, np.int64)
 
 
 def from_fixed_point(numbers: np.ndarray) -> np.ndarray:
@@ -206,8 +198,7 @@ class Sums(NamedTuple):
 def split_gains(left: Sums, total: Sums, l2: float) -> np.ndarray:
     """What each split gains: ``left`` are (splits, outputs), ``total`` the node's own (outputs,)."""
     right = Sums(total.g - left.g, total.h - left.h)
-    gained: np.ndarray = 0.5 * (_score(left, l2) + _score(right, l2) - _score(total, l2))
-    return gained
+    return np.asarray(0.5 * (_score(left, l2) + _score(right, l2) - _score(total, l2)))
 
 
 def _score(sums: Sums, l2: float) -> np.ndarray:
@@ -235,19 +226,26 @@ def leaf_weights(sums: Sums, settings: Boosting) -> tuple[float, ...]:
 
 
 def candidate_bins(counts: np.ndarray, least: int) -> np.ndarray:
-    """The bins of one column after which a node can be split, by the rows in each bin (bins,).
-
-    Only bins that hold a row: the cut of an empty bin splits as the one below it.
-    """
+    """The bins of a column after which a node can be split, by the rows in each bin (bins,): those that hold a row."""
     below = np.cumsum(counts)
     return np.flatnonzero((counts > 0) & (below >= least) & (below[-1] - below >= least))
 
 
-def sample_rows(g: np.ndarray, goss: Goss | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that a tree is grown on, in ascending order, and what each row's gradients are multiplied by.
+def candidate_sums(bins: np.ndarray, sums: np.ndarray, settings: Boosting) -> tuple[list[tuple[int, int]], Sums]:
+    """Column and bin of each split of rows, and sums on its left, of their ``bins`` and ``sums`` (2, rows, outputs)."""
+    listed: list[tuple[int, int]] = []
+    below = [np.zeros((2, 0, sums.shape[2]), np.int64)]
+    for column, numbers in enumerate(bins.T):
+        after = candidate_bins(np.bincount(numbers, minlength=settings.bins), settings.least_samples)
+        by_bin = np.zeros((settings.bins, 2, sums.shape[2]), np.int64)
+        np.add.at(by_bin, numbers, sums.swapaxes(0, 1))
+        below.append(by_bin.cumsum(axis=0)[after].swapaxes(0, 1))
+        listed += [(column, int(number)) for number in after]
+    return listed, Sums(*np.concatenate(below, axis=1))
 
-    ``g`` has shape (rows, outputs); rows are ranked by the sum of their sizes over outputs.
-    """
+
+def sample_rows(g: np.ndarray, goss: Goss | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The rows to grow a tree on, ascending, and factors of their gradients; ranked by ``g`` (rows, outputs)."""
     rows = len(g)
     if goss is None:
         return np.arange(rows), np.ones(rows)
@@ -266,3 +264,113 @@ def sampled_sums(g: np.ndarray, h: np.ndarray, rows: np.ndarray, factors: np.nda
     sums[0, rows] = to_fixed_point(g[rows] * factors[:, None])
     sums[1, rows] = to_fixed_point(h[rows] * factors[:, None])
     return sums
+
+
+Columns = Mapping[str, np.ndarray]  # by party, the active one first: (rows, its columns)
+Order = Callable[[str, int, int, int], np.ndarray]  # party, tree, node, candidates -> in which order they are compared
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A forest whose every split is known: ``records`` by party."""
+
+    trees: tuple[Tree, ...]
+    records: dict[str, list[Split]]
+    objective: Objective
+
+    def scores(self, columns: Columns) -> np.ndarray:
+        """What the trees say of rows, (rows, outputs)."""
+        rows = len(next(iter(columns.values())))
+        total = np.tile(self.objective.prior, (rows, 1))
+        for tree in self.trees:
+            self._add(tree, 0, np.arange(rows), columns, total)
+        return total
+
+    def _add(self, tree: Tree, place: int, rows: np.ndarray, columns: Columns, total: np.ndarray) -> None:
+        node = tree.nodes[place]
+        if not node.owner:
+            total[rows, tree.output : tree.output + len(node.weights)] += node.weights
+            return
+        left = goes_left(self.records[node.owner], [node.record], columns[node.owner][rows])[0]
+        self._add(tree, node.left, rows[left], columns, total)
+        self._add(tree, node.right, rows[~left], columns, total)
+
+
+def keep_order(party: str, tree: int, node: int, count: int) -> np.ndarray:
+    """Candidates compared column by column, from the lowest cut to the highest."""
+    return np.arange(count)
+
+
+def fit_joined(
+    columns: Columns, target: np.ndarray, classes: int, settings: Boosting, order: Order = keep_order
+) -> Joined:
+    """Boost over all columns; ``order`` decides between splits of equal gain (as a passive party's own order does)."""
+    objective, records = objective_for(target, classes), {party: list[Split]() for party in columns}
+    cuts, bins = {}, {}
+    for party, values in columns.items():
+        cuts[party], bins[party] = bin_columns(values, settings.bins)
+    scores = np.tile(objective.prior, (len(target), 1))
+    trees: list[Tree] = []
+    width = scores.shape[1] if settings.outputs == "many" else 1
+    for t in range(settings.rounds):
+        g, h = objective.derivatives(scores, target)
+        for first in range(0, scores.shape[1], width):
+            part = slice(first, first + width)
+            rows, factors = sample_rows(g[:, part], settings.goss, rng_for(settings.seed, "goss", t, first))
+            sums = sampled_sums(g[:, part], h[:, part], rows, factors)
+            nodes, leaves = _Growing(bins, cuts, records, settings, order, t, len(trees), rows, sums).grow()
+            trees.append(Tree(tuple(nodes), first))
+            for place, inside in leaves:
+                scores[inside, part] += nodes[place].weights
+    return Joined(tuple(trees), records, objective)
+
+
+@dataclass(frozen=True)
+class _Growing:
+    """One tree in the making."""
+
+    bins: Columns
+    cuts: Mapping[str, list[np.ndarray]]
+    records: dict[str, list[Split]]
+    settings: Boosting
+    order: Order
+    round: int
+    tree: int
+    drawn: np.ndarray
+    sums: np.ndarray  # (2, rows, outputs)
+
+    def grow(self) -> tuple[list[Node], list[tuple[int, np.ndarray]]]:
+        nodes, leaves = [Node()], []
+        level_rows = [(0, np.arange(self.sums.shape[1]))]
+        for level in range(self.settings.depth + 1):
+            deeper = []
+            for place, rows in level_rows:
+                split = self._split(place, rows, level) if level < self.settings.depth else None
+                if split is None:
+                    nodes[place] = Node(weights=leaf_weights(self._total(rows), self.settings))
+                    leaves.append((place, rows))
+                    continue
+                party, column, after = split
+                self.records[party].append(Split(column, float(self.cuts[party][column][after])))
+                nodes[place] = Node(party, len(self.records[party]) - 1, len(nodes), len(nodes) + 1)
+                left = self.bins[party][rows, column] <= after
+                deeper += [(len(nodes), rows[left]), (len(nodes) + 1, rows[~left])]
+                nodes += [Node(), Node()]
+            level_rows = deeper
+        return nodes, leaves
+
+    def _total(self, rows: np.ndarray) -> Sums:
+        return Sums(*self.sums[:, rows].sum(axis=1))
+
+    def _split(self, place: int, rows: np.ndarray, level: int) -> tuple[str, int, int] | None:
+        chosen, gain = None, -np.inf
+        among = rows[np.isin(rows, self.drawn)]
+        for party in competing_parties(self.settings, tuple(self.bins), self.round, level):
+            listed, left = candidate_sums(self.bins[party][among], self.sums[:, among], self.settings)
+            if not listed:
+                continue
+            order = self.order(party, self.tree, place, len(listed))
+            best = best_split(Sums(left.g[order], left.h[order]), self._total(among), self.settings)
+            if best is not None and best[0] > gain:
+                gain, chosen = best[0], (party, *listed[order[best[1]]])
+        return chosen

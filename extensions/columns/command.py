@@ -5,33 +5,25 @@ from typing import Annotated
 
 import typer
 from sklearn.datasets import load_breast_cancer
+from typer import Argument, Option
 
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.page import print_done, site_part, write_page
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
 from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, prepare_prediction, write_run
-from fedsmall.extensions.columns.simulation import (
-    METHODS,
-    as_toml,
-    execute,
-    world_of,
-    write_parts,
-)
+from fedsmall.extensions.columns.simulation import METHODS, execute, world_of, write_parts
 from fedsmall.extensions.columns.simulation import load_columns as load
 from fedsmall.extensions.columns.simulation import predict as predict_rows
 from fedsmall.randomness import rng_for
 from fedsmall.sim.cli.deploy import follow
-from fedsmall.sim.cli.options import OUT, SET, say
+from fedsmall.sim.cli.options import OUT, SET, check_unwritten, command_group, say
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium import server as consortium_server
 from fedsmall.sim.report.terminal import terminal
 from fedsmall.sim.runs.files import as_csv, check_free, csv_text, free_folder, write, write_json
+from fedsmall.sim.runs.scenario import as_toml
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Boosted trees over columns that several parties hold of the same patients.",
-)
+app = command_group("Boosted trees over columns that several parties hold of the same patients.")
 console = terminal()
 
 __all__ = ["METHODS", "app", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
@@ -48,7 +40,7 @@ TAKEN = 0.9  # the share of all patients whom each of the sample's two parties k
 
 @app.command()
 def run(
-    scenario: Annotated[Path, typer.Argument(help="a .toml file whose task has columns", show_default=False)],
+    scenario: Annotated[Path, Argument(help="a .toml file whose task has columns")],
     out: Annotated[Path | None, OUT] = None,
     setting: Annotated[list[str] | None, SET] = None,
 ) -> None:
@@ -70,9 +62,7 @@ def run(
 
 
 @app.command()
-def sample(
-    folder: Annotated[Path, typer.Argument(help="where two tables and a scenario are written")] = Path(),
-) -> None:
+def sample(folder: Annotated[Path, Argument(help="where two tables and a scenario are written")] = Path()) -> None:
     """Write something to try: breast cancer as a hospital and a laboratory would hold it, and a scenario over both."""
     for path in write_sample(folder):
         console.print(str(path), markup=False)
@@ -98,17 +88,14 @@ def write_sample(folder: Path) -> list[Path]:
 
 @app.command()
 def predict(
-    folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)],
+    folder: Annotated[Path, Argument(help="the folder of a run")],
     tables: Annotated[
-        list[str] | None,
-        typer.Argument(help="PARTY=FILE, for each party; none for a run over real sites", show_default=False),
+        list[str] | None, Argument(help="PARTY=FILE, for each party; none for a run over real sites")
     ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="by its label; the first with messages if not given", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="the first seed if not given", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="a CSV to write; shown if not given", show_default=False)] = None,
-    name: Annotated[str | None, typer.Option(help="over real sites: a name for this", show_default=False)] = None,
+    method: Annotated[str | None, Option(help="by its label; the first with messages if not given")] = None,
+    seed: Annotated[int | None, Option(help="the first seed if not given")] = None,
+    out: Annotated[Path | None, Option(help="a CSV to write; shown if not given")] = None,
+    name: Annotated[str | None, Option(help="over real sites: a name for this")] = None,
 ) -> None:
     """What a forest says of new patients, whose columns lie with the same parties; identifiers are matched.
 
@@ -118,9 +105,12 @@ def predict(
     if (folder / COLUMN_SHEET).exists():
         if tables or out or method or seed is not None:
             raise PlanError("tables of a run over real sites lie there, and so do predictions; give the folder alone")
-        return _ask_sites(folder.resolve(), name)
-    if out is not None and out.exists():
-        raise PlanError(f"{out} is there already; it is not written over")
+        home = folder.resolve()
+        consortium_server.check_up(home.parents[1])
+        run = prepare_prediction(home, name).name
+        runs.launch(home.parents[1], run, say)
+        return follow(home.parents[1], run, detach=False)
+    check_unwritten(out)
     if not (folder / "scenario.toml").exists():
         raise PlanError(f"{folder} is no folder of a run over split columns")
     scenario = load(folder / "scenario.toml")
@@ -135,10 +125,3 @@ def predict(
     else:
         write(out, text.encode())
         console.print(f"{len(rows)} patients: {out}", markup=False)
-
-
-def _ask_sites(home: Path, name: str | None) -> None:
-    folder = home.parents[1]
-    consortium_server.check_up(folder)
-    run = prepare_prediction(home, name).name
-    follow(folder, run, runs.launch(folder, run, say), detach=False)

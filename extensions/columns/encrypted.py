@@ -1,15 +1,15 @@
 """Numbers under encryption: Paillier's scheme, what goes into a plaintext, and sums by column and bin.
 
-A ciphertext is a number modulo n**2; the product of two is the ciphertext of the sum, so who has the public key can add
-what it cannot read. Decryption is by the Chinese remainder theorem, three times as fast. Arithmetic is GMP's
-(``gmpy2``), randomness the system's; own code, for the maintained library is under the GPL. Source: Paillier 1999,
-scheme 1 with g = n + 1, and section 7 for decryption. Packing and fewer multiplications: Chen et al. 2021
-(SecureBoost+), section 4.
+The product of two ciphertexts, numbers modulo n**2, is that of the sum, so who has the public key adds what it cannot
+read. Decryption is by the Chinese remainder theorem, arithmetic GMP's (``gmpy2``), randomness the system's; own code,
+for the maintained library is under the GPL. Source: Paillier 1999, scheme 1 with g = n + 1, and section 7. Packing and
+fewer multiplications: Chen et al. 2021 (SecureBoost+), section 4.
 """
 
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +84,7 @@ class PublicKey:
         return total
 
     def rerandomise(self, ciphertext: "mpz") -> "mpz":
-        """Another ciphertext of the same number.
-
-        The owner of the private key could read from a product of its own ciphertexts which went in; not from this.
-        """
+        """Another ciphertext of the number, from which the key's owner cannot read which of its own went in."""
         return ciphertext * self.gmpy.powmod(random_below(self.n), self.n, self.square) % self.square
 
     def to_bytes(self, ciphertexts: Iterable["mpz"]) -> np.ndarray:
@@ -105,6 +102,21 @@ class PublicKey:
         if any(not 0 < number < self.square for number in numbers):
             raise ReplyError("a number that is no ciphertext under this key")
         return numbers
+
+
+def check_modulus(n: int, least_bits: int) -> None:
+    """Raise ReplyError for a key under which a fresh ciphertext may show what it was made of.
+
+    Sums are hidden by r**n modulo n**2, which is 1 for every r where n is, say, 1806. Refused are keys of fewer than
+    ``least_bits``, with a factor below 2**16, prime, or a power. That n has just two primes, neither dividing the other
+    less one, only a proof could show (Goldberg et al. 2019); none is asked for.
+    """
+    gmpy2 = gmpy()
+    number = gmpy2.mpz(n)
+    if number.bit_length() < least_bits:
+        raise ReplyError(f"a key of {number.bit_length()} bits; {least_bits} are the least that hides sums")
+    if gmpy2.gcd(number, gmpy2.primorial(2**16)) != 1 or gmpy2.is_prime(number) or gmpy2.is_power(number):
+        raise ReplyError("a key that is no product of two large primes would hide nothing")
 
 
 class PrivateKey:
@@ -160,10 +172,7 @@ def random_prime(bits: int) -> "mpz":
 
 
 def pack(digits: Sequence[int], width: int) -> int:
-    """One plaintext of several numbers, which may be negative: digits to the base 2**width, the first the lowest.
-
-    A sum of plaintexts is the plaintext of the sums as long as no sum reaches 2**(width - 1).
-    """
+    """One plaintext of numbers to the base 2**width, the first the lowest; sums hold below 2**(width - 1) in size."""
     total = 0
     for digit in reversed(digits):
         total = (total << width) + int(digit)
@@ -184,8 +193,8 @@ def unpack(plaintext: int, width: int, count: int) -> list[int]:
 class Layout:
     """What of a row goes into which plaintext: ``numbers`` of ``width`` bits, ``together`` in each.
 
-    A row has 2 * outputs numbers, g and h of each output. Unpacked each is a plaintext of its own, as in SecureBoost;
-    packed a plaintext holds as many as fit, and a ciphertext the sums of ``splits`` splits (SecureBoost+).
+    A row has g and h of each output. Unpacked each is a plaintext of its own, as in SecureBoost; packed a plaintext
+    holds as many as fit, and a ciphertext the sums of ``splits`` splits (SecureBoost+).
     """
 
     numbers: int
@@ -227,10 +236,7 @@ class Layout:
 
 
 class Adder:
-    """Adds rows' ciphertexts by bin: ``ciphertexts[row]`` are a row's chunks, ``numbers`` (rows, columns) its bins.
-
-    Every shortcut gives ciphertexts of the same sums, and is taken only where it saves multiplications.
-    """
+    """Adds rows' ciphertexts by bin: ``ciphertexts[row]`` are a row's chunks, ``numbers`` (rows, columns) its bins."""
 
     def __init__(self, key: PublicKey, ciphertexts: dict[int, list["mpz"]], numbers: np.ndarray, sparse: bool) -> None:
         self.key, self.ciphertexts, self.numbers, self.sparse = key, ciphertexts, numbers, sparse
@@ -254,8 +260,10 @@ class Adder:
                 else:
                     histogram[column][number] = []  # keeps its place in the order of bins
                     wanted.append((column, number))
-        negated = self._negate([sibling[column][number] for column, number in wanted])
-        for (column, number), minus in zip(wanted, negated, strict=True):
+        chunks = [sibling[column][number] for column, number in wanted]
+        flat = iter(self.key.negate([ciphertext for sums in chunks for ciphertext in sums]))
+        for (column, number), sums in zip(wanted, chunks, strict=True):
+            minus = list(islice(flat, len(sums)))
             histogram[column][number] = self.key.add(parent[column][number], minus)
         return histogram
 
@@ -282,8 +290,3 @@ class Adder:
     def _sum(self, rows: np.ndarray) -> list["mpz"]:
         chosen = [self.ciphertexts[row] for row in rows.tolist()]
         return [self.key.total(chunk) for chunk in zip(*chosen, strict=True)]
-
-    def _negate(self, sums: list[list["mpz"]]) -> list[list["mpz"]]:
-        flat = self.key.negate([ciphertext for chunks in sums for ciphertext in chunks])
-        chunks = len(flat) // len(sums) if sums else 0
-        return [flat[k * chunks : (k + 1) * chunks] for k in range(len(sums))]

@@ -1,13 +1,12 @@
 """Private set intersection: parties find the patients that all of them have, and are told of no others.
 
-Every identifier becomes a point of Curve25519; each party multiplies all points, its own and the others', by a secret
-number (X25519). Multiplications commute, so that equal identifiers end as equal points, and points that lack one
-party's number say nothing to whom has not that number. Source: Meadows 1986; Huberman et al. 1999.
+Every identifier becomes a point of Curve25519; each party multiplies all points by a secret number (X25519).
+Multiplications commute, so equal identifiers end as equal points, and points that lack one party's number say nothing
+to whom has not that number. Source: Meadows 1986; Huberman et al. 1999.
 
-X25519's private numbers are multiples of 8, so that a point of small order ends as zero and is refused; x-coordinates
-alone are used, so a point and its negative are one. An x-coordinate is of the curve or of its twist, which no
-multiplication changes: hashes are drawn again until they lie on the curve, or each identifier would give away one bit
-of itself.
+X25519's numbers are multiples of 8, so a point of small order ends as zero and is refused. An x-coordinate is of the
+curve or of its twist, which no multiplication changes: hashes are drawn until they lie on the curve, or each identifier
+would give away one bit of itself.
 """
 
 import secrets
@@ -74,8 +73,7 @@ class Blinding:
 
     def rows(self, places: np.ndarray) -> np.ndarray:
         """Which rows of the party's table stand at ``places`` of what :meth:`points` said."""
-        rows: np.ndarray = np.array(self.order, np.int64)[places]
-        return rows
+        return np.asarray(np.array(self.order, np.int64)[places])
 
     def _multiply(self, point: bytes) -> bytes:
         try:
@@ -90,10 +88,7 @@ def new_number() -> str:
 
 
 def common_places(points: Mapping[str, np.ndarray | None], rows: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """The places of each party's own points that all have, in the order of the points: it says nothing of identifiers.
-
-    ``points`` are what all have multiplied, by owner, of ``rows`` each; ReplyError for what are no points.
-    """
+    """The places of each owner's ``points``, of ``rows`` each, that all have, in their order; else ReplyError."""
     places = {}
     for owner, blinded in points.items():
         if blinded is None or blinded.shape != (rows[owner], BYTES):

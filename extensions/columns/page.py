@@ -16,18 +16,12 @@ from fedsmall.extensions.columns.boosting import with_splits
 from fedsmall.extensions.columns.plan import Boosting, ColumnPlan
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Done, World
 from fedsmall.extensions.columns.site import PART, WORTH, Notebook, describe
-from fedsmall.sim.report.sentences import amount, named
+from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import write
 
 TEMPLATES = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-HEADS = {
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "log_loss": "log loss",
-    "r2": "R\N{SUPERSCRIPT TWO}",
-    "mae": "mean error",
-}
+HEADS = {"accuracy": "accuracy", "auc": "AUC", "log_loss": "log loss", "r2": "R²", "mae": "mean error"}
 
 
 class Learnt(NamedTuple):
@@ -39,11 +33,7 @@ class Learnt(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What it depends on: the parties, the active one first, their common patients, and each one's splits.
-
-    ``sums`` is how many sums the active party has read, None where it tells nobody; ``sealed`` whether parties write
-    letters.
-    """
+    """What it depends on: parties, the active one first, common patients, splits, ``sums`` read (None: not told)."""
 
     parties: tuple[str, ...]
     common: int
@@ -55,71 +45,8 @@ class Facts(NamedTuple):
 
 def knowledge_of(facts: Facts, *, is_prediction: bool = False) -> list[Learnt]:
     """What every party, and the one who carries messages, learns where a forest is grown, or asked of new patients."""
-    active, *passives = facts.parties
-    if not is_prediction:
-        return [_active(facts), *(_passive(facts, party) for party in passives), _carrier(facts)]
-    common = f"which {facts.common} new patients all parties have"
-    at_active = Learnt(
-        f"{active} (has the labels)",
-        f"{common}, and what the forest says of them; which of them go left at the splits of other parties that they "
-        "come to",
-        "a value, a name or a cut of another party's columns",
-    )
-    at_passives = [
-        Learnt(
-            party,
-            f"{common}; which of them come to which of its splits",
-            "what the forest says of them; another party's columns, cuts and values",
-        )
-        for party in passives
-    ]
-    return [at_active, *at_passives, _carrier(facts)]
-
-
-def _active(facts: Facts) -> Learnt:
-    others = sum(count for party, count in facts.splits.items() if party != facts.parties[0])
-    least = facts.settings.least_samples
-    alone = "of one patient where a side holds no more" if least == 1 else f"each of {least} patients or more"
-    sums = "sums" if facts.sums is None else f"{facts.sums:,} sums"
-    return Learnt(
-        f"{facts.parties[0]} (has the labels)",
-        f"which {facts.common} patients all parties have; {sums} of its own gradients, each over the patients on one "
-        f"side of a cut that it does not know, {alone}; which patients go left at {others} splits of other parties: "
-        "so something of the order of patients in columns that it has no name for",
-        "a value, a name or a cut of another party's columns; which column a sum or a split is of",
-    )
-
-
-def _passive(facts: Facts, party: str) -> Learnt:
-    settings = facts.settings
-    nodes = {
-        "joint": "which patients are together at every node of every tree",
-        "mixed": "which patients are together at the nodes of the trees that are grown on its columns",
-        "layered": f"which patients are together at the first {settings.passive_levels} levels of every tree",
-    }[settings.trees]
-    drawn = "; which patients a tree is grown on, of which some have large gradients" if settings.goss else ""
-    return Learnt(
-        party,
-        f"which {facts.common} patients all parties have; {nodes}, which says that they are alike in the label and not "
-        f"which label; which {facts.splits.get(party, 0)} of its own cuts were taken{drawn}",
-        "a label, a gradient, a leaf's weight, a prediction; another party's columns, cuts and values",
-    )
-
-
-def _carrier(facts: Facts) -> Learnt:
-    pairs = ", and how many patients any of them have in common" if len(facts.parties) > 2 else ""
-    if facts.sealed:
-        return Learnt(
-            "who carries messages",
-            f"how many rows each party has, and how many patients all have{pairs}; how many messages go between which "
-            "parties, when, and how large; how many splits each party has",
-            "which row numbers are together or go left anywhere, or what any message between parties says",
-        )
-    return Learnt(
-        "who carries messages",
-        f"how many rows each party has{pairs}; which row numbers are together at which nodes, and which go left there",
-        "an identifier, a label, a gradient, a value, a cut",
-    )
+    text = TEMPLATES.get_template("knowledge.txt").render(facts=facts, is_prediction=is_prediction)
+    return [Learnt(*lines) for lines in zip(*[iter(text.splitlines())] * 3, strict=True)]
 
 
 def knowledge_lines(parties: Sequence[Learnt]) -> list[str]:
@@ -155,13 +82,10 @@ def _same_trees(done: Sequence[Done]) -> list[str]:
     lines = []
     for label, runs in _by_label(done).items():
         pairs = [(run, central.get(run.plan.seed)) for run in runs if METHODS[run.plan.name].apart]
-        known = [(a, b) for a, b in pairs if b is not None and _settings_of(a) == _settings_of(b)]
-        if known:
+        if known := [(a, b) for a, b in pairs if b is not None and _settings_of(a) == _settings_of(b)]:
             equal = sum(with_splits(a.trees, a.records) == with_splits(b.trees, b.records) for a, b in known)
-            lines.append(
-                f"{label} made the trees of joined columns (Central), every split and every leaf: "
-                f"{equal} of {len(known)} seeds."
-            )
+            of_seeds = f"{equal} of {len(known)} seeds"
+            lines.append(f"{label} made the trees of joined columns (Central), every split and every leaf: {of_seeds}.")
     return lines
 
 
@@ -199,8 +123,11 @@ def print_done(console: Console, world: World, done: Sequence[Done]) -> None:
 
 def write_page(world: World, done: Sequence[Done], folder: Path) -> Path:
     """Write report.html into the run's folder; returns the file."""
-    heads, rows = _table(done)
-    words = {"world": world, "heads": heads, "rows": rows, "same": _same_trees(done), "work": _work_of(done)}
+    (heads, rows), work = _table(done), {}
+    for label, runs in _by_label(done).items():
+        if kinds := {kind for run in runs for kind in run.work}:
+            work[label] = {kind: sum(run.work.get(kind, 0.0) for run in runs) / len(runs) for kind in sorted(kinds)}
+    words = {"world": world, "heads": heads, "rows": rows, "same": _same_trees(done), "work": work}
     return _write(folder, "columns.html", **words, learnt=_knowledge_by_method(world, done))
 
 
@@ -213,14 +140,6 @@ def _write(folder: Path, template: str, **words: Any) -> Path:
     text = TEMPLATES.get_template(template).render(css=style_sheet(), **words)
     write(folder / "report.html", text.encode())
     return folder / "report.html"
-
-
-def _work_of(done: Sequence[Done]) -> dict[str, dict[str, float]]:
-    work = {}
-    for label, runs in _by_label(done).items():
-        if kinds := {kind for run in runs for kind in run.work}:
-            work[label] = {kind: sum(run.work.get(kind, 0.0) for run in runs) / len(runs) for kind in sorted(kinds)}
-    return work
 
 
 class SitePart(NamedTuple):
@@ -240,5 +159,5 @@ def site_part(folder: Path, site: str) -> SitePart | None:
     macros = TEMPLATES.get_template("site.html").module
     return SitePart(
         macros.part(describe(plan, site), cuts, is_over=bool(part)),  # type: ignore[attr-defined]
-        macros.worth(worth, named),  # type: ignore[attr-defined]
+        macros.worth(worth, metric_name),  # type: ignore[attr-defined]
     )

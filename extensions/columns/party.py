@@ -1,25 +1,22 @@
-"""The parties of split columns: what both do, and the passive one, without labels.
-
-A party that is killed goes on from its last :meth:`Party.state` once it is asked again what it was asked since, with
-what it had drawn by chance (``draw``).
-"""
+"""The parties of split columns: their tables, what both do, and the passive one, without labels."""
 
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedsmall.errors import ReplyError
+from fedsmall.data.table_files import as_numbers, check_header, is_missing, number_block, plain, read_table
+from fedsmall.errors import DataError, ReplyError
 from fedsmall.extensions.columns.boosting import Split, bin_columns, candidate_bins, goes_left
-from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey
-from fedsmall.extensions.columns.intersection import BYTES, Blinding, new_number
+from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey, check_modulus
+from fedsmall.extensions.columns.intersection import BYTES, Blinding, check_distinct, new_number
 from fedsmall.extensions.columns.messages import Arrays, Message
-from fedsmall.extensions.columns.plan import Boosting
-from fedsmall.extensions.columns.tables import Table
+from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading
 from fedsmall.randomness import rng_for
 
 if TYPE_CHECKING:
@@ -45,6 +42,66 @@ class Letters(Protocol):
         """What a letter holds; an error where it is not the one that it should be."""
 
 
+@dataclass(frozen=True)
+class Table:
+    """A party's own rows: ``values`` (rows, columns) with NaN where one is missing, and whose each row is."""
+
+    identifiers: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+
+
+class Target(NamedTuple):
+    """What is to be predicted of each row of the active party's table; ``classes`` are empty for a number."""
+
+    values: np.ndarray
+    classes: tuple[str, ...]
+
+
+def read_party_table(path: Path, reading: Reading, columns: Sequence[str] | None = None) -> Table:
+    """A party's table: ``columns``, or all that are not left out; DataError, by column and count, for no number."""
+    frame = read_table(path)
+    check_header(frame)
+    _check_columns(path, list(frame.columns), [reading.id, *(columns or ())])
+    left_out = {reading.id, reading.label, reading.target, *reading.drop}
+    names = list(columns) if columns is not None else [str(name) for name in frame.columns if name not in left_out]
+    values, text = number_block(frame[names], reading.missing)
+    if wrong := [name for name, count in zip(names, text.sum(axis=0), strict=True) if count]:
+        raise DataError(
+            f"text where numbers are expected, in column {wrong[0]!r} and {len(wrong) - 1} more; make it numbers, "
+            "name the column in drop = [...], or the word for a missing value in missing = [...]",
+            file=path.name,
+        )
+    if gaps := int(is_missing(frame[reading.id]).sum()):
+        raise DataError(f"{gaps} rows have no identifier", file=path.name)
+    identifiers = tuple(plain(cell) for cell in frame[reading.id])
+    check_distinct(identifiers, path.name)
+    return Table(identifiers, tuple(names), values)
+
+
+def read_target(path: Path, reading: Reading) -> Target:
+    """The labels, or the numbers, of the active party's rows; DataError where a row has none."""
+    frame, column = read_table(path), str(reading.label if reading.target is None else reading.target)
+    _check_columns(path, list(frame.columns), [column])
+    if reading.target is not None:
+        numbers = as_numbers(frame[column], reading.missing)
+        if np.isnan(numbers).any():
+            raise DataError(f"{int(np.isnan(numbers).sum())} rows have no number in {column!r}", file=path.name)
+        return Target(numbers, ())
+    if gaps := int(is_missing(frame[column], reading.missing).sum()):
+        raise DataError(f"{gaps} rows have no label in {column!r}", file=path.name)
+    words = [plain(cell) for cell in frame[column]]
+    classes = reading.classes or tuple(sorted(set(words)))
+    if len(classes) < 2 or set(words) - set(classes):
+        raise DataError(f"{column!r} has classes that are not listed, or one class alone", file=path.name)
+    return Target(np.array([classes.index(word) for word in words], float), classes)
+
+
+def _check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> None:
+    if missing := [name for name in wanted if name not in present]:
+        raise DataError(f"there is no column {missing[0]!r}", file=path.name)
+
+
 class Clock:
     """Processor seconds by what they were spent on; the parties' own, told to nobody."""
 
@@ -65,8 +122,8 @@ class Clock:
 class Party:
     """A party with a table: matches identifiers, and says which of the common rows go left at its own splits.
 
-    ``records`` are its splits, which never leave. ``parties`` are the names of all where others carry messages, the
-    active one first: then it takes parties' words from them alone, in ``letters`` where there are any.
+    ``records`` are its splits, which never leave. Where others carry messages, ``parties`` are all names, the active
+    one first, from whom alone it takes words, in ``letters`` where there are any.
     """
 
     name: str
@@ -92,8 +149,7 @@ class Party:
     @property
     def values(self) -> np.ndarray:
         """The matched rows' values, (rows, columns)."""
-        values: np.ndarray = self.table.values[self.matched_rows]
-        return values
+        return np.asarray(self.table.values[self.matched_rows])
 
     def handlers(self) -> Mapping[str, Handler]:
         """What this party answers to whoever leads the run, by kind."""
@@ -125,15 +181,13 @@ class Party:
     def _blind_again(self, message: Message) -> Message:
         hop, ring = int(message.words["hop"]), self._ring(message)
         if not 0 < hop < len(ring):
-            raise ReplyError(
-                f"points of {len(ring)} parties go round in {len(ring) - 1} hops, and this was to be another"
-            )
+            hops = f"points of {len(ring)} parties go round in {len(ring) - 1} hops"
+            raise ReplyError(f"{hops}, and this was to be another")
         blinding = self._current_blinding()
         again = blinding.blind_again(self._received_points(message, hop))
         # what all have multiplied says nothing: whoever leads the run is to compare it
-        return message.answer(
-            arrays={"points": again} if hop == len(ring) - 1 else self._address_points(message, hop + 1, again)
-        )
+        is_last = hop == len(ring) - 1
+        return message.answer(arrays={"points": again} if is_last else self._address_points(message, hop + 1, again))
 
     def _address_points(self, message: Message, hop: int, points: np.ndarray) -> Arrays:
         ring = self._ring(message)
@@ -164,7 +218,6 @@ class Party:
         return message.answer()
 
     def _keep(self, message: Message) -> Message:
-        """The forest is grown; what is kept of it is :meth:`part`."""
         return message.answer({"splits": len(self.records)})
 
     def _current_blinding(self) -> Blinding:
@@ -189,10 +242,7 @@ class Party:
         return message
 
     def state(self) -> Message | None:
-        """All that this party needs to go on from here, for its own disk; None where that is not at hand.
-
-        What was asked since is asked again: the answers differ by chance, and are of no use.
-        """
+        """All that this party needs to go on, for its own disk, once it is asked again what it was since; or None."""
         if self.matched is None:
             return None
         words = {"records": [list(record) for record in self.records], "turn": self.turn}
@@ -229,7 +279,7 @@ def check_rows(numbers: np.ndarray, rows: int) -> np.ndarray:
 
 @dataclass
 class _OpenTree:
-    """What a passive party remembers of the tree that is grown."""
+    """The tree that is grown."""
 
     number: int
     adder: Adder
@@ -245,17 +295,18 @@ class _OpenTree:
 class PassiveParty(Party):
     """A party without labels: it adds gradients that it cannot read, and keeps where its splits lie.
 
-    It learns ciphertexts of gradients, anew for each tree; which rows are together at which node; which of its
-    candidates were chosen. It tells sums under encryption, in a new order for each node, and which rows go left at a
-    chosen split. A tree is begun once, and a node asked about once, or the order in its columns would leak. Source:
-    Cheng et al. 2021, algorithms 1 and 2.
+    It learns ciphertexts of gradients; which rows are together at which node; which of its candidates were chosen. It
+    tells sums under encryption, in a new order for each node, and which rows go left at a chosen split. A tree is begun
+    once, and a node asked about once, or the order in its columns would leak. Source: Cheng et al. 2021, algorithms 1
+    and 2.
 
-    ``secret`` decides the order of its candidates; it is drawn unless given. With ``agreed`` one forest is grown, with
-    these settings, of at most ``most_trees``; else any. Where it ``grows`` none, it has an earlier forest's splits.
+    ``secret`` decides the order of its candidates. With ``agreed`` one forest is grown, with these settings, of at most
+    ``most_trees``. Where it ``grows`` none, it has an earlier forest's splits.
     """
 
     secret: int = field(default_factory=lambda: secrets.randbits(128))
     agreed: Boosting | None = None
+    least_bits: int = LEAST_BITS
     most_trees: int = 0
     grows: bool = True
 
@@ -322,6 +373,7 @@ class PassiveParty(Party):
         if self.agreed is not None and self._begun is not None:
             raise ReplyError("a second forest was begun in one run")
         self._settings = asked
+        check_modulus(int(message.words["key"], 16), self.least_bits)
         self._key = PublicKey(int(message.words["key"], 16))
         self._rows = check_rows(message.arrays["rows"], len(self.values))
         self._cuts, self._bins = bin_columns(self.values[self._rows], self._settings.bins)

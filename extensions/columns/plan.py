@@ -14,10 +14,10 @@ LEAST_BITS = 2048  # of a key that protects labels
 
 
 class Goss(BaseModel):
-    """Gradient-based one-side sampling: ``top`` of the rows by gradient, and ``other`` of the rest at random.
+    """Gradient-based one-side sampling: ``top`` of all rows by gradient, and ``other`` of them at random from the rest.
 
-    Both are shares of all rows. What was drawn at random is multiplied by (1 - top) / other, with both rounded to whole
-    rows, so that it stands for the rest. Source: Ke et al. 2017 (LightGBM), Algorithm 2; SecureBoost+, section 4.
+    The latter count (1 - top) / other times, with both rounded to whole rows. Source: Ke et al. 2017 (LightGBM),
+    Algorithm 2; SecureBoost+, section 4.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,16 +34,14 @@ class Goss(BaseModel):
 class Boosting(BaseModel):
     """How a forest is grown over columns that several parties hold.
 
-    ``rounds`` trees (with several classes so many of each) of ``depth`` levels of splits, over at most ``bins`` bins a
-    column; ``l2`` is the papers' lambda, ``least_gain`` their gamma, ``least_samples`` what either side of a
-    split holds at least. ``packing``, ``subtraction`` and ``sparse`` change no tree, only what one costs; ``goss``,
-    ``trees`` and ``outputs`` grow other trees, alike over split and joined columns.
+    ``rounds`` trees (of several classes one each) of ``depth`` levels, over at most ``bins`` bins a column; ``l2`` is
+    the papers' lambda, ``least_gain`` their gamma, ``least_samples`` what either side of a split holds. ``packing``,
+    ``subtraction`` and ``sparse`` change no tree, only its cost.
 
-    ``trees`` is ``joint`` (all columns compete at every node), ``mixed`` (each tree is of one party's columns, in turn)
-    or ``layered`` (the first ``passive_levels`` levels are of the passive parties' columns, the rest of the active
-    one's). With ``outputs = "many"`` one tree of several classes has a weight for each in every leaf.
-
-    Sources: Cheng et al. 2021 (SecureBoost); Chen et al. 2021 (SecureBoost+), sections 4 and 5.
+    ``trees``: ``joint`` (all columns compete at every node), ``mixed`` (each tree is of one party's columns, in turn)
+    or ``layered`` (the first ``passive_levels`` levels are of the passive parties' columns). With ``outputs = "many"``
+    one tree has a weight for each class in every leaf. Sources: Cheng et al. 2021 (SecureBoost); Chen et al. 2021
+    (SecureBoost+), sections 4 and 5.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,11 +102,7 @@ class ForestOf(Frozen):
 
 
 class ColumnPlan(Frozen):
-    """What is learnt at real sites: of the ``parties`` the first has the labels; ``test`` is what it judges on.
-
-    Where ``sealed``, parties write to each other in letters, which the server passes on. With ``of`` nothing is learnt:
-    the forest of that run is asked about new patients.
-    """
+    """What is learnt at real sites, of which the first has the labels; or ``of`` whose run a forest is asked."""
 
     parties: Annotated[tuple[str, ...], Field(min_length=2)]
     reading: Reading

@@ -1,8 +1,4 @@
-"""A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down.
-
-After every exchange the journal holds all that the next one is made of, so that a run which is started again asks the
-same questions under the same numbers.
-"""
+"""A run over split columns at real sites: prepared at the coordinator's desk, led by the server, written down."""
 
 import itertools
 import json
@@ -20,16 +16,17 @@ from flwr.app import Message as FlowerMessage
 from fedsmall.audit_log import AuditLog
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns import conducting
-from fedsmall.extensions.columns.conducting import DONE, Phases, Stage
+from fedsmall.extensions.columns.conducting import DONE, Protocol, Stage
 from fedsmall.extensions.columns.messages import Message
 from fedsmall.extensions.columns.page import Facts, Learnt, knowledge_lines, knowledge_of, write_real_page
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, COLUMNS, MESSAGE, ColumnPlan, ColumnSheet, ForestOf
-from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task, as_toml
+from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task
 from fedsmall.files import one_line, write
-from fedsmall.sealing.words import ROLL
-from fedsmall.sim.consortium import members, runs
+from fedsmall.sealing.terms import ROLL
+from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium.run_log import run_log
 from fedsmall.sim.runs.files import write_json
+from fedsmall.sim.runs.scenario import as_toml
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.handshake import wait_for_sites
 from fedsmall.strategies.server.journal import FileJournal, put
@@ -44,20 +41,26 @@ Told = Mapping[str, Any]  # what outcome.json holds
 def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
     """Make the folder of a new run with its sheet; returns it.
 
-    Raises PlanError for a scenario of several methods or seeds, for one that sends no messages, for a party that is no
-    admitted site or lacks the identity that ``sealed`` asks for, and where there is a run of that name.
+    Raises PlanError for several methods or seeds, a method that sends no messages, a party that is no admitted site or
+    lacks the identity that ``sealed`` asks for, and where there is a run of that name.
     """
     plans = scenario.plans()
     if len(plans) != 1 or not METHODS[plans[0].name].apart:
         raise PlanError(
             "A run over split columns at real sites takes one seed and one method, SecureBoost or SecureBoostPlus."
         )
-    sites = tuple(sorted(scenario.task.columns))
-    runs.admitted_sites(folder, list(scenario.task.columns))
-    home = _new_home(folder / "runs", run)
-    roll = _roll(folder, scenario)
+    parties = tuple(scenario.task.columns)
+    runs.admitted_sites(folder, parties)
+    path = _new_sheet(folder / "runs", run)
+    roll: dict[str, str] = {}
+    if scenario.sealed is not False:
+        try:
+            roll = runs.roll_for(folder, parties, "sealed")
+        except PlanError:
+            if scenario.sealed:
+                raise
     columns = ColumnPlan(
-        parties=tuple(scenario.task.columns),
+        parties=parties,
         reading=scenario.task.reading,
         settings=plans[0].settings,
         test=scenario.test,
@@ -65,15 +68,12 @@ def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
         sealed=bool(roll),
     )
     words: dict[str, Any] = {"run": run, "id": secrets.token_hex(8), "about": scenario.about, **patience}
-    sheet = ColumnSheet(columns=columns, sites=sites, quorum=len(sites), roll=roll, **words)
-    return _write_sheet(home, sheet, plans[0].label)
+    sheet = ColumnSheet(columns=columns, sites=tuple(sorted(parties)), quorum=len(parties), roll=roll, **words)
+    return runs.write_sheet(path, sheet, method=plans[0].label)
 
 
 def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> Path:
-    """Make the folder of a run that asks the forest of a finished run in ``home`` about new patients; returns it.
-
-    Raises PlanError where that run is not finished or was itself no learning, and where there is one of that ``name``.
-    """
+    """Make the folder of a run that asks the forest of one in ``home`` of new patients; PlanError for no forest."""
     sheet = read_sheet(home)
     if not (home / "outcome.json").exists() or sheet.columns.of is not None:
         raise PlanError(f"{home.name!r} has grown no forest, or is not finished; `fedsmall status` shows how it goes")
@@ -83,7 +83,7 @@ def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> 
     columns = sheet.columns.model_copy(update={"of": ForestOf(run=sheet.run, id=sheet.id)})
     changes = {"run": run, "id": secrets.token_hex(8), "columns": columns, **patience}
     asking = ColumnSheet(**{**vars(sheet), **changes})
-    return _write_sheet(_new_home(home.parent, run), asking, f"the forest of {sheet.run}")
+    return runs.write_sheet(_new_sheet(home.parent, run), asking, method=f"the forest of {sheet.run}")
 
 
 def read_sheet(folder: Path) -> ColumnSheet:
@@ -91,31 +91,10 @@ def read_sheet(folder: Path) -> ColumnSheet:
     return ColumnSheet.model_validate_json((folder / COLUMN_SHEET).read_text())
 
 
-def _new_home(homes: Path, run: str) -> Path:
+def _new_sheet(homes: Path, run: str) -> Path:
     if (homes / run).exists():
         raise PlanError(f"There is a run {run!r} already. Choose --name.")
-    return homes / run
-
-
-def _write_sheet(home: Path, sheet: ColumnSheet, what: str) -> Path:
-    home.mkdir(parents=True, mode=0o700)
-    write(home / COLUMN_SHEET, sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
-    AuditLog(home / "log.jsonl", run=sheet.run, id=sheet.id).write("prepared", sites=list(sheet.sites), method=what)
-    return home
-
-
-def _roll(folder: Path, scenario: Columns) -> dict[str, str]:
-    """The identities of the consortium's sites where parties write letters to each other; else none."""
-    if scenario.sealed is False:
-        return {}
-    roll = members.roll_of(members.load(folder))
-    missing = sorted(set(scenario.task.columns) - set(roll))
-    if missing and scenario.sealed:
-        raise PlanError(
-            f"{', '.join(missing)} has sent no identity for sealed letters: `fedsmall site keygen` there, then "
-            "`fedsmall consortium add-site NAME --key site.key.pub`; or run without sealed."
-        )
-    return {} if missing else roll
+    return homes / run / COLUMN_SHEET
 
 
 @dataclass
@@ -132,15 +111,15 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
     """Wait for all sites, and lead the run from where its journal has it.
 
     Returns what ``outcome.json`` is to hold, and what the log says at the end. Raises PlanError, with every site's
-    reason, where one refuses or is silent: such a run can do without none.
+    reason, where one refuses or is silent.
     """
     wait_for_sites(sheet, grid)
-    journal, phases = FileJournal(folder / JOURNAL), _phases_of(sheet.columns)
+    journal, protocol = FileJournal(folder / JOURNAL), _protocol_of(sheet.columns)
     stage, traffic = _read_journal(sheet, journal)
     mail = Mail(sheet, grid, traffic)
     while stage.phase != DONE:
         begun = time.monotonic()
-        stage = conducting.advance(phases, stage, mail)
+        stage = protocol.takes(stage, mail(protocol.asks(stage)))
         traffic.exchanges += 1
         traffic.seconds += time.monotonic() - begun
         words = {"phase": stage.phase, "words": stage.words, "traffic": vars(traffic)}
@@ -152,14 +131,11 @@ def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[
     return outcome, {"rounds": sheet.columns.settings.rounds}
 
 
-def _phases_of(plan: ColumnPlan) -> Phases:
-    if plan.of is not None:
-        phases = conducting.conducting_phases(plan.parties, conducting.predict_message(plan.parties), least=1)
-    else:
-        phases = conducting.conducting_phases(
-            plan.parties, conducting.grow_message(plan.parties, plan.settings, plan.test)
-        )
-    return {**conducting.meeting_phases(plan.parties), **phases}
+def _protocol_of(plan: ColumnPlan) -> Protocol:
+    if plan.of is None:
+        return Protocol(plan.parties, conducting.grow_message(plan.parties, plan.settings, plan.test))
+    asking = Message(conducting.COORDINATOR, plan.active, "predict", {"passives": list(plan.parties[1:])})
+    return Protocol(plan.parties, asking, least=1)
 
 
 def _read_journal(sheet: ColumnSheet, journal: FileJournal) -> tuple[Stage, Traffic]:
@@ -230,21 +206,12 @@ def _note_progress(folder: Path, stage: Stage, sheet: ColumnSheet, traffic: Traf
 
 
 def write_run(folder: Path, outcome: Told) -> None:
-    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log; ``outcome`` came of it.
-
-    No party's part of the forest is here: each lies with its site.
-    """
+    """Write scenario, summary and page of a run into ``folder``, which holds its sheet and log."""
     sheet = read_sheet(folder)
     scenario = _scenario_of(sheet)
     plan = scenario.plans()[0]
-    row = {
-        "method": plan.label,
-        "name": plan.name,
-        "seed": plan.seed,
-        **outcome["worth"],
-        "seconds": outcome["seconds"],
-    }
-    row |= {key: outcome[key] for key in ("messages", "bytes", "splits")}
+    row = {"method": plan.label, "name": plan.name, "seed": plan.seed, **outcome["worth"]}
+    row |= {key: outcome[key] for key in ("seconds", "messages", "bytes", "splits")}
     settings, log = as_toml(scenario), run_log(AuditLog(folder / "log.jsonl").entries())
     write(folder / "scenario.toml", settings)
     write_json(folder / "summary.json", {"common": outcome["common"], "rows": [row]})
@@ -283,10 +250,8 @@ def outcome_lines(home: Path, outcome: Told) -> list[str]:
     splits = ", ".join(f"{site} {count}" for site, count in outcome["splits"].items())
     result, kept = f"the forest on those held out: {worth or 'not told'}", "; each site keeps its part of the forest"
     if plan.of is not None:
-        kept = ""
-        result = (
-            f"{plan.active} has what the forest of {plan.of.run} says of them (fedsmall site predictions RUN there)"
-        )
+        says, kept = f"what the forest of {plan.of.run} says of them", ""
+        result = f"{plan.active} has {says} (fedsmall site predictions RUN there)"
     return [
         f"{outcome['common']} patients are at all sites; {result}",
         f"splits by site: {splits}; {sent}, {outcome['seconds']:.0f} s",

@@ -1,8 +1,4 @@
-"""A scenario over split columns: a TOML file whose task names each party's table, run in one process by messages.
-
-Each party keeps its part of a run in a file of its own, and they predict together from no more: the active party has
-trees and leaves, a passive party its columns and cuts.
-"""
+"""A scenario over split columns: a TOML file whose task names each party's table, run in one process by messages."""
 
 import re
 import time
@@ -13,19 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-import tomli_w
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedsmall.errors import DataError, PlanError
 from fedsmall.extensions.columns.active import ActiveParty
-from fedsmall.extensions.columns.boosting import Split, Tree
+from fedsmall.extensions.columns.boosting import Split, Tree, fit_joined, keep_order
 from fedsmall.extensions.columns.conducting import check_common, match_parties
 from fedsmall.extensions.columns.intersection import check_matching
-from fedsmall.extensions.columns.joined import fit_joined, keep_order
 from fedsmall.extensions.columns.messages import Post, hold_talk
-from fedsmall.extensions.columns.party import Party, PassiveParty
+from fedsmall.extensions.columns.party import Party, PassiveParty, read_party_table, read_target
 from fedsmall.extensions.columns.plan import COLUMNS, LEAST_BITS, Boosting, Reading
-from fedsmall.extensions.columns.tables import read_party_table, read_target
 from fedsmall.methods import explain, nearest
 from fedsmall.parts import Frozen
 from fedsmall.randomness import rng_for
@@ -87,8 +80,8 @@ class Task(Reading):
 class Columns(Frozen):
     """What is run: the task, how trees grow, methods, seeds. The fields are the keys of the file.
 
-    ``test`` is the share of common patients for judging. A method's table may override keys of ``boosting``.
-    ``sealed``: whether real sites write to each other in letters; by default where all have an identity.
+    ``test`` is the share of common patients for judging; a method's table may override keys of ``boosting``; real sites
+    write ``sealed`` letters by default where all have an identity.
     """
 
     name: str
@@ -140,10 +133,7 @@ class PlanOfColumns(NamedTuple):
 
 
 def load_columns(path: Path, settings: Sequence[str] = ()) -> Columns:
-    """The scenario in a file, with ``settings`` ("boosting.rounds=5") laid over it; tables lie beside the file.
-
-    Raises PlanError, one line, for what is missing or wrong.
-    """
+    """The scenario in a file beside its tables, with ``settings`` ("boosting.rounds=5") laid over; else PlanError."""
     table = read(path)
     for setting in settings:
         table = assign(table, setting)
@@ -161,17 +151,9 @@ def load_columns(path: Path, settings: Sequence[str] = ()) -> Columns:
     return scenario.model_copy(update={"task": scenario.task.model_copy(update={"columns": files})})
 
 
-def as_toml(scenario: Columns) -> bytes:
-    """The scenario as a file that :func:`load_columns` reads."""
-    return tomli_w.dumps(scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)).encode()
-
-
 @dataclass(frozen=True)
 class Done:
-    """One plan that was run: its forest's metrics on held-out patients, and its costs.
-
-    Messages and bytes are counted by "sender to receiver", ``splits``, ``parts`` and ``records`` by party.
-    """
+    """One plan that was run; messages and bytes by "sender to receiver", splits, parts and records by party."""
 
     plan: PlanOfColumns
     metrics: dict[str, float]
@@ -229,9 +211,8 @@ def world_of(scenario: Columns) -> World:
     active = ActiveParty(task.active, tables.pop(task.active), key_bits=scenario.key_bits, **words)
     # a real party draws its own secret; here it is drawn so that a run can be repeated
     secrets = {party: rng_for(seed, "secret of a party", party).bytes(16) for party in tables}
-    passives = [
-        PassiveParty(party, table, secret=int.from_bytes(secrets[party], "little")) for party, table in tables.items()
-    ]
+    numbers = {party: int.from_bytes(secret, "little") for party, secret in secrets.items()}
+    passives = [PassiveParty(party, table, secret=numbers[party]) for party, table in tables.items()]
     post = Post({party.name: party for party in [active, *passives]})
     common = hold_talk(match_parties(list(post.parties)), post)
     check_common(common)
@@ -257,9 +238,8 @@ def _run_apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.nd
     start = time.perf_counter()
     hold_talk(active.fit([party.name for party in world.passives], plan.settings, train), post)
     seconds = time.perf_counter() - start
-    messages, size = (
-        Counter({" to ".join(way): count for way, count in counts.items()}) for counts in (post.messages, post.bytes)
-    )
+    carried = post.messages, post.bytes
+    messages, size = (Counter({" to ".join(way): n for way, n in counts.items()}) for counts in carried)
     scores = hold_talk(active.scores(test), post)
     work: dict[str, float] = {}
     for party in world.parties:
@@ -267,18 +247,10 @@ def _run_apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.nd
             work[name] = work.get(name, 0.0) + spent
     assert active.objective is not None
     assert active.ground is not None
-    return Done(
-        plan,
-        active.objective.evaluate(scores, active.labels(test)),
-        seconds,
-        tuple(active.trees),
-        {party.name: list(party.records) for party in world.parties},
-        work,
-        messages,
-        size,
-        active.ground.sums_read,
-        {party.name: party.part() for party in world.parties},
-    )
+    metrics, trees = active.objective.evaluate(scores, active.labels(test)), tuple(active.trees)
+    records = {party.name: list(party.records) for party in world.parties}
+    parts = {party.name: party.part() for party in world.parties}
+    return Done(plan, metrics, seconds, trees, records, work, messages, size, active.ground.sums_read, parts)
 
 
 def _run_joined(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarray) -> Done:
@@ -288,9 +260,8 @@ def _run_joined(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.n
     forest = fit_joined(columns, active.labels(train), active.classes, plan.settings, world.order)
     seconds = time.perf_counter() - start
     scores = forest.scores({party.name: party.values[test] for party in parties})
-    return Done(
-        plan, forest.objective.evaluate(scores, active.labels(test)), seconds, forest.trees, dict(forest.records)
-    )
+    metrics = forest.objective.evaluate(scores, active.labels(test))
+    return Done(plan, metrics, seconds, forest.trees, dict(forest.records))
 
 
 def part_file(folder: Path, party: str, label: str, seed: int) -> Path:

@@ -1,7 +1,4 @@
-"""A site in a run over split columns: its party, kept between messages, whose every answer is written down.
-
-A finished forest is a file in the run's folder; until then a notebook, from which a killed station goes on.
-"""
+"""A site in a run over split columns: its party, kept between messages, whose every answer is written down."""
 
 import csv
 import hashlib
@@ -9,14 +6,14 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fedsmall.clients.consent import Consent
-from fedsmall.clients.letters import Desk
+from fedsmall.clients.letters import KeyStore
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import RUNS, check_same_data, folders_of
 from fedsmall.clients.sealing import Letters
@@ -26,12 +23,11 @@ from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.conducting import KEYS, MEET
 from fedsmall.extensions.columns.messages import Message
-from fedsmall.extensions.columns.party import Party, PassiveParty
+from fedsmall.extensions.columns.party import Party, PassiveParty, read_party_table, read_target
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
-from fedsmall.extensions.columns.tables import read_party_table, read_target
 from fedsmall.files import one_line
 from fedsmall.planning.run_sheet import RUN, RUN_ID
-from fedsmall.sealing.letters import Announcement, LetterError, Post, digest
+from fedsmall.sealing.letters import Announcement, LetterError, Mailbox, digest
 from fedsmall.wire import ROUND, Arrays
 
 PART = "columns.json"  # in a run's folder at a site: its part of the forest
@@ -45,8 +41,8 @@ DIGEST = 32
 class Notebook:
     """What a site was asked in one run, each question once, in the run's ``folder`` at the site.
 
-    A numbered answer is written down before it leaves. Asked again, the site sends the same bytes; asked otherwise
-    under a past number, it refuses: who resumes a run again and again learns nothing twice.
+    An answer is written down before it leaves. Asked again, the site sends the same bytes; asked otherwise under a past
+    number, it refuses, so that nobody learns anything twice by resuming.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,21 +83,19 @@ class Notebook:
 
     def note(self, number: int, question: bytes, answer: bytes, state: bytes | None) -> None:
         """Write down a question, then its answer: until that is there, nothing was asked."""
-        if state is None:
-            self._shelf.write(f"{number:09d}.{QUESTION}", question)
-        else:
-            self._shelf.write(f"{number:09d}.{STATE}", state)
+        kind, content = (QUESTION, question) if state is None else (STATE, state)
+        self._shelf.write(f"{number:09d}.{kind}", content)
         self._shelf.write(f"{number:09d}.{ANSWER}", hashlib.sha256(question).digest() + answer)
         for path in self._numbered(ANSWER, *((QUESTION, STATE) if state is not None else ())):
-            if _number_of(path) < number:
+            if int(path.stem) < number:
                 path.unlink()
 
     def since(self) -> tuple[bytes | None, list[bytes]]:
         """The last state, None where there was none yet, and what was asked since, in order."""
         last = self._last()
-        states = [path for path in self._numbered(STATE) if _number_of(path) <= last]
-        begun = _number_of(states[-1]) if states else -1
-        asked = [path for path in self._numbered(QUESTION) if begun < _number_of(path) <= last]
+        states = [path for path in self._numbered(STATE) if int(path.stem) <= last]
+        begun = int(states[-1].stem) if states else -1
+        asked = [path for path in self._numbered(QUESTION) if begun < int(path.stem) <= last]
         read = self._shelf.read
         return read(states[-1].name) if states else None, [read(path.name) or b"" for path in asked]
 
@@ -113,45 +107,38 @@ class Notebook:
                 path.unlink()
 
     def _last(self) -> int:
-        return max((_number_of(path) for path in self._numbered(ANSWER)), default=-1)
+        return max((int(path.stem) for path in self._numbered(ANSWER)), default=-1)
 
     def _numbered(self, *kinds: str) -> list[Path]:
         return sorted(path for kind in kinds for path in self._shelf.folder.glob(f"*.{kind}"))
 
 
-def _number_of(path: Path) -> int:
-    return int(path.name.partition(".")[0])
-
-
 class Correspondence:
     """The letters of one site in one run: bound to the run, its plan, the roll and the keys of all parties."""
 
-    def __init__(self, desk: Desk, plan: ColumnPlan) -> None:
-        announced, roll = desk.read_announced()
-        keys = [
-            [site, announcement.sealing, announcement.commitment] for site, announcement in sorted(announced.items())
-        ]
-        self._post: Post = desk.post(plan, announced)
-        self._thread = digest("columns", desk.run, roll, keys)
+    def __init__(self, store: KeyStore, plan: ColumnPlan) -> None:
+        announced, roll = store.read_announced()
+        keys = [[site, key.sealing, key.commitment] for site, key in sorted(announced.items())]
+        self._mailbox: Mailbox = store.mailbox(plan, announced)
+        self._thread = digest("columns", store.run, roll, keys)
 
     def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
         """A letter."""
-        return self._post.write(kind, t, to, self._thread, content)
+        return self._mailbox.write(kind, t, to, self._thread, content)
 
     def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
         """What a letter holds; LetterError where it is not the one that it should be."""
-        return self._post.open(kind, t, sender, self._thread, letter)
+        return self._mailbox.open(kind, t, sender, self._thread, letter)
 
 
 @dataclass
 class Seat:
-    """A party in a run, and what was asked of it; ``desk`` is where the parties write letters."""
+    """A party in a run; ``store`` is where the parties write letters."""
 
     run: str
     plan: ColumnPlan
     party: Party
-    notebook: Notebook
-    desk: Desk | None
+    store: KeyStore | None
 
 
 class ColumnDesk:
@@ -164,8 +151,7 @@ class ColumnDesk:
     def answer(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site's party says to a message; one that is sent again has the same answer.
 
-        Raises PolicyError where the site takes no part, WaitsError where it is to be asked again, and PlanError for
-        what is no message of this run.
+        Raises PolicyError where the site takes no part, WaitsError where it is to be asked again, else PlanError.
         """
         try:
             plan = ColumnPlan.model_validate_json(str(config[COLUMNS]))
@@ -191,7 +177,7 @@ class ColumnDesk:
         notebook.check_plan(plan.model_dump_json())
         answer = notebook.answer_before(number, question)
         if answer is None:
-            seat = self._take_seat(plan, policy, config)
+            seat = self._take_seat(plan, policy, config, folder)
             reply = self._ask(seat, message, policy, config)
             answer = _without_small_counts(reply, policy).to_bytes()
             if reply.words.get("worth"):
@@ -203,45 +189,44 @@ class ColumnDesk:
         if message.kind == "keep":
             notebook.end()
             if plan.sealed:
-                shutil.rmtree(self.letters.desk(config).folder, ignore_errors=True)
+                shutil.rmtree(self.letters.key_store(config).folder, ignore_errors=True)
             self._seat = None
         return Message.from_bytes(answer)
 
     def _ask(self, seat: Seat, message: Message, policy: Policy, config: Mapping[str, Any]) -> Message:
-        if seat.desk is None:
+        if seat.store is None:
             return seat.party.answer(message)
         if message.kind == MEET:
             self.letters.known_roll(config, policy)
-            return message.answer({"announced": seat.desk.announce().model_dump()})
+            return message.answer({"announced": seat.store.announce().model_dump()})
         if message.kind == KEYS:
-            announced = _read_announcements(message.words["announced"])
-            seat.desk.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
+            try:
+                announced = TypeAdapter(dict[str, Announcement]).validate_python(message.words["announced"])
+            except ValidationError:
+                raise LetterError("the keys of this run were not told in a form that this version knows") from None
+            seat.store.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
             return message.answer()
         if seat.party.letters is None:
-            seat.party.letters = Correspondence(seat.desk, seat.plan)
+            seat.party.letters = Correspondence(seat.store, seat.plan)
         return seat.party.answer(message)
 
-    def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any]) -> Seat:
+    def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], folder: Path) -> Seat:
         run = f"{config.get(RUN, '')} {one_line(config.get(RUN_ID, ''), 64)}"
         if self._seat is None or (self._seat.run, self._seat.plan) != (run, plan):
-            self._seat = None
-            folder = self.letters.folder_of(config)
-            notebook = Notebook(folder)
+            self._seat, notebook = None, Notebook(folder)
             check_same_data(folder, hashlib.sha256(self._table(plan, policy).read_bytes()).hexdigest())
-            desk = self.letters.desk(config) if plan.sealed else None
-            seat = Seat(run, plan, self._party(plan, policy, notebook), notebook, desk)
-            _go_on(seat)
+            store = self.letters.key_store(config) if plan.sealed else None
+            seat = Seat(run, plan, self._party(plan, policy, notebook), store)
+            _go_on(seat, notebook)
             self._seat = seat
         return self._seat
 
     def _table(self, plan: ColumnPlan, policy: Policy) -> Path:
         path = self.data if plan.of is None else self.letters.identity.parent / str(policy.predict_from)
         if path is None or not path.is_file():
-            raise PlanError(
-                "the table of new patients is not there (predict_from)"
-                if plan.of is not None
-                else "a run over split columns wants one table at every site; this one has none"
-            )
+            if plan.of is not None:
+                raise PlanError("the table of new patients is not there (predict_from)")
+            raise PlanError("a run over split columns wants one table at every site; this one has none")
         return path
 
     def _party(self, plan: ColumnPlan, policy: Policy, notebook: Notebook) -> Party:
@@ -269,7 +254,6 @@ class ColumnDesk:
         return ActiveParty(self.name, table, key_bits=plan.key_bits, **shared)
 
     def _part_of(self, forest: ForestOf) -> dict[str, Any]:
-        """What this site has kept of a forest; PlanError where that is nothing."""
         for folder in folders_of(self.letters.home / RUNS, forest.run):
             mark, part = folder / "id", Shelf(folder).read(PART)
             if mark.exists() and mark.read_text() == forest.id and part is not None:
@@ -282,7 +266,7 @@ def _without_small_counts(reply: Message, policy: Policy) -> Message:
     worth = reply.words.get("worth")
     if not worth or (policy.judge and worth["held_out"] >= policy.count_floor):
         return reply
-    return Message(reply.sender, reply.to, reply.kind, {**reply.words, "worth": {}}, reply.arrays)
+    return replace(reply, words={**reply.words, "worth": {}})
 
 
 def _keep_result(seat: Seat, folder: Path) -> None:
@@ -297,23 +281,15 @@ def _keep_result(seat: Seat, folder: Path) -> None:
         Shelf(folder).write(PREDICTIONS, text.getvalue().encode())
 
 
-def _go_on(seat: Seat) -> None:
-    state, asked = seat.notebook.since()
+def _go_on(seat: Seat, notebook: Notebook) -> None:
+    state, asked = notebook.since()
     questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
-    if seat.desk is not None and (state is not None or questions):
-        seat.party.letters = Correspondence(seat.desk, seat.plan)
+    if seat.store is not None and (state is not None or questions):
+        seat.party.letters = Correspondence(seat.store, seat.plan)
     if state is not None:
         seat.party.restore(Message.from_bytes(state))
     for question in questions:
         seat.party.answer(question)
-
-
-def _read_announcements(words: object) -> dict[str, Announcement]:
-    try:
-        assert isinstance(words, Mapping)
-        return {str(site): Announcement.model_validate(announcement) for site, announcement in words.items()}
-    except (ValidationError, AssertionError):
-        raise LetterError("the keys of this run were not told in a form that this version knows") from None
 
 
 def check_policy(policy: Policy, plan: ColumnPlan) -> None:
@@ -343,10 +319,8 @@ def describe(plan: ColumnPlan, site: str) -> list[str]:
     """What a run is, and what of this site would leave for it, a line each."""
     settings, is_active = plan.settings, site == plan.active
     letters = "the server cannot open them" if plan.sealed else "none; the server can read all"
-    parties = [
-        f"parties: {', '.join(plan.parties)}; {plan.active} has the labels",
-        f"letters between parties: {letters}",
-    ]
+    parties = [f"parties: {', '.join(plan.parties)}; {plan.active} has the labels"]
+    parties += [f"letters between parties: {letters}"]
     if plan.of is not None:
         leaves = "which of these patients come to a split of others" if is_active else "who goes left at ours"
         return [

@@ -1,7 +1,7 @@
 """The coordinator's page as a small web application: three addresses, read-only, and nothing without the token.
 
-It is bound to the loopback alone; other users of the machine reach the port, and lack the token. The token is in the
-page's address, so nothing is loaded from elsewhere, no address is passed on, and none is written into a log.
+It is bound to the loopback, whose port other users reach without the token. As the token is in the page's address,
+nothing is loaded from elsewhere, no address is passed on, and none is logged.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -103,15 +104,6 @@ def token_of(folder: Path) -> str:
 
 def server_of(app: Starlette, port: int) -> uvicorn.Server:
     """The program that serves the page; it listens on the loopback and nowhere else, and logs no address."""
-    settings = uvicorn.Config(
-        app,
-        host=LOOPBACK,
-        port=port,
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        ws="none",
-        lifespan="off",
-        timeout_graceful_shutdown=CLOSING_S,
-    )
-    return uvicorn.Server(settings)
+    quiet: dict[str, Any] = {"access_log": False, "log_level": "warning", "server_header": False}
+    plain: dict[str, Any] = {"ws": "none", "lifespan": "off", "timeout_graceful_shutdown": CLOSING_S}
+    return uvicorn.Server(uvicorn.Config(app, host=LOOPBACK, port=port, **quiet, **plain))

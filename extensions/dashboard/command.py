@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from fedsmall.sim.cli.consortium import HERE, Folder
 from fedsmall.sim.cli.options import say
@@ -11,7 +11,7 @@ from fedsmall.sim.consortium.flower_cli import port_is_free
 
 def dashboard(
     folder: Folder = HERE,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="the page's port, on the loopback")] = 8780,
+    port: Annotated[int, Option(min=1, max=65535, help="the page's port, on the loopback")] = 8780,
 ) -> None:
     """Show the consortium's sites and runs on a page that follows them, for a browser on this machine."""
     from fedsmall.extensions.dashboard.app import LOOPBACK, application, server_of, token_of  # brings torch: slow

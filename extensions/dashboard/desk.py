@@ -28,7 +28,7 @@ class FollowedLog:
     """The log at ``path``, as far as :meth:`read` has come: ``run`` is what it says of sites and contacts.
 
     ``heard`` is when a site was heard last (ISO 8601, UTC), ``heads`` what it signed last of its own log, ``head`` the
-    digest of the last of ``lines`` lines. ``happened`` are the last lines that are no order and no answer.
+    digest of the last of ``lines`` lines, ``happened`` the last that are no order and no answer.
     """
 
     path: Path
@@ -137,7 +137,7 @@ class Desk:
         self._views: dict[str, tuple[tuple[int, ...], RunView]] = {}
 
     def ask(self) -> None:
-        """Ask Flower who is connected, unless it was asked just now. Takes a second or two."""
+        """Ask Flower who is connected, unless it was asked just now."""
         if time.monotonic() - self._asked < ASK_S:
             return
         try:
@@ -152,10 +152,8 @@ class Desk:
         """Name, standing and connection of every member, in the order of names."""
         self.record = members.load(self.folder)
         today = members.today()
-        return [
-            (name, member.standing(today), self.connected.get(name, "offline" if self.server == "runs" else ""))
-            for name, member in sorted(self.record.members.items())
-        ]
+        absent, every = "offline" if self.server == "runs" else "", sorted(self.record.members.items())
+        return [(name, member.standing(today), self.connected.get(name, absent)) for name, member in every]
 
     def warnings(self) -> list[str]:
         """What expires within a month."""
@@ -189,20 +187,12 @@ class Desk:
         sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
         log, cards = self.log_of(home), FileJournal(home / "journal").cards(MAPS)
         state, line = state_of(home, log)
-        meta = cards[-1][1] if cards else {}
-        outcome = _read_object(home / "outcome.json") or meta
-        return RunView(
-            name=home.name,
-            state=state,
-            line=line,
-            sheet=sheet,
-            log=log,
-            check=None if state == "under way" else self._check_log(log),
-            maps=tuple(_map(sheet.led, contact, notes) for contact, notes in cards),
-            evaluations=list(outcome.get("evaluations", [])),
-            events=list(outcome.get("events", [])),
-            budget=budget_of(sheet.led, cards[-1][0] if cards else 0),
-        )
+        outcome = _read_object(home / "outcome.json") or (cards[-1][1] if cards else {})
+        check = None if state == "under way" else self._check_log(log)
+        maps = tuple(_map(sheet.led, contact, notes) for contact, notes in cards)
+        evaluations, events = list(outcome.get("evaluations", [])), list(outcome.get("events", []))
+        budget = budget_of(sheet.led, cards[-1][0] if cards else 0)
+        return RunView(home.name, state, line, sheet, log, check, maps, evaluations, events, budget)
 
     def _check_log(self, log: FollowedLog) -> LogCheck | None:
         """Whether the chain of a log holds that nobody writes; looked at again when its size has changed."""
@@ -228,9 +218,9 @@ def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
 
 def budget_of(plan: Plan, contacts: int) -> str:
     """What the plan's privacy has cost after so many contacts, in a sentence."""
-    privacy, ledger = plan.method.privacy, ledger_of(plan)
-    if privacy is None or privacy.open:
-        hidden = "no noise" if privacy is not None and privacy.hidden else "no privacy"
+    privacy, ledger = plan.privacy, ledger_of(plan)
+    if privacy.open:
+        hidden = "no noise" if privacy.hidden else "no privacy"
         return f"{hidden}: models go as they are, and nothing is counted"
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts_of(plan)[:contacts])

@@ -1,10 +1,7 @@
-"""The coordinator's page, as one file: three drawings as SVG, tables, and figures in Prometheus' text format.
-
-Every word that came from a site is escaped.
-"""
+"""The coordinator's page: drawings as SVG, tables, figures in Prometheus' format; sites' words are escaped."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -61,22 +58,14 @@ def seats(shown: Map) -> list[Seat]:
     """The sites in a circle, in the order of their names, the first on top."""
     names = [sitting.site for sitting in shown.sitting]
     colour = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
-    places = []
+    drawn = []
     for number, sitting in enumerate(shown.sitting):
         across, down, anchor = place_on_circle(number, len(names))
-        places.append(
-            Seat(
-                site=sitting.site if len(names) <= MOST_LABELS else "",
-                x=WIDE / 2 + RADIUS * across,
-                y=HIGH / 2 + RADIUS * down,
-                label_x=WIDE / 2 + (RADIUS + 14) * across,
-                label_y=HIGH / 2 + (RADIUS + 18) * down + 4,
-                anchor=anchor,
-                colour=colour.get(sitting.by, COLOURS[0]),
-                common=sitting.common,
-            )
-        )
-    return places
+        place = WIDE / 2 + RADIUS * across, HIGH / 2 + RADIUS * down
+        label = WIDE / 2 + (RADIUS + 14) * across, HIGH / 2 + (RADIUS + 18) * down + 4
+        site = sitting.site if len(names) <= MOST_LABELS else ""
+        drawn.append(Seat(site, *place, *label, anchor, colour.get(sitting.by, COLOURS[0]), sitting.common))
+    return drawn
 
 
 def arrows(shown: Map) -> list[Arrow]:
@@ -102,16 +91,13 @@ def chart(places: Sequence[float], values: Sequence[float], unit: str = "", low:
     low = min(values) if low is None else low
     high, first, last = max(values), places[0], places[-1]
     across, up = max(last - first, 1e-12), max(high - low, 1e-12)
-    dots = tuple(
-        (
-            round(LEFT + (BROAD - LEFT - 10) * (place - first) / across, 1),
-            round(LOW - 10 - (LOW - 20) * (value - low) / up, 1),
-            f"round {place:g}: {value:.4g}{unit}",
-        )
-        for place, value in zip(places, values, strict=True)
-    )
+    dots = []
+    for place, value in zip(places, values, strict=True):
+        x = round(LEFT + (BROAD - LEFT - 10) * (place - first) / across, 1)
+        y = round(LOW - 10 - (LOW - 20) * (value - low) / up, 1)
+        dots.append((x, y, f"round {place:g}: {value:.4g}{unit}"))
     points = " ".join(f"{x},{y}" for x, y, _ in dots)
-    return Chart(points, dots, f"{low:.3g}{unit}", f"{high:.3g}{unit}", f"round {first:g}", f"round {last:g}")
+    return Chart(points, tuple(dots), f"{low:.3g}{unit}", f"{high:.3g}{unit}", f"round {first:g}", f"round {last:g}")
 
 
 MOST_RUNS = 8  # that are shown in full
@@ -121,9 +107,8 @@ LONGEST_REASON = 300
 
 def whole(desk: Desk, nonce: str) -> str:
     """The page with what is to be seen now; what changes later comes by itself."""
-    return TEMPLATES.get_template("page.html").render(
-        desk=desk, css=style_sheet(), nonce=nonce, body=Markup(body(desk))
-    )
+    words = {"css": style_sheet(), "nonce": nonce, "body": Markup(body(desk))}
+    return TEMPLATES.get_template("page.html").render(desk=desk, **words)
 
 
 def body(desk: Desk) -> str:
@@ -163,24 +148,14 @@ def metrics_of(run: RunView) -> list[str]:
 
 def metric_chart(run: RunView, metric: str) -> Chart | None:
     """What the common model was worth, evaluation by evaluation; what is not finite is left out."""
-    points = [
-        (evaluation["t"], (evaluation.get("common") or {}).get(metric, math.nan)) for evaluation in run.evaluations
-    ]
-    points = [(t, float(value)) for t, value in points if math.isfinite(value)]
+    found = [(e["t"], (e.get("common") or {}).get(metric, math.nan)) for e in run.evaluations]
+    points = [(t, float(value)) for t, value in found if math.isfinite(value)]
     return chart([t for t, _ in points], [value for _, value in points])
 
 
 def reason(text: object) -> str:
     """A reason as it came, on one line, with what does something to a screen replaced."""
     return one_line(text, LONGEST_REASON)
-
-
-TEMPLATES = Environment(
-    loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
-)
-TEMPLATES.filters |= {"plain": plain, "reason": reason, "short": short_name}
-TEMPLATES.globals |= {f.__name__: f for f in (contact_rows, times, time_chart, metrics_of, metric_chart)}
-TEMPLATES.globals |= {"seats": seats, "arrows": arrows, "MOST_RUNS": MOST_RUNS}
 
 
 METRICS_KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -191,58 +166,25 @@ COUNTS = {  # by what a run's log counts of a site
     "refused": ("refusals", "orders that a site refused or that failed there"),
     "silent": ("silences", "orders that a site did not answer before the deadline"),
 }
-STATES = ("prepared", "under way", "stopped", "failed", "finished")
 
 
 def metrics_text(desk: Desk) -> str:
     """All figures, one a line, as Prometheus reads them."""
-    return "".join(f"{line}\n" for line in _lines(desk))
+    runs = sorted(desk.runs(), key=lambda run: run.name)
+    return TEMPLATES.get_template("metrics.txt").render(desk=desk, runs=runs, buckets_s=BUCKETS_S, counts=COUNTS)
 
 
-def _lines(desk: Desk) -> Iterator[str]:
-    yield from _head("fedsmall_server_up", "gauge", "whether the server answers")
-    yield _line("fedsmall_server_up", {}, desk.server == "runs")
-    yield from _head("fedsmall_site_connected", "gauge", "whether a member is connected now")
-    for name, _, status in desk.sites():
-        yield _line("fedsmall_site_connected", {"site": name}, status == "online")
-    yield from _head("fedsmall_certificate_days", "gauge", "days until a certificate expires")
-    for label, days in members.certificates(desk.folder).items():
-        yield _line("fedsmall_certificate_days", {"certificate": label}, days)
-    yield from _of_runs(desk)
-
-
-def _of_runs(desk: Desk) -> Iterator[str]:
-    shown = sorted(desk.runs(), key=lambda run: run.name)
-    yield from _head("fedsmall_run_state", "gauge", "1 for the state that a run is in")
-    for run in shown:
-        yield from (_line("fedsmall_run_state", {"run": run.name, "state": s}, run.state == s) for s in STATES)
-    yield from _head("fedsmall_contact_seconds", "histogram", "seconds from a contact's first order to its last answer")
-    for run in shown:
-        yield from _histogram("fedsmall_contact_seconds", {"run": run.name}, list(run.log.seconds().values()))
-    for counted, (name, words) in COUNTS.items():
-        yield from _head(f"fedsmall_site_{name}_total", "counter", words)
-        for run in shown:
-            for site, counts in sorted(run.log.run.sites.items()):
-                yield _line(f"fedsmall_site_{name}_total", {"run": run.name, "site": site}, counts[counted])
-
-
-def _histogram(name: str, labels: Mapping[str, str], values: list[float]) -> Iterator[str]:
-    for bound in BUCKETS_S:
-        yield _line(f"{name}_bucket", {**labels, "le": f"{bound:g}"}, sum(value <= bound for value in values))
-    yield _line(f"{name}_bucket", {**labels, "le": "+Inf"}, len(values))
-    yield _line(f"{name}_sum", labels, sum(values))
-    yield _line(f"{name}_count", labels, len(values))
-
-
-def _head(name: str, kind: str, words: str) -> Iterator[str]:
-    yield f"# HELP {name} {words}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    inside = ",".join(f'{key}="{_quoted(word)}"' for key, word in labels.items())
+def metrics_line(name: str, value: float, /, **labels: str) -> str:
+    """One figure as Prometheus reads it."""
+    quoted = {key: word.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for key, word in labels.items()}
+    inside = ",".join(f'{key}="{word}"' for key, word in quoted.items())
     return f"{name}{{{inside}}} {float(value):.17g}" if inside else f"{name} {float(value):.17g}"
 
 
-def _quoted(word: str) -> str:
-    return word.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+TEMPLATES = Environment(
+    loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+)
+TEMPLATES.filters |= {"plain": plain, "reason": reason, "short": short_name}
+TEMPLATES.globals |= {f.__name__: f for f in (contact_rows, times, time_chart, metrics_of, metric_chart)}
+TEMPLATES.globals |= {"seats": seats, "arrows": arrows, "MOST_RUNS": MOST_RUNS}
+TEMPLATES.globals |= {"line": metrics_line, "certificates": members.certificates}

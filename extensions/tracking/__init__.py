@@ -83,15 +83,9 @@ def _to_mlflow(folder: Path | None, run: Run, plan_run: PlanRun) -> None:
     tags = {"method": plan_run.label, "seed": str(plan_run.plan.seed), "fold": str(plan_run.plan.fold)}
     number = client.create_run(experiment, run_name=stem(plan_run), tags=tags).info.run_id
     now_ms = int(time.time() * 1000)
-    metrics = [
-        Metric(name, value, now_ms, evaluation["t"])
-        for evaluation in plan_run.evaluations
-        for name, value in metrics_of(evaluation).items()
-    ]
-    metrics += [
-        Metric(f"final/{name}", value, now_ms, plan_run.row["rounds"])
-        for name, value in metrics_of(plan_run.row).items()
-    ]
+    numbers = [(name, n, e["t"]) for e in plan_run.evaluations for name, n in metrics_of(e).items()]
+    numbers += [(f"final/{name}", number, plan_run.row["rounds"]) for name, number in metrics_of(plan_run.row).items()]
+    metrics = [Metric(name, number, now_ms, t) for name, number, t in numbers]
     params = [Param(name, str(value)) for name, value in settings_of(run, plan_run).items()]
     for start in range(0, len(metrics), 1000):  # the most that MLflow takes in one go
         client.log_batch(number, metrics=metrics[start : start + 1000])

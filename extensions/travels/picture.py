@@ -1,7 +1,4 @@
-"""Models on their way as a picture that moves: SVG and CSS without a script, the same letters for the same run.
-
-First when each thing happens and where every model is then, as keyframes; then what is drawn.
-"""
+"""Models on their way as a picture that moves: SVG and CSS without a script, the same letters for the same run."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -57,41 +54,35 @@ def beats(stops: Sequence[Stop]) -> list[Beat]:
 
 def way_keys(travels: Travels, seats: Sequence[Point], middles: Sequence[Point]) -> list[list[Key]]:
     """Where every followed model is and when; ``middles`` is where each of them gathers with others."""
-    times = beats(travels.stops)
-    return [
-        _way(travels.stops, times, [seats[stop.at[model]] for stop in travels.stops], middle)
-        for model, middle in zip(travels.followed, middles, strict=True)
-    ]
-
-
-def _way(stops: Sequence[Stop], times: Sequence[Beat], at: Sequence[Point], middle: Point) -> list[Key]:
-    keys = [(0.0, moved_to(at[0]))]
-    for stop, beat, seat in zip(stops, times, at, strict=True):
-        if stop.skipped:  # it stays until nobody sees it any more, and is then somewhere else
-            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, moved_to(seat))]
-        keys += [(beat.train, moved_to(seat)), (beat.leave, moved_to(seat))]
-        if beat.part > beat.leave:
-            keys += [(beat.gathered, moved_to(middle)), (beat.part, moved_to(middle))]
-            keys += [(beat.part + GATHER_S, moved_to(seat))] if stop is stops[-1] else []
-    return [*keys, (times[-1].over, moved_to(at[-1]))]
+    made, stops, times = [], travels.stops, beats(travels.stops)
+    for model, middle in zip(travels.followed, map(moved_to, middles), strict=True):
+        at = [moved_to(seats[stop.at[model]]) for stop in stops]
+        keys = [(0.0, at[0])]
+        for stop, beat, seat in zip(stops, times, at, strict=True):
+            if stop.skipped:  # it stays until nobody sees it any more, and is then somewhere else
+                keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, seat)]
+            keys += [(beat.train, seat), (beat.leave, seat)]
+            if beat.part > beat.leave:
+                keys += [(beat.gathered, middle), (beat.part, middle)]
+                keys += [(beat.part + GATHER_S, seat)] if stop is stops[-1] else []
+        made.append([*keys, (times[-1].over, at[-1])])
+    return made
 
 
 def ring_keys(travels: Travels) -> list[list[Key]]:
     """How much of all samples every followed model has learnt from and when: offsets of a dash of length 100."""
-    times = beats(travels.stops)
-    return [_ring(travels.stops, times, model) for model in travels.followed]
-
-
-def _ring(stops: Sequence[Stop], times: Sequence[Beat], model: int) -> list[Key]:
-    keys = [(0.0, offset(0.0))]
-    for stop, beat in zip(stops, times, strict=True):
-        before = offset(stop.before[model])
-        if stop.skipped:
-            keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, before)]
-        keys += [(beat.train, before), (beat.leave, offset(stop.trained[model]))]
-        if beat.part > beat.leave:
-            keys += [(beat.gathered, keys[-1][1]), ((beat.gathered + beat.part) / 2, offset(stop.averaged[model]))]
-    return [*keys, (times[-1].over, keys[-1][1])]
+    made, pairs = [], list(zip(travels.stops, beats(travels.stops), strict=True))
+    for model in travels.followed:
+        keys = [(0.0, offset(0.0))]
+        for stop, beat in pairs:
+            before = offset(stop.before[model])
+            if stop.skipped:
+                keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, before)]
+            keys += [(beat.train, before), (beat.leave, offset(stop.trained[model]))]
+            if beat.part > beat.leave:
+                keys += [(beat.gathered, keys[-1][1]), ((beat.gathered + beat.part) / 2, offset(stop.averaged[model]))]
+        made.append([*keys, (pairs[-1][1].over, keys[-1][1])])
+    return made
 
 
 def shade_keys(travels: Travels) -> list[Key]:
@@ -140,14 +131,10 @@ LETTERS = 12  # of a name
 NAMED, DRAWN = 24, 120  # so many sites have names beside them, and dots of their own
 LINE = 44  # the height of what is said of a contact
 BAR = (30.0, 340.0, 340.0)  # where the line of time begins, how long it is, and its height
-COLOURS = tuple(
-    look.colour
-    for look in (
-        *(LOOKS[name] for name in ("FedAvg", "FedDC", "FedDC+Radon", "FedProx", "DaisyChain", "RepFL")),
-        *(LOOKS[name] for name in ("FedAvg, equal period", "FedDC+RepTreeFL", "FedSGD", "RadonMachine", "RepTreeFL")),
-        SPARE[3],
-    )
-)
+AVERAGED = ("FedAvg", "FedDC", "FedDC+Radon", "FedProx", "DaisyChain", "RepFL", "FedAvg, equal period")
+OTHERS = ("FedDC+RepTreeFL", "FedSGD", "RadonMachine", "RepTreeFL")
+LOOK = [*(LOOKS[name] for name in (*AVERAGED, *OTHERS)), SPARE[3]]
+COLOURS = tuple(look.colour for look in LOOK)
 RING = (
     '<circle class="go r{0}" style="{4}" r="{5:g}" fill="none" stroke="{3}" stroke-width="3" pathLength="100" '
     'stroke-dasharray="100" transform="rotate(-90)"/>'
@@ -169,14 +156,9 @@ def part(run: Run, name: str) -> Markup:
         return Markup()
     shown, models = len(shown_travels.followed), len(shown_travels.groups)
     note = f" ({shown} of {models} are shown, evenly by where they set out)" if shown < models else ""
-    return CAPTIONED.format(
-        name,
-        travel_picture(shown_travels, name),
-        shown_travels.plan.method.label,
-        shown_travels.plan.seed,
-        note,
-        "samples" if shown_travels.samples else "sites",
-    )
+    whose = shown_travels.plan.method.label, shown_travels.plan.seed, note
+    learnt_from = "samples" if shown_travels.samples else "sites"
+    return CAPTIONED.format(name, travel_picture(shown_travels, name), *whose, learnt_from)
 
 
 def file_of(run: Run) -> str | None:
@@ -187,9 +169,8 @@ def file_of(run: Run) -> str | None:
 
 def travel_picture(travels: Travels, name: str) -> Markup:
     """The picture as an element of a page, whose ink, paper and rules it takes; each on a page has a ``name``."""
-    return Markup('<svg {} style="width:100%;max-width:30rem;height:auto">{}</svg>').format(
-        _head(travels), _inside(travels, name)
-    )
+    element = Markup('<svg {} style="width:100%;max-width:30rem;height:auto">{}</svg>')
+    return element.format(_head(travels), _inside(travels, name))
 
 
 def travel_file(travels: Travels) -> str:
@@ -209,14 +190,8 @@ def _head(travels: Travels) -> Markup:
 def _inside(travels: Travels, name: str) -> Markup:
     prefix = f"v{crc32(name.encode()):x}" if name else "v"
     radius = min(13.0, max(1.5, 0.8 * pi * RADIUS / len(travels.names)))
-    parts = (
-        _style(travels, prefix),
-        _sites(travels, radius),
-        _models(travels, prefix, radius),
-        _words(travels),
-        _time(travels),
-    )
-    return Markup('<g id="{}">{}</g>').format(prefix, Markup("").join(parts))
+    drawn = _sites(travels, radius), _models(travels, radius), _words(travels), _time(travels)
+    return Markup('<g id="{}">{}</g>').format(prefix, Markup("").join([_style(travels, prefix), *drawn]))
 
 
 def seats(travels: Travels) -> list[Point]:
@@ -263,9 +238,8 @@ def _style(travels: Travels, prefix: str) -> Markup:
     moving |= {"p": [(0.0, moved_to((0, 0))), (length, moved_to((BAR[1], 0)))]}
     moving |= {f"m{model}": way for model, way in enumerate(ways)}
     moving |= {f"r{model}": ring for model, ring in enumerate(ring_keys(travels))}
-    rules += [
-        named(prefix + name, keys) + f"{at}.{name}{{animation-name:{prefix}{name}}}" for name, keys in moving.items()
-    ]
+    for name, keys in moving.items():
+        rules.append(named(prefix + name, keys) + f"{at}.{name}{{animation-name:{prefix}{name}}}")
     still = f"{at}*{{animation:none!important}}{at}.s{{display:inline}}{at}.p{{display:none}}"
     rules += [f"{at}.s{{display:none}}", f"@media (prefers-reduced-motion:reduce),print{{{still}}}"]
     return Markup("<style>{}</style>").format(Markup("\n".join(rules)))
@@ -290,12 +264,11 @@ def _name(name: str, number: int, count: int, radius: float) -> Markup:
     across, down, anchor = place_on_circle(number, count)
     x, y = _at(MIDDLE, RADIUS + radius + 6, across, down)
     y += 4 + (6 * down if anchor == "middle" else 0)
-    return Markup('<text x="{:g}" y="{:g}" text-anchor="{}" font-size="11" fill="var(--soft)">{}</text>').format(
-        x, round(y, 1), anchor, short_name(name, LETTERS)
-    )
+    text = Markup('<text x="{:g}" y="{:g}" text-anchor="{}" font-size="11" fill="var(--soft)">{}</text>')
+    return text.format(x, round(y, 1), anchor, short_name(name, LETTERS))
 
 
-def _models(travels: Travels, prefix: str, radius: float) -> Markup:
+def _models(travels: Travels, radius: float) -> Markup:
     at, every = still(travels), seats(travels)
     stop, parts = travels.stops[at], [_route(travels)]
     for number, (model, colour) in enumerate(zip(travels.followed, colours(travels), strict=True)):

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.validation import among
-from fedsmall.sim.report.chain import site_names
+from fedsmall.sim.report.figures import site_names
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
@@ -20,10 +20,7 @@ BAD = (*MISSED, REPLACED)
 
 @final
 class Learnt:
-    """``seen`` (models, sites) grows with every contact, as what counts in averages does in a run.
-
-    As :class:`fedsmall.algorithm.travellers.Travellers`, from events in place of numbers.
-    """
+    """``seen`` (models, sites): from which sites models have learnt, by the rules of what counts in averages."""
 
     def __init__(self, method: Method, models: int, sites: int) -> None:
         self._method = method
@@ -70,9 +67,9 @@ class Stop(NamedTuple):
     """A contact: where each model trained for it, and what models have learnt from when it is over.
 
     ``at`` (models,) are indices of sites in the order of names. ``before``, ``trained`` and ``averaged`` (models,) are
-    the shares of all samples (of all sites where samples were not counted) that each model has learnt from as it comes,
-    as it leaves, and after the average. ``sites`` and ``samples`` are means over models as they leave. ``skipped``
-    contacts before this one are not shown.
+    the shares of all samples (else sites) that each model has learnt from as it comes, as it leaves, and after the
+    average; ``sites`` and ``samples`` means over models as they leave. ``skipped`` contacts before this one are not
+    shown.
     """
 
     t: int
@@ -103,10 +100,7 @@ class Travels(NamedTuple):
 
 
 def travels(run: Run) -> Travels | None:
-    """The ways of the models of the run's main method, or of another; None where no model went anywhere.
-
-    They follow :func:`fedsmall.travel.journey.journey`; a missing or refused update taught its model nothing.
-    """
+    """The ways of the models of the run's main method, or of another; None where no model went anywhere."""
     done = [plan_run for plan_run in run.done if plan_run.plan.method.moves]
     main = run.scenario.reference or reference_of([plan_run.plan.method for plan_run in run.done])
     for plan_run in sorted(done, key=lambda plan_run: plan_run.label != main):
@@ -127,11 +121,7 @@ def samples_of(plan_run: PlanRun) -> dict[str, int]:
 
 
 def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -> Travels | None:
-    """The way of the models of one plan's run over the sites of these ``names``; None where none went anywhere.
-
-    None too where there are more than :data:`MOST` sites. ``samples`` are those on which each site trains; empty where
-    they are not known.
-    """
+    """The way of the models of one plan's run over sites of these ``names``; None where none went, or for too many."""
     plan, sites = among(plan_run.plan, len(names)), len(names)
     apart = plan.method.regions is not None and plan.method.regions.are_apart(sites)
     if apart or not 2 <= sites <= MOST:
@@ -174,10 +164,6 @@ def _stops(
         left = learnt.seen.copy()  # (models, sites)
         if contact.action is Action.AGGREGATE:
             learnt.average(refused="server" in befell)
-        shares, sites, met = (
-            (before, left @ share, learnt.seen @ share),
-            left.sum(axis=1).mean(),
-            (left @ counts).mean(),
-        )
-        stops.append(Stop(contact.t, contact.action, at, *shares, float(sites), float(met)))
+        means = float(left.sum(axis=1).mean()), float((left @ counts).mean())
+        stops.append(Stop(contact.t, contact.action, at, before, left @ share, learnt.seen @ share, *means))
     return stops

@@ -20,29 +20,25 @@ _BLOCK = 2**16  # numbers that a coordinatewise aggregator holds in float64 at o
 
 def mean(points: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """The mean, every model with the same say or with ``weights`` (models,), for example their samples."""
-    result: np.ndarray = np.einsum("m,mp->p", _shares(len(points), weights), points)
-    return result
+    return np.asarray(np.einsum("m,mp->p", _shares(len(points), weights), points))
 
 
 def median(points: np.ndarray) -> np.ndarray:
     """The median of every coordinate; half of the models may be absurd (Yin et al. 2018, Definition 1)."""
     ordered, middle = np.sort(points, axis=0), len(points) // 2  # np.median takes three times as long
-    result: np.ndarray = (ordered[middle] + ordered[-1 - middle]) / 2
-    return result
+    return np.asarray((ordered[middle] + ordered[-1 - middle]) / 2)
 
 
 def trimmed_mean(points: np.ndarray, trim: float = 0.2) -> np.ndarray:
     """The mean of every coordinate without its floor(trim * models) smallest and as many largest values.
 
-    With less than 1 / trim models nothing is cut, and it is the mean. The default is that of Flower's FedTrimmedAvg.
-
-    Raises ValueError for a ``trim`` outside [0, 0.5). Source: Yin et al. 2018, Definition 2, where it is called beta.
+    With less than 1 / trim models nothing is cut. The default is that of Flower's FedTrimmedAvg. Raises ValueError for
+    a ``trim`` outside [0, 0.5). Source: Yin et al. 2018, Definition 2, where it is called beta.
     """
     if not 0 <= trim < 0.5:
         raise ValueError(f"trim is the share cut at either end, from 0 to below 0.5; got {trim}")
     cut = int(trim * len(points))
-    result: np.ndarray = np.sort(points, axis=0)[cut : len(points) - cut].mean(axis=0)
-    return result
+    return np.asarray(np.sort(points, axis=0)[cut : len(points) - cut].mean(axis=0))
 
 
 def geometric_median(
@@ -53,9 +49,8 @@ def geometric_median(
     Half of the weight may be absurd. A model that is that point is found exactly; else a distance counts as at least
     ``smoothing`` times the typical one, so that the iteration may pass through a model.
 
-    Source: Pillutla et al. 2022, Algorithm 2. Departures: smoothing relative to the spread (so that units do not
-    matter), a start at the coordinate median, and iterating to convergence (``steps`` at most), where they stop after
-    three steps.
+    Source: Pillutla et al. 2022, Algorithm 2. Departures: smoothing relative to the spread, a start at the coordinate
+    median, and iterating to convergence (``steps`` at most), where they stop after three steps.
     """
     shares, start = _shares(len(points), weights), median(points)
     offsets = points - start
@@ -79,10 +74,8 @@ def krum(points: np.ndarray, byzantine: float | None = None, keep: float = 1) ->
     """The model with the least sum of squared distances to its nearest others; the mean of the best ``keep`` of them.
 
     ``byzantine`` is the number f of absurd models to bear, by default the most possible; a model's nearest are the
-    models - f - 2 closest. Equal scores go to the first in order.
-
-    Raises ValueError unless there are 2 f + 3 models or more, and at least ``keep``. Source: Blanchard et al. 2017,
-    section 4; ``keep`` above 1 is their Multi-Krum.
+    models - f - 2 closest. Equal scores go to the first in order. Raises ValueError unless there are 2 f + 3 models or
+    more, and at least ``keep``. Source: Blanchard et al. 2017, section 4; ``keep`` above 1 is their Multi-Krum.
     """
     models = len(points)
     borne = max(0, (models - 3) // 2) if byzantine is None else int(byzantine)
@@ -168,12 +161,7 @@ def aggregate(
     return {name: combined[name] if name in combined else _carry_counter(rows) for name, rows in stack.items()}
 
 
-def check_aggregator(
-    aggregator: str,
-    models: int,
-    parameters: int,
-    options: Mapping[str, float] | None = None,
-) -> None:
+def check_aggregator(aggregator: str, models: int, parameters: int, options: Mapping[str, float] | None = None) -> None:
     """Check, without data, that so many models of that many float parameters can be aggregated so.
 
     Raises PlanError that names what does not fit: name, option, or too few models.
@@ -206,8 +194,7 @@ def _shares(models: int, weights: np.ndarray | None) -> np.ndarray:
     given = np.asarray(weights, dtype=np.float64)
     if given.shape != (models,) or not np.isfinite(given).all() or given.min() < 0 or given.sum() == 0:
         raise ValueError(f"weights are {models} finite numbers from 0 on, not all zero; got {given.tolist()}")
-    shares: np.ndarray = given / given.sum()
-    return shares
+    return np.asarray(given / given.sum())
 
 
 def _in_their_span(offsets: np.ndarray) -> np.ndarray:

@@ -17,8 +17,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.replicas.fold import fold_sent
-from fedsmall.replicas.tree import ReplicaTree
+from fedsmall.replicas.tree import fold_sent, tree_at
 from fedsmall.wire import Arrays, stack_of_one
 
 
@@ -27,9 +26,9 @@ class Updates:
     """What counts in one aggregation, in the order of the sites' names.
 
     ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
-    optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent (may be empty);
-    ``sites_in_all`` counts the sites of the federation (a share of a site where a row is the mean of several). In
-    secure sums there is their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
+    optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent; ``sites_in_all``
+    counts the sites of the federation (a share of a site where a row is the mean of several). In secure sums there is
+    their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
     """
 
     sites: tuple[str, ...]
@@ -42,10 +41,7 @@ class Updates:
 
 
 class Combiner(ABC):
-    """Turns a stack of models into the global one; most have no state, and ask nothing of the local rule.
-
-    ``half_of`` names the method whose other half fedsmall's own clients do; empty for most.
-    """
+    """Turns a stack of models into the global one; ``half_of`` names the method whose other half our clients do."""
 
     half_of = ""
 
@@ -89,16 +85,12 @@ class Aggregate(Combiner):
 class ServerStep(Combiner):
     """Moves the global model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`.
 
-    ``server`` names the row and ``options`` its settings; ``aggregate`` makes one model of the sites' first. Raises
-    PlanError for a row or a setting that does not exist.
+    ``options`` are its settings; ``aggregate`` makes one model of the sites' first. Raises PlanError for a row or a
+    setting that does not exist.
     """
 
     def __init__(
-        self,
-        server: str,
-        aggregate: Combiner | None = None,
-        options: Mapping[str, float] | None = None,
-        seed: int = 0,
+        self, server: str, aggregate: Combiner | None = None, options: Mapping[str, float] | None = None, seed: int = 0
     ) -> None:
         if server not in SERVERS:
             raise PlanError(f"There is no server optimizer {server!r}. Known: {', '.join(SERVERS)}.")
@@ -107,7 +99,7 @@ class ServerStep(Combiner):
         self.memory: Arrays = {}
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common model; raises ReplyError where SCAFFOLD's controls did not come."""
+        """The next global model; raises ReplyError where SCAFFOLD's controls did not come."""
         if self.server == "scaffold":
             _check_controls(common, updates)
         weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
@@ -136,10 +128,7 @@ class ServerStep(Combiner):
 
 
 class FoldTrees(Combiner):
-    """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1).
-
-    A fold at the sites gives the same global model to the bit.
-    """
+    """Folds every site's replica tree into its anchor, and gives the anchors to ``inner`` (RepTreeFL, Algorithm 1)."""
 
     half_of = "RepTreeFL"
 
@@ -163,7 +152,7 @@ class Summed(Combiner):
         self.plan, self.inner = plan, inner
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common model; raises ReplyError for fewer than three sites, and for numbers that are too large."""
+        """The next global model; raises ReplyError for fewer than three sites, and for numbers that are too large."""
         sites = len(updates.sites)
         check_enough(sites, t)
         total = self._total(common, updates) if updates.total is None else updates.total
@@ -213,24 +202,17 @@ def check_enough(sites: int, t: int) -> None:
 
 def combiner_for(plan: Plan) -> Combiner:
     """The combiner of a plan's method, seeded with the plan's seed. Raises PlanError for a setting it does not have."""
-    if (extension := plan.method.extension) is not None:
-        return extension.combiner_for(plan)  # type: ignore[no-any-return]
-    secure = plan.method.privacy is not None and plan.method.privacy.secure
-    return Summed(plan, _of_models(plan)) if secure else _of_models(plan)
-
-
-def _of_models(plan: Plan) -> Combiner:
     method = plan.method
+    if (extension := method.extension) is not None:
+        return extension.combiner_for(plan)  # type: ignore[no-any-return]
     combiner: Combiner = Aggregate(method.aggregator, method.aggregator_options, plan.seed)
     if method.tree is not None and method.tree.fold_at == "server":
         combiner = FoldTrees(method.tree, combiner)
-    if method.server == "none":
-        return combiner
-    shared = {
-        "fednova": {"momentum": plan.recipe.momentum},
-        "feddyn": {"alpha": method.feddyn_alpha},
-    }
-    return ServerStep(method.server, combiner, {**shared.get(method.server, {}), **method.server_options}, plan.seed)
+    if method.server != "none":
+        shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
+        options = {**shared.get(method.server, {}), **method.server_options}
+        combiner = ServerStep(method.server, combiner, options, plan.seed)
+    return Summed(plan, combiner) if plan.privacy.secure else combiner
 
 
 def _check_controls(common: Arrays, updates: Updates) -> None:
@@ -244,14 +226,12 @@ def _check_controls(common: Arrays, updates: Updates) -> None:
 
 
 def _check_replicas(tree: Tree, updates: Updates) -> None:
-    fanout, depth = tree.fanout, tree.depth
-    assert isinstance(fanout, int)  # Tree has seen to it
-    assert isinstance(depth, int)
-    for node in ReplicaTree(fanout, depth).nodes[1:]:
+    nodes = tree_at(tree, 0, 1).nodes
+    for node in nodes[1:]:
         for name, array in updates.stack.items():
             sent = updates.rule.get(f"{node}/{name}")
             if sent is None or sent.shape != array.shape:
                 raise ReplyError(
-                    f"The server is to fold trees of {len(ReplicaTree(fanout, depth))} models, and array {name!r} of "
+                    f"The server is to fold trees of {len(nodes)} models, and array {name!r} of "
                     f"replica {node} did not come with every anchor."
                 )

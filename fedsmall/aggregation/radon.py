@@ -20,7 +20,7 @@ def radon_point(points: np.ndarray) -> np.ndarray:
     """A Radon point of every set of r = d + 2 points; it exists for any set, duplicates and collinear ones included.
 
     ``points`` has shape (..., d + 2, d), the result (..., d). The signs of a null vector of the lifted points (x, 1)
-    are the two parts. It is the last column of the orthogonal factor of a QR decomposition, orthogonal to all columns
+    are the two parts: the last column of the orthogonal factor of a QR decomposition, orthogonal to all columns
     whatever their rank, at a third of the cost of a singular value decomposition. Works in float64 and returns the
     dtype given.
 
@@ -38,18 +38,15 @@ def radon_point(points: np.ndarray) -> np.ndarray:
     # of the two parts take the one without the farthest point: its rounding error is the smaller
     weights = np.maximum(np.where(null[..., :1] > 0, -null, null), 0)
     combined = np.einsum("...r,...rd->...d", weights, offsets) / weights.sum(axis=-1, keepdims=True)
-    result: np.ndarray = centre[..., 0, :] + combined
-    return result.astype(_float_dtype(points))
+    return np.asarray(centre[..., 0, :] + combined, dtype=_float_dtype(points))
 
 
 def iterated_radon_point(points: np.ndarray, height: int) -> np.ndarray:
     """The Radon point of Radon points, taken ``height`` times.
 
     ``points`` has shape (r**height, d) with r = d + 2, the result (d,). Groups are consecutive rows, so shuffle first
-    if the order carries meaning. Works in float64 and returns the dtype given.
-
-    Raises ValueError when the number of points is not r**height.
-    Source: Clarkson et al. 1996; used as the aggregate in Kamp et al. 2023, section 5.
+    if the order carries meaning. Works in float64 and returns the dtype given. Raises ValueError when the number of
+    points is not r**height. Source: Clarkson et al. 1996; used as the aggregate in Kamp et al. 2023, section 5.
     """
     models, parameters = points.shape
     r = parameters + 2
@@ -61,8 +58,7 @@ def iterated_radon_point(points: np.ndarray, height: int) -> np.ndarray:
     level = points.astype(np.float64)
     for _ in range(height):
         level = radon_point(level.reshape(-1, r, parameters))
-    result: np.ndarray = level[0]
-    return result.astype(_float_dtype(points))
+    return np.asarray(level[0], dtype=_float_dtype(points))
 
 
 @dataclass(frozen=True)
@@ -95,8 +91,7 @@ class Filling:
 
         Passes over all models, each in a fresh random order, fill the places: every model comes floor(places / models)
         or one more times. Where a group straddles two passes, the models that are in it already move back in the second
-        (Clarkson et al. 1996 draw every group without such care; with r**h models this is their algorithm on a random
-        order).
+        (Clarkson et al. 1996 draw without such care; with r**h models this is their algorithm on a random order).
         """
         passes = [rng.permutation(self.models)]
         for done in range(self.models, self.places, self.models):
@@ -117,10 +112,7 @@ class Filling:
 
 
 def check_radon(models: int, parameters: int) -> Filling:
-    """How that many models fill an iterated Radon point; needs no data.
-
-    Raises PlanError when there are fewer models than the Radon number, parameters + 2.
-    """
+    """How that many models fill an iterated Radon point. Raises PlanError for fewer than parameters + 2."""
     filling = Filling(models, parameters)
     if models < filling.radon_number:
         size = f"at most {models - 2} parameters" if models > 2 else "even one parameter takes three models"
@@ -136,9 +128,8 @@ def radon_aggregate(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The iterated Radon point of any number of models from r on.
 
     ``points`` has shape (models, parameters), the result (parameters,). With r**h models each is used once, with any
-    other number as :class:`Filling` says; ``rng`` draws the order. Works in float64 and returns the dtype given.
-
-    Raises PlanError when there are fewer models than the Radon number.
+    other number as :class:`Filling` says; ``rng`` draws the order. Works in float64 and returns the dtype given. Raises
+    PlanError when there are fewer models than the Radon number.
     """
     filling = check_radon(*points.shape)
     groups = filling.draw(rng).reshape(-1, filling.radon_number)  # (groups, r)

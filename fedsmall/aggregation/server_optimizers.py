@@ -55,26 +55,19 @@ def momentum(common: Arrays, memory: Arrays, returns: Returns, options: Options)
     return _with(returns, moved), remembered
 
 
-def _second_adagrad(v: np.ndarray, square: np.ndarray, beta: float) -> np.ndarray:
-    total: np.ndarray = v + square
-    return total
+Second = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+SECOND: dict[str, Second] = {  # the next v, of v, the square of delta and beta2
+    "adagrad": lambda v, square, beta: v + square,
+    "adam": lambda v, square, beta: beta * v + (1 - beta) * square,
+    "yogi": lambda v, square, beta: v - (1 - beta) * square * np.sign(v - square),
+}
 
 
-def _second_adam(v: np.ndarray, square: np.ndarray, beta: float) -> np.ndarray:
-    mixed: np.ndarray = beta * v + (1 - beta) * square
-    return mixed
-
-
-def _second_yogi(v: np.ndarray, square: np.ndarray, beta: float) -> np.ndarray:
-    moved: np.ndarray = v - (1 - beta) * square * np.sign(v - square)
-    return moved
-
-
-def _adaptive(second: Callable[[np.ndarray, np.ndarray, float], np.ndarray], corrected: bool = False) -> Step:
+def _adaptive(second: Second, corrected: bool = False) -> Step:
     """Reddi et al. 2021, Algorithm 2: m <- beta1 m + (1 - beta1) delta, x <- x + lr m / (sqrt(v) + tau).
 
-    v is a vector, an entry for each parameter, and starts at zero; ``corrected`` scales lr by Adam's correction of the
-    bias towards that start, with the exponent one ahead of the count of aggregations, as Flower does both.
+    v is a vector that starts at zero; ``corrected`` scales lr by Adam's correction of the bias towards that start, with
+    the exponent one ahead of the count of aggregations, as Flower does both.
     """
 
     def step(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
@@ -112,8 +105,7 @@ def fednova(common: Arrays, memory: Arrays, returns: Returns, options: Options) 
 def normalisers(steps: np.ndarray, rho: float) -> np.ndarray:
     """FedNova's a_i for sites that took ``steps`` (k,) steps of SGD with momentum ``rho``; at least one step each."""
     tau = np.maximum(np.asarray(steps, dtype=np.float64), 1)
-    amounts: np.ndarray = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
-    return amounts
+    return np.asarray((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
 
 
 def scaffold(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
@@ -151,10 +143,7 @@ def feddyn(common: Arrays, memory: Arrays, returns: Returns, options: Options) -
 
 @dataclass(frozen=True)
 class ServerRow:
-    """A server optimizer: its step, its settings with their defaults, and what goes into orders.
-
-    ``half_of`` is the method whose other half fedsmall's own clients do.
-    """
+    """A server optimizer: its step, its settings, what goes into orders, and ``half_of`` which method clients do."""
 
     step: Step
     defaults: Mapping[str, float] = field(default_factory=dict)
@@ -166,9 +155,9 @@ class ServerRow:
 SERVERS: dict[str, ServerRow] = {
     "none": ServerRow(plain),
     "momentum": ServerRow(momentum, {"lr": 1.0, "beta": 0.9}),
-    "adagrad": ServerRow(_adaptive(_second_adagrad), {"lr": 0.1, "tau": 1e-3}),
-    "adam": ServerRow(_adaptive(_second_adam, corrected=True), {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
-    "yogi": ServerRow(_adaptive(_second_yogi), {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+    "adagrad": ServerRow(_adaptive(SECOND["adagrad"]), {"lr": 0.1, "tau": 1e-3}),
+    "adam": ServerRow(_adaptive(SECOND["adam"], corrected=True), {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
+    "yogi": ServerRow(_adaptive(SECOND["yogi"]), {"lr": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}),
     "fednova": ServerRow(fednova, {"momentum": 0.0}, half_of="FedNova"),
     "scaffold": ServerRow(scaffold, {"lr": 1.0}, lambda memory: memory, "SCAFFOLD"),
     "feddyn": ServerRow(feddyn, {"alpha": 0.01}, half_of="FedDyn"),
@@ -178,22 +167,13 @@ CORRECTIONS = {name: row.half_of for name, row in SERVERS.items() if row.half_of
 
 
 # Flower's names for the same settings, so that a scenario may use either
-ALIASES = {
-    "eta": "lr",
-    "server_learning_rate": "lr",
-    "server_momentum": "beta",
-    "beta_1": "beta1",
-    "beta_2": "beta2",
-}
+ALIASES = {"eta": "lr", "server_learning_rate": "lr", "server_momentum": "beta", "beta_1": "beta1", "beta_2": "beta2"}
 
 
 def server_step(
     name: str, common: Arrays, memory: Arrays, returns: Returns, options: Options | None = None
 ) -> tuple[Arrays, Arrays]:
-    """One step of the server optimizer ``name``: the next common model and the next memory.
-
-    Raises PlanError for a setting that the optimizer does not have.
-    """
+    """The next global model and memory by the server optimizer ``name``. PlanError for a setting that it has not."""
     row = SERVERS[name]
     return row.step(common, memory, returns, {**row.defaults, **known_options(name, options or {})})
 

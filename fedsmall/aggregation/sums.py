@@ -5,8 +5,7 @@ depend on the order of the sites, and masks cancel exactly. The mean is right to
 models or from their sum alone (:class:`fedsmall.aggregation.combiners.Summed`).
 
 The vector holds the arrays of the model in the order of their names, then SCAFFOLD's control deltas. Each site's
-samples and steps are told beside it. Integer buffers are averaged and rounded, where a combiner that sees the models
-would carry the largest.
+samples and steps are told beside it. Integer buffers are averaged and rounded.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.aggregation.server_optimizers import normalisers, parameters_of
-from fedsmall.errors import ReplyError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
 
@@ -49,8 +48,8 @@ def summand(
     """What one site adds to the sum: (:func:`length`,) uint64.
 
     ``rule`` is what the local rule sends with the model; ``examples`` and ``steps`` are the site's. A plain mean takes
-    the model, a weighted one so many times it (exactly), FedNova that much of it over its normaliser a_i. ``among`` is
-    the number of sites of the federation, for whose sum a number must leave room.
+    the model, a weighted one so many times it, FedNova that much of it over its normaliser a_i. ``among`` is the number
+    of sites of the federation, for whose sum a number must leave room.
 
     Raises ReplyError, one line, where the arrays are not those of ``common``, or a number is not finite or too large
     for the sum: with 256 equal sites from eight million on.
@@ -60,7 +59,8 @@ def summand(
     for name in sorted(common):
         array = _expected(model, name, common[name])
         if plan.method.server == "fednova" and name in parameters:
-            pieces.append(_fixed(name, array.astype(np.float64) * (times / _normaliser(plan, steps)), 1, among))
+            share = times / float(_normalisers(plan, np.array([steps]))[0])
+            pieces.append(_fixed(name, array.astype(np.float64) * share, 1, among))
         else:
             pieces.append(_fixed(name, array, times, among))
     for name in _controlled(plan, common):
@@ -74,9 +74,8 @@ def mean_of(
     """What the sum of so many ``sites``' summands comes to.
 
     ``weights`` (sites,) are their samples where the mean is weighted, ``steps`` (sites,) their local steps. FedNova's
-    model is already the next global one, x + sum(c_i (y_i - x)).
-
-    Raises ReplyError where ``total`` is no vector of this plan's, or nobody has a sample.
+    model is already the next global one, x + sum(c_i (y_i - x)). Raises ReplyError where ``total`` is no vector of this
+    plan's, or nobody has a sample.
     """
     _check_total(plan, common, total)
     counts = np.ones(sites) if weights is None else weights
@@ -148,7 +147,6 @@ def _pieces(plan: Plan, common: Arrays, total: np.ndarray) -> Arrays:
 
 
 def _controlled(plan: Plan, common: Mapping[str, np.ndarray]) -> list[str]:
-    """The parameters of which the sum has control deltas as well."""
     return sorted(parameters_of(common)) if plan.method.server == "scaffold" else []
 
 
@@ -159,9 +157,31 @@ def _expected(arrays: Mapping[str, np.ndarray], name: str, like: np.ndarray) -> 
     return np.asarray(arrays[name])
 
 
-def _normaliser(plan: Plan, steps: float) -> float:
-    return float(_normalisers(plan, np.array([steps]))[0])
-
-
 def _normalisers(plan: Plan, steps: np.ndarray) -> np.ndarray:
     return normalisers(steps, plan.method.server_options.get("momentum", plan.recipe.momentum))
+
+
+def check_hidden(plan: Plan, sites: int) -> None:
+    """Raise PlanError, in one line, where so many sites cannot keep the models of a plan that hides them hidden."""
+    privacy, method = plan.privacy, plan.method
+    if privacy.sealed and not (method.permutes or privacy.secure):
+        raise PlanError(
+            f"sealed = true hides models that are handed on, and {method.label!r} hands none on: the server would see "
+            "each at every average. Take secure = true."
+        )
+    models, least = method.travelling(sites), method.averaged(sites)
+    if not privacy.secure or least >= LEAST:
+        return
+    if models < LEAST:
+        summed = f"{_counted(models, 'model')} of {_counted(sites, 'site')}"
+        advice = "have more sites" if sites < LEAST else f"let {LEAST} models or more travel (fraction, models)"
+    else:
+        summed = f"groups of {_counted(least, 'model')}"
+        advice = f"have {_counted(models // LEAST, 'group')} at most, or more models"
+    raise PlanError(
+        f"A secure sum takes {LEAST} sites at least, and this plan has {summed}: {advice}, or secure = false."
+    )
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}" + "s" * (number != 1)

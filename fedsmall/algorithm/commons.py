@@ -10,10 +10,11 @@ import numpy as np
 from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
 from fedsmall.algorithm.gate import halves, refusal, size
-from fedsmall.plan import Method
+from fedsmall.codec.parcels import Parcel, parcel
+from fedsmall.codec.top import Known, add_residual
+from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means
-from fedsmall.travel.journey import route_of
-from fedsmall.travel.moments import Event, event
+from fedsmall.travel.journey import Event, event, route_of
 from fedsmall.wire import Arrays, join, parts
 
 NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
@@ -22,8 +23,8 @@ NEAR = 100.0  # times its size: no common model is refused that has not grown so
 class Commons:
     """The groups' global models, and what is made of them.
 
-    ``models`` holds the last of each group; ``start`` are those that the run began with. ``turn`` is the group to which
-    all models belong where groups take turns. ``agreed``: there is something to evaluate (regions have become one).
+    ``models`` holds the last of each group. ``turn`` is the group to which all models belong where groups take turns.
+    ``agreed``: there is something to evaluate (regions have become one).
     """
 
     def __init__(self, combiner: Combiner, method: Method, start: Sequence[Arrays]) -> None:
@@ -72,7 +73,7 @@ class Commons:
 
     @property
     def are_means(self) -> bool:
-        """Whether several groups' next common models are the plain means of their models, and nothing else."""
+        """Whether several groups' next global models are the plain means of their models, and nothing else."""
         plain = all(type(combiner) is Aggregate and combiner.aggregator == "mean" for combiner in self._combiners)
         return plain and len(self.models) > 1 and not (self._method.weighted or self._method.by_samples)
 
@@ -85,7 +86,7 @@ class Commons:
         return 2 * len(self.models) * sum(array.nbytes for array in mean.values())
 
     def go_on_with(self, stack: Arrays) -> None:
-        """Take the groups' next common models, {name: (groups, ...)}, made at once where they :attr:`are_means`."""
+        """Take the groups' next global models, {name: (groups, ...)}, made at once where they :attr:`are_means`."""
         for group in range(len(self.models)):
             self._take(group, {name: array[group] for name, array in stack.items()})
         self._stack = stack
@@ -96,20 +97,16 @@ class Commons:
 
     def result(self) -> Arrays:
         """What is judged and kept: one model, or several with a leading axis of members (``Method.is_ensemble``)."""
-        groups = range(len(self.models))
         if not self._method.is_ensemble:
             return self._judged(0)[0]
         if self._stack and not self._method.ema and self._method.snapshots == 1:
             return self._stack
-        return self._members(groups)
+        return self._members(range(len(self.models)))
 
     def of_routes(self) -> tuple[Arrays, ...]:
         """For each route what is judged of its groups, with a leading axis of members; without routes nothing."""
-        validation = self._method.validation
-        if validation is None:
-            return ()
-        routes = route_of(np.arange(len(self.models)), validation.routes)
-        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(validation.routes))
+        routes = route_of(np.arange(len(self.models)), self._method.routes or 1)
+        return tuple(self._members(np.flatnonzero(routes == route).tolist()) for route in range(self._method.routes))
 
     def _members(self, groups: Iterable[int]) -> Arrays:
         members = [model for group in groups for model in self._judged(group)]
@@ -160,10 +157,58 @@ class Commons:
         return enumerate(self._combiners[1:], start=1)
 
 
+class Outbox:
+    """The groups' global models as they are sent, each packed once, for all sites; ``known`` is who has which."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._of: list[Arrays | None] = []
+        self._made: list[int] = []  # after which round each was made
+        self.sent: list[Parcel] = []
+        self.known = Known()
+
+    def take(self, models: Sequence[Arrays], t: int) -> list[Arrays]:
+        """The models as sites read them that were made after round ``t``, 0 for the first; in full, themselves."""
+        for group, model in enumerate(models):
+            if group >= len(self._of) or self._of[group] is not model:
+                self.sent[group : group + 1] = [self._pack(model, t, group)]
+                self._made[group : group + 1] = [t]
+        self._of = list(models)
+        return [packed.read for packed in self.sent]
+
+    def add_residual(self, models: Arrays, group: int) -> Arrays:
+        """Models {name: (models, ...)} that came of a group's global model, with what sites were not told of it."""
+        common = self._of[group]
+        if self._plan.method.top_share is None or common is None:
+            return models
+        return add_residual(models, common, self.sent[group].read)
+
+    def state(self, models: Sequence[Arrays]) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to send the same again after a restart, where these are the groups' models now."""
+        known = self.known
+        same = [packed is model for packed, model in zip(self._of, models, strict=True)]
+        numbers = {"made": self._made, "same": same, "has": known.has, "taken": known.taken, "contacts": known.contacts}
+        return join(**{str(t): model for t, model in known.models.items()}), numbers
+
+    def restore(self, models: Sequence[Arrays], arrays: Arrays, numbers: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+        of = {int(t): model for t, model in parts(arrays).items()}
+        self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
+        self._made = list(numbers["made"])
+        self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
+        restored = of and [Parcel(of[max(of)], of[max(of)], max(of))]
+        pairs = zip(models, self._made, strict=True)
+        self.sent = restored or [self._pack(model, t, group) for group, (model, t) in enumerate(pairs)]
+
+    def _pack(self, model: Arrays, t: int, group: int) -> Parcel:
+        compressed = self._plan.method.is_compressed
+        return parcel(self._plan, model, t, group, self.known) if compressed else Parcel({}, model, t)
+
+
 def combine_soundly(
     combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float
 ) -> tuple[Arrays, list[Event]]:
-    """The global model after an aggregation; the last one, with an event, where the aggregate is unsound.
+    """The global model after an aggregation; where the aggregate is unsound the last one, with an event.
 
     The combiner then keeps its last state, too.
     """
@@ -174,8 +219,7 @@ def combine_soundly(
     if reason is None:
         return model, []
     go_back()
-    kept = f"{reason}; all keep the last common model"
-    return common, [event(t, "server", "refused", kept)]
+    return common, [event(t, "server", "refused", f"{reason}; all keep the last common model")]
 
 
 def sound_means(models: Tensors, last: Tensors) -> Tensors | None:

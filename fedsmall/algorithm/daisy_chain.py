@@ -1,7 +1,7 @@
 """Federated daisy-chaining (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1), for every engine and real sites.
 
 Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.algorithm.travellers.Travellers`). A
-permutation changes ``at``, an aggregation the rows. Sites train in this process, or behind a grid
+permutation changes ``at``, an aggregation the rows. Sites train here, or behind a grid
 (:class:`fedsmall.strategies.grid_trainer.GridTrainer`).
 """
 
@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.algorithm.dynamic import DynamicAverages
 from fedsmall.algorithm.gossip import Peers
-from fedsmall.algorithm.topologies import Region, Regions, Server, Topology, United
-from fedsmall.algorithm.travellers import Travellers
+from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.moments import Initial, Moment
+from fedsmall.travel.journey import Initial, Moment
 from fedsmall.travel.schedule import Action, Contact
 
 

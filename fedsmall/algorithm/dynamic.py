@@ -1,16 +1,15 @@
 """Dynamic averaging: who takes part in an average that is due, decided by distances from the last global model.
 
-Every site checks a condition of its own, ||f - r||^2 <= bound, in which r is the last model that all sites had. Where
-all keep to it so does the mean of all models, for a ball is convex, and nothing is sent. Violators send their models;
-further ones are asked for until the mean of those that came is within the bound, or all have come. Those that came
-become their mean; if all came, it is the next r.
+Every site checks ||f - r||^2 <= bound, in which r is the last model that all sites had. Where all keep to it so does
+the mean of all models, for a ball is convex, and nothing is sent. Violators send their models; further ones are asked
+for until the mean of those that came is within the bound, or all have come. Those that came become their mean; if all
+came, it is the next r.
 
 Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz & Wrobel, Efficient Decentralized Deep Learning by Dynamic Model
-Averaging (ECML PKDD 2018), Algorithm 1; a mean may be weighted, as in its Algorithm 2. Further sites are asked one by
-one, in a random order, one of the ways that the paper leaves open. Three departures: the last average of a run takes
-all models. All are asked for where the violations since the last whole average come to the number of sites or beyond
-(in the paper: to just that number), and every whole average resets that count. A site without a usable answer is passed
-over.
+Averaging (ECML PKDD 2018), Algorithms 1 and 2. Further sites are asked one by one, in a random order. Three departures:
+the last average of a run takes all models. All are asked for where the violations since the last whole average come to
+the number of sites or beyond (in the paper: to just that number), and every whole average resets that count. A site
+without a usable answer is passed over.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,12 +22,10 @@ import torch
 from fedsmall.aggregation.combiners import Updates
 from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.algorithm.commons import combine_soundly
-from fedsmall.algorithm.departing import bytes_on_the_way
-from fedsmall.algorithm.topologies import Topology
-from fedsmall.algorithm.travellers import Travellers
+from fedsmall.algorithm.travellers import Topology, Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.travel.moments import Event, Moment
+from fedsmall.travel.journey import Event, Moment
 from fedsmall.wire import Arrays, stack_of_one
 
 
@@ -60,38 +57,14 @@ def squared_distances(models: Mapping[str, np.ndarray], reference: Mapping[str, 
 
 
 def order_of_asking(seed: int, t: int, sites: Iterable[str]) -> list[str]:
-    """The order in which sites are asked for their models at the average of round ``t``, from a stream of its own."""
+    """The order in which sites are asked for their models at the average of round ``t``."""
     names = sorted(sites)
     return [names[place] for place in rng_for(seed, "balance", t).permutation(len(names))]
 
 
-class Gathered:
-    """What has come for an average: the weighted sum of models' ways from the last common one."""
-
-    def __init__(self, reference: Mapping[str, np.ndarray]) -> None:
-        self._reference = {name: reference[name] for name in parameters_of(reference)}
-        self._sum = {name: np.zeros(array.shape) for name, array in self._reference.items()}
-        self._weight = 0.0
-
-    def take(self, weighed: Weighed) -> None:
-        """Take in one more model."""
-        for name, total in self._sum.items():
-            total += weighed.weight * (weighed.model[name].astype(np.float64) - self._reference[name])
-        self._weight += weighed.weight
-
-    def squared_distance(self) -> float:
-        """How far the mean of what has come is from the last common model, squared."""
-        mean = {name: total / self._weight for name, total in self._sum.items()}
-        nothing = {name: np.zeros(total.shape) for name, total in mean.items()}
-        return float(squared_distances(stack_of_one(mean), nothing)[0])
-
-
 @dataclass
 class Coordinator:
-    """Decides who takes part in averages, and counts the ``violations`` since the last whole one.
-
-    ``bound`` is the largest squared distance, and by ``seed`` it is drawn who is asked.
-    """
+    """Decides who takes part in averages, and counts the ``violations`` of the ``bound`` since the last whole one."""
 
     bound: float
     seed: int
@@ -128,14 +101,19 @@ def balance_by_asking(
     reference: Mapping[str, np.ndarray], bound: float, turns: Iterable[Sequence[str]], fetch: Fetch
 ) -> tuple[int, set[str]]:
     """How many sites were asked, turn after turn, until the mean of what came is within the bound; and who came."""
-    gathered, taking_part, asked = Gathered(reference), set[str](), 0
+    sums, weight = {name: np.zeros(reference[name].shape) for name in parameters_of(reference)}, 0.0
+    nothing = {name: np.zeros(total.shape) for name, total in sums.items()}
+    taking_part, asked = set[str](), 0
     for turn in turns:
         models = fetch(turn)
-        for site in sorted(models):
-            gathered.take(models[site])
+        for _, (model, share) in sorted(models.items()):
+            weight += share
+            for name, total in sums.items():
+                total += share * (model[name].astype(np.float64) - reference[name])
         taking_part |= models.keys()
         asked += len(turn)
-        if taking_part and gathered.squared_distance() <= bound:
+        mean = {name: total / weight for name, total in sums.items()} if taking_part else {}
+        if mean and squared_distances(stack_of_one(mean), nothing)[0] <= bound:
             break
     return asked, taking_part
 
@@ -214,10 +192,7 @@ class DynamicAverages(Topology):
 
     def _bytes_of(self, taken: int) -> int:
         """The bytes of the models of this contact, and of those that came for its average; 0 for remote sites."""
-        if self.travellers.trainer.is_remote:
-            return 0
-        size, _ = bytes_on_the_way(self.plan, self.travellers.stack)
-        return (self._to_send + taken) * size
+        return 0 if self.travellers.trainer.is_remote else (self._to_send + taken) * self.travellers.sizes_of_one[0]
 
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
         gate = self.travellers.gate

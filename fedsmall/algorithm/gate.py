@@ -5,9 +5,8 @@ oversized model would decide a mean alone, and a travelling one would spoil ever
 
 The factors are generous, lest an honest site with unusual data be set aside. An update is, if it is both more than 20
 times the median of its contact's and more than 5 times the size of the model that was sent, or of the last global one.
-Over the scenarios that come along (digits of two classes a site, four unlike hospitals, SUSY with Radon points, Adam,
-independent starts) updates were up to 49 times the median, where most models had converged, and elsewhere up to 4 times
-the model; none came nearer than a sixth to both bounds at once.
+Over the scenarios that come along updates were up to 49 times the median, where most models had converged, and
+elsewhere up to 4 times the model; none came nearer than a sixth to both bounds at once.
 """
 
 import math
@@ -58,17 +57,16 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
     """Which models of a contact are set aside, and why: {row: reason}.
 
     ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each set out from; ``common`` is the last
-    global model. With less than three models, or ``alone`` (a site that sees no other's), there is no median to trust,
-    and only a growth by a thousand counts.
+    global model. With less than three models, or ``alone`` (a site that sees no other's), only a growth by a thousand
+    counts.
     """
-    if alone:
-        rows = range(len(next(iter(replies.values()), ())))
-        pairs = (
-            [{name: array[row : row + 1] for name, array in part.items()} for part in (replies, sent)] for row in rows
-        )
-        faults = [too_large(reply, start, common, gate).get(0) for reply, start in pairs]
-        return {row: reason for row, reason in enumerate(faults) if reason is not None}
     reasons: dict[int, str] = {}
+    if alone:
+        for k in range(len(next(iter(replies.values()), ()))):
+            reply, start = ({name: array[k : k + 1] for name, array in part.items()} for part in (replies, sent))
+            fault = too_large(reply, start, common, gate)
+            reasons |= {k: fault[0]} if fault else {}
+        return reasons
     with np.errstate(over="ignore", invalid="ignore"):  # infinitely far is far enough
         for reply, start, last in zip(halves(replies), halves(sent), halves(common), strict=True):
             updates = sizes({name: _difference(reply[name], start[name]) for name in reply})
@@ -94,10 +92,7 @@ def _usual(sent: np.ndarray) -> float:
 
 
 def name_culprit(site: str, reason: str, by: str | None) -> tuple[str, str, str]:
-    """Who is named for an unusable model, as what, and why: (site, kind, reason).
-
-    The site that sent it; or, where it was sent an oversized one, ``by``, who had trained that last.
-    """
+    """Who is named for an unusable model, as what, and why: ``site``, or ``by`` which it was sent an oversized one."""
     if by is None:
         return site, "set aside", reason
     return (
@@ -115,16 +110,13 @@ def largest(common: Mapping[str, np.ndarray]) -> float:
 def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
     """Why an aggregate may not follow the last common model, or None where it may."""
     new_sizes = [size(half) for half in halves(model)]
-    if not np.isfinite(new_sizes).all() and not _finite(model):
+    floats = [array for array in model.values() if array.dtype.kind == "f"]
+    if not np.isfinite(new_sizes).all() and not all(np.isfinite(array).all() for array in floats):
         return "the aggregate holds a number that is not finite"
     for new, last in zip(new_sizes, halves(common), strict=True):
         if gate and new > largest(last):
             return f"the aggregate is {GROWTH:,.0f} times the last common model, or more"
     return None
-
-
-def _finite(model: Arrays) -> bool:
-    return all(np.isfinite(array).all() for array in model.values() if array.dtype.kind == "f")
 
 
 def _difference(new: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -147,9 +139,7 @@ def _reason(updates: np.ndarray, scale: np.ndarray, row: int) -> str:
 
 def _times(size: float, other: float) -> str:
     factor = size / other if other else np.inf
-    if not factor < 1e6:
-        return "more than a million times"
-    return f"{factor:,.0f} times"
+    return f"{factor:,.0f} times" if factor < 1e6 else "more than a million times"
 
 
 def _unit(model: Mapping[str, np.ndarray]) -> float:

@@ -1,21 +1,16 @@
 """Algorithm 1 among sites without a server: letters that may be lost, who has which model, averages by gossip.
 
-Who sends to whom follows from the plan. A traveller is one row wherever it is: a sender keeps a letter until it is
-acknowledged and does not train it; a receiver takes a letter in once, by its number, as one may come twice where
-acknowledgements get lost. So no model is lost or doubled. Source: the alternating-bit protocol (Bartlett, Scantlebury &
-Wilkinson 1969), with numbers.
-
-Travellers under way do not train; several at a site train in order of arrival, one a contact. An average takes those
-that come while it lasts, the next one those that come later. After it every site has a mean of its own, which all
-travellers in its hands become. The run's model is that of one site, drawn by lot before the run.
+A traveller is one row wherever it is: a sender keeps a letter until it is acknowledged and does not train it; a
+receiver takes a letter in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
+with numbers). Travellers under way do not train; several at a site train in order of arrival, one a contact. An average
+takes those that come while it lasts. After it every site has a mean of its own, which all travellers in its hands
+become. The run's model is that of one site, drawn by lot before the run.
 
 The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
-sum s with the weight w takes s / w for the mean. All sums and weights together stay what they were (conservation of
-mass), so the sites' means approach the one mean; where each exchange is a random permutation, their mean square
-distance from it halves with every one. A site without a model begins with weight 0. Sums are letters too, for a lost
-one would shift the mean; what has not come when the average ends counts in nobody's. Source: Kempe, Dobra & Gehrke
-2003, protocol Push-Sum; on lossy lines Hadjicostis, Vaidya & Dominguez-Garcia 2016, whose running sums need no
-acknowledgements but a sum kept for each line.
+sum s with the weight w takes s / w for the mean. All sums and weights together stay what they were; where each exchange
+is a random permutation, the sites' mean square distance from the one mean halves with every one. Sums are letters too,
+for a lost one would shift the mean. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum; on lossy lines Hadjicostis,
+Vaidya & Dominguez-Garcia 2016, whose running sums need no acknowledgements but a sum kept for each line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,18 +19,20 @@ from typing import NamedTuple, final
 import numpy as np
 import torch
 
-from fedsmall.algorithm import topologies
-from fedsmall.algorithm.travellers import Travellers
-from fedsmall.parts import Topology
+from fedsmall import parts
+from fedsmall.algorithm.travellers import Topology, Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Rows, Tensors, leaving_state
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment
 from fedsmall.travel.schedule import Action, Contact, bijection
 from fedsmall.wire import Arrays
 
 ACKNOWLEDGEMENT_BYTES = 16  # a sender's number and the letter's
 ACKNOWLEDGED = 3  # times: one that gets lost costs a whole model more
+WEIGHT_BYTES = 8
+TRAVELLER, PARCEL = 0, 1  # kinds of letters: a model that is handed on, a part of a sum
+UNDER_WAY = -1
 
 
 class Delivered(NamedTuple):
@@ -49,8 +46,8 @@ class Delivered(NamedTuple):
 class Mail:
     """The open letters of all sites, in exchanges: each sends what is due and brings what arrives.
 
-    ``sent`` counts letters by kind, ``acknowledged`` acknowledgements sent; both until somebody empties them. ``loss``
-    and ``delay`` are those of :class:`fedsmall.parts.Topology`.
+    ``sent`` counts letters by kind, ``acknowledged`` acknowledgements sent, until somebody empties them. ``loss`` and
+    ``delay`` are those of :class:`fedsmall.parts.Topology`.
     """
 
     def __init__(self, seed: int, loss: float = 0.0, delay: int = 0) -> None:
@@ -113,17 +110,10 @@ class Mail:
         self._had, self._oldest = self._had[oldest - self._oldest :], int(oldest)
 
 
-TRAVELLER, PARCEL = 0, 1  # kinds of letters: a model that is handed on, a part of a sum
-UNDER_WAY = -1
-
-
 class Places:
-    """The places of travellers that set out at the sites ``at``, (travellers,), of so many ``sites``.
+    """The places ``at`` which travellers are: (travellers,) numbers of ``sites``, or -1 for one under way."""
 
-    ``at`` is then the site of each, or -1 for one under way.
-    """
-
-    def __init__(self, topology: Topology, seed: int, sites: int, at: np.ndarray) -> None:
+    def __init__(self, topology: parts.Topology, seed: int, sites: int, at: np.ndarray) -> None:
         self.topology, self.seed, self.sites = topology, seed, sites
         self.at = np.array(at)
         self.mail = Mail(seed, topology.loss, topology.delay)
@@ -153,19 +143,12 @@ class Places:
         return rows, Delivered(*(column[~travellers] for column in delivered))
 
     def next_sites(self, t: int, exchange: int | None = None) -> np.ndarray:
-        """To whom each site sends: (sites,); at a hop after round ``t``, or at an ``exchange`` of its average.
-
-        Every site sends to one and hears from one, maybe itself.
-        """
+        """To whom each site sends: (sites,); at a hop after round ``t``, or at an ``exchange`` of its average."""
         if self.topology.by == "ring":
             return (np.arange(self.sites) + 1) % self.sites
         if exchange is None:
             return bijection(self.seed, t, self.sites)
-        drawn: np.ndarray = rng_for(self.seed, "gossip", t, exchange).permutation(self.sites)
-        return drawn
-
-
-WEIGHT_BYTES = 8
+        return np.asarray(rng_for(self.seed, "gossip", t, exchange).permutation(self.sites))
 
 
 class Parcels(NamedTuple):
@@ -176,15 +159,18 @@ class Parcels(NamedTuple):
     weights: np.ndarray
 
 
+def floats_of(tensors: Tensors) -> Tensors:
+    """The tensors of which there is a mean: all but counters."""
+    return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+
 class PushSum:
     """What so many ``sites`` hold of a sum of models that are ``like`` these; counters are no part of it."""
 
     def __init__(self, sites: int, like: Tensors) -> None:
-        floats = {name: tensor for name, tensor in like.items() if tensor.is_floating_point()}
+        floats = floats_of(like)
         self._dtypes = {name: tensor.dtype for name, tensor in floats.items()}
-        self.sums: Tensors = {
-            name: torch.zeros((sites, *tensor.shape[1:]), dtype=torch.float64) for name, tensor in floats.items()
-        }
+        self.sums: Tensors = {n: torch.zeros((sites, *t.shape[1:]), dtype=torch.float64) for n, t in floats.items()}
         self.weights = np.zeros(sites)
         self._parcels: list[Parcels] = []
         self._taken: dict[int, int] = {}  # how many of those that were sent together have come
@@ -236,7 +222,7 @@ class PushSum:
 
 
 @final
-class Peers(topologies.Topology):
+class Peers(Topology):
     """The sites of ``travellers``, which send each other what others send a server."""
 
     has_places = False
@@ -255,7 +241,7 @@ class Peers(topologies.Topology):
         (contact,) = stretch
         travellers, places = self.travellers, self._set_out(contact)
         rows = places.training()  # in a piece of a contact those that trained in the one before: nothing has moved
-        moment = travellers.walk_some(rows, places.at, contact, travellers.commons.order_rule())
+        moment = travellers.walk_some(rows, places.at, contact)
         if contact.action is Action.PERMUTE:
             places.send_on(rows, contact.t)
             for _ in range(self.topology.tries):
@@ -265,8 +251,7 @@ class Peers(topologies.Topology):
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every site have a mean of its own, which the travellers in its hands become."""
         places = self._set_out(moment.contact)
-        moment = self._agree(moment, places)
-        yield moment._replace(bytes_sent=self._bytes(places))
+        yield self._agree(moment, places)._replace(bytes_sent=self._bytes(places))
 
     def _set_out(self, contact: Contact) -> Places:
         if self._places is None:
@@ -277,13 +262,13 @@ class Peers(topologies.Topology):
     def _agree(self, moment: Moment, places: Places) -> Moment:
         travellers = self.travellers
         sums = PushSum(len(self.names), travellers.stack.state)
-        self._join(sums, places, np.flatnonzero(places.at != UNDER_WAY))
+        self._bring_in(sums, places, np.flatnonzero(places.at != UNDER_WAY))
         for exchange in range(self.topology.exchanges):
             receivers, parcels = sums.halve(places.next_sites(moment.contact.t, exchange))
             places.mail.post(receivers, parcels, PARCEL)
             arrived, delivered = places.exchange()
             sums.take(delivered.receiver, delivered.what)
-            self._join(sums, places, arrived)
+            self._bring_in(sums, places, arrived)
         places.mail.withdraw(PARCEL)
         sites, means = sums.means()
         travellers.become(places.at, sites, means)
@@ -297,11 +282,10 @@ class Peers(topologies.Topology):
             models=lambda: models,
         )
 
-    def _join(self, sums: PushSum, places: Places, rows: np.ndarray) -> None:
+    def _bring_in(self, sums: PushSum, places: Places, rows: np.ndarray) -> None:
         """Bring travellers into an average: of those in hand the ones that were trained since the last."""
         rows = rows[self.travellers.trained[rows]]
-        weights = self.travellers.weights(rows)
-        sums.join(places.at[rows], self.travellers.stack.rows(rows).state, weights)
+        sums.join(places.at[rows], self.travellers.stack.rows(rows).state, self.travellers.weights(rows))
 
     def _whole(self, means: Tensors, sites: int) -> Arrays:
         """The sites' means as arrays, with the counters of the first traveller, which have no mean."""
@@ -312,10 +296,7 @@ class Peers(topologies.Topology):
     def _bytes(self, places: Places) -> int:
         stack, mail = self.travellers.stack, places.mail
         moments = Rows(leaving_state(self.plan.recipe, stack.optimizer)).bytes_per_row if stack.optimizer else 0
-        model, floats = (
-            Rows(some).bytes_per_row
-            for some in (stack.state, {name: t for name, t in stack.state.items() if t.is_floating_point()})
-        )
+        model, floats = (Rows(some).bytes_per_row for some in (stack.state, floats_of(stack.state)))
         of_kinds: Sequence[int] = mail.sent.tolist()
         total = of_kinds[TRAVELLER] * (model + moments) + of_kinds[PARCEL] * (floats + WEIGHT_BYTES)
         total += mail.acknowledged * ACKNOWLEDGEMENT_BYTES

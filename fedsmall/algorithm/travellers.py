@@ -1,27 +1,38 @@
-"""The models on their way through a federation, as rows of one stack: where they are, and what a contact does."""
+"""The models on their way through a federation, as rows of one stack: where they are, and who averages with whom."""
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
 
 from fedsmall.aggregation.combiners import Combiner, Updates
-from fedsmall.algorithm.commons import Commons, sizes_of, sound_means
-from fedsmall.algorithm.departing import Door, bytes_of_stretch, bytes_on_the_way, make_small
+from fedsmall.algorithm.commons import Commons, Outbox, sizes_of, sound_means
+from fedsmall.algorithm.departing import Door, make_small, packed_bytes
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
-from fedsmall.codec.parcels import Outbox
-from fedsmall.errors import ReplyError
+from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import at_contacts
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
-from fedsmall.travel.journey import groups_of, move_on, route_at, set_out
-from fedsmall.travel.moments import Event, Initial, Moment, event, nobody, starting
-from fedsmall.travel.regions import crossings, regions_of
+from fedsmall.travel.journey import (
+    Event,
+    Initial,
+    Moment,
+    crossings,
+    event,
+    groups_of,
+    meet,
+    move_on,
+    regions_of,
+    route_at,
+    route_within,
+    set_out,
+    starting,
+)
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import Arrays, Traveller, join, parts
 
@@ -51,9 +62,11 @@ class Travellers:
         self._memory = Arrays()
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
-        self.careful = at_contacts(plan) is not None or plan.method.is_compressed or trainer.is_remote
+        changed = plan.privacy.at_contacts or plan.method.is_compressed
+        self.careful = changed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
-        self._door = Door(plan, trainer.names, self._outbox.known)
+        # sites elsewhere have doors of their own
+        self._door = Door(plan, self.names, self._outbox.known) if changed and not trainer.is_remote else None
         self._federated = plan.method.is_federated
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
@@ -62,8 +75,7 @@ class Travellers:
     def depart(self, contact: Contact) -> None:
         """Give a model to every site that takes part in the first contact of the run."""
         self.at = set_out(self.plan, len(self.names), contact, self.trainer.samples)
-        self._sizes = []
-        rows, method = len(self.at), self.plan.method
+        self._sizes, rows, method = [], len(self.at), self.plan.method
         self.trainer.check_room(rows, self.commons.models[0])
         self.group = groups_of(method, rows, len(self.commons))
         if method.region_count > 1:
@@ -72,11 +84,11 @@ class Travellers:
         common = self._outbox.take(self.commons.models, 0)
         start = [self._initial(self.names[site]) for site in self.at] if independent else common
         self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
-        if independent:
-            make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
-        else:
+        if not independent:
             self.stack = self.stack.rows(self.group)
-        self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
+        elif method.is_compressed:
+            make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
+        self._measure()
         self.common = np.full(rows, not independent)  # the last common model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
         self._here = np.zeros(rows, dtype=bool)  # trained at the last contact, too
@@ -85,11 +97,14 @@ class Travellers:
         self._carries = np.zeros(rows, dtype=bool)  # optimizer state goes along
         self._rule: Arrays = {}
 
-    def walk(self, stretch: Sequence[Contact], order_rule: Arrays) -> Moment | None:
-        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen.
+    def _measure(self) -> None:
+        """Note the bytes of a model on its way, and of what goes beside it."""
+        beside = Rows(leaving_state(self.plan.recipe, self.stack.optimizer))
+        plain = Rows(self.stack.state).bytes_per_row, beside.bytes_per_row
+        self.sizes_of_one = packed_bytes(self.plan, self.stack) if self.plan.method.is_compressed else plain
 
-        A traveller whose model is not finite after one contact is as it was before it.
-        """
+    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
+        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
         legs, at, before, crossed = [], self.at, self._before, 0
@@ -101,7 +116,7 @@ class Travellers:
             legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
             before = contact
         received = self._remember_sent()
-        trained = self._train(legs, received, order_rule)
+        trained = self._train(legs, received)
         good, grown = self._check_norms(received)
         good[list(trained.lost)] = False
         if not good.all() or grown.any():
@@ -115,12 +130,12 @@ class Travellers:
         if grown.any():
             reasons |= self._too_large(received(), np.flatnonzero(good))
         good[list(reasons)] = False
-        sent = self._bytes(stretch, order_rule, trained, at, good)
+        sent = self._bytes(stretch, trained, at, good)
         if self._outbox.known.models:
             names = [self.names[site] for site in at]
             orders = dict(zip(names, self.common.tolist(), strict=True))
             self._outbox.known.answered(contact.t, orders, [names[row] for row in np.flatnonzero(good)])
-        between = crossed * sum(self._sizes_of_one)
+        between = crossed * sum(self.sizes_of_one)
         self.at, self._before, self._memory = at, contact, trained.memory
         faults = sorted((self.names[at[row]], fault) for row, fault in lost.items())
         events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in faults]
@@ -134,27 +149,25 @@ class Travellers:
         self._here = good
         self.trainer.accept(np.flatnonzero(good))
         if trained.messages is not None:
+            self.has_sent = trained.messages.models
             self._carries[good] = trained.messages.carries[good]
         self._rule = trained.rule if (good | ~self._counting_rows()).all() else {}
         order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
-        if trained.messages is not None:
-            self.has_sent = trained.messages.models
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
         updates = sum(contact.rounds for contact in stretch) * ordered
         return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
 
-    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack], order_rule: Arrays) -> Trained:
-        signals = Signals(self.common, order_rule, self._memory, losses=False)
+    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack]) -> Trained:
+        signals = Signals(self.common, self.commons.order_rule(), self._memory, losses=False)
         if self.trainer.is_remote:
-            sent, known = self._outbox.sent, self._outbox.known
-            signals = replace(
-                signals, sent=sent, known=known, group=self.group, carries=self._carries, fresh=~self.trained
-            )
-            return self.trainer.walk(self.stack, legs, signals)
-        self._door.arrive(self.stack, legs[-1].sites, self.common)
+            outbox, fresh = self._outbox, ~self.trained
+            group, carries = self.group, self._carries
+            signals = replace(signals, sent=outbox.sent, known=outbox.known, group=group, carries=carries, fresh=fresh)
+        if self._door is not None:
+            self._door.arrive(self.stack, legs[-1].sites, self.common)
         trained = self.trainer.walk(self.stack, legs, signals)
-        if legs[-1].leaves:
+        if self._door is not None and legs[-1].leaves:
             self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
         return trained
 
@@ -163,16 +176,16 @@ class Travellers:
         fetched, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
         return Rows(self.stack.state).arrays(fetched.tolist())
 
-    def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact, order_rule: Arrays) -> Moment:
+    def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact) -> Moment:
         """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
         if not len(rows):
             self._before = contact
-            return nobody(contact, self._memory)
+            return Moment(contact, None, (), dict, 0, 0, [], self._memory)
         part = copy(self)
         for name in OF_EACH:
             setattr(part, name, (at if name == "at" else getattr(self, name))[rows])
         part.stack, part._sizes = self.stack.rows(rows), []
-        moment = part.walk([contact], order_rule)
+        moment = part.walk([contact])
         assert moment is not None  # of one contact
         self.at = np.array(at)
         for name in OF_EACH:
@@ -219,10 +232,7 @@ class Travellers:
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
     def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
-        """Which model is at each site for the ``following`` contact.
-
-        By site: its number among different ones, who trained it last (nobody: ""), and whether it is the global model.
-        """
+        """By site, for the ``following`` contact: its model's number, who trained it last (""), if it is global."""
         assert self._before is not None
         at = self.at if following is None else self.move(self.at, self._before, following)
         is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
@@ -266,14 +276,14 @@ class Travellers:
         models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
         tensors = {name: models[name] for name in names}
         self.stack = self.trainer.stack_of(tensors_of(tensors), tensors_of(kept.get("beside", {})))
-        self._sizes_of_one = bytes_on_the_way(self.plan, self.stack)
+        self._measure()
         self._before, self._rule = before, kept.get("rule", {})
         if numbers["refused"] is not None:
             self.refused = set(numbers["refused"])
             self.become_common()
 
     def updates(self, group: int = 0) -> Updates:
-        """What counts in a group's aggregation: its travellers that :meth:`_counted` has, wherever they are."""
+        """What counts in a group's aggregation, wherever it is."""
         rows = np.argsort(self.at)
         rows = rows[(self._counting_rows() & (self.group == group))[rows]]
         assert self._before is not None
@@ -299,11 +309,8 @@ class Travellers:
         return self.trained & self._here if self._in_part else self.trained
 
     def become_common(self) -> None:
-        """Make every traveller its group's global model, weights and buffers, unless that was ``refused``; moments
-        stay.
-        """
-        assert self._before is not None
-        assert self.refused is not None
+        """Make every traveller its group's global model, unless that was ``refused``; moments stay."""
+        assert self._before is not None and self.refused is not None  # noqa: PT018
         afresh, self.refused = self.refused, None
         models, rows = self._outbox.take(self.commons.models, self._before.t), np.arange(len(self.at))
         self._forget(rows if self.plan.method.by_samples else rows[np.isin(self.group, list(afresh))])
@@ -342,8 +349,7 @@ class Travellers:
     def _of_groups(self, rows: np.ndarray) -> Stack:
         sent = self._outbox.take(self.commons.models, 0)
         models = self.trainer.stack([Traveller(model) for model in sent]).rows(self.group[rows])
-        models.optimizer = self.stack.rows(rows).optimizer
-        return models
+        return replace(models, optimizer=self.stack.rows(rows).optimizer)
 
     def _forget(self, rows: np.ndarray) -> None:
         for tensor in self.stack.optimizer.values() if len(rows) else ():
@@ -357,10 +363,7 @@ class Travellers:
         return lambda: copy
 
     def _check_norms(self, received: Callable[[], Stack]) -> tuple[np.ndarray, np.ndarray]:
-        """Which models are finite, and which may have had an update that is too large: (models,) each.
-
-        Quick: a finite norm tells that all numbers are.
-        """
+        """Which models are finite, as their norm tells, and which may have had too large an update: (models,) each."""
         stack, nothing = self.stack, np.zeros(len(self.at), dtype=bool)
         if not self.gate:
             return Rows(stack.state | stack.optimizer).finite(), nothing
@@ -392,7 +395,8 @@ class Travellers:
             why = reasons | {row: fault.reason for row, fault in lost.items()}
             named = sorted((self.names[self.at[row]], reason) for row, reason in why.items())
             reasons_given = "; ".join(f"{site}: {reason}" for site, reason in named)
-            reasons_given = reasons_given if self.trainer.is_remote else next(iter(why.values()))
+            if not self.trainer.is_remote:
+                reasons_given = next(iter(why.values()))
             raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {reasons_given[:1000]}")
         self.common[good], self.trained[good] = False, True
         events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []
@@ -423,15 +427,129 @@ class Travellers:
     def _largest(self) -> Arrays:
         return self.commons.models[self.commons.largest()]
 
-    def _bytes(
-        self, stretch: Sequence[Contact], order_rule: Arrays, trained: Trained, at: np.ndarray, good: np.ndarray
-    ) -> int:
+    def _bytes(self, stretch: Sequence[Contact], trained: Trained, at: np.ndarray, good: np.ndarray) -> int:
         if not self._federated or self.plan.method.topology is not None:
             return 0
         if trained.messages is not None:
             return trained.messages.orders + int(trained.messages.replies[good].sum())
         if self.plan.method.is_dynamic:
             return 0  # known when it is decided who takes part
-        order = self._sizes_of_one[0] + sum(array.nbytes for array in order_rule.values())
-        total, self._carries = bytes_of_stretch(stretch, self._before, order, self._sizes_of_one, self._carries, good)
-        return total + sum(int(array[good].nbytes) for array in trained.rule.values()) + self._door.close(at, good)
+        model, moments = self.sizes_of_one
+        order = model + sum(array.nbytes for array in self.commons.order_rule().values())
+        total, before = sum(int(array[good].nbytes) for array in trained.rule.values()), self._before
+        for contact in stretch:
+            if before is None or before.travels:  # models have travelled, and come in orders
+                total += len(at) * order + int(self._carries.sum()) * moments
+            accepted = good if contact is stretch[-1] else np.ones_like(good)
+            if contact.travels:  # the answers
+                total += int(accepted.sum()) * (model + moments)
+            self._carries = self._carries | (accepted & bool(moments))
+            before = contact
+        return total if self._door is None else total + self._door.close(at, good)
+
+
+# Takes a round, a region's global model after it and the weight behind that; gives the model of all regions.
+United = Callable[[int, Arrays, float], Arrays]
+
+
+class Topology(ABC):
+    """Moves the models of ``travellers``; it ``has_places`` where the plan alone says where every model goes next."""
+
+    has_places = True
+
+    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+        self.plan, self.travellers = plan, travellers
+
+    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
+        """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
+        return self.travellers.walk(stretch)
+
+    @abstractmethod
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """The moment of an aggregation; after it, models are what it has made of them."""
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept beside the models to go on after a restart, as arrays by name and a record for JSON."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
+        """Take up what :meth:`state` gave."""
+
+
+@final
+class Server(Topology):
+    """One server, which makes the next global model, or one for each group; plain means of groups at once."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every group's models become one."""
+        travellers, t = self.travellers, moment.contact.t
+        commons, means, events = travellers.commons, travellers.means(), list[Event]()
+        if means is None:
+            travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
+        else:
+            commons.go_on_with(means)
+            travellers.refused = set()
+        yield from become_global(travellers, moment, events)
+
+
+@final
+class Regions(Topology):
+    """A server for each region; now and then the regions' global models become one."""
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let every region's models become one, and the regions' where they meet."""
+        travellers, commons = self.travellers, self.travellers.commons
+        travellers.group = regions_of(self.plan, len(travellers.names))[travellers.at]
+        travellers.refused, events = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
+        between = commons.unite(travellers.shares()) if meet(self.plan, moment.contact) else 0
+        yield from become_global(travellers, moment, events, between)
+
+
+@final
+class Region(Topology):
+    """One region's server among several: now and then its global model becomes one with those of the others.
+
+    ``whole`` is the plan of all regions, given to the sites; routes are drawn over the sites of all, by name, so that
+    the regions together equal their simulation to the bit. ``united`` gives the model of all.
+    """
+
+    def __init__(self, plan: Plan, travellers: Travellers, whole: Plan, united: United) -> None:
+        super().__init__(plan, travellers)
+        travellers.move, self._whole, self._united = self._move, whole, united
+
+    def average(self, moment: Moment) -> Iterator[Moment]:
+        """Let the region's models become one, and that one with the other regions' where they meet."""
+        travellers, commons, t = self.travellers, self.travellers.commons, moment.contact.t
+        weight = float(travellers.shares().sum())  # of what counts, before it is averaged
+        travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
+        if meet(self._whole, moment.contact):
+            model = commons.models[0]
+            united = self._united(t, model, weight)
+            layouts = [{name: (a.shape, a.dtype) for name, a in part.items()} for part in (model, united)]
+            if layouts[0] != layouts[1]:
+                raise PlanError("the united model has other arrays than this region's")
+            commons.go_on_with({name: united[name][None] for name in model})
+        yield from become_global(travellers, moment, events)
+
+    def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
+        if before.action is not Action.PERMUTE:
+            return at
+        names = self.travellers.names
+        to = route_within(self._whole, names, before.t)
+        return np.array([names.index(to[names[site]]) for site in at])
+
+
+def become_global(
+    travellers: Travellers, moment: Moment, events: Sequence[Event], between: int = 0
+) -> Iterator[Moment]:
+    """The moment with what its aggregation, which had these ``events``, has made; after it all models are that."""
+    travellers.publish()
+    commons = travellers.commons
+    yield moment._replace(
+        common=commons.result() if commons.agreed else None,
+        commons=tuple(commons.models),
+        of_routes=commons.of_routes,
+        events=[*moment.events, *events],
+        bytes_between=moment.bytes_between + between,
+    )
+    travellers.become_common()

@@ -1,24 +1,21 @@
-"""Compressed updates: what of a run travels in fewer bits, and by which draws, for server, site and stack alike.
+"""Compressed updates: what of a run travels in fewer bytes, and by which draws, for server, site and stack alike.
 
 A site packs what it has trained once, as it leaves (after clipping, noise or blur). The server opens it to check and
 average it, and hands it on as it came, so that a hop rounds once; it packs what an average has made. Moments are
 rounded like models, Adam's to half precision at most, for its step divides by them. What a local rule sends (SCAFFOLD's
 controls), and models that are only evaluated, go in full.
 
-Under top-k (:mod:`fedsmall.codec.top`) a model is a difference from one that its reader has
-(:mod:`fedsmall.codec.differences`): a site's from what it was sent, the server's from the last global model that the
-site is known to have. Moments then go in half precision.
+Under top-k (:mod:`fedsmall.codec.top`) a model is a difference from one that its reader has: a site's from what it was
+sent, the server's from the last global model that the site is known to have. Moments then go in half precision.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.codec.codes import SCALES, CodecError, decode, encode
-from fedsmall.codec.differences import completed, difference
-from fedsmall.codec.known import Known
-from fedsmall.codec.top import add_residual
+from fedsmall.codec.codes import SCALES, CodecError, completed, decode, difference, encode
+from fedsmall.codec.top import Known
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import CARRIED, MODEL, Arrays, first_of, join, parts, split, stack_of_one
@@ -54,10 +51,7 @@ def pack_stack(plan: Plan, part: str, models: Arrays, names: Sequence[str], t: i
 
 
 def pack(plan: Plan, arrays: Mapping[str, np.ndarray], site: str, t: int, reference: Arrays | None = None) -> Arrays:
-    """What leaves a site after round ``t``, named as on the wire ("arrays/0.weight"), as it travels.
-
-    ``reference`` is the model that the site was sent.
-    """
+    """What leaves a site after round ``t``, named as on the wire; ``reference`` is the model that the site was sent."""
     packed = {}
     for part, plain in parts(arrays).items():
         wire = wire_of(part, plan)
@@ -89,10 +83,7 @@ def read_part(plan: Plan, part: str, arrays: Arrays, like: Arrays, reference: Ar
 
 
 def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = None) -> Parcel:
-    """A model that the server sends of a ``group``: the one made after round ``t``, or the run's first.
-
-    Under top-k it is sparsified by what sites are ``known`` to have.
-    """
+    """A model that the server sends of a ``group``, made after round ``t``; under top-k by what is ``known``."""
     if not plan.method.is_compressed:
         return Parcel({}, model, t)
     wire, share = plan.method.wire, plan.method.top_share
@@ -114,48 +105,3 @@ def own_parcel(plan: Plan, model: Arrays, site: str) -> Parcel:
 def stream(plan: Plan, part: str, t: int, site: str) -> np.random.Generator:
     """The draws by which what leaves a site after round ``t`` is rounded."""
     return rng_for(plan.seed, "quantise", part, t, site)
-
-
-class Outbox:
-    """The groups' global models as they are sent: each is packed once, for all sites; ``known`` is who has which."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._of: list[Arrays | None] = []
-        self._made: list[int] = []  # after which round each was made
-        self.sent: list[Parcel] = []
-        self.known = Known()
-
-    def take(self, models: Sequence[Arrays], t: int) -> list[Arrays]:
-        """The models as sites read them that were made after round ``t``, 0 for the first; in full, themselves."""
-        for group, model in enumerate(models):
-            if group >= len(self._of) or self._of[group] is not model:
-                self.sent[group : group + 1] = [parcel(self._plan, model, t, group, self.known)]
-                self._made[group : group + 1] = [t]
-        self._of = list(models)
-        return [each.read for each in self.sent]
-
-    def add_residual(self, models: Arrays, group: int) -> Arrays:
-        """Models {name: (models, ...)} that came of a group's common model, with what sites were not told of it."""
-        common = self._of[group]
-        if self._plan.method.top_share is None or common is None:
-            return models
-        return add_residual(models, common, self.sent[group].read)
-
-    def state(self, models: Sequence[Arrays]) -> tuple[Arrays, dict[str, Any]]:
-        """What must be kept to send the same again after a restart, where these are the groups' models now."""
-        known = self.known
-        same = [packed is model for packed, model in zip(self._of, models, strict=True)]
-        numbers = {"made": self._made, "same": same, "has": known.has, "taken": known.taken, "contacts": known.contacts}
-        return join(**{str(t): model for t, model in known.models.items()}), numbers
-
-    def restore(self, models: Sequence[Arrays], arrays: Arrays, numbers: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state` gave."""
-        of = {int(t): model for t, model in parts(arrays).items()}
-        self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
-        self._made = list(numbers["made"])
-        self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
-        restored = of and [Parcel(of[max(of)], of[max(of)], max(of))]
-        self.sent = restored or [
-            parcel(self._plan, model, t, k) for k, (model, t) in enumerate(zip(models, self._made, strict=True))
-        ]

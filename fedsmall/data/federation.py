@@ -16,8 +16,8 @@ class Samples:
 
     ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values. ``y``
     has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression. ``pooled`` is
-    each site's number of samples, where several are pooled. ``patients`` (samples,) says whose each is, where a patient
-    may have several. ``groups`` names each sample's subgroups, (samples,), by column (:mod:`fedsmall.data.subgroups`).
+    each site's number of samples, where several are pooled. ``patients`` (samples,) says whose each is, ``groups`` to
+    which subgroup it belongs, (samples,), by column.
     """
 
     x: np.ndarray
@@ -36,10 +36,9 @@ class Task:
     """What is learnt: the shapes, the loss by name and the metrics by name.
 
     ``loss`` is one of "cross_entropy" (outputs = classes), "logistic" and "hinge" (one output, two classes), "ordinal"
-    (classes - 1 outputs, ordered classes), or for numbers "mse", "l1" and "huber". ``input_shape`` is the shape of one
-    sample, (channels, height, width) for images. ``unit`` is (offset, scale) of targets that the sites have agreed to
-    scale; ``target`` is its name. ``cuts`` are the ends of the intervals of a time until an event (loss "hazard").
-    ``labels`` are the names of several labels, each 1 or 0 (loss "binary_cross_entropy").
+    (classes - 1 outputs, ordered classes), or for numbers "mse", "l1" and "huber". ``input_shape`` is that of one
+    sample, (channels, height, width) for images. ``unit`` is (offset, scale) of the number called ``target``, ``cuts``
+    the ends of the intervals of a time (loss "hazard"), ``labels`` the names of several (loss "binary_cross_entropy").
     """
 
     name: str
@@ -87,11 +86,10 @@ def task_at(task: Task, y: np.ndarray) -> Task:
 class Federation:
     """All the sites of a simulation, in the order of their names.
 
-    ``held_out`` holds each site's own test samples (a natural partition), else ``None``; ``test`` is the common test
-    set: for a natural partition the held-out samples together, none where the sites' targets differ in length.
-    ``kept_back`` is each site's validation set for early stopping. ``class_sums`` are the sites' class sums
-    (:mod:`fedsmall.data.raw_site`). ``extra`` holds further test sets by name. ``preparation`` is what rows went
-    through, where known.
+    ``held_out`` holds each site's own test samples (a natural partition), else None; ``test`` is the common test set:
+    for a natural partition the held-out samples together, none where the sites' targets differ in length.
+    ``kept_back`` is each site's validation set for early stopping, ``class_sums`` what it tells of its classes,
+    ``extra`` further test sets by name, ``preparation`` what rows went through, where known.
     """
 
     task: Task

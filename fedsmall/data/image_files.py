@@ -13,6 +13,29 @@ from fedsmall.files import check_is_regular
 EIGHT_BITS = (0.0, 255.0)
 Window = tuple[float, float] | Literal["file"] | None
 Frames = Literal["middle", "each"] | int | float | None
+MIDDLE, EACH = "middle", "each"
+Place = int | float
+DICOM, NIFTI = (".dcm", ".dicom"), (".nii", ".nii.gz")
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", *DICOM, *NIFTI)
+SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes
+DEEP = (*SIXTEEN_BITS, "I", "F")
+ELEMENTS = [  # that are read, and no others
+    *("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "BitsStored", "HighBit"),
+    *("PixelRepresentation", "PhotometricInterpretation", "PlanarConfiguration", "RescaleSlope"),
+    *("RescaleIntercept", "ModalityLUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction"),
+    *("VOILUTSequence", "BurnedInAnnotation", "SharedFunctionalGroupsSequence"),
+    *("PerFrameFunctionalGroupsSequence", "PixelData"),
+]
+OF_FRAMES = {  # what functional groups may say, by the sequences in which they say it
+    "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),
+    "FrameVOILUTSequence": ("WindowCenter", "WindowWidth", "VOILUTFunction"),
+}
+SAID = [name for name in ELEMENTS if name != "PixelData" and "FunctionalGroups" not in name]
+GREY = ("MONOCHROME1", "MONOCHROME2")
+COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT")
+UNREADABLE = "a file with the ending of DICOM is none, or its pixels cannot be read"
+PLANES = {"sagittal": 0, "coronal": 1, "axial": 2}  # the axis that a plane cuts across
+HELP = 'slice is a plane and a place, as in "axial:middle", "coronal:12" (counted from 0) or "sagittal:0.4" (a share)'
 
 
 class Picture(NamedTuple):
@@ -22,7 +45,7 @@ class Picture(NamedTuple):
     ends: tuple[float, float] | None
 
 
-def in_channels(values: np.ndarray, ends: tuple[float, float] | None, colour: bool) -> Picture:
+def _in_channels(values: np.ndarray, ends: tuple[float, float] | None, colour: bool) -> Picture:
     """A grey image, (height, width), as it is or as three equal channels."""
     return Picture(np.repeat(values[..., None], 3, axis=2) if colour else values, ends)
 
@@ -60,24 +83,13 @@ def common_ends(pictures: Sequence[Picture]) -> tuple[float, float]:
     return ends[0]
 
 
-MIDDLE, EACH = "middle", "each"
-Place = int | float
-
-
 def is_place(where: object) -> bool:
     """Whether ``where`` is a number counted from 0, or a share from 0 to 1."""
     return (type(where) is int and where >= 0) or (type(where) is float and 0 <= where <= 1)
 
 
-def index_of(where: Place, count: int) -> int:
-    """The number of the place among ``count``; it may be beyond them where it was said as a number."""
+def _index_of(where: Place, count: int) -> int:
     return where if isinstance(where, int) else round(where * (count - 1))
-
-
-DICOM, NIFTI = (".dcm", ".dicom"), (".nii", ".nii.gz")
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", *DICOM, *NIFTI)
-SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes
-DEEP = (*SIXTEEN_BITS, "I", "F")
 
 
 def is_image(path: Path) -> bool:
@@ -111,13 +123,13 @@ def _read_by_ending(
     if volume and not name.endswith(NIFTI):
         raise DataError("volume is for volumes (NIfTI), and this file is none; leave volume out")
     if volume:
-        return [Picture(read_volume(path), None)]
+        return [Picture(_read_volume(path), None)]
     if name.endswith(NIFTI):
-        return [in_channels(read_slice(path, cut), None, colour)]
+        return [_in_channels(_read_slice(path, cut), None, colour)]
     if cut is not None:
         raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
     if name.endswith(DICOM):
-        return read_dicom(path, colour, window, frames)
+        return _read_dicom(path, colour, window, frames)
     return [_read_plain_image(path, colour)]
 
 
@@ -129,7 +141,7 @@ def _read_plain_image(path: Path, colour: bool) -> Picture:
             if image.mode in DEEP:
                 ends = (0.0, 65535.0) if image.mode in SIXTEEN_BITS or image.format == "PNG" else None
                 values = np.asarray(image).astype(np.float32)
-                return in_channels(values, ends, colour)
+                return _in_channels(values, ends, colour)
             if image.format == "PNG" and _bits(path) == 16:
                 raise DataError("16-bit colour cannot be read at its full depth; save it as grey or at 8 bits")
             return Picture(np.asarray(image.convert("RGB" if colour else "L")), EIGHT_BITS)
@@ -144,30 +156,13 @@ def _bits(path: Path) -> int:
         return file.read(25)[24]
 
 
-ELEMENTS = [  # that are read, and no others
-    *("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames", "BitsAllocated", "BitsStored", "HighBit"),
-    *("PixelRepresentation", "PhotometricInterpretation", "PlanarConfiguration", "RescaleSlope"),
-    *("RescaleIntercept", "ModalityLUTSequence", "WindowCenter", "WindowWidth", "VOILUTFunction"),
-    *("VOILUTSequence", "BurnedInAnnotation", "SharedFunctionalGroupsSequence"),
-    *("PerFrameFunctionalGroupsSequence", "PixelData"),
-]
-OF_FRAMES = {  # what functional groups may say, by the sequences in which they say it
-    "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),
-    "FrameVOILUTSequence": ("WindowCenter", "WindowWidth", "VOILUTFunction"),
-}
-SAID = [name for name in ELEMENTS if name != "PixelData" and "FunctionalGroups" not in name]
-GREY = ("MONOCHROME1", "MONOCHROME2")
-COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT")
-UNREADABLE = "a file with the ending of DICOM is none, or its pixels cannot be read"
-
-
 def window_ends(centre: float, width: float) -> tuple[float, float]:
     """The values that a window makes black and white."""
     middle, half = centre - 0.5, (width - 1) / 2
     return middle - half, middle + half
 
 
-def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) -> list[Picture]:
+def _read_dicom(path: Path, colour: bool, window: Window, frames: Frames) -> list[Picture]:
     """The images in a file; DataError where there is none, or writing about the patient is burnt into it."""
     try:
         from pydicom import dcmread
@@ -178,16 +173,18 @@ def read_dicom(path: Path, colour: bool, window: Window, frames: Frames = None) 
         held = dcmread(path, specific_tags=ELEMENTS)
         burnt = str(held.get("BurnedInAnnotation", "")).strip().upper() == "YES"
         places = [] if burnt else _frame_places(int(held.get("NumberOfFrames") or 1), frames)
-        pixels = [_frame(held, place) for place in places]
+        pixels = []
+        for place in places:
+            held.pixel_array_options(index=place)
+            pixels.append(np.asarray(held.pixel_array))
     except DataError:
         raise
     except (InvalidDicomError, OSError, AttributeError, ValueError, RuntimeError, LookupError, TypeError) as wrong:
         raise DataError(UNREADABLE) from wrong
     if burnt:
         raise DataError("writing is burnt into its pixels (BurnedInAnnotation = YES); blank it, or leave it out")
-    return [
-        _picture(_frame_header(held, place), seen, colour, window) for place, seen in zip(places, pixels, strict=True)
-    ]
+    headers = [_frame_header(held, place) for place in places]
+    return [_picture(header, values, colour, window) for header, values in zip(headers, pixels, strict=True)]
 
 
 def _frame_places(count: int, frames: Frames) -> list[int]:
@@ -195,15 +192,9 @@ def _frame_places(count: int, frames: Frames) -> list[int]:
         raise DataError(f'it holds {count} frames; say which: frames = "middle", "each", or a number counted from 0')
     if frames is None or frames == EACH:
         return list(range(count))
-    place = index_of(0.5 if isinstance(frames, str) else frames, count)
-    if place >= count:
+    if (place := _index_of(0.5 if isinstance(frames, str) else frames, count)) >= count:
         raise DataError(f"it has {count} frame{'s' * (count > 1)}, counted from 0, and so no {place}")
     return [place]
-
-
-def _frame(held: Any, place: int) -> np.ndarray:
-    held.pixel_array_options(index=place)
-    return np.asarray(held.pixel_array)
 
 
 def _frame_header(held: Any, place: int) -> Any:
@@ -236,7 +227,7 @@ def _picture(held: Any, pixels: np.ndarray, colour: bool, window: Window) -> Pic
         raise DataError("what says how its pixels are meant (rescale, window or LUT) cannot be used") from wrong
     if photometric == "MONOCHROME1":
         values = np.float32(sum(ends)) - values
-    return in_channels(values, ends, colour)
+    return _in_channels(values, ends, colour)
 
 
 def _coloured(photometric: str, pixels: np.ndarray, colour: bool) -> Picture:
@@ -281,10 +272,6 @@ def _shown_ends(held: Any) -> tuple[float, float]:
     return _measured_ends(held)
 
 
-PLANES = {"sagittal": 0, "coronal": 1, "axial": 2}  # the axis that a plane cuts across
-HELP = 'slice is a plane and a place, as in "axial:middle", "coronal:12" (counted from 0) or "sagittal:0.4" (a share)'
-
-
 def plane_and_place(cut: object) -> tuple[str, Place]:
     """The plane, and the number of a slice or what share of the way; PlanError where ``cut`` is none."""
     plane, _, place = cut.partition(":") if isinstance(cut, str) else ("", "", "")
@@ -297,19 +284,18 @@ def plane_and_place(cut: object) -> tuple[str, Place]:
     return plane, where
 
 
-def read_slice(path: Path, cut: str | None) -> np.ndarray:
+def _read_slice(path: Path, cut: str | None) -> np.ndarray:
     """The slice ``cut`` of the volume in a file, (height, width) in float32; DataError where it has none such."""
     if cut is None:
         raise DataError('it is a volume; say which slice, slice = "axial:middle", or take all of it: volume = true')
     volume, (plane, where) = _volume(path), plane_and_place(cut)
     count = volume.shape[PLANES[plane]]
-    place = index_of(where, count)
-    if place >= count:
+    if (place := _index_of(where, count)) >= count:
         raise DataError(f"it has {count} {plane} slices, counted from 0, and so no {place}")
     return _finite(np.rot90(np.take(volume, place, axis=PLANES[plane])), "slice")
 
 
-def read_volume(path: Path) -> np.ndarray:
+def _read_volume(path: Path) -> np.ndarray:
     """The volume in a file, (depth, height, width) in float32: its axial slices as they are looked at, one by one."""
     stack = _volume(path).transpose(2, 1, 0)[:, ::-1]  # (superior, posterior, right)
     return _finite(stack, "volume")

@@ -1,10 +1,6 @@
-"""What is predicted where it is no class: a number with a unit, the time until an event, or several labels at once.
+"""What is predicted where it is no class: a number with a unit, the time until an event, or several labels at once."""
 
-An outcome turns what was read into targets to train on, and a model's outputs back, by numbers on which the sites agree
-as on the scaling of features.
-"""
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -20,7 +16,7 @@ LABELS = ("binary_cross_entropy",)
 LEAST_LABELS = 2  # one is two classes
 LEAST_GRADES = 3  # of two, the order says nothing
 ORDINAL = "ordinal"  # the loss of classes that have an order, from the lowest to the highest
-DEFAULT_LOSS = {"amount": "mse", "survival": "hazard", "findings": "binary_cross_entropy"}  # by the kind of the outcome
+DEFAULT_LOSS = {"amount": "mse", "survival": "hazard", "findings": "binary_cross_entropy", "grades": ORDINAL}
 HUBER = 1.0  # where "huber" turns from squares to distances, in standard deviations of the target (Huber 1964)
 
 
@@ -31,10 +27,7 @@ def kind_of(loss: str) -> Kind:
 
 
 class Amount(Frozen):
-    """A number, scaled to mean 0 and spread 1.
-
-    ``stated`` is its public range; without it the sites agree on ``unit``, its mean and standard deviation.
-    """
+    """A number, scaled to mean 0 and spread 1 by its public range ``stated``, or by ``unit``, on which sites agree."""
 
     kind: Literal["amount"] = "amount"
     name: str
@@ -50,10 +43,6 @@ class Amount(Frozen):
     def agrees(self) -> bool:
         """Whether there is anything on which sites have to agree."""
         return self.stated is None
-
-    def summed_values(self, y: np.ndarray) -> np.ndarray:
-        """Of what sums are told, (samples, 1), of what was read, (samples, 1)."""
-        return y
 
     def with_scaling(self, mean: float, scale: float) -> "Amount":
         """The same once the sites have agreed."""
@@ -86,11 +75,10 @@ class Amount(Frozen):
 class Survival(Frozen):
     """The time until an event, or until nobody looked any more: columns ``name`` and ``event`` (1: it happened).
 
-    A model gives the log-odds of the event in each interval of time, given that it has not happened before (a discrete
-    hazard). ``stated`` are the ends of the intervals; without them ``intervals`` of equal length reach to two standard
-    deviations above the agreed mean, in two digits, so that nobody tells the longest time. Unlike Cox's partial
-    likelihood this one is a sum over patients, and so over sites. Source: Gensheimer and Narasimhan 2019; Kvamme and
-    Borgan 2021 (the logistic hazard).
+    A model gives the log-odds of the event in each interval of time, given that it has not happened before. ``stated``
+    are the ends of the intervals; without them ``intervals`` of equal length reach to two standard deviations above the
+    agreed mean, in two digits, so that nobody tells the longest time. Its likelihood is a sum over patients, and so
+    over sites. Source: Gensheimer and Narasimhan 2019; Kvamme and Borgan 2021 (the logistic hazard).
     """
 
     kind: Literal["survival"] = "survival"
@@ -119,10 +107,6 @@ class Survival(Frozen):
     def known(self) -> dict[str, Any]:
         """What a task is told of it, once it is known."""
         return {} if self.agrees and self.ends is None else {"cuts": self.cuts}
-
-    def summed_values(self, y: np.ndarray) -> np.ndarray:
-        """Of what sums are told, (samples, 1): the times of what was read, (samples, 2)."""
-        return y[:, :1]
 
     def with_scaling(self, mean: float, scale: float) -> "Survival":
         """The same once the sites have agreed; PlanError where none may tell a sum of times."""
@@ -157,6 +141,7 @@ def survival_of(outputs: np.ndarray) -> np.ndarray:
 class Findings(Frozen):
     """Several labels for each sample, called ``names``: each is 1 or 0, whatever the others are."""
 
+    agrees: ClassVar[bool] = False
     kind: Literal["findings"] = "findings"
     names: tuple[str, ...]
 
@@ -171,22 +156,9 @@ class Findings(Frozen):
         return self.names
 
     @property
-    def agrees(self) -> bool:
-        """Whether there is anything on which sites have to agree."""
-        return False
-
-    @property
     def known(self) -> dict[str, Any]:
         """What a task is told of it."""
         return {"labels": self.names}
-
-    def summed_values(self, y: np.ndarray) -> np.ndarray:
-        """Of what sums are told, (samples, 0): nothing."""
-        return y[:, :0]
-
-    def with_scaling(self, mean: float, scale: float) -> "Findings":
-        """The same: there is nothing to agree on."""
-        return self
 
     def targets(self, y: np.ndarray) -> np.ndarray:
         """What a model is trained on, (samples, labels), as it was read."""

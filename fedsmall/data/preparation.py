@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsmall.data.image_files import EIGHT_BITS, Frames, Picture, Window, read_pictures, resample_volume, resize_image
-from fedsmall.data.outcomes import Outcome
+from fedsmall.data.outcomes import Amount, Outcome, Survival
 from fedsmall.data.table_files import check_no_text, is_missing, number_block, plain
 from fedsmall.errors import DataError
 from fedsmall.exact import exact_sum
@@ -19,8 +19,9 @@ from fedsmall.parts import Frozen
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-
 COUNT_FLOOR = 5  # a sum over fewer patients says too much about each of them
+FAR = 5.0  # standard deviations from the mean at which a value is worth a note
+Row = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,8 @@ class Columns(Frozen):
     @property
     def feature_names(self) -> tuple[str, ...]:
         """One name for each number of a sample."""
-        names: list[str] = []
-        for column in self.columns:
-            values = self.categories.get(column)
-            names += [column] if values is None else [f"{column}={value}" for value in values]
-        return tuple(names)
+        made = {column: [f"{column}={value}" for value in values] for column, values in self.categories.items()}
+        return tuple(name for column in self.columns for name in made.get(column, [column]))
 
     def numbers(self, frame: "DataFrame") -> np.ndarray:
         """The rows of a table, (rows, features) in float64, NaN where a value is missing; other columns are left alone.
@@ -116,40 +114,31 @@ class Columns(Frozen):
         numeric = [column for column in self.columns if column not in self.categories]
         values, text = number_block(frame[numeric], self.markers)
         check_no_text(frame, numeric, text)
-        for column, count in self.unlisted_cells(frame).items() if self.unlisted == "refuse" else ():
-            raise DataError(
-                f"column {column!r} holds a value that the model was not trained with, in {count} of {len(frame)} "
-                f"rows; known: {', '.join(self.categories[column])}"
-            )
+        if self.unlisted == "refuse":
+            self._check_listed(frame)
         for column in set(numeric) & set(self.never_zero):
             place = numeric.index(column)
             values[:, place] = np.where(values[:, place] == 0, np.nan, values[:, place])
-        x = self._features(frame, numeric, values)
-        if not self.missing and np.isnan(x).any():
-            raise DataError(f"{np.isnan(x).any(axis=1).sum()} of {len(x)} samples hold NaN or Inf")
-        return x
+        if self.categories:
+            blocks = dict(zip(numeric, values.T[..., None], strict=True))  # (rows, 1) each
+            blocks |= {column: self._hot(frame[column], column) for column in self.columns if column not in blocks}
+            values = np.concatenate([blocks[column] for column in self.columns], axis=1)
+        if not self.missing and np.isnan(values).any():
+            raise DataError(f"{np.isnan(values).any(axis=1).sum()} of {len(values)} samples hold NaN or Inf")
+        return values
 
-    def unlisted_cells(self, frame: "DataFrame") -> dict[str, int]:
-        """How many cells hold a category that is not listed, for the columns that have any."""
-        counts = {column: int(self.is_unlisted(frame[column], column).sum()) for column in self.categories}
-        return {column: count for column, count in counts.items() if count}
+    def _check_listed(self, frame: "DataFrame") -> None:
+        for column, known in self.categories.items():
+            if count := int(self.is_unlisted(frame[column], column).sum()):
+                raise DataError(
+                    f"column {column!r} holds a value that the model was not trained with, in {count} of {len(frame)} "
+                    f"rows; known: {', '.join(known)}"
+                )
 
     def is_unlisted(self, cells: "Series", column: str) -> np.ndarray:
         """Which cells of a column hold a category that is not listed."""
         known = cells.map(plain).isin(self.categories[column]) | is_missing(cells, self.markers)
         return np.asarray(~known.to_numpy(dtype=bool))
-
-    def _features(self, frame: "DataFrame", numeric: list[str], values: np.ndarray) -> np.ndarray:
-        if len(numeric) == len(self.columns):
-            return values
-        places = {column: place for place, column in enumerate(numeric)}
-        return np.concatenate(
-            [
-                values[:, [places[column]]] if column in places else self._hot(frame[column], column)
-                for column in self.columns
-            ],
-            axis=1,
-        )
 
     def _hot(self, cells: "Series", column: str) -> np.ndarray:
         names = cells.map(plain).to_numpy()
@@ -177,6 +166,11 @@ class Pixels(Frozen):
     frames: Frames = None
     volume: bool = False
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values that become -1 and 1."""
+        return self.range or EIGHT_BITS
+
     def numbers(self, files: Sequence[Path]) -> np.ndarray:
         """The images in ``files``, (images, channels, *size), uint8 or float32; DataError where sizes differ."""
         return self.arrays([(path.name, picture) for path in files for picture in self.fitting(path)])
@@ -188,9 +182,9 @@ class Pixels(Frozen):
 
     def fitting(self, path: Path) -> list[Picture]:
         """The images in a file for a model; DataError where they are of another depth than those of training."""
-        pictures, shallow = self.pictures(path), (self.range or EIGHT_BITS) == EIGHT_BITS
+        pictures, shallow = self.pictures(path), self.ends == EIGHT_BITS
         if not self.stated and any((picture.ends == EIGHT_BITS) != shallow for picture in pictures):
-            low, high = self.range or EIGHT_BITS
+            low, high = self.ends
             raise DataError(f"its values are of another depth than the model's, {low:g} to {high:g}", file=path.name)
         return pictures
 
@@ -217,11 +211,15 @@ class Pixels(Frozen):
 
     def scaled(self, x: np.ndarray) -> np.ndarray:
         """``x`` (images, channels, *size) from -1 to 1; what is beyond the range counts as its end."""
-        if x.dtype == np.uint8 and (self.range or EIGHT_BITS) == EIGHT_BITS:
-            return np.asarray((x / np.float32(255) - np.float32(0.5)) / np.float32(0.5))
-        low, high = (np.float32(end) for end in self.range or EIGHT_BITS)
+        if x.dtype == np.uint8 and self.ends == EIGHT_BITS:
+            return _scale_bytes(x)
+        low, high = map(np.float32, self.ends)
         values = np.clip(x.astype(np.float32), low, high)
         return np.asarray((values - low) / (high - low) * np.float32(2) - np.float32(1))
+
+
+def _scale_bytes(x: np.ndarray) -> np.ndarray:
+    return np.asarray((x / np.float32(255) - np.float32(0.5)) / np.float32(0.5))
 
 
 def _times(sides: Sequence[int]) -> str:
@@ -244,26 +242,21 @@ def need(frame: "DataFrame", columns: Sequence[str], whose: str) -> None:
             raise DataError(f"there is no column {column!r} ({whose}). {nearest(column, list(frame.columns))}")
 
 
-FAR = 5.0  # standard deviations from the mean at which a value is worth a note
-Row = tuple[float, ...]
-
-
 class Ranges(Frozen):
     """Public ends of every feature, (features,): ``low`` and ``high``."""
 
     low: Row
     high: Row
 
+    def ends(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """The same as arrays of ``shape``."""
+        return np.array(self.low).reshape(shape), np.array(self.high).reshape(shape)
+
     def apply(self, x: np.ndarray) -> np.ndarray:
         """``x`` (samples, *shape), cut to its range and brought to mean 0 and spread 1 of what fills it; NaN stays."""
-        low, high = (np.array(end).reshape(x.shape[1:]) for end in (self.low, self.high))
+        low, high = self.ends(x.shape[1:])
         scaled: np.ndarray = (np.clip(x, low, high) - (low + high) / 2) / ((high - low) / np.sqrt(12))
         return scaled
-
-    def outside(self, x: np.ndarray) -> np.ndarray:
-        """Which values of ``x`` (samples, *shape) are beyond the ends."""
-        low, high = (np.array(end).reshape(x.shape[1:]) for end in (self.low, self.high))
-        return np.asarray((x < low) | (x > high))
 
 
 class Agreed(Frozen):
@@ -293,16 +286,22 @@ class Preparation(Frozen):
     outcome: Outcome | None = None
 
     @property
+    def agreeing(self) -> Amount | Survival | None:
+        """What is predicted, where the sites have to agree on its scale; else None."""
+        outcome = self.outcome
+        return None if outcome is None or outcome.kind == "findings" or not outcome.agrees else outcome
+
+    @property
     def agrees(self) -> bool:
         """Whether there is anything on which sites have to agree, of features or of what is predicted."""
-        return self.scaled or (self.outcome is not None and self.outcome.agrees)
+        return self.scaled or self.agreeing is not None
 
     def summed_values(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """The values of which a site reports sums, (samples, numbers): scaled features, and its outcome."""
-        outcome = [self.outcome.summed_values(y)] if self.outcome is not None and self.outcome.agrees else []
-        if not outcome:
+        if self.agreeing is None:
             return x
-        return np.concatenate([*([x.reshape(len(x), -1)] if self.scaled else []), *outcome], axis=1)
+        features = [x.reshape(len(x), -1)] if self.scaled else []
+        return np.concatenate([*features, y[:, :1]], axis=1)  # of a time and its event the time
 
     def with_scaling(self, scaling: Scaling | None) -> "Preparation":
         """The same once the sites have agreed."""
@@ -310,8 +309,8 @@ class Preparation(Frozen):
             return self
         mean, scale = scaling.mean.ravel().tolist(), scaling.scale.ravel().tolist()
         update: dict[str, Any] = {}
-        if self.outcome is not None and self.outcome.agrees:
-            update["outcome"] = self.outcome.with_scaling(mean.pop(), scale.pop())  # it comes after the features
+        if self.agreeing is not None:
+            update["outcome"] = self.agreeing.with_scaling(mean.pop(), scale.pop())  # it comes after the features
         if self.scaled:
             update["agreed"] = Agreed(mean=tuple(mean), scale=tuple(scale))
         return self.model_copy(update=update)
@@ -321,7 +320,7 @@ class Preparation(Frozen):
         if isinstance(self.form, Pixels):
             ready = self.form.scaled(x)
         elif x.dtype == np.uint8:
-            ready = (x / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+            ready = _scale_bytes(x)
         else:
             ready = self.ranges.apply(x) if self.ranges is not None else x
             if self.agreed is not None:
@@ -336,17 +335,14 @@ class Preparation(Frozen):
         By the mean, for the smallest and largest value would be a patient's. Categories are never unusual.
         """
         if self.ranges is not None:
-            return self.ranges.outside(x)
+            low, high = self.ranges.ends(x.shape[1:])
+            return np.asarray((x < low) | (x > high))
         if self.agreed is None:
             return np.zeros(x.shape, dtype=bool)
         scaling = self.agreed.scaling(x.shape[1:])
         with np.errstate(invalid="ignore"):
             far = np.abs(x - scaling.mean) > FAR * scaling.scale
-        return np.asarray(far & ~self._made_of_categories(x.shape[1:]))
-
-    def _made_of_categories(self, shape: tuple[int, ...]) -> np.ndarray:
-        if not isinstance(self.form, Columns):
-            return np.zeros(shape, dtype=bool)
-        listed = {column: len(values) for column, values in self.form.categories.items()}
-        counts = [listed.get(column, 1) for column in self.form.columns]
-        return np.repeat([column in listed for column in self.form.columns], counts)
+        if isinstance(self.form, Columns):
+            widths = [len(self.form.categories.get(column, ("itself",))) for column in self.form.columns]
+            far &= ~np.repeat([column in self.form.categories for column in self.form.columns], widths)
+        return np.asarray(far)

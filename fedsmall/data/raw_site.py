@@ -5,28 +5,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsmall.data import splits
 from fedsmall.data.federation import Samples, Task, task_at
 from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, agree, patients_with
 from fedsmall.data.preparation import sums as sums_of
 from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
-from fedsmall.data.splits import (
-    Shares,
-    coarse,
-    drop_kin_of,
-    fold_pool,
-    fold_split,
-    hold_out,
-    keep_back,
-    kin_of,
-    partition,
-    partition_of_patients,
-    read_spec,
-    stratified_folds,
-    twins,
-)
 from fedsmall.errors import DataError, PlanError
+from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+
+BALANCED = "balanced"
+HELD_OUT = 0.25
+UNUSED, OFFICIAL = "unused training samples", "official test"
+NO_OFFICIAL = "these data have no test set of their own; say how much to hold out, as in test = 0.2"
+Extra = dict[str, Part]  # further test sets by name
 
 
 @dataclass(frozen=True)
@@ -58,12 +51,14 @@ class RawSite:
     @property
     def summed_names(self) -> tuple[str, ...]:
         """The names of those columns; none where features have none."""
-        outcome, features = self.preparation.outcome, self.task.feature_names if self.preparation.scaled else ()
-        target = (outcome.name,) if outcome is not None and outcome.agrees else ()
-        return (*features, *target) if features or not self.preparation.scaled else ()
+        if self.preparation.scaled and not self.task.feature_names:
+            return ()
+        features = self.task.feature_names if self.preparation.scaled else ()
+        outcome = self.preparation.agreeing
+        return features if outcome is None else (*features, outcome.name)
 
     def sums(self) -> Sums | None:
-        """What this site tells of its training samples for the scaling; ``None`` where nothing is scaled."""
+        """What this site tells of its training samples for the scaling; None where nothing is scaled."""
         return sums_of(self.summed_values, self.floor, self.train.patients) if self.scaled else None
 
     def class_sums(self) -> Sums:
@@ -92,10 +87,9 @@ class RawSite:
 
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:
-    """The scaling that the sites agree on, in the order of their names; ``None`` where nothing is scaled."""
+    """The scaling that the sites agree on, in the order of their names; None where nothing is scaled."""
     reported = [site.sums() for site in sorted(sites, key=lambda site: site.name)]
-    known = [sums for sums in reported if sums is not None]
-    return agree(known) if known else None
+    return agree(known) if (known := [sums for sums in reported if sums is not None]) else None
 
 
 def task_with(task: Task, preparation: Preparation) -> Task:
@@ -109,9 +103,6 @@ def ready(part: Part, preparation: Preparation) -> Samples:
     targets = part.y if preparation.outcome is None else preparation.outcome.targets(part.y)
     y = targets.astype(np.int64 if targets.dtype.kind in "iub" else preparation.dtype)
     return Samples(preparation.inputs(part.x), y, patients=part.patients, groups=part.groups)
-
-
-BALANCED = "balanced"
 
 
 def one_hot(y: np.ndarray, classes: int) -> np.ndarray:
@@ -148,31 +139,33 @@ def with_weights(plan: Plan, weights: Sequence[float]) -> Plan:
     return plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"class_weights": tuple(weights)})})
 
 
-HELD_OUT = 0.25
-UNUSED, OFFICIAL = "unused training samples", "official test"
-NO_OFFICIAL = "these data have no test set of their own; say how much to hold out, as in test = 0.2"
-
-Extra = dict[str, Part]  # further test sets by name
-
-
 def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tuple[list[RawSite], Part, Extra]:
     """The sites in the order of their names, the common test set, and further test sets."""
-    asked = read_spec(plan.partition)[0] == "natural"
-    if not pool.natural or (plan.sites is not None and not asked):
-        return _deal_pool(plan, task, pool)
+    is_natural = splits.read_spec(plan.partition)[0] == "natural"
+    if not pool.natural or (plan.sites is not None and not is_natural):
+        sites, test, extra = _deal_pool(plan, task, pool)
+        remaining = _taking_part(plan, [site.name for site in sites])
+        return [site for site in sites if site.name in remaining], test, extra
     if plan.sites not in (None, len(pool.train)):
         raise PlanError(f"these data come from {len(pool.train)} sites and sites = {plan.sites}; leave sites out")
-    sites = [natural_site(plan, task, pool, name, name, common is None) for name in sorted(pool.train)]
+    remaining = _taking_part(plan, sorted(pool.train))
+    sites = [natural_site(plan, task, pool, name, name, common is None) for name in remaining]
     held = [site.held_out for site in sites if site.held_out is not None]
-    test = common if common is not None else _join_parts(held)
-    if not len(test) and not any(map(len, held)):
+    if common is None:
+        alike = len({part.y.shape[1:] for part in held}) <= 1
+        common = join(held) if alike else held[0][np.arange(0)]
+    if not len(common) and not any(map(len, held)):
         raise DataError("the sites are too small to hold anything out (a class needs two samples); give a test set")
-    return sites, test, {}
+    return sites, common, {}
 
 
-def _join_parts(held: list[Part]) -> Part:
-    alike = len({part.y.shape[1:] for part in held}) <= 1
-    return join(held) if alike else held[0][np.arange(0)]
+def _taking_part(plan: Plan, names: list[str]) -> list[str]:
+    for name in plan.without:
+        if name not in names:
+            raise PlanError(f"without = {name!r}: there is no such site. {nearest(name, names)}")
+    if len(plan.without) == len(names):
+        raise PlanError("without names every site; one must be left")
+    return [name for name in names if name not in plan.without]
 
 
 def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: bool = True) -> RawSite:
@@ -183,30 +176,30 @@ def natural_site(plan: Plan, task: Task, pool: Pool, name: str, key: str, hold: 
     if type(plan.test) is int and hold:
         raise PlanError(f"test = {plan.test} counts samples of all; sites of their own hold out a share: test = 0.2")
     if hold and (held is None or isinstance(plan.test, float)):
-        kept, out = _split(part, plan, name)
-        part, held = part[kept], part[out]
-    if plan.samples_per_site is not None:
-        if plan.samples_per_site > len(part):
-            raise PlanError(f"samples_per_site = {plan.samples_per_site} and site {name!r} has {len(part)} to train on")
-        part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[: plan.samples_per_site])]
+        out = _held_out_rows(part, plan, name)
+        part, held = part[np.setdiff1d(np.arange(len(part)), out)], part[out]
+    if (n := plan.samples_per_site) is not None:
+        if n > len(part):
+            raise PlanError(f"samples_per_site = {n} and site {name!r} has {len(part)} to train on")
+        part = part[np.sort(rng_for(plan.seed, "subset", name).permutation(len(part))[:n])]
     raw = RawSite(name, task_at(task, part.y), part, held, preparation_of(pool, plan.dtype), COUNT_FLOOR, pool.notes)
-    return _keeping_back(plan, raw)
+    return _keep_back(plan, raw)
 
 
-def _keeping_back(plan: Plan, raw: RawSite) -> RawSite:
+def _keep_back(plan: Plan, raw: RawSite) -> RawSite:
     if not plan.kept_back:
         return raw
-    out = keep_back(raw.train.y, plan.kept_back, rng_for(plan.seed, "kept back", raw.name), kin_of(raw.train))
+    rng = rng_for(plan.seed, "kept back", raw.name)
+    out = splits.keep_back(raw.train.y, plan.kept_back, rng, splits.kin_of(raw.train))
     rest = np.setdiff1d(np.arange(len(raw.train)), out)
     return replace(raw, train=raw.train[rest], kept_back=raw.train[out])
 
 
-def _split(part: Part, plan: Plan, name: str) -> tuple[np.ndarray, np.ndarray]:
-    if plan.folds is None:
-        share = plan.test if isinstance(plan.test, float) else HELD_OUT
-        return hold_out(part.y, share, rng_for(plan.seed, "held-out", name), kin_of(part))
-    out = stratified_folds(part.y, plan.folds, plan.seed, kin_of(part))[_fold(plan)]
-    return np.setdiff1d(np.arange(len(part)), out), out
+def _held_out_rows(part: Part, plan: Plan, name: str) -> np.ndarray:
+    if plan.folds is not None:
+        return splits.stratified_folds(part.y, plan.folds, plan.seed, splits.kin_of(part))[_fold(plan)]
+    share = plan.test if isinstance(plan.test, float) else HELD_OUT
+    return splits.hold_out(part.y, share, rng_for(plan.seed, "held-out", name), splits.kin_of(part))[1]
 
 
 def _fold(plan: Plan) -> int:
@@ -224,74 +217,74 @@ def _deal_pool(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part,
     if not pool.keep_unused:
         extra.pop(UNUSED, None)
     width, prepared = max(3, len(str(len(shares) - 1))), preparation_of(pool, plan.dtype)
-    sites = [
-        RawSite(f"site-{index:0{width}d}", task, train[share], None, prepared, 1) for index, share in enumerate(shares)
-    ]
-    return [_keeping_back(plan, site) for site in sites], test, extra
+    names = [f"site-{index:0{width}d}" for index in range(len(shares))]
+    sites = [RawSite(name, task, train[share], None, prepared, 1) for name, share in zip(names, shares, strict=True)]
+    return [_keep_back(plan, site) for site in sites], test, extra
 
 
-def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[Shares, Part, Extra]:
-    kept, test, kin = np.arange(len(train)), official, kin_of(train)
+def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[splits.Shares, Part, Extra]:
+    kept, test, kin = np.arange(len(train)), official, splits.kin_of(train)
     if test is None or plan.test not in (None, "official"):
-        kept, held = hold_out(train.y, _test_size(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
+        kept, held = splits.hold_out(train.y, _test_size(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
         if not len(held):
-            raise PlanError(
-                f"test = {plan.test or HELD_OUT} of {len(train)} samples holds none of them out; ask for more"
-            )
+            share = plan.test or HELD_OUT
+            raise PlanError(f"test = {share} of {len(train)} samples holds none of them out; ask for more")
         test = train[held]
     shares = _share_out(plan, train, kept, rng_for(plan.seed, "partition"))
-    return (
-        shares,
-        test,
-        {UNUSED: train[drop_kin_of(np.setdiff1d(kept, np.concatenate(shares)), np.concatenate(shares), kin)]},
-    )
+    taken = np.concatenate(shares)
+    return shares, test, {UNUSED: train[splits.drop_kin_of(np.setdiff1d(kept, taken), taken, kin)]}
 
 
-def _share_out(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> Shares:
+def _share_out(plan: Plan, train: Part, rows: np.ndarray, rng: np.random.Generator) -> splits.Shares:
     asked, part = (plan.partition, plan.sites, plan.samples_per_site, rng), train[rows]
     whose = part.patients
-    shares = partition(part.y, *asked) if whose is None else partition_of_patients(part.y, whose, *asked)
+    shares = splits.partition(part.y, *asked) if whose is None else splits.partition_of_patients(part.y, whose, *asked)
     return [rows[share] for share in shares]
 
 
 def _test_size(plan: Plan, available: int) -> int | float:
     if plan.test == "official":
         raise PlanError(f'test = "official" and {NO_OFFICIAL}')
-    if isinstance(plan.test, float):
-        return plan.test
-    if plan.test is None:
-        return HELD_OUT
-    sites = (plan.sites or 1) * (plan.samples_per_site or 1)
-    if int(plan.test) + sites > available:
-        raise PlanError(
-            f"test = {plan.test} and at least {sites} samples to train on make {int(plan.test) + sites}; "
-            f"there are {available}"
-        )
-    return int(plan.test)
+    if plan.test is None or isinstance(plan.test, float):
+        return HELD_OUT if plan.test is None else plan.test
+    least = (plan.sites or 1) * (plan.samples_per_site or 1)
+    if (size := int(plan.test)) + least > available:
+        made = f"test = {size} and at least {least} samples to train on make {size + least}"
+        raise PlanError(f"{made}; there are {available}")
+    return size
 
 
-def _by_folds(plan: Plan, train: Part) -> tuple[Shares, Part, Extra]:
+def _by_folds(plan: Plan, train: Part) -> tuple[splits.Shares, Part, Extra]:
     if plan.sites is None or plan.folds is None:
         raise PlanError("folds need a number of sites, as in sites = 3")
-    n, everything, kin = plan.samples_per_site, np.arange(len(train)), kin_of(train)
+    n, everything, kin = plan.samples_per_site, np.arange(len(train)), splits.kin_of(train)
     whole = n is None or train.patients is not None  # else a site would hold part of a patient
-    pool = everything if whole else fold_pool(train.y, plan.folds, plan.sites, n or 1, plan.seed, kin)
-    parts, held = fold_split(train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed, kin if whole else None)
+    pool = everything if whole else splits.fold_pool(train.y, plan.folds, plan.sites, n or 1, plan.seed, kin)
+    parts, held = splits.fold_split(
+        train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed, kin if whole else None
+    )
     test, shares = pool[held], [pool[share][:n] for share in parts]
     if min(map(len, shares)) < (n or 1):
         raise PlanError(f"a site of whole patients has {min(map(len, shares))} samples of {n}; ask for fewer a site")
     if plan.partition != "iid":  # skewed sites need more to choose from than the folds' own samples
-        rest = drop_kin_of(np.setdiff1d(everything, test), test, kin)
+        rest = splits.drop_kin_of(np.setdiff1d(everything, test), test, kin)
         shares = _share_out(plan, train, rest, rng_for(plan.seed, "partition", plan.fold))
         pool = np.concatenate([*shares, test])
-    return shares, train[test], {UNUSED: train[drop_kin_of(np.setdiff1d(everything, pool), pool, kin)]}
+    return shares, train[test], {UNUSED: train[splits.drop_kin_of(np.setdiff1d(everything, pool), pool, kin)]}
 
 
 def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, given: bool) -> tuple[str, ...]:
     """Notes on the ``sites`` that a ``pool`` was dealt to, and on the common ``test`` set, if ``given`` beside it."""
-    notes = *_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test)), *_of_number(plan, test)
-    drawn = 0 if given else _count_held_out(plan, sites, test, pool)
-    return (*notes, *_of_unused(plan, sites, sum(map(len, pool.train.values())) - drawn))
+    notes = [*_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test))]
+    if type(plan.test) is int and len(test) != plan.test:
+        why = "patients and equal samples stay together"
+        notes.append(f"test = {plan.test}, and {len(test)} samples are held out: {why}")
+    rows = sum(map(len, pool.train.values())) - (0 if given else _count_held_out(plan, sites, test, pool))
+    used = sum(len(site.train) + len(site.kept_back or ()) for site in sites)
+    if used != rows:
+        why = "" if plan.samples_per_site is None else f" (samples_per_site = {plan.samples_per_site})"
+        notes.append(f"{used:,} of {rows:,} training rows were used{why}")
+    return tuple(notes)
 
 
 def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
@@ -301,25 +294,23 @@ def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
     patients, samples = sum(len(np.unique(whose)) for whose in trained), sum(map(len, trained))
     held = "" if test.patients is None else f", and {len(test)} of {len(np.unique(test.patients))} are held out"
     both = 0 if test.patients is None else len(np.intersect1d(test.patients, np.concatenate(trained)))
-    sides = f"{both} patients of the source's own test set are trained on" if both else "and on one side"
-    return (
-        f"Dealt by patients: {samples} samples of {patients} are trained on{held}; all of a patient's are at one site"
-        + (f", but {sides}" if both else f" {sides}"),
-    )
+    sides = f", but {both} patients of the source's own test set are trained on" if both else " and on one side"
+    dealt = f"Dealt by patients: {samples} samples of {patients} are trained on{held}"
+    return (f"{dealt}; all of a patient's are at one site{sides}",)
 
 
 def _of_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str, ...]:
     parts = [site.train for site in sites]
     if len({part.x.shape[1:] for part in (*parts, test)}) > 1:
         return ()
-    group = twins(np.concatenate([*(part.x for part in parts), test.x]))
+    group = splits.twins(np.concatenate([*(part.x for part in parts), test.x]))
     trained, held = group[: -len(test) or None], group[len(group) - len(test) :]
     both, equal = int(np.isin(held, trained).sum()), len(group) - len(np.unique(group))
     if not equal:
         return ()
     if not both:
         return (f"{equal} samples equal another to the last bit; none of them is both trained on and held out",)
-    if coarse(group):
+    if splits.coarse(group):
         return (
             f"{equal} of {len(group)} samples equal another: with so few different ones they were dealt as samples of "
             "different patients, so equal ones are trained on and held out",
@@ -328,21 +319,9 @@ def _of_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str
     return (f"{both} samples of {whose} equal one that is trained on; results look better than they are",)
 
 
-def _of_number(plan: Plan, test: Part) -> tuple[str, ...]:
-    if type(plan.test) is not int or len(test) == plan.test:
-        return ()
-    return (f"test = {plan.test}, and {len(test)} samples are held out: patients and equal samples stay together",)
-
-
 def _count_held_out(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool) -> int:
     held = [site for site in sites if site.held_out is not None]
     if held:
         of_test = () if isinstance(plan.test, float) else pool.test
         return sum(len(site.held_out or ()) for site in held if site.name not in of_test)
     return 0 if pool.test and not plan.folds and plan.test in (None, "official") else len(test)
-
-
-def _of_unused(plan: Plan, sites: Sequence[RawSite], rows: int) -> tuple[str, ...]:
-    used = sum(len(site.train) + len(site.kept_back or ()) for site in sites)
-    why = "" if plan.samples_per_site is None else f" (samples_per_site = {plan.samples_per_site})"
-    return () if used == rows else (f"{used:,} of {rows:,} training rows were used{why}",)

@@ -2,7 +2,8 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,11 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.randomness import rng_for
 
-ROWS_AT_ONCE = 4096
 COARSE = 4  # samples for each different one, from which on equal samples are different patients who happen to be alike
 
 
 def kin_of(part: Part) -> np.ndarray | None:
-    """The group of each sample, (samples,): one patient's rows, and equal samples; None where all are alone.
-
-    Where samples are ``coarse`` equal ones are no group: three answers make eight rows at most.
-    """
+    """The group of each sample, (samples,): a patient's rows, and equal samples unless coarse; None for no groups."""
     groups = twins(part.x)
     groups = np.arange(len(groups)) if coarse(groups) else groups
     if part.patients is not None:
@@ -30,15 +27,15 @@ def kin_of(part: Part) -> np.ndarray | None:
 
 def twins(x: np.ndarray) -> np.ndarray:
     """The group of each sample of ``x`` (samples, *shape), those that are equal together; groups by first sample."""
-    digests = _digests(x)
-    order = np.argsort(digests, kind="stable")
-    ends = np.flatnonzero(np.diff(digests[order])) + 1
-    group = np.arange(len(x))
-    for alike in np.split(order, ends) if len(ends) + 1 < len(x) else ():
-        first: dict[bytes, int] = {}
-        for row in alike if len(alike) > 1 else ():  # equal digests are not yet equal samples
-            group[row] = first.setdefault(_bytes(x[row]), row)
+    first: dict[bytes, int] = {}
+    group = [first.setdefault(_digest(sample), row) for row, sample in enumerate(x)]
     return np.asarray(np.unique(group, return_inverse=True)[1])
+
+
+def _digest(sample: np.ndarray) -> bytes:
+    if sample.dtype.kind == "f":
+        sample = np.where(np.isnan(sample), np.nan, sample + 0.0)  # one zero and one NaN
+    return blake2b(sample.tobytes(), digest_size=32).digest()
 
 
 def coarse(groups: np.ndarray) -> bool:
@@ -64,31 +61,6 @@ def _join_groups(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     edges = coo_matrix((np.ones(len(first)), (first, second + first.max() + 1)), shape=(size, size))
     labels = connected_components(edges, directed=False)[1][first]
     return np.asarray(np.unique(labels, return_inverse=True)[1])
-
-
-def _digests(x: np.ndarray) -> np.ndarray:
-    """A number for each sample, (samples,), the same for equal ones."""
-    draws = np.random.default_rng(0)
-    digests = np.zeros(len(x), dtype=np.uint64)
-    factors = draws.integers(0, 2**64, -(-x[:1].nbytes // 8), dtype=np.uint64) | np.uint64(1)
-    for start in range(0, len(x), ROWS_AT_ONCE):
-        words = _words(x[start : start + ROWS_AT_ONCE])  # (rows, words)
-        digests[start : start + len(words)] = (words * factors).sum(axis=1, dtype=np.uint64)
-    return digests
-
-
-def _words(x: np.ndarray) -> np.ndarray:
-    raw = np.ascontiguousarray(_with_one_zero(x)).reshape(len(x), -1).view(np.uint8)
-    short = -raw.shape[1] % 8
-    return np.pad(raw, ((0, 0), (0, short))).view(np.uint64) if short else raw.view(np.uint64)
-
-
-def _bytes(sample: np.ndarray) -> bytes:
-    return _with_one_zero(sample).tobytes()
-
-
-def _with_one_zero(x: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(x), np.nan, x + 0.0) if x.dtype.kind == "f" else x
 
 
 def hold_out(
@@ -140,8 +112,7 @@ def classes_of(y: np.ndarray) -> np.ndarray:
 def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
     """``folds`` disjoint sets of ascending indices into ``y``, (samples,), that together are all of it.
 
-    Each holds every class in its share to within one sample (with ``kin``, to within one group); targets that are no
-    classes count as one. PlanError where a class is too small.
+    Each holds every class in its share to within one sample or group of ``kin``; PlanError where a class is too small.
     """
     classes = classes_of(y)
     indices = np.arange(len(classes)) if kin is None else representatives(kin)
@@ -154,8 +125,12 @@ def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | Non
             )
     rng = rng_for(seed, "folds")
     shuffled = indices[rng.permutation(len(indices))]
-    dealt = shuffled[np.argsort(classes[shuffled], kind="stable")]  # class by class, shuffled within
+    dealt = _class_by_class(shuffled, classes)
     return tuple(with_kin(dealt[fold::folds], kin) for fold in range(folds))
+
+
+def _class_by_class(rows: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    return rows[np.argsort(classes[rows], kind="stable")]
 
 
 def with_kin(rows: np.ndarray, kin: np.ndarray | None) -> np.ndarray:
@@ -169,7 +144,7 @@ def fold_split(
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
     With ``sites`` = ``folds`` - 1, as in the papers, site i holds the fold i + 1 places after the tested one, in a
-    circle; else these folds are cut into ``sites`` stratified parts. Groups of ``kin`` stay whole.
+    circle; else these folds are cut into ``sites`` stratified parts.
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
@@ -184,11 +159,9 @@ def _deal(y: np.ndarray, indices: np.ndarray, sites: int, kin: np.ndarray | None
     if kin is not None:
         indices = indices[np.sort(np.unique(kin[indices], return_index=True)[1])]
     if len(indices) < sites:
-        raise PlanError(
-            f"{sites} sites cannot share the {len(indices)} training samples of a fold; "
-            "take fewer sites or more samples."
-        )
-    dealt = indices[np.argsort(classes_of(y)[indices], kind="stable")]
+        shared = f"{sites} sites cannot share the {len(indices)} training samples of a fold"
+        raise PlanError(f"{shared}; take fewer sites or more samples.")
+    dealt = _class_by_class(indices, classes_of(y))
     return [with_kin(dealt[site::sites], kin) for site in range(sites)]
 
 
@@ -197,8 +170,8 @@ def fold_pool(
 ) -> np.ndarray:
     """A stratified draw from ``y``, just large enough that every site gets ``samples_per_site`` in every fold.
 
-    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most. The rest
-    is an independent test set for every fold. PlanError where ``y`` is too short.
+    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most; PlanError
+    where ``y`` is too short.
     """
     size = -(-sites * samples_per_site * folds // (folds - 1))
     if size > len(y):
@@ -206,8 +179,7 @@ def fold_pool(
             f"{folds} folds with {sites} sites of {samples_per_site} samples take {size}; the data have {len(y)}. "
             "Take fewer samples per site, or fewer sites."
         )
-    shuffled = rng_for(seed, "pool").permutation(len(y))
-    dealt = shuffled[np.argsort(classes_of(y)[shuffled], kind="stable")]
+    dealt = _class_by_class(rng_for(seed, "pool").permutation(len(y)), classes_of(y))
     # equally spaced places in an order sorted by class take every class in its share
     pool = np.sort(dealt[(np.arange(size) * len(y)) // size])
     return pool if kin is None else _one_of_each(pool, classes_of(y), kin, rng_for(seed, "pool", "others"))
@@ -229,20 +201,21 @@ def _one_of_each(pool: np.ndarray, classes: np.ndarray, kin: np.ndarray, rng: np
 def keep_back(y: np.ndarray, share: float, rng: np.random.Generator, kin: np.ndarray | None = None) -> np.ndarray:
     """Which of a site's training samples with targets ``y`` it keeps back, ascending: a share, and half at most.
 
-    Every class gives its share to within one sample: systematic sampling, from a random start, in order of class. A
-    site of one sample keeps back none. With ``kin`` the share is of whole groups, by the class of their first.
+    Every class gives its share to within one sample: systematic sampling, from a random start, in order of class. With
+    ``kin`` the share is of whole groups, by the class of their first.
     """
     whose = np.arange(len(y)) if kin is None else kin
     _, first, group = np.unique(whose, return_index=True, return_inverse=True)
     count = min(int(share * len(first) + 0.5), len(first) // 2)
-    shuffled = rng.permutation(len(first))
-    dealt = shuffled[np.argsort(classes_of(y)[first][shuffled], kind="stable")]
+    dealt = _class_by_class(rng.permutation(len(first)), classes_of(y)[first])
     places = ((np.arange(count) + rng.random()) * len(first) / max(count, 1)).astype(np.int64)
     return np.flatnonzero(np.isin(group, dealt[places]))
 
 
 Shares = list[np.ndarray]
 Spec = str | dict[str, Any]
+KINDS = {"iid": "", "classes_per_site": "2", "dirichlet": "0.3", "sizes": '"skewed"', "natural": '"column"'}
+BY_CLASS = ("classes_per_site", "dirichlet")
 
 
 def partition(y: np.ndarray, spec: Spec, sites: int | None, per_site: int | None, rng: np.random.Generator) -> Shares:
@@ -254,15 +227,18 @@ def partition(y: np.ndarray, spec: Spec, sites: int | None, per_site: int | None
         raise PlanError("this task has no sites of its own: say how many there are, as in sites = 10")
     if kind == "natural":
         raise PlanError(f'this task has no sites by {value!r}; choose another partition, such as "iid"')
-    need_at_most(len(y), sites * (per_site or 1))
+    _need_at_most(len(y), sites * (per_site or 1))
     if kind == "iid":
         return iid(len(y), sites, per_site, rng)
     if kind == "sizes":
-        return by_sizes(skewed_sizes(sites * per_site if per_site else len(y), sites), len(y), rng)
+        return _by_sizes(skewed_sizes(sites * per_site if per_site else len(y), sites), len(y), rng)
     if y.ndim != 1:
         raise PlanError(f'partition {kind!r} goes by classes and this task has none; choose "iid" or sizes')
-    whole, exact = BY_CLASS[kind]
-    return whole(y, value, sites, rng) if per_site is None else exact(y, value, sites, per_site, rng)
+    _check_value(kind, value, len(np.unique(y)))
+    if per_site is None:
+        return _by_flower(kind, value, y, sites, rng)
+    deal = dirichlet if kind == "dirichlet" else few_classes
+    return deal(y, value, sites, per_site, rng)
 
 
 def read_spec(spec: Spec) -> tuple[str, Any]:
@@ -279,8 +255,7 @@ def read_spec(spec: Spec) -> tuple[str, Any]:
     return ("iid", None) if value == "equal" else (kind, value)
 
 
-def need_at_most(available: int, asked: int) -> None:
-    """PlanError, with both numbers, where more samples are asked for than there are."""
+def _need_at_most(available: int, asked: int) -> None:
     if asked > available:
         raise PlanError(f"the sites ask for {asked} training samples and there are {available}; ask for fewer")
 
@@ -291,9 +266,8 @@ def iid(available: int, sites: int, per_site: int | None, rng: np.random.Generat
     return np.array_split(order if per_site is None else order[: sites * per_site], sites)
 
 
-def by_sizes(sizes: Sequence[int], available: int, rng: np.random.Generator) -> Shares:
-    """Samples at random, ``sizes[i]`` of them at site i."""
-    need_at_most(available, sum(sizes))
+def _by_sizes(sizes: Sequence[int], available: int, rng: np.random.Generator) -> Shares:
+    _need_at_most(available, sum(sizes))
     return np.split(rng.permutation(available)[: sum(sizes)], np.cumsum(sizes)[:-1])
 
 
@@ -309,16 +283,12 @@ def _given_sizes(available: int, sizes: Any, sites: int | None, rng: np.random.G
         raise PlanError('sizes are "equal", "skewed" or a list of whole numbers of at least 1')
     if sites not in (None, len(sizes)):
         raise PlanError(f"sizes are given for {len(sizes)} sites and sites = {sites}; make them agree")
-    return by_sizes(sizes, available, rng)
+    return _by_sizes(sizes, available, rng)
 
 
 def few_classes(y: np.ndarray, classes: int, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
-    """``classes`` classes at every site, in equal numbers to within one.
-
-    A site draws its classes by how many of their samples are left, so that none runs out early.
-    """
+    """``classes`` classes at every site, in equal numbers to within one, drawn by how many of their samples remain."""
     members = _members(y, rng)
-    _possible_classes(classes, len(members))
     width = min(classes, per_site)
     takes = [len(part) for part in np.array_split(np.arange(per_site), width)]
     shares = []
@@ -338,7 +308,6 @@ def few_classes(y: np.ndarray, classes: int, sites: int, per_site: int, rng: np.
 def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.random.Generator) -> Shares:
     """Class shares of sites from Dirichlet(``alpha`` times the shares of classes not used up) (Hsu et al. 2019)."""
     members = _members(y, rng)
-    _possible_alpha(alpha)
     prior = np.array([len(rows) for rows in members]) / len(y)
     shares = []
     for _ in range(sites):
@@ -352,46 +321,25 @@ def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.ra
     return shares
 
 
-def few_classes_of_all(y: np.ndarray, classes: int, sites: int, rng: np.random.Generator) -> Shares:
-    """``classes`` classes at every site, all samples dealt: flwr-datasets' PathologicalPartitioner."""
-    _possible_classes(classes, len(np.unique(y)))
-    from flwr_datasets.partitioner import PathologicalPartitioner
-
-    return _by_flower(y, PathologicalPartitioner(sites, "y", classes, "first-deterministic", seed=_seed(rng)))
-
-
-def dirichlet_of_all(y: np.ndarray, alpha: float, sites: int, rng: np.random.Generator) -> Shares:
-    """Every class dealt by shares from a Dirichlet distribution, at least one sample a site: DirichletPartitioner."""
-    _possible_alpha(alpha)
-    from flwr_datasets.partitioner import DirichletPartitioner
-
-    return _by_flower(y, DirichletPartitioner(sites, "y", float(alpha), min_partition_size=1, seed=_seed(rng)))
-
-
-Whole = Callable[[np.ndarray, Any, int, np.random.Generator], Shares]
-Exact = Callable[[np.ndarray, Any, int, int, np.random.Generator], Shares]
-BY_CLASS: dict[str, tuple[Whole, Exact]] = {
-    "classes_per_site": (few_classes_of_all, few_classes),
-    "dirichlet": (dirichlet_of_all, dirichlet),
-}
-KINDS = {"iid": "", "classes_per_site": "2", "dirichlet": "0.3", "sizes": '"skewed"', "natural": '"column"'}
-
-
-def _by_flower(y: np.ndarray, partitioner: Any) -> Shares:
+def _by_flower(kind: str, value: Any, y: np.ndarray, sites: int, rng: np.random.Generator) -> Shares:
+    """All samples dealt by flwr-datasets, at least one sample a site."""
     from datasets import Dataset
+    from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitioner
 
+    seed = int(rng.integers(2**32))
+    partitioner: DirichletPartitioner | PathologicalPartitioner
+    if kind == "dirichlet":
+        partitioner = DirichletPartitioner(sites, "y", float(value), min_partition_size=1, seed=seed)
+    else:
+        partitioner = PathologicalPartitioner(sites, "y", value, "first-deterministic", seed=seed)
     partitioner.dataset = Dataset.from_dict({"row": np.arange(len(y)), "y": y})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its advice is about samples it cannot place; the error below says it shorter
         try:
-            parts = [partitioner.load_partition(site)["row"] for site in range(partitioner.num_partitions)]
+            parts = [partitioner.load_partition(site)["row"] for site in range(sites)]
         except ValueError as wrong:
             raise PlanError(f"this partition leaves a site without samples; take fewer sites ({wrong})") from wrong
     return [np.asarray(part, dtype=np.int64) for part in parts]
-
-
-def _seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**32))
 
 
 def _members(y: np.ndarray, rng: np.random.Generator) -> Shares:
@@ -405,14 +353,11 @@ def _take(members: Shares, counts: dict[int, int]) -> np.ndarray:
     return np.concatenate(taken)
 
 
-def _possible_classes(classes: Any, known: int) -> None:
-    if type(classes) is not int or not 1 <= classes <= known:
-        raise PlanError(f"classes_per_site is a whole number from 1 to the task's {known} classes; not {classes!r}")
-
-
-def _possible_alpha(alpha: Any) -> None:
-    if not isinstance(alpha, int | float) or not alpha > 0:
-        raise PlanError(f"dirichlet is a number above 0 (small: few classes at a site; large: alike); not {alpha!r}")
+def _check_value(kind: str, value: Any, classes: int) -> None:
+    if kind == "classes_per_site" and (type(value) is not int or not 1 <= value <= classes):
+        raise PlanError(f"classes_per_site is a whole number from 1 to the task's {classes} classes; not {value!r}")
+    if kind == "dirichlet" and (not isinstance(value, int | float) or not value > 0):
+        raise PlanError(f"dirichlet is a number above 0 (small: few classes at a site; large: alike); not {value!r}")
 
 
 def partition_of_patients(
@@ -420,27 +365,23 @@ def partition_of_patients(
 ) -> Shares:
     """As :func:`partition`, but all samples of a patient, ``patients`` (samples,), go to one site.
 
-    Patients count by the class of most of their samples. Where sites have sizes, patients are drawn until a site has
-    its samples; the rest of the last patient's is unused. Raises PlanError where that cannot be had.
+    Patients count by their commonest class. Where sites have sizes, patients are drawn until a site has its samples;
+    the rest of the last patient's is unused.
     """
     of = np.unique(patients, return_inverse=True)[1]
     kind, value = read_spec(spec)
     listed = kind == "sizes" and not isinstance(value, str)
     if kind in BY_CLASS and per_site is not None:
-        raise PlanError(
-            f"patient keeps a patient's samples together, so {kind} cannot give every site exactly {per_site}; "
-            "leave samples_per_site out"
-        )
+        kept = f"patient keeps a patient's samples together, so {kind} cannot give every site exactly {per_site}"
+        raise PlanError(f"{kept}; leave samples_per_site out")
     if listed or (per_site is not None and sites is not None):
         partition(y, spec, sites, per_site, rng)  # says what is wrong with it
-        sizes = list(value) if listed else _sizes(kind, sites or 1, per_site or 1)
+        sizes = list(value) if listed else [per_site or 1] * (sites or 1)
+        if kind == "sizes" and not listed:
+            sizes = skewed_sizes(sum(sizes), len(sizes))
         return _fill_sites(of, sizes, rng)
     shares = partition(_commonest_classes(y, of), spec, sites, per_site, rng)
     return [np.flatnonzero(np.isin(of, share)) for share in shares]
-
-
-def _sizes(kind: str, sites: int, per_site: int) -> list[int]:
-    return skewed_sizes(sites * per_site, sites) if kind == "sizes" else [per_site] * sites
 
 
 def _fill_sites(of: np.ndarray, sizes: list[int], rng: np.random.Generator) -> Shares:

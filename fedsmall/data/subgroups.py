@@ -38,14 +38,14 @@ def read_subgroups(given: Any) -> tuple[Subgroups, ...]:
     """What a task's ``subgroups`` say. Raises PlanError, in one line, for what is none."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
         raise PlanError(f"subgroups lists columns, with cuts where these are numbers: {EXAMPLE}; got {given!r}")
-    subgroups = tuple(_one(word) for word in given)
+    subgroups = tuple(map(_read_subgroup, given))
     columns = [subgroup.column for subgroup in subgroups]
     if twice := next((column for column in columns if columns.count(column) > 1), None):
         raise PlanError(f'subgroups names {twice!r} twice; several cuts go into one: "{twice}>=40, 60"')
     return subgroups
 
 
-def _one(word: str) -> Subgroups:
+def _read_subgroup(word: str) -> Subgroups:
     column, at, cuts = word.partition(">=")
     try:
         numbers = tuple(float(cut) for cut in cuts.split(",")) if at else ()
@@ -90,11 +90,11 @@ def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
         words = {key: np.array([plain(value) for value in column], dtype=str) for key, column in numbers.items()}
         for key, groups in _group_rows(subgroup, words, missing, numbers).items():
             named[key][subgroup.column] = groups
-    marked = {
-        half: {site: replace(part, groups=named[half, site]) for site, part in parts.items()}
+    train, test = (
+        {site: replace(part, groups=named[half, site]) for site, part in parts.items()}
         for half, parts in halves.items()
-    }
-    return replace(pool, train=marked["train"], test=marked["test"])
+    )
+    return replace(pool, train=train, test=test)
 
 
 def _group_rows(
@@ -106,21 +106,15 @@ def _group_rows(
         raise DataError(f"subgroups: column {asked.column!r} holds text, which has no cuts; name the column alone")
     if numbers is None or (not asked.cuts and len(present) <= FEW_NUMBERS):
         if len(present) > MOST_VALUES:
-            raise DataError(
-                f"subgroups: column {asked.column!r} has {len(present)} values; {MOST_VALUES} groups are the most"
-            )
+            most = f"{MOST_VALUES} groups are the most"
+            raise DataError(f"subgroups: column {asked.column!r} has {len(present)} values; {most}")
         return {key: np.where(missing[key], UNKNOWN, words[key]) for key in words}
     known = np.concatenate([numbers[key][~missing[key]] for key in words])
     cuts = asked.cuts or tuple(float(f"{cut:.3g}") for cut in np.unique(np.quantile(known, [1 / 3, 2 / 3])))
-    names = np.array(between(cuts))
+    ends = [f"{cut:g}" for cut in cuts]
+    inner = [f"{low} to below {high}" for low, high in pairwise(ends)]
+    names = np.array([f"below {ends[0]}", *inner, f"{ends[-1]} or more"])
     return {
         key: np.where(missing[key], UNKNOWN, names[np.searchsorted(cuts, numbers[key], side="right") % len(names)])
         for key in words
     }
-
-
-def between(cuts: Sequence[float]) -> list[str]:
-    """The names of the parts that cuts make, from low to high."""
-    ends = [f"{cut:g}" for cut in cuts]
-    inner = [f"{low} to below {high}" for low, high in pairwise(ends)]
-    return [f"below {ends[0]}", *inner, f"{ends[-1]} or more"]

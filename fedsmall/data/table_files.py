@@ -8,6 +8,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
@@ -26,6 +27,18 @@ MISSING = frozenset(("", "?", "-", "--", "na", "n/a", "#n/a", "<na>", "nan", "nu
 GAPS = dict.fromkeys((word for known in MISSING for word in (known, known.upper())), "nan")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
 COMMA = re.compile(r"[-+]?\d+,\d+")
+PARQUET, EXCEL, OLD_EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm"), (".xls", ".xlsb", ".ods", ".numbers")
+SHEETS = (*PARQUET, *EXCEL)
+SEPARATORS = ",;\t|"
+SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
+LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
+UNNAMED = "Unnamed: "
+UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
+LOCK = "~$"
+NO_NUMBERS = ("nan", "inf", "infinity")  # in a header these are words
+LISTED = 12  # columns in a line to be copied
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def is_missing(cells: "Series", markers: Collection[str] = ()) -> "Series":
@@ -62,7 +75,7 @@ def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.
         text = np.zeros(len(cells), dtype=bool)
         text[odd] = ~is_missing(cells.iloc[odd], markers).to_numpy(dtype=bool)
         values, text = numbers.reshape(frame.shape), text.reshape(frame.shape)
-    coded = [float(marker) for marker in markers if _is_code(marker)]
+    coded = [float(marker) for marker in markers if is_number(marker)]
     gone = ~np.isfinite(values) | (np.isin(values, coded) if coded else False)
     return np.where(gone, np.nan, values), text
 
@@ -87,11 +100,12 @@ def _floats(cells: np.ndarray) -> np.ndarray | None:
 
 def check_no_text(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> None:
     """Raise DataError, by column and count, where cells among numbers are ``text``, and say what they look like."""
-    counts = {columns[place]: int(count) for place, count in enumerate(text.sum(axis=0)) if count}
-    if not counts:
+    held = [
+        f"{columns[place]!r} ({count} of {len(frame)} rows)" for place, count in enumerate(text.sum(axis=0)) if count
+    ]
+    if not held:
         return
-    named = ", ".join(f"{column!r} ({count} of {len(frame)} rows)" for column, count in list(counts.items())[:8])
-    more = f" and {len(counts) - 8} more columns" if len(counts) > 8 else ""
+    named, more = ", ".join(held[:8]), f" and {len(held) - 8} more columns" if len(held) > 8 else ""
     raise DataError(f"text where numbers are expected, in column {named}{more}. {_cure(frame, columns, text)}")
 
 
@@ -106,14 +120,6 @@ def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
         "Make it numbers, or name the column in categorical = [...] or in drop = [...]; where the text stands for a "
         "missing value, name it in missing = [...]"
     )
-
-
-def _is_code(marker: str) -> bool:
-    try:
-        float(marker)
-    except ValueError:
-        return False
-    return True
 
 
 def plain(label: object) -> str:
@@ -135,12 +141,7 @@ def is_number(text: str) -> bool:
     return True
 
 
-PARQUET, EXCEL, OLD_EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm"), (".xls", ".xlsb", ".ods", ".numbers")
-SHEETS = (*PARQUET, *EXCEL)
-Row = list[str]
-
-
-def read_parquet(path: Path) -> "DataFrame":
+def _read_parquet(path: Path) -> "DataFrame":
     """A Parquet file: numbers as they are held, all else as text; a named index is a column."""
     import pandas
     from pyarrow import ArrowException
@@ -162,10 +163,10 @@ def as_table(frame: "DataFrame") -> "DataFrame":
     frame = frame.astype(dict.fromkeys(nullable, "float64"))  # a missing value is NaN
     odd = [name for name, kind in frame.dtypes.items() if kind.kind not in "fiub"]
     cells = {name: frame[name].astype(object).where(frame[name].notna(), None) for name in odd}
-    return frame.assign(**{name: [as_text(cell) for cell in column] for name, column in cells.items()})
+    return frame.assign(**{name: [_as_text(cell) for cell in column] for name, column in cells.items()})
 
 
-def read_excel(path: Path, sheet: str | None) -> list[Row]:
+def _read_excel(path: Path, sheet: str | None) -> list[list[str]]:
     """The rows of the one visible sheet with anything in it, or of the ``sheet`` of that name, as text."""
     try:
         from openpyxl import load_workbook
@@ -178,26 +179,19 @@ def read_excel(path: Path, sheet: str | None) -> list[Row]:
     unreadable = (InvalidFileException, BadZipFile, ParseError, OSError, ValueError, LookupError, TypeError)
     try:
         book = load_workbook(path, read_only=True, data_only=True)
-        visible = {
-            worksheet.title: _sheet_rows(worksheet)
-            for worksheet in book.worksheets
-            if worksheet.sheet_state == "visible"
-        }
+        sheets = [page for page in book.worksheets if page.sheet_state == "visible" and hasattr(page, "iter_rows")]
+        filled = {page.title: rows for page in sheets if (rows := _sheet_rows(page))}  # a chart has no rows
         book.close()
     except unreadable as wrong:
         raise DataError("the file is no Excel workbook, is damaged, or is protected by a password") from wrong
-    filled = {title: rows for title, rows in visible.items() if rows}
-    if sheet is not None:
-        if sheet not in filled:
-            raise DataError(f"there is no visible sheet {sheet!r} with anything in it")
-        return filled[sheet]
-    if len(filled) > 1:
+    if sheet is not None and sheet not in filled:
+        raise DataError(f"there is no visible sheet {sheet!r} with anything in it")
+    if sheet is None and len(filled) > 1:
         raise DataError(f"{len(filled)} sheets hold something; say which is meant: sheet = ... (--sheet, to predict)")
-    return next(iter(filled.values()), [])
+    return next((rows for title, rows in filled.items() if sheet in (None, title)), [])
 
 
-def as_text(cell: Any) -> str:
-    """A cell as a CSV file would hold it."""
+def _as_text(cell: Any) -> str:
     if cell is None or cell != cell:
         return ""
     if hasattr(cell, "isoformat"):
@@ -205,30 +199,11 @@ def as_text(cell: Any) -> str:
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() and abs(cell) < 1e15 else str(cell)
 
 
-def _sheet_rows(sheet: Any) -> list[Row]:
-    if not hasattr(sheet, "iter_rows"):  # a sheet that is a chart
-        return []
-    rows = [[as_text(cell).strip() for cell in row] for row in sheet.iter_rows(values_only=True)]
-    width = max((_filled_width(row) for row in rows), default=0)
-    while rows and not _filled_width(rows[-1]):
-        rows.pop()
-    return [(row + [""] * width)[:width] for row in rows]
-
-
-def _filled_width(row: Sequence[str]) -> int:
-    filled = np.flatnonzero([bool(cell) for cell in row])
-    return int(filled[-1]) + 1 if len(filled) else 0
-
-
-SEPARATORS = ",;\t|"
-SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
-LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
-UNNAMED = "Unnamed: "
-UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
-LOCK = "~$"
-LISTED = 12  # columns in a line to be copied
-UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+def _sheet_rows(sheet: Any) -> list[list[str]]:
+    rows = [[_as_text(cell).strip() for cell in row] for row in sheet.iter_rows(values_only=True)]
+    widths = [max((place + 1 for place, cell in enumerate(row) if cell), default=0) for row in rows]
+    width, end = max(widths, default=0), max((line + 1 for line, filled in enumerate(widths) if filled), default=0)
+    return [(row + [""] * width)[:width] for row in rows[:end]]
 
 
 def read_table(
@@ -242,12 +217,13 @@ def read_table(
         if (ending := path.suffix.lower()) in OLD_EXCEL:
             raise DataError(f"{ending} files are not read; save it as .xlsx or CSV")
         if ending in PARQUET:
-            return read_parquet(path)
+            return _read_parquet(path)
         if ending in EXCEL:
-            return _frame_of(
-                [(line + 1, row) for line, row in enumerate(read_excel(path, sheet)) if any(row)], names, ""
-            )
-        return _read_text(path, separator, decimal, names)
+            rows = [(line, row) for line, row in enumerate(_read_excel(path, sheet), 1) if any(row)]
+            return _frame_of(rows, names, "")
+        text = _text(path)
+        separator = separator or max(SEPARATORS, key=text.partition("\n")[0].count)
+        return _frame_of(list(_lines(text, separator)), names, decimal)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
 
@@ -260,7 +236,7 @@ def check_header(frame: "DataFrame") -> None:
         raise DataError(f"the first line is no header: {unnamed} of its {len(names)} cells are empty")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(f"{len(twice)} names stand over two columns, {twice[0]!r} first; give every column its own")
-    numbers = [name for name in names if _is_header_number(name)]
+    numbers = [name for name in names if is_number(name.replace(",", ".")) and name.lower() not in NO_NUMBERS]
     counted = {str(place) for place in range(len(names) + 1)}  # as a program names columns that have no names
     if len(numbers) * 2 >= len(names) and not set(numbers) <= counted:
         raise DataError(
@@ -284,22 +260,16 @@ def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> lis
     others = {name.lower(): name for name in having if name not in (column, *shared)}
     near = get_close_matches(column.lower(), list(others), n=1)
     alike = f" Is {others[near[0]]!r} the same?" if near else ""
-    line = f", or take those that all have: {_line(shared, [*having])}" if shared else ""
+    line = f", or take those that all have: {_line_of(shared, having)}" if shared else ""
     raise DataError(
         f"site {site!r} {has} {column!r}, which is at {having[column]} of {len(frames)} sites.{alike} "
         f"Give all sites the same columns{line}"
     )
 
 
-def _line(shared: Sequence[str], known: Sequence[str]) -> str:
+def _line_of(shared: Sequence[str], known: Collection[str]) -> str:
     name, columns = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*known} - {*shared}))
     return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
-
-
-def _read_text(path: Path, separator: str | None, decimal: str, names: Sequence[str]) -> "DataFrame":
-    text = _text(path)
-    text = text if text.isascii() else text.translate(FIXED_BLANKS)
-    return _frame_of(list(_lines(text, separator or _separator(text))), names, decimal)
 
 
 def _frame_of(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
@@ -348,30 +318,13 @@ def _text(path: Path) -> str:
             raise DataError("the file is not a table: it ends in .gz and is not compressed, or is cut short") from wrong
     if raw.startswith(SPREADSHEETS):
         raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
+    encodings = ["utf-8-sig", "cp1252"]
     if raw.startswith(UTF_16) and not raw.startswith(UTF_32):
-        return _decode(raw, "utf-16")
-    if b"\x00" in raw[:10_000]:
+        encodings = ["utf-16"]
+    elif b"\x00" in raw[:10_000]:
         raise DataError("the file is not a table of text: it holds zero bytes; save it as CSV in UTF-8")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return _decode(raw, "cp1252")
-
-
-def _decode(raw: bytes, encoding: str) -> str:
-    try:
-        return raw.decode(encoding)
-    except UnicodeDecodeError as wrong:
-        raise DataError("the file is not a table of text in UTF-8; save it as CSV in UTF-8") from wrong
-
-
-def _separator(text: str) -> str:
-    return max(SEPARATORS, key=text.partition("\n")[0].count)
-
-
-def _is_header_number(name: str) -> bool:
-    try:
-        float(name.replace(",", "."))
-    except ValueError:
-        return False
-    return name.lower() not in ("nan", "inf", "infinity")
+    for encoding in encodings:
+        with suppress(UnicodeDecodeError):
+            text = raw.decode(encoding)
+            return text if text.isascii() else text.translate(FIXED_BLANKS)
+    raise DataError("the file is not a table of text in UTF-8; save it as CSV in UTF-8")

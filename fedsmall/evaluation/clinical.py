@@ -67,9 +67,8 @@ def wilson(hits: int, of: int) -> Estimate:
 def at_threshold(p: np.ndarray, positive: np.ndarray, threshold: float) -> AtThreshold:
     """Counts and shares where everybody with a probability of ``threshold`` or more is called positive."""
     called = p >= threshold
-    tp, fp = int((called & positive).sum()), int((called & ~positive).sum())
-    fn, tn = int((~called & positive).sum()), int((~called & ~positive).sum())
-    return of_counts(threshold, tp, fp, fn, tn)
+    cells = (called & positive, called & ~positive, ~called & positive, ~called & ~positive)
+    return of_counts(threshold, *(int(cell.sum()) for cell in cells))
 
 
 def of_counts(threshold: float, tp: int, fp: int, fn: int, tn: int) -> AtThreshold:
@@ -131,25 +130,25 @@ def calibration(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> list[B
     ]
 
 
-def calibration_error(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> float:
+def calibration_error(p: np.ndarray, positive: np.ndarray) -> float:
     """ECE: the mean distance of predicted from observed over the bins, by their samples (Naeini et al. 2015)."""
-    return sum(
-        group.samples * abs(group.predicted - group.observed.value) for group in calibration(p, positive, bins)
-    ) / len(p)
+    bins = calibration(p, positive)
+    return sum(group.samples * abs(group.predicted - group.observed.value) for group in bins) / len(p)
 
 
-STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], Estimate]] = {
-    "ROC-AUC": auc,
-    "average precision": lambda p, positive: bootstrap_interval(average_precision, p, positive, within=positive),
-    "Brier score": lambda p, positive: bootstrap_interval(brier, p, positive, within=positive),
-    "calibration error (ECE)": lambda p, positive: bootstrap_interval(calibration_error, p, positive, within=positive),
-}
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
     "average precision": average_precision,
     "Brier score": brier,
     "calibration error (ECE)": calibration_error,
 }
+
+
+def estimate_of(name: str, p: np.ndarray, positive: np.ndarray) -> Estimate:
+    """One of :data:`VALUES` with its interval: DeLong's of an AUC, else a bootstrap's within the classes."""
+    if name == "ROC-AUC":
+        return auc(p, positive)
+    return bootstrap_interval(VALUES[name], p, positive, within=positive)
 
 
 def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:

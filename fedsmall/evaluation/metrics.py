@@ -22,9 +22,11 @@ OF_NUMBERS = ("mae", "rmse", "r2", "loss")
 OF_TIMES = ("c_index", "ibs", "loss")
 OF_LABELS = ("auc", "macro_f1", "subset_accuracy", "label_accuracy", "average_precision", "brier", "loss")
 OF_KIND = {"classes": OF_CLASSES, "numbers": OF_NUMBERS, "times": OF_TIMES, "labels": OF_LABELS}
-OTHER_NAMES = {"nll": "loss", "roc_auc": "auc", "f1": "macro_f1", "r2_score": "r2", "concordance": "c_index"}
-OTHER_NAMES |= {"cohen_kappa": "kappa", "quadratic_kappa": "kappa"}
-OTHER_NAMES |= {"mean_absolute_error": "mae", "root_mean_squared_error": "rmse"}
+OTHER_NAMES = {
+    **{"nll": "loss", "roc_auc": "auc", "f1": "macro_f1", "r2_score": "r2", "concordance": "c_index"},
+    **{"cohen_kappa": "kappa", "quadratic_kappa": "kappa", "mean_absolute_error": "mae"},
+    **{"root_mean_squared_error": "rmse"},
+}
 LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "brier", "ibs", "ece")
 UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for accuracy to be what methods are judged by
 
@@ -48,8 +50,8 @@ def metrics_of(loss: str) -> tuple[str, ...]:
 def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
     """The metric by which methods are judged by default.
 
-    Accuracy, or the AUC where the commonest class holds ten points more than an equal share; kappa for grades, mean
-    absolute error for numbers, concordance for times, AUC for labels.
+    Accuracy, or the AUC where the commonest class holds ten points more than an equal share; elsewhere the first of
+    :func:`metrics_of`.
     """
     if task.kind != "classes" or task.ordered:
         return metrics_of(task.loss)[0]
@@ -71,20 +73,7 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
     if not len(y):
         return {}
     with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
-        metrics = {"loss": _losses(outputs, y, task.loss)}
-        if task.kind == "numbers":
-            metrics |= number_metrics(outputs, _flat(y), task.unit[1] if task.unit else 1.0, task.metrics)
-        if task.kind == "times":
-            metrics |= _of_times(outputs, y, task)
-        if task.kind == "labels":
-            metrics |= label_metrics(outputs, y, task.metrics)
-    if task.kind == "classes":
-        scores = by_class(outputs, task.loss)
-        metrics |= _of_classes(scores, y, task.classes, with_auc="auc" in task.metrics)
-        if "average_precision" in task.metrics:
-            metrics["average_precision"] = _average_precision(scores, y, task.classes)
-        if "brier" in task.metrics:
-            metrics["brier"] = squared_distances(probabilities(outputs, task.loss), y).mean(axis=-1)
+        metrics = {"loss": _losses(outputs, y, task.loss)} | OF_OUTPUTS[task.kind](outputs, y, task)
     return {name: metrics[name] for name in task.metrics if name in metrics and not np.isnan(metrics[name]).all()}
 
 
@@ -93,11 +82,15 @@ def predicted_classes(outputs: np.ndarray) -> np.ndarray:
     return (outputs[..., 0] > 0).astype(np.int64) if outputs.shape[-1] == 1 else outputs.argmax(axis=-1)
 
 
-def _of_classes(outputs: np.ndarray, y: np.ndarray, classes: int, with_auc: bool) -> dict[str, np.ndarray]:
-    guess = predicted_classes(outputs)  # (models, samples)
+def _of_classes(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+    scores, classes = by_class(outputs, task.loss), task.classes
+    guess = predicted_classes(scores)  # (models, samples)
     cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
     table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
-    return of_matrices(table) | ({"auc": _auc(outputs, y, classes)} if with_auc else {})
+    metrics = of_matrices(table) | _of_rankings(_class_scores(scores, classes, y), task.metrics)
+    if "brier" in task.metrics:
+        metrics["brier"] = squared_distances(probabilities(outputs, task.loss), y).mean(axis=-1)
+    return metrics
 
 
 def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
@@ -122,33 +115,35 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _average_precision(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    precisions = [
-        [average_precision(scores[k], y == label) for label, scores in _class_scores(outputs, classes)]
-        for k in range(len(outputs))
-    ]
-    return known_mean(np.array(precisions))
+Rankings = Sequence[tuple[np.ndarray, np.ndarray]]  # of each class its scores (models, samples) and who is of it
 
 
-def _auc(outputs: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    return known_mean(np.stack([area(scores, y == label) for label, scores in _class_scores(outputs, classes)], axis=1))
+def _of_rankings(rankings: Rankings, asked: Collection[str]) -> dict[str, np.ndarray]:
+    """The mean over classes or labels of "auc" and "average_precision" as ``asked``, (models,) each."""
+    values = {}
+    if "auc" in asked:
+        values["auc"] = [area(scores, positive) for scores, positive in rankings]
+    if "average_precision" in asked:
+        values["average_precision"] = [
+            np.array([average_precision(row, positive) for row in scores]) for scores, positive in rankings
+        ]
+    return {name: known_mean(np.stack(of_classes, axis=1)) for name, of_classes in values.items()}
 
 
-def _class_scores(outputs: np.ndarray, classes: int) -> list[tuple[int, np.ndarray]]:
+def _class_scores(outputs: np.ndarray, classes: int, y: np.ndarray) -> Rankings:
     if outputs.shape[-1] == 1 or classes == 2:
-        return [(1, outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0))]
-    with np.errstate(invalid="ignore", over="ignore"):
-        shares = np.exp(outputs - logsumexp(outputs, axis=-1, keepdims=True))
-    return [(label, shares[..., label]) for label in range(classes)]
+        return [(outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0), y == 1)]
+    shares = np.exp(outputs - logsumexp(outputs, axis=-1, keepdims=True))
+    return [(shares[..., label], y == label) for label in range(classes)]
 
 
 def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
     if kind_of(name) == "times":
         return survival.loss_of(outputs, y.astype(np.float64))
-    if kind_of(name) == "labels":
-        return label_losses(outputs, y)
+    if kind_of(name) == "labels":  # binary cross-entropy, over samples and labels
+        return np.asarray(np.logaddexp(0.0, np.where(y > 0, -outputs, outputs)).mean(axis=(1, 2)))
     if kind_of(name) == "numbers":
-        return number_losses(name, outputs, _flat(y))
+        return _number_losses(name, np.abs(outputs - _flat(y)))
     if name == ORDINAL:
         return grade_losses(outputs, y)
     if name == "cross_entropy":
@@ -164,16 +159,36 @@ def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
     )
 
 
+def _number_losses(name: str, apart: np.ndarray) -> np.ndarray:
+    if name == "mse":
+        apart = apart**2
+    elif name == "huber":
+        apart = np.where(apart < HUBER, apart**2 / 2, HUBER * (apart - HUBER / 2))
+    return np.asarray(apart.reshape(len(apart), -1).mean(axis=1))
+
+
 def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     if not task.cuts:
         return {}
-    curves, seen = survival_of(outputs), (np.array(task.cuts), *y[:, 2:4].T.astype(np.float64))
-    ways = {"c_index": survival.concordance, "ibs": survival.integrated_brier}
-    return {name: way(curves, *seen) for name, way in ways.items() if name in task.metrics}
+    return survival.metrics_of(task.metrics, survival_of(outputs), np.array(task.cuts), *y[:, 2:4].T.astype(np.float64))
+
+
+def _of_numbers(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+    apart, scale = outputs - _flat(y), task.unit[1] if task.unit else 1.0
+    rows = apart.reshape(len(apart), -1)
+    metrics = {"mae": np.abs(rows).mean(axis=1) * scale, "rmse": np.sqrt((rows**2).mean(axis=1)) * scale}
+    return metrics | ({"r2": r2_scores(apart, _flat(y))} if "r2" in task.metrics else {})
+
+
+def _of_labels(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+    return label_metrics(outputs, y, task.metrics)
 
 
 def _flat(y: np.ndarray) -> np.ndarray:
     return y.reshape(len(y), -1).astype(np.float64)
+
+
+OF_OUTPUTS = {"classes": _of_classes, "numbers": _of_numbers, "times": _of_times, "labels": _of_labels}
 
 
 def grade_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -235,32 +250,19 @@ def known_mean(values: np.ndarray) -> np.ndarray:
     return np.where(count > 0, np.where(known, values, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
 
 
-def label_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The mean binary cross-entropy of each model, over samples and labels: (models, samples, labels) -> (models,)."""
-    return np.asarray(np.logaddexp(0.0, np.where(y > 0, -outputs, outputs)).mean(axis=(1, 2)))
-
-
 def label_metrics(outputs: np.ndarray, y: np.ndarray, asked: Collection[str]) -> dict[str, np.ndarray]:
     """The metrics ``asked``, (models,) each, of log-odds (models, samples, labels) and truth (samples, labels).
 
     Means over labels, but "subset_accuracy": the share of samples of which all labels are right.
     """
-    positive, called = np.asarray(y) > 0, outputs > 0
-    right = called == positive
+    positive = np.asarray(y) > 0
+    right = (outputs > 0) == positive
     metrics = {"subset_accuracy": right.all(axis=2).mean(axis=1), "label_accuracy": right.mean(axis=(1, 2))}
     if "macro_f1" in asked:
         metrics["macro_f1"] = known_mean(f1_of(tally(outputs, y)))
-    if "auc" in asked:
-        metrics["auc"] = known_mean(
-            np.stack([area(outputs[..., k], positive[:, k]) for k in range(positive.shape[1])], axis=1)
-        )
-    if "average_precision" in asked:
-        precisions = [
-            [average_precision(model[:, k], positive[:, k]) for k in range(positive.shape[1])] for model in outputs
-        ]
-        metrics["average_precision"] = known_mean(np.array(precisions))
     if "brier" in asked:
         metrics["brier"] = ((expit(outputs) - positive) ** 2).mean(axis=(1, 2))
+    metrics |= _of_rankings([(outputs[..., k], positive[:, k]) for k in range(positive.shape[1])], asked)
     return {name: value for name, value in metrics.items() if name in asked}
 
 
@@ -277,29 +279,6 @@ def f1_of(table: np.ndarray) -> np.ndarray:
     hits, wrong = table[..., 1, 1], table[..., 0, 1] + table[..., 1, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(2 * hits / (2 * hits + wrong))
-
-
-def number_losses(name: str, outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The mean loss of each model, in the scale of training: outputs (models, samples, numbers) -> (models,)."""
-    apart = np.abs(outputs - y)
-    if name == "mse":
-        apart = apart**2
-    elif name == "huber":
-        apart = np.where(apart < HUBER, apart**2 / 2, HUBER * (apart - HUBER / 2))
-    return np.asarray(apart.reshape(len(apart), -1).mean(axis=1))
-
-
-def number_metrics(outputs: np.ndarray, y: np.ndarray, scale: float, asked: Collection[str]) -> dict[str, np.ndarray]:
-    """ "mae", "rmse" and "r2" as ``asked``: (models, samples, numbers) -> (models,); ``scale`` is the unit."""
-    apart = outputs - y
-    metrics: dict[str, np.ndarray] = {}
-    if "mae" in asked:
-        metrics["mae"] = np.abs(apart).reshape(len(apart), -1).mean(axis=1) * scale
-    if "rmse" in asked:
-        metrics["rmse"] = np.sqrt((apart**2).reshape(len(apart), -1).mean(axis=1)) * scale
-    if "r2" in asked:
-        metrics["r2"] = r2_scores(apart, y)
-    return metrics
 
 
 def r2_scores(apart: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -43,8 +43,7 @@ def outputs_of(logs: np.ndarray) -> np.ndarray:
 def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
     """The probability of each class, (..., samples, classes) in float64, from ``outputs``, (..., samples, outputs).
 
-    One output for two classes is the log-odds of class 1, a margin ("hinge") is taken for such. Raises ValueError for a
-    loss that is not of classes.
+    One output for two classes is the log-odds of class 1, or a margin. ValueError for a loss that is not of classes.
     """
     if kind_of(loss) != "classes":
         raise ValueError("numbers are predicted here, not classes, so there are no probabilities")
@@ -85,9 +84,8 @@ def members_of(model: Mapping[str, np.ndarray], is_ensemble: bool) -> list[Array
 def answer(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:
     """The outputs, (samples, outputs), of an ensemble whose members give ``outputs``, (members, samples, outputs).
 
-    Of classes the logarithm of the mean probability, or the mean logit (of log-probabilities, so that members weigh the
-    same); of one output and of labels the log-odds of either; margins and numbers are averaged. Source:
-    Lakshminarayanan et al. 2017.
+    Of classes the logarithm of the mean probability, or the mean log-probability; of one output and of labels the
+    log-odds of either; margins and numbers are averaged. Source: Lakshminarayanan et al. 2017.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if len(outputs) == 1:
@@ -108,8 +106,8 @@ def spread(outputs: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
     """How far the members of an ensemble differ on each sample: two arrays, (samples,).
 
     The standard deviation of the probability of the ensemble's class (of margins and numbers, of outputs), and the
-    mutual information of class and member in nats, NaN where outputs are no probabilities; of labels means. Source:
-    Smith and Gal 2018.
+    mutual information of class and member in nats, NaN without probabilities; of labels means. Source: Smith and Gal
+    2018.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if loss in LABELS:

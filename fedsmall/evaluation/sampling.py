@@ -1,7 +1,6 @@
 """The uncertainty that a finite number of test samples leaves, beside that over seeds.
 
-An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples: a
-method is called better only where the test samples bear that out too.
+An interval over seeds speaks of further runs on the same data, which may all have met the same lucky test samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,9 +64,8 @@ def patients_behind(metric: str, labels: np.ndarray) -> int:
 def _worth(metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str) -> dict[str, float]:
     y = predictions["labels"]
     if "survival" in predictions:
-        ways = {"c_index": survival.concordance, "ibs": survival.integrated_brier}
-        seen = (predictions["survival"][None], predictions["cuts"][0], *y.T)
-        return {name: float(way(*seen)[0]) for name, way in ways.items() if name in metrics}
+        worth = survival.metrics_of(metrics, predictions["survival"][None], predictions["cuts"][0], *y.T)
+        return {name: float(value[0]) for name, value in worth.items()}
     if "probabilities" in predictions:
         outputs, loss = np.log(np.maximum(predictions["probabilities"], SMALLEST)), "cross_entropy"
     elif "label_probabilities" in predictions:
@@ -93,16 +91,11 @@ def constant_beside(predictions: Mapping[str, np.ndarray], loss: str = "mse") ->
     return {**predictions, **middle}
 
 
-def _metric_value(metric: str, outputs: np.ndarray, y: np.ndarray, task: Task, known: tuple[str, ...]) -> float:
-    return evaluate(outputs, y, task).get(metric, float("nan")) if metric in known else float("nan")
-
-
 def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: int | None) -> float | None:
     """The standard error by test samples of how far a model is ahead in ``metric`` of always saying ``commonest``.
 
     ``p`` (samples, classes) are probabilities, ``y`` (samples,) classes. The AUC's error is that under chance (Mann and
-    Whitney 1947); recalls are moved towards one half as by two more samples (Agresti and Coull 1998). None without
-    formula.
+    Whitney 1947); recalls are moved towards one half (Agresti and Coull 1998). None without formula.
     """
     if metric not in ERRORS or len(y) < 2:
         return None
@@ -112,12 +105,11 @@ def error_over_constant(metric: str, p: np.ndarray, y: np.ndarray, commonest: in
 def _of_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
     right = (p.argmax(axis=1) == y).astype(float)
     ahead = right if commonest is None else right - (y == commonest)
-    return float(ahead.std(ddof=1)) / np.sqrt(len(y)) or _recall_error(right) or 0.0
+    return _error_of_mean(ahead) or _recall_error(right)
 
 
-def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    guess, labels = p.argmax(axis=1), np.unique(y)
-    return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in labels)) / len(labels))
+def _error_of_mean(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def _recall_error(right: np.ndarray) -> float:
@@ -125,36 +117,35 @@ def _recall_error(right: np.ndarray) -> float:
     return float(np.sqrt(share * (1 - share) / (len(right) + 2)))
 
 
-def _of_auc(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+def _of_balanced_accuracy(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
+    guess, labels = p.argmax(axis=1), np.unique(y)
+    return float(np.sqrt(sum(_recall_error(guess[y == label] == label) ** 2 for label in labels)) / len(labels))
+
+
+def _of_auc(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
     labels = [1] if p.shape[1] == 2 else [label for label in range(p.shape[1]) if (y == label).any()]
     counts = [(int((y == label).sum()), int((y != label).sum())) for label in labels]
     return float(np.mean([np.sqrt((len(y) + 1) / (12 * good * bad)) if good and bad else 0.5 for good, bad in counts]))
 
 
-def _of_loss(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    of_truth = np.maximum(p[np.arange(len(y)), y], 1e-300)
-    return float(np.log(of_truth).std(ddof=1) / np.sqrt(len(y)))
-
-
-def _of_average_precision(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
+def _of_average_precision(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
     labels = [1] if p.shape[1] == 2 else list(range(p.shape[1]))
-    rng = np.random.default_rng(0)  # its own: the error of given predictions is one number, whoever asks
-    values = []
-    for _ in range(DRAWS):
-        drawn = rng.integers(len(y), size=len(y))
-        values.append(np.nanmean([average_precision(p[drawn, label], y[drawn] == label) for label in labels]))
+    drawn = _draw_rows(len(y))
+    values = [np.nanmean([average_precision(p[rows, k], y[rows] == k) for k in labels]) for rows in drawn]
     return float(np.nanstd(values, ddof=1))
 
 
-def _of_kappa(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    rng, named = np.random.default_rng(0), p.argmax(axis=1)  # its own generator, as above
-    drawn = rng.integers(len(y), size=(DRAWS, len(y)))
-    return float(np.nanstd([kappa(named[rows], y[rows]) for rows in drawn], ddof=1))
+def _of_kappa(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
+    named = p.argmax(axis=1)
+    return float(np.nanstd([kappa(named[rows], y[rows]) for rows in _draw_rows(len(y))], ddof=1))
+
+
+def _draw_rows(rows: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(rows, size=(DRAWS, rows))  # its own: given predictions have one error
 
 
 def _of_distance(p: np.ndarray, y: np.ndarray, commonest: int | None) -> float:
-    apart = np.abs(p.argmax(axis=1) - y) - (0 if commonest is None else np.abs(commonest - y))
-    return float(apart.std(ddof=1) / np.sqrt(len(y)))
+    return _error_of_mean(np.abs(p.argmax(axis=1) - y) - (0 if commonest is None else np.abs(commonest - y)))
 
 
 ERRORS: dict[str, Error] = {
@@ -164,8 +155,8 @@ ERRORS: dict[str, Error] = {
     "specificity": lambda p, y, _: _recall_error(p.argmax(axis=1)[y == 0] == 0),
     "auc": _of_auc,
     "average_precision": _of_average_precision,
-    "brier": lambda p, y, _: float(squared_distances(p, y).std(ddof=1) / np.sqrt(len(y))),
+    "brier": lambda p, y, _: _error_of_mean(squared_distances(p, y)),
     "kappa": _of_kappa,
     "mae": _of_distance,
-    "loss": _of_loss,
+    "loss": lambda p, y, _: _error_of_mean(np.log(np.maximum(p[np.arange(len(y)), y], 1e-300))),
 }

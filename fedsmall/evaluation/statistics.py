@@ -56,7 +56,7 @@ NOTHING = Shared()
 class Interval:
     """A mean over ``n`` runs and the ends of its confidence interval, NaN where one run shows no spread.
 
-    ``scale``: the bounds of the ends (:data:`ENDS`); ``freedom``: Student's degrees, where they are not ``n`` - 1.
+    ``freedom``: Student's degrees, where they are not ``n`` - 1.
     """
 
     mean: float
@@ -78,9 +78,7 @@ class Interval:
 
     def corrected(self, comparisons: int) -> "Interval":
         """This 95% interval, widened so that ``comparisons`` of its kind err anywhere in at most 5% (Bonferroni)."""
-        if comparisons <= 1 or np.isnan(self.width):
-            return self
-        if self.flat:
+        if comparisons <= 1 or np.isnan(self.width) or self.flat:
             return self
         link = LINKS[self.scale]
         known = (link.there(self.high) - link.there(self.low)) / 2
@@ -98,14 +96,18 @@ def interval(
 ) -> Interval:
     """The mean and its Student-t interval at ``level``, widened by what runs have ``shared`` (:func:`error_of`).
 
-    On another ``scale`` it is made on the link's scale (delta method) and brought back, so it cannot leave the ends;
-    Wilson's where all runs are at an end of a share. Raises ValueError without a value, or when one is not finite: a
-    diverged run must not vanish in an average.
+    It is made on the ``scale``'s link (delta method) and brought back, so it cannot leave the ends; Wilson's where all
+    runs are at an end of a share. ValueError without a value, or where one is not finite: a diverged run must not
+    vanish.
     """
     sample = finite(values)
     n, mean = len(sample), float(sample.mean())
     if mean in ENDS.get(scale, ()):
-        return Interval(mean, *_at_an_end(mean, level, scale, shared), n, scale)
+        low, high = mean, mean
+        if scale == "share" and shared.patients:
+            tested = stats.binomtest(round(mean * shared.patients), shared.patients)
+            low, high = map(float, tested.proportion_ci(level, "wilson"))
+        return Interval(mean, low, high, n, scale)
     error, freedom = error_of(sample, shared)
     if not np.isfinite(error):
         return Interval(mean, float("nan"), float("nan"), n, scale)
@@ -128,25 +130,17 @@ def error_of(sample: np.ndarray, shared: Shared = NOTHING) -> tuple[float, float
     """The standard error of the mean of runs and its degrees of freedom; infinite where it cannot be known.
 
     Runs whose test patients overlap are correlated by as much (Nadeau and Bengio 2003); to runs on one test set its
-    patients' error is added, with Satterthwaite's degrees: seeds and patients are crossed.
+    patients' error is added, with Satterthwaite's degrees.
     """
-    n = len(sample)
-    of_seeds = float(sample.var(ddof=1)) * (1 / n + shared.overlap / (1 - shared.overlap)) if n > 1 else 0.0
-    of_patients = shared.error**2
+    n, of_patients = len(sample), shared.error**2
     if n == 1 and not shared.error:
         return np.inf, 0.0
+    of_seeds = float(sample.var(ddof=1)) * (1 / n + shared.overlap / (1 - shared.overlap)) if n > 1 else 0.0
+    error = float(np.sqrt(of_seeds + of_patients))
     if not shared.error or not np.isfinite(of_patients):
-        return float(np.sqrt(of_seeds + of_patients)), n - 1
+        return error, n - 1
     parts = (of_seeds**2 / (n - 1) if n > 1 else 0.0) + of_patients**2 / shared.freedom
-    freedom = (of_seeds + of_patients) ** 2 / parts if parts else np.inf
-    return float(np.sqrt(of_seeds + of_patients)), float(freedom)
-
-
-def _at_an_end(mean: float, level: float, scale: Scale, shared: Shared) -> tuple[float, float]:
-    if scale != "share" or not shared.patients:
-        return mean, mean
-    right = stats.binomtest(round(mean * shared.patients), shared.patients).proportion_ci(level, "wilson")
-    return float(right.low), float(right.high)
+    return error, float((of_seeds + of_patients) ** 2 / parts) if parts else np.inf
 
 
 def _around(mean: float, reach: float, n: int, scale: Scale, freedom: float | None = None) -> Interval:
@@ -205,9 +199,8 @@ class Comparison:
 
     def decides(self, comparisons: int = 1) -> bool:
         """Whether the interval, corrected for ``comparisons``, leaves out zero, and the test samples bear it out."""
-        corrected = self.difference.corrected(comparisons)
-        enough = self.of_samples is None or comparisons * self.of_samples < CHANCE
-        return self.can_decide and enough and not corrected.contains(0.0)
+        is_enough = self.of_samples is None or comparisons * self.of_samples < CHANCE
+        return self.can_decide and is_enough and not self.difference.corrected(comparisons).contains(0.0)
 
 
 def paired(
@@ -221,9 +214,8 @@ def paired(
 ) -> Comparison:
     """Method ``a`` minus method ``b``, run by run: row i of both must come from the same seed.
 
-    On the scale "change" it is by what share ``a`` is larger. The test "t" has the p-value of the interval, with what
-    runs have ``shared``; "permutation" flips signs, exactly up to ``EXACT_UP_TO`` seeds. ValueError for unequal
-    numbers.
+    On the scale "change" it is by what share ``a`` is larger. The test "t" has the p-value of the interval;
+    "permutation" flips signs, exactly up to ``EXACT_UP_TO`` seeds. ValueError for unequal numbers.
     """
     first, second = finite(a), finite(b)
     if len(first) != len(second):

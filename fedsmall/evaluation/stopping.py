@@ -1,16 +1,14 @@
 """When a run ends early, and which of its models it keeps: by the loss on training samples that the model never saw.
 
 These are each site's validation set, or, where models travel by routes, all samples of the sites that a model never
-trained at. The lowest of several losses flatters a little; it decides which model is kept, and the test samples what
-that is worth.
-
-Source: Prechelt 1998, "Early stopping - but when?", the class UP_s, with a model kept from the best evaluation.
+trained at. The lowest of several losses flatters a little; what the model is worth the test samples say. Source:
+Prechelt 1998, "Early stopping - but when?", the class UP_s, with a model kept from the best evaluation.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fedsmall.data.federation import Federation, Task
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import add_sums, sum_shapes
 from fedsmall.plan import Plan
@@ -37,7 +35,7 @@ class Judged(Protocol):
 def reported_shapes(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     """What a site tells at an evaluation of models that never saw its samples, by name, and its shape."""
     shapes = sum_shapes(task)
-    return shapes if plan.method.validation is not None else {name: shapes[name] for name in TOLD}
+    return shapes if plan.method.routes else {name: shapes[name] for name in TOLD}
 
 
 def loss_of(sums: Mapping[str, Arrays]) -> dict[str, float]:
@@ -52,8 +50,7 @@ def loss_of(sums: Mapping[str, Arrays]) -> dict[str, float]:
 def looks(plan: Plan) -> frozenset[int]:
     """The rounds after which a plan with ``stop`` is evaluated, on every engine; none without it.
 
-    These are the averages, each the first at or after a round in which an evaluation is asked for, and the end; where
-    nothing is ever averaged, the evaluations.
+    These are the averages, each the first at or after a round in which an evaluation is asked for, and the end.
     """
     every, rounds = plan.evaluate_every, plan.rounds
     if plan.stop is None or every is None:
@@ -67,8 +64,7 @@ def looks(plan: Plan) -> frozenset[int]:
 
 def best_round(evaluations: Sequence[Judged]) -> int | None:
     """The round of the lowest loss, the earlier of equal ones; None before there is any."""
-    losses = [(evaluation.stop["loss"], evaluation.t) for evaluation in evaluations if evaluation.stop]
-    return min(losses)[1] if losses else None
+    return min(((judged.stop["loss"], judged.t) for judged in evaluations if judged.stop), default=(0.0, None))[1]
 
 
 def has_run_dry(plan: Plan, evaluations: Sequence[Judged]) -> bool:
@@ -81,11 +77,9 @@ def has_run_dry(plan: Plan, evaluations: Sequence[Judged]) -> bool:
 
 def check_stop(plan: Plan) -> None:
     """Raise PlanError where a plan asks to end early, and nothing would ever tell when."""
-    method, stop = plan.method, plan.stop
-    if stop is None:
-        return
-    label = f"{method.label!r}"
-    if stop.hold_out is None and method.validation is None:
+    stop, label = plan.stop, f"{plan.method.label!r}"
+    assert stop is not None
+    if stop.hold_out is None and not plan.method.routes:
         raise PlanError(
             f"stop has no samples to look at for {label}: say what share of its own every site keeps back, {EXAMPLE}, "
             "or let models travel by routes (validate)."
@@ -99,15 +93,6 @@ def check_stop(plan: Plan) -> None:
         )
 
 
-def check_kept_back(plan: Plan, federation: Federation) -> None:
-    """Raise PlanError where sites were to keep samples back and are all too small for it."""
-    if plan.kept_back and not any(map(len, federation.kept_back)):
-        raise PlanError(
-            f"hold_out = {plan.kept_back:g} of the few samples of a site is nobody, at any site. Ask for more: "
-            "hold_out = 0.5 at most."
-        )
-
-
 def unseen_key(plan: Plan) -> str | None:
     """By what key of a scenario sites are asked to judge models that never saw some of their samples, or None."""
-    return "validate" if plan.method.validation is not None else "stop" if plan.kept_back else None
+    return "validate" if plan.method.routes else "stop" if plan.kept_back else None

@@ -1,9 +1,10 @@
-"""Metrics of models of times until an event, many models at once: ranking, and error over time.
+"""Metrics of models of times until an event, many models at once; tests hold them to scikit-survival's.
 
 ``survival`` (..., samples, intervals) are probabilities of surviving each interval, ``cuts`` their ends, ``time``
-(samples,) the last observation and ``event`` (samples,) whether the event ended it. Tests hold the metrics to
-scikit-survival's.
+(samples,) the last observation and ``event`` (samples,) whether the event ended it.
 """
+
+from collections.abc import Collection
 
 import numpy as np
 
@@ -83,13 +84,20 @@ def integrated_brier(survival: np.ndarray, cuts: np.ndarray, time: np.ndarray, e
     return np.asarray(np.trapezoid(scores, when, axis=-1) / (when[-1] - when[0]))
 
 
+def metrics_of(
+    asked: Collection[str], survival: np.ndarray, cuts: np.ndarray, time: np.ndarray, event: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The metrics ``asked`` of "c_index" and "ibs", (models,) each."""
+    ways = {"c_index": concordance, "ibs": integrated_brier}
+    return {name: way(survival, cuts, time, event) for name, way in ways.items() if name in asked}
+
+
 def loss_of(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The mean negative log-likelihood: log-odds (models, samples, intervals), targets (samples, 4) -> (models,)."""
     place = np.arange(outputs.shape[-1])
     through, event = place < y[:, :1], (place == y[:, :1]) * y[:, 1:2]
-    return np.asarray(
-        (np.logaddexp(0, outputs) * through + np.logaddexp(0, -outputs) * event).sum(axis=-1).mean(axis=-1)
-    )
+    losses = np.logaddexp(0, outputs) * through + np.logaddexp(0, -outputs) * event
+    return np.asarray(losses.sum(axis=-1).mean(axis=-1))
 
 
 def interval_log_odds(y: np.ndarray, intervals: int) -> np.ndarray:

@@ -24,26 +24,22 @@ LABELS = {
 
 def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
     """The trivial predictor of a federation, judged as its models are; with ``own_models`` each site has its own."""
-    label = LABELS.get(federation.task.loss, "always the commonest class")
-    homes = [(name, samples) for name, samples in zip(federation.names, federation.held_out, strict=False) if samples]
+    task, sites = federation.task, zip(federation.names, federation.held_out, strict=False)
+    homes = {name: samples for name, samples in sites if samples}
+    predictor: dict[str, Any] = {"label": LABELS.get(task.loss, "always the commonest class")}
     if own_models:
         trained = dict(zip(federation.names, federation.train, strict=True))
-        at_home = {name: _evaluate_constant(trained[name].y, samples, federation.task) for name, samples in homes}
-        return {"label": label, "common": None, "sites": _means(list(at_home.values())), "extra": {}}
+        at_home = [_evaluate_constant(trained[name].y, samples, task) for name, samples in homes.items()]
+        return predictor | {"common": None, "sites": _means(at_home), "extra": {}}
     y = np.concatenate([samples.y for samples in federation.train])
     extra: dict[str, Any] = {
-        name: {"common": _evaluate_constant(y, samples, federation.task), "sites": {}}
-        for name, samples in federation.extra
+        name: {"common": _evaluate_constant(y, samples, task), "sites": {}} for name, samples in federation.extra
     }
-    held_out = {name: _evaluate_constant(y, samples, federation.task) for name, samples in homes}
-    common = _evaluate_constant(y, federation.test, federation.task)
-    named = {} if federation.task.kind != "classes" else {"class": int(np.bincount(y).argmax())}
-    return named | {
-        "label": label,
-        "common": common,
-        "sites": {},
-        "extra": extra | ({"held_out": held_out} if homes else {}),
-    }
+    if homes:
+        extra["held_out"] = {name: _evaluate_constant(y, samples, task) for name, samples in homes.items()}
+    named = {"class": int(np.bincount(y).argmax())} if task.kind == "classes" else {}
+    common = _evaluate_constant(y, federation.test, task)
+    return named | predictor | {"common": common, "sites": {}, "extra": extra}
 
 
 def trivial_for(y: np.ndarray, task: Task) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """Super-resolution of brain graphs: edge-conditioned convolutions on fully connected graphs, in dense form.
 
 A connectome of n regions is a symmetric n x n matrix with ones on its diagonal; a sample is the vector of its entries
-above the diagonal, row by row: 595 numbers for 35 regions. G1 predicts 160 regions (12,720 numbers), G2 268 (35,778).
-Nodes are regions, their features the rows of the matrix; every region is a neighbour of every region, itself included.
+above the diagonal, row by row: 595 numbers for 35 regions. Nodes are regions, their features the rows of the matrix;
+every region is a neighbour of every region, itself included.
 
 Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", section 4 (models and task).
-Departures: the prediction of a graph is the product of its own features (a batch is not summed over), and the loss is
-taken above the diagonal, since the diagonal is known.
+Departures: the prediction of a graph is the product of its own features, and the loss is taken above the diagonal.
 """
 
 import torch
@@ -69,9 +68,8 @@ class EdgeConvolution(nn.Module):
 def _beyond(terms: Tensor, first: Tensor, slope: Tensor) -> Tensor:
     """For every weight, the sum of the neighbours' terms over those whose entry lets it through the ReLU.
 
-    A weight e a + c is positive for all e on one side of -c / a. With neighbours in the order of their entries the sum
-    is therefore a difference of two running sums, and no weight of a single edge is ever written down.
-    ``terms`` is (graphs, nodes, neighbours, inputs); the result (graphs, nodes, outputs, inputs).
+    ``terms``, (graphs, nodes, neighbours, inputs), are in the order of entries, and a weight e a + c is positive on one
+    side of -c / a: the sum, (graphs, nodes, outputs, inputs), is a difference of two running sums.
     """
     running = nn.functional.pad(terms.cumsum(2), (0, 0, 1, 0))  # (graphs, nodes, 1 + neighbours, inputs)
     below = running.gather(2, first)

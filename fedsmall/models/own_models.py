@@ -1,17 +1,16 @@
 """Models of a plan whose sites have models of their own that share some layers.
 
-The plan's ``model`` is :data:`SHARED_PART`; ``model_options`` name each site's model, by order of sites' names, as a
-name or a table such as ``{name = "mlp", hidden = [64, 16]}``, and the layers in common: ``model_options = { sites =
-["g1", "g1", "g2", "g2"], shared = ["conv1", "norm1", "conv2", "norm2"] }``
+The plan's ``model`` is "shared_part"; ``model_options`` has ``sites``, each site's model in the order of their names (a
+name, or a table as ``{name = "mlp", hidden = [64, 16]}``), and ``shared``, the layers in common.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedsmall.errors import PlanError
+from fedsmall.parts import SHARED_PART
 from fedsmall.plan import Plan
 
-SHARED_PART = "shared_part"
 EXAMPLE = 'model_options = { sites = ["g1", "g2"], shared = ["conv1"] }'
 
 
@@ -20,11 +19,6 @@ class Kind(NamedTuple):
 
     model: str
     options: dict[str, Any]
-
-
-def has_own_models(plan: Plan) -> bool:
-    """Whether the plan's sites have models of their own."""
-    return plan.model == SHARED_PART
 
 
 def kind_of(entry: Any) -> Kind:
@@ -58,7 +52,7 @@ def plan_of_kind(plan: Plan, kind: Kind) -> Plan:
 
 def with_own_model(plan: Plan, place: int, sites: int) -> Plan:
     """The plan as the site at ``place`` of ``sites`` alone follows it: the only model listed is its own."""
-    if not has_own_models(plan):
+    if not plan.has_own_models:
         return plan
     check_own_models(plan, sites)
     entry = _read_list(plan, "sites")[place]
@@ -67,7 +61,7 @@ def with_own_model(plan: Plan, place: int, sites: int) -> Plan:
 
 def check_own_models(plan: Plan, sites: int) -> None:
     """Raise PlanError where ``sites`` sites cannot have the models that the plan lists."""
-    if not has_own_models(plan):
+    if not plan.has_own_models:
         return
     kinds = kinds_of(plan)
     if len(kinds) != sites:

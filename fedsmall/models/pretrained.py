@@ -3,19 +3,17 @@
 ``model = "torchvision:resnet18"`` with the options
 
 - ``weights``: ``"DEFAULT"`` (torchvision's own, downloaded where they are not there yet), or a .safetensors file of the
-  network's ``state_dict``; every place reads its own copy, and the roll call compares what is frozen of it.
+  network's ``state_dict``; every site reads its own copy, and the handshake compares what is frozen of it.
 - ``train``: ``"all"``, ``"last_block"`` (the last stage with convolutions, and all behind it), ``"head"`` (the new last
-  layer alone), or a list of layers by torchvision's names. The rest is frozen (:mod:`fedsmall.models.networks`).
+  layer alone), or a list of layers by torchvision's names. The rest is frozen.
 
-Samples are images as the data bring them, from -1 to 1; grey ones become three equal channels, and all are scaled to
-ImageNet's mean and spread, as such weights expect.
+Grey images become three equal channels, and all are scaled from -1 to 1 to ImageNet's mean and spread.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +46,11 @@ def torchvision_network(
     parent, _, attribute = head.rpartition(".")
     assert isinstance(before, nn.Linear)
     setattr(network.get_submodule(parent), attribute, nn.Linear(before.in_features, task.outputs))
-    _freeze(network, head, train)
+    if train != "all":
+        free = [head, *_free_layers(network, head, train)]
+        network.requires_grad_(False)
+        for layer in free:
+            network.get_submodule(layer).requires_grad_(True)
     return nn.Sequential(OrderedDict(rescale=_rescale(task.input_shape[0]), network=network))
 
 
@@ -63,10 +65,7 @@ def _network(name: str, weights: str | None) -> nn.Module:
     state = _default(name) if weights == "DEFAULT" else _read(str(locate(weights, None)))
     with torch.device("meta"):  # nothing is drawn for what is read
         network: nn.Module = library.get_model(name, weights=None)
-    return _load_weights(network, _head(name, network), state, name)
-
-
-def _load_weights(network: nn.Module, head: str, state: dict[str, Tensor], name: str) -> nn.Module:
+    head = _head(name, network)
     wanted = {key: tensor.shape for key, tensor in network.state_dict().items() if not key.startswith(f"{head}.")}
     odd = [key for key, shape in wanted.items() if key not in state or state[key].shape != shape]
     if odd:
@@ -108,16 +107,7 @@ def _head(name: str, network: nn.Module) -> str:
     return layers[-1]
 
 
-def _freeze(network: nn.Module, head: str, train: str | Sequence[str]) -> None:
-    if train == "all":
-        return
-    free = [head, *_named(network, head, train)]
-    network.requires_grad_(False)
-    for layer in free:
-        network.get_submodule(layer).requires_grad_(True)
-
-
-def _named(network: nn.Module, head: str, train: str | Sequence[str]) -> Sequence[str]:
+def _free_layers(network: nn.Module, head: str, train: str | Sequence[str]) -> Sequence[str]:
     if isinstance(train, str):
         if train not in TRAIN:
             raise PlanError(f"train is one of {', '.join(TRAIN)}, or a list of layers. {nearest(train, list(TRAIN))}")
@@ -146,8 +136,3 @@ def _rescale(channels: int) -> nn.Conv2d:
     layer.weight.copy_(scale[..., None, None])
     layer.bias.copy_((0.5 - mean) / spread)  # type: ignore[union-attr]
     return layer
-
-
-def builder_of(name: str) -> Any:
-    """The builder of a model called "torchvision:NAME": a function of the task and the options."""
-    return partial(torchvision_network, name.partition(":")[2])

@@ -4,6 +4,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.data.federation import Task
-from fedsmall.entry_points import extensions, load_extension
+from fedsmall.entry_points import extensions, load_extension, own_code
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
+from fedsmall.models import networks
 from fedsmall.models.graphs import g1, g2
 from fedsmall.models.networks import forgive_small_batches, frozen_state, trainable_state
 from fedsmall.models.own_models import Kind, is_shared, kind_of, kinds_of, plan_of_kind, shared_layers
-from fedsmall.own_code import own_code
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays
@@ -29,8 +30,7 @@ Builder = Callable[..., nn.Module]
 def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.Generator) -> nn.Module:
     """The model called ``name`` for ``task``, in float32 and training mode, its parameters drawn from ``rng`` alone.
 
-    Batch normalisation is :mod:`fedsmall.models.networks`'s. Raises PlanError for an unknown name or option, and for a
-    model that cannot take the task's samples.
+    Batch norms stand small batches. Raises PlanError for an unknown name or option, and where it cannot be built.
     """
     builder = _builder(name)
     _check_options(name, builder, options)
@@ -45,10 +45,10 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
             raise PlanError(f"model {name!r} cannot be built for task {task.name!r}: {wrong}") from wrong
     if not isinstance(model, nn.Module):
         raise PlanError(f"model {name!r} returned {type(model).__name__}; it must return a torch module")
-    parameters = list(model.parameters())
-    if not parameters:
+    trains = [parameter.requires_grad for parameter in model.parameters()]
+    if not trains:
         raise PlanError(f"model {name!r} has no parameter, so there is nothing to train")
-    if not any(parameter.requires_grad for parameter in parameters):
+    if not any(trains):
         raise PlanError(f"every layer of model {name!r} is frozen; leave one free to train, at least the last")
     return forgive_small_batches(model)
 
@@ -76,63 +76,43 @@ def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
     is_independent = site is not None and plan.initial_models == "independent"
     rng = rng_for(plan.seed, "initial", str(site)) if is_independent else rng_for(plan.seed, "initial")
     model = build_model(plan.model, task, plan.model_options, rng)
-    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in trainable_state(model).items()}
+    return _arrays_of(trainable_state(model), plan)
 
 
 def frozen_arrays(plan: Plan, task: Task) -> Arrays:
     """What is frozen of the plan's model, at every place the same; empty where all of it trains."""
-    frozen = frozen_state(common_model(plan, task))
-    return {name: _as_dtype(tensor.numpy(), plan.dtype) for name, tensor in frozen.items()}
+    return _arrays_of(frozen_state(common_model(plan, task)), plan)
 
 
 def completed(plan: Plan, task: Task, trained: Mapping[str, np.ndarray]) -> Arrays:
     """A whole model, in the order of ``state_dict``, of what was trained, which may have a leading axis of models."""
-    whole = common_model(plan, task).state_dict()
-    axes = {array.ndim - whole[name].ndim for name, array in trained.items()}
-    models = len(next(iter(trained.values()))) if axes == {1} else None
-    return {name: trained[name] if name in trained else _frozen(t, plan, models) for name, t in whole.items()}
+    whole = _arrays_of(common_model(plan, task).state_dict(), plan)
+    stacked = {array.ndim - whole[name].ndim for name, array in trained.items()} == {1}
+    models = len(next(iter(trained.values()))) if stacked else None
+    frozen = {name: array if models is None else np.stack([array] * models) for name, array in whole.items()}
+    return {name: trained.get(name, array) for name, array in frozen.items()}
 
 
-def _frozen(tensor: Tensor, plan: Plan, models: int | None) -> np.ndarray:
-    array = _as_dtype(tensor.numpy(), plan.dtype)
-    return array if models is None else np.stack([array] * models)
-
-
-def _as_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
-    return array.astype(dtype if np.issubdtype(array.dtype, np.floating) else array.dtype)
-
-
-MODELS: dict[str, Builder | str] = {  # as "module:function" where the module needs this one
-    "linear": "fedsmall.models.networks:linear",
-    "proportional": "fedsmall.models.networks:proportional",
-    "mlp": "fedsmall.models.networks:mlp",
-    "cnn": "fedsmall.models.networks:cnn",
-    "cnn3d": "fedsmall.models.networks:cnn3d",
-    "resnet10": "fedsmall.models.networks:resnet10",
-    "resnet18": "fedsmall.models.networks:resnet18",
-    "resnet_small": "fedsmall.models.networks:resnet_small",
-    "g1": g1,
-    "g2": g2,
-    "resnet10_cropped": "fedsmall.models.cropped:resnet10",
-    "resnet18_cropped": "fedsmall.models.cropped:resnet18",
-    "shared_part": "fedsmall.models.registry:shared_part",
-}
+def _arrays_of(state: Mapping[str, Tensor], plan: Plan) -> Arrays:
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    return {
+        name: array.astype(plan.dtype if np.issubdtype(array.dtype, np.floating) else array.dtype)
+        for name, array in arrays.items()
+    }
 
 
 def _builder(name: str) -> Builder:
     if is_pretrained(name):
-        from fedsmall.models.pretrained import builder_of  # torchvision takes seconds to import
+        from fedsmall.models.pretrained import torchvision_network  # torchvision takes seconds to import
 
-        return builder_of(name)  # type: ignore[no-any-return]
+        return partial(torchvision_network, name.removeprefix(TORCHVISION))
     if ":" in name:
         return _own_builder(name)
-    if name not in MODELS:
-        if name in (others := extensions("fedsmall.models")):
-            return load_extension("fedsmall.models", name)  # type: ignore[no-any-return]
-        known = nearest(name, [*MODELS, *others])
-        raise PlanError(f"There is no model {name!r}. {known} Your own is module:function.")
-    builder = MODELS[name]
-    return _own_builder(builder) if isinstance(builder, str) else builder
+    if name in MODELS:
+        return MODELS[name]
+    if name in (others := extensions("fedsmall.models")):
+        return load_extension("fedsmall.models", name)  # type: ignore[no-any-return]
+    raise PlanError(f"There is no model {name!r}. {nearest(name, [*MODELS, *others])} Your own is module:function.")
 
 
 def _own_builder(name: str) -> Builder:
@@ -200,12 +180,10 @@ def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
     (first_kind, _, first), *others = parts
     for kind, _, part in others:
         for name in sorted(first.keys() | part.keys()):
-            shape, other_shape = (p[name].shape if name in p else "nothing" for p in (first, part))
-            if shape != other_shape:
-                raise PlanError(
-                    f"Shared array {name!r} is {shape} in {first_kind.model!r} "
-                    f"and {other_shape} in {kind.model!r}; share less."
-                )
+            here, there = (arrays[name].shape if name in arrays else "nothing" for arrays in (first, part))
+            if here != there:
+                apart = f"is {here} in {first_kind.model!r} and {there} in {kind.model!r}"
+                raise PlanError(f"Shared array {name!r} {apart}; share less.")
     return first
 
 
@@ -221,3 +199,7 @@ def _part_of(plan: Plan, kind: Kind, task: Task) -> Arrays:
 def _nothing_shared(shared: Sequence[str], kind: Kind, names: Sequence[str]) -> PlanError:
     arrays = ", ".join(names)
     return PlanError(f"shared = {list(shared)} matches none of the arrays of {kind.model!r}, which are {arrays}.")
+
+
+NAMED = (*networks.NETWORKS, g1, g2, *networks.CROPPED, shared_part)
+MODELS: dict[str, Builder] = {build.__name__: build for build in NAMED}

@@ -1,8 +1,8 @@
 """A package as one file for programs that know nothing of fedsmall: ONNX or TorchScript, with the scaling inside.
 
-Its input "x" is (rows, *shape): for a table float64 by feature name, NaN where a value is missing, categories as 0 and
-1; for images 8-bit pixels, channels first. Its output is "probabilities", (rows, classes or labels) in float64, or
-"numbers" in their unit, or "survival", (rows, intervals). The file holds the names of both.
+Its input "x" is (rows, *shape): for a table float64, NaN where a value is missing, categories as 0 and 1; for images
+8-bit pixels, channels first. Its output is "probabilities", (rows, classes or labels) in float64, "numbers" in their
+unit, or "survival", (rows, intervals). The file holds the names of both.
 """
 
 import json
@@ -47,9 +47,7 @@ class WithPreparation(nn.Module):
         self.network = network(*stored)
         self.deep = _deep_range(prepared)
         self.pixels, self.dtype = prepared.form.kind == "images", getattr(torch, prepared.dtype)
-        self.ranged, self.scaled = prepared.ranges is not None, prepared.agreed is not None
-        self.mean, self.scale = _ends(prepared, prepared.agreed)
-        self.low, self.high = _ends(prepared, prepared.ranges)
+        self.ranges, self.scaling = _tensors(prepared, prepared.ranges), _tensors(prepared, prepared.agreed)
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, classes) or (rows, numbers) in float64."""
@@ -68,23 +66,24 @@ class WithPreparation(nn.Module):
 
     def _inputs(self, x: Tensor) -> Tensor:
         if self.deep is not None:
-            low, high = self.deep
-            return ((x.clamp(low, high) - low) / (high - low) * 2 - 1).to(self.dtype)
+            black, white = self.deep
+            return ((x.clamp(black, white) - black) / (white - black) * 2 - 1).to(self.dtype)
         if self.pixels:
             return ((x.to(torch.float32) / 255 - 0.5) / 0.5).to(self.dtype)
         ready = x
-        if self.ranged:
-            cut = torch.minimum(torch.maximum(x, self.low), self.high)
-            ready = (cut - (self.low + self.high) / 2) / ((self.high - self.low) / 12**0.5)
-        if self.scaled:
-            ready = (ready - self.mean) / self.scale
+        if self.ranges:
+            low, high = self.ranges
+            cut = torch.minimum(torch.maximum(x, low), high)
+            ready = (cut - (low + high) / 2) / ((high - low) / 12**0.5)
+        if self.scaling:
+            mean, scale = self.scaling
+            ready = (ready - mean) / scale
         return torch.where(torch.isnan(x), torch.zeros_like(x), ready).to(self.dtype)
 
 
-def _ends(prepared: Preparation, pair: Agreed | Ranges | None) -> tuple[Tensor, Tensor]:
-    ends = pair.model_dump().values() if pair is not None else ()
-    rows = [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in ends]
-    return (rows[0], rows[1]) if rows else (torch.zeros(0), torch.zeros(0))
+def _tensors(prepared: Preparation, pair: Agreed | Ranges | None) -> list[Tensor]:
+    rows = pair.model_dump().values() if pair is not None else ()
+    return [torch.tensor(row, dtype=torch.float64).reshape(prepared.shape) for row in rows]
 
 
 def _deep_range(prepared: Preparation) -> tuple[float, float] | None:
@@ -125,15 +124,12 @@ def _onnx(stored: Stored, path: Path) -> None:
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own
         file = Path(folder) / "model.onnx"
-        name = {"classes": "probabilities", "labels": "probabilities", "numbers": "numbers", "times": "survival"}[
-            stored.package.kind
-        ]
         torch.onnx.export(
             WithPreparation(stored).eval().requires_grad_(False),
             (torch.from_numpy(rows),),
             str(file),
             input_names=["x"],
-            output_names=[name],
+            output_names=[{"numbers": "numbers", "times": "survival"}.get(stored.package.kind, "probabilities")],
             dynamic_shapes={"x": {0: torch.export.Dim("rows")}},
             external_data=False,
             verbose=False,
@@ -154,11 +150,8 @@ def _torchscript(stored: Stored, path: Path) -> None:
         file = Path(folder) / "model.pt"
         metadata = {META: json.dumps(meaning(stored.package)).encode()}
         jit: Any = torch.jit
-        jit.save(
-            jit.trace(WithPreparation(stored).eval().requires_grad_(False), torch.from_numpy(rows)),
-            str(file),
-            _extra_files=metadata,
-        )
+        traced = jit.trace(WithPreparation(stored).eval().requires_grad_(False), torch.from_numpy(rows))
+        jit.save(traced, str(file), _extra_files=metadata)
         model = jit.load(str(file))
         for batch in (rows, rows[:1]):
             with torch.no_grad():
@@ -186,7 +179,7 @@ def _make_rows(prepared: Preparation) -> np.ndarray:
         scaling = prepared.agreed.scaling(prepared.shape)
         x = scaling.mean + 2 * scaling.scale * x
     if prepared.ranges is not None:
-        low, high = (np.array(end).reshape(prepared.shape) for end in (prepared.ranges.low, prepared.ranges.high))
+        low, high = prepared.ranges.ends(prepared.shape)
         x = low + (high - low) * (0.5 + x)
     if prepared.form.kind == "table" and prepared.form.missing:
         x[rng.random(x.shape) < 0.2] = np.nan

@@ -1,7 +1,9 @@
 """Saved models that predict, in the shape that scikit-learn's tools expect of an estimator."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +29,9 @@ from fedsmall.randomness import rng_for
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from torch.nn import Module
+
+LISTED = 6  # columns in an error message
+CHUNK = 256  # rows that go through a network at a time
 
 
 def network(package: Package, weights: Mapping[str, np.ndarray]) -> nn.Module:
@@ -37,9 +41,8 @@ def network(package: Package, weights: Mapping[str, np.ndarray]) -> nn.Module:
 
 def build(design: Architecture, task: Task, weights: Mapping[str, np.ndarray], dtype: str) -> nn.Module:
     """The network of that ``design`` with ``weights``, in eval mode; PlanError where they are not its own."""
-    built, options = [], dict(design.options)
-    if is_pretrained(design.model):  # whose weights come with the package, and whose layers are done training
-        options = {}
+    # the weights of a pretrained network come with the package, and its layers are done training
+    built, options = [], {} if is_pretrained(design.model) else dict(design.options)
     for arrays in members_of(weights, design.members is not None):
         model = build_model(design.model, task, options, rng_for(0, "model"))  # its numbers are replaced
         if dtype == "float64":
@@ -52,9 +55,6 @@ def build(design: Architecture, task: Task, weights: Mapping[str, np.ndarray], d
     return (Ensemble(built, task.loss, design.together) if design.members is not None else built[0]).eval()
 
 
-LISTED = 6  # columns in an error message
-
-
 class Rows(NamedTuple):
     """Rows as they were read: ``x`` (rows, *shape), a name and the notes of each, and the table where there was one."""
 
@@ -65,57 +65,53 @@ class Rows(NamedTuple):
 
 
 def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: str | None = None) -> Rows:
-    """The rows of ``source``: a file or folder, a pandas table, or an array; no label is needed.
+    """The rows of ``source``: a file (``array`` of an .npz, ``sheet`` of a workbook), folder, pandas table, or array.
 
-    ``array`` names the array in an .npz, ``sheet`` the sheet of a workbook. DataError for what was not trained on.
+    No label is needed. DataError for what was not trained on.
     """
-    if sheet is not None and not (isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL):
+    is_path = isinstance(source, str | Path)
+    if sheet is not None and not (is_path and Path(source).suffix.lower() in EXCEL):
         raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
-    rows = _read_source(preparation, source, array, sheet)
+    rows = _read_path(preparation, Path(source), array, sheet) if is_path else _read_data(preparation, source)
     if rows.x.shape[1:] != preparation.shape:
         raise DataError(f"samples have shape {rows.x.shape[1:]}, and the model takes {preparation.shape}")
     return rows._replace(notes=_notes(preparation, rows))
 
 
-def _read_source(preparation: Preparation, source: Any, array: str, sheet: str | None = None) -> Rows:
-    form = preparation.form
-    if isinstance(source, str | Path):
-        return _of_path(preparation, Path(source), array, sheet)
-    if isinstance(form, Columns):
-        return _of_table(form, as_table(source) if is_table(source) else source)
+def _read_data(preparation: Preparation, source: Any) -> Rows:
+    if isinstance(preparation.form, Columns):
+        return _of_table(preparation.form, as_table(source) if is_table(source) else source)
     return _numbered(as_inputs(np.asarray(source)))
 
 
-def _of_path(preparation: Preparation, path: Path, array: str, sheet: str | None) -> Rows:
+def _read_path(preparation: Preparation, path: Path, array: str, sheet: str | None) -> Rows:
     form = preparation.form
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
     if path.suffix == ".npz":
-        return _read_source(preparation, _array(path, array), array)
+        with open_npz(path) as file:
+            if array not in file:
+                hint = nearest(array, list(file))
+                raise DataError(f"the .npz holds no array {array!r}; say which with --array. {hint}")
+            return _read_data(preparation, np.asarray(file[array]))
     if isinstance(form, Pixels):
         return _of_images(form, path)
     if isinstance(form, Columns) and path.is_file():
-        return _of_table(form, _table(form, path, sheet))
+        frame = read_table(path, form.separator, form.decimal, sheet=sheet)
+        if form.header and not set(form.columns) & set(frame.columns):
+            frame = read_table(path, form.separator, form.decimal, names=form.header, sheet=sheet)
+        return _of_table(form, frame)
     raise DataError(f"the model takes {_wanted(preparation)}; {path.name} is none")
 
 
 def _wanted(preparation: Preparation) -> str:
     form = preparation.form
     if isinstance(form, Columns):
-        more = len(form.columns) - LISTED
-        return f"a table with the columns {', '.join(form.columns[:LISTED])}" + (
-            f" and {more} more" if more > 0 else ""
-        )
+        more = f" and {len(form.columns) - LISTED} more" if len(form.columns) > LISTED else ""
+        return f"a table with the columns {', '.join(form.columns[:LISTED])}{more}"
     if isinstance(form, Pixels) and form.volume:
         return "volumes (NIfTI), in a file or a folder"
     return "images, in a file or a folder" if isinstance(form, Pixels) else f"an .npz with samples {preparation.shape}"
-
-
-def _table(form: Columns, path: Path, sheet: str | None) -> "DataFrame":
-    frame = read_table(path, form.separator, form.decimal, sheet=sheet)
-    if form.header and not set(form.columns) & set(frame.columns):
-        frame = read_table(path, form.separator, form.decimal, names=form.header, sheet=sheet)
-    return frame
 
 
 def _of_table(form: Columns, source: Any) -> Rows:
@@ -143,13 +139,6 @@ def _of_images(form: Pixels, path: Path) -> Rows:
     return Rows(form.arrays([(file.name, seen) for file, _, seen in held]), names, [])
 
 
-def _array(path: Path, name: str) -> np.ndarray:
-    with open_npz(path) as file:
-        if name not in file:
-            raise DataError(f"the .npz holds no array {name!r}; say which with --array. {nearest(name, list(file))}")
-        return np.asarray(file[name])
-
-
 def _numbered(x: np.ndarray) -> Rows:
     if not len(x):
         raise DataError("there is no row; there is nothing to predict")
@@ -161,7 +150,8 @@ def _notes(preparation: Preparation, rows: Rows) -> list[list[str]]:
     form = preparation.form
     if rows.x.dtype != np.uint8:
         for row, place in zip(*np.nonzero(preparation.unusual(rows.x).reshape(len(rows.x), -1)), strict=True):
-            notes[row].append(f"{_feature(form, place)} is far outside the training data")
+            feature = form.feature_names[place] if isinstance(form, Columns) else f"number {place}"
+            notes[row].append(f"{feature} is far outside the training data")
     if isinstance(form, Columns) and rows.table is not None:
         for column in form.categories:
             for row in np.flatnonzero(form.is_unlisted(rows.table[column], column)):
@@ -169,19 +159,9 @@ def _notes(preparation: Preparation, rows: Rows) -> list[list[str]]:
     return notes
 
 
-def _feature(form: Any, place: int) -> str:
-    return str(form.feature_names[place]) if isinstance(form, Columns) else f"number {place}"
-
-
 def summary(notes: Sequence[Sequence[str]]) -> list[str]:
     """How many rows have each note, in a line each."""
-    counts: dict[str, int] = {}
-    for note in (note for row in notes for note in row):
-        counts[note] = counts.get(note, 0) + 1
-    return [f"{note} in {count} of {len(notes)} rows" for note, count in counts.items()]
-
-
-CHUNK = 256  # rows that go through a network at a time
+    return [f"{note} in {count} of {len(notes)} rows" for note, count in Counter(chain(*notes)).items()]
 
 
 class Answers(NamedTuple):
@@ -215,9 +195,8 @@ class _Trained(BaseEstimator):
 
     def fit(self, x: Any = None, y: Any = None) -> "_Trained":
         """Refuse, with PlanError: what was trained over sites cannot be trained here; FrozenEstimator keeps it."""
-        raise PlanError(
-            "a saved model is trained already; wrap it in sklearn.frozen.FrozenEstimator to keep it as it is"
-        )
+        cure = "wrap it in sklearn.frozen.FrozenEstimator to keep it as it is"
+        raise PlanError(f"a saved model is trained already; {cure}")
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -228,25 +207,27 @@ class _Trained(BaseEstimator):
         for (package, _), model in zip(self.stored, self._networks, strict=True):
             rows = read_rows(package.preparation, x, array, sheet)
             inputs = package.preparation.inputs(rows.x)
-            members = [outputs_of(member, inputs) for member in model.members] if package.architecture.members else []
             of_packages.append(outputs_of(model, inputs))
-            of_members += members or of_packages[-1:]
+            members = [outputs_of(member, inputs) for member in model.members] if package.architecture.members else []
+            of_members += [self._say(package, outputs) for outputs in members or of_packages[-1:]]
         assert rows is not None
-        return self._answers(of_packages, of_members, rows)
+        said = [self._say(package, outputs) for (package, _), outputs in zip(self.stored, of_packages, strict=True)]
+        mean = np.mean(said, axis=0)
+        return Answers(np.stack(of_members), mean, self._named(mean, of_packages[0]), rows)
 
     @cached_property
     def _networks(self) -> list[Any]:
         return [network(package, weights) for package, weights in self.stored]
 
-    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
-        raise NotImplementedError
+    def _say(self, package: Package, outputs: np.ndarray) -> np.ndarray:
+        return package.interpret(outputs)
+
+    def _named(self, mean: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        return np.zeros(0, dtype=int)
 
 
 class Classifier(ClassifierMixin, _Trained):
-    """Saved models of classes: ``classes_`` are names, or whole numbers where all are.
-
-    The positive one is ``package.positive``.
-    """
+    """Saved models of classes: ``classes_`` are names, or whole numbers where all are."""
 
     @property
     def classes_(self) -> np.ndarray:
@@ -256,7 +237,8 @@ class Classifier(ClassifierMixin, _Trained):
     @property
     def _names(self) -> np.ndarray:
         names = self.package.class_names
-        return np.array([int(name) for name in names] if all(_whole(name) for name in names) else list(names))
+        whole = all(name.lstrip("-").isdigit() and str(int(name)) == name for name in names)
+        return np.array([int(name) for name in names] if whole else list(names))
 
     @property
     def n_features_in_(self) -> int:
@@ -272,16 +254,14 @@ class Classifier(ClassifierMixin, _Trained):
         """The class of each row: of two the positive one above its threshold, of more the likeliest."""
         return np.asarray(self._names[self.answers(x).named])
 
-    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
-        loss = self.package.loss
-        apart = probabilities(np.stack(of_members), loss)
-        if len(of_packages) == 1:
-            named = named_classes(by_class(of_packages[0], loss), self.package.threshold)
-            return Answers(apart, probabilities(of_packages[0], loss), named, rows)
-        mean = probabilities(np.stack(of_packages), loss).mean(axis=0)
+    def _say(self, package: Package, outputs: np.ndarray) -> np.ndarray:
+        return probabilities(outputs, package.loss)
+
+    def _named(self, mean: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+        if len(self.stored) == 1:
+            return named_classes(by_class(outputs, self.package.loss), self.package.threshold)
         threshold = float(np.mean([stored.package.threshold for stored in self.stored]))
-        named = (mean[:, 1] > threshold).astype(int) if mean.shape[1] == 2 else mean.argmax(axis=1)
-        return Answers(apart, mean, named, rows)
+        return (mean[:, 1] > threshold).astype(int) if mean.shape[1] == 2 else mean.argmax(axis=1)
 
 
 class Regressor(RegressorMixin, _Trained):
@@ -291,17 +271,6 @@ class Regressor(RegressorMixin, _Trained):
         """The numbers of each row, (rows, numbers), or (rows,) of a target; of several models they are their mean."""
         together = self.answers(x).together
         return together if self.package.target is None else together[:, 0]
-
-    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
-        units = [
-            stored.package.interpret for stored in self.stored for _ in range(stored.package.architecture.members or 1)
-        ]
-        apart = np.stack([unit(outputs) for unit, outputs in zip(units, of_members, strict=True)])
-        mean = np.mean(
-            [stored.package.interpret(outputs) for stored, outputs in zip(self.stored, of_packages, strict=True)],
-            axis=0,
-        )
-        return Answers(apart, mean, np.zeros(0, dtype=int), rows)
 
 
 class Labeller(_Trained):
@@ -320,10 +289,6 @@ class Labeller(_Trained):
         """1 where a label's probability is above one half, else 0: (rows, labels)."""
         return np.asarray((self.predict_proba(x) > 0.5).astype(np.int64))
 
-    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
-        mean = np.mean([self.package.interpret(outputs) for outputs in of_packages], axis=0)
-        return Answers(self.package.interpret(np.stack(of_members)), mean, np.zeros(0, dtype=int), rows)
-
 
 class SurvivalModel(_Trained):
     """Saved models of times until an event; ``times_`` are the times at which curves are told."""
@@ -341,18 +306,13 @@ class SurvivalModel(_Trained):
         """The mean time without the event, up to the last of ``times_``: (rows,)."""
         return mean_time(self.predict_survival(x), self.times_)
 
-    def _answers(self, of_packages: list[np.ndarray], of_members: list[np.ndarray], rows: Rows) -> Answers:
-        owners = [stored.package for stored in self.stored for _ in range(stored.package.architecture.members or 1)]
-        apart = np.stack([self._curves(package, outputs) for package, outputs in zip(owners, of_members, strict=True)])
-        mean = [self._curves(stored.package, outputs) for stored, outputs in zip(self.stored, of_packages, strict=True)]
-        return Answers(apart, np.mean(mean, axis=0), np.zeros(0, dtype=int), rows)
-
-    def _curves(self, package: Package, outputs: np.ndarray) -> np.ndarray:
+    def _say(self, package: Package, outputs: np.ndarray) -> np.ndarray:
         ends, curves = np.array([0.0, *package.cuts]), package.interpret(outputs)
         return np.stack([np.interp(self.times_, ends, [1.0, *curve]) for curve in curves])
 
 
-MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
+Predictor = Classifier | Regressor | SurvivalModel | Labeller
+MODELS: dict[str, type[Predictor]] = {
     "classes": Classifier,
     "numbers": Regressor,
     "times": SurvivalModel,
@@ -360,12 +320,12 @@ MODELS: dict[str, type[Classifier | Regressor | SurvivalModel | Labeller]] = {
 }
 
 
-def load(path: Path | str) -> Classifier | Regressor | SurvivalModel | Labeller:
+def load(path: Path | str) -> Predictor:
     """The model in a package, a folder or a .zip, ready to predict; PlanError where there is no whole one."""
     return predictor_of([read(path)])
 
 
-def predictor_of(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalModel | Labeller:
+def predictor_of(stored: Sequence[Stored]) -> Predictor:
     """Several packages of one task as one model, which answers with their mean."""
     first = stored[0].package
     for package, _ in stored[1:]:
@@ -375,14 +335,8 @@ def predictor_of(stored: Sequence[Stored]) -> Classifier | Regressor | SurvivalM
     return MODELS[first.kind](tuple(stored))
 
 
-def outputs_of(model: "Module", x: np.ndarray) -> np.ndarray:
+def outputs_of(model: nn.Module, x: np.ndarray) -> np.ndarray:
     """The outputs, (rows, outputs) in float64, of a network for what it takes."""
-    import torch
-
     with torch.no_grad():
         parts = [model(torch.from_numpy(x[at : at + CHUNK])) for at in range(0, len(x), CHUNK)]
     return np.asarray(torch.cat(parts).numpy(), dtype=np.float64)
-
-
-def _whole(name: str) -> bool:
-    return name.lstrip("-").isdigit() and str(int(name)) == name

@@ -9,8 +9,8 @@ from pydantic import Field
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import Kind, kind_of
 from fedsmall.data.preparation import Preparation
+from fedsmall.data.raw_site import task_with
 from fedsmall.errors import PlanError
-from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
 
@@ -73,16 +73,9 @@ class Package(Frozen):
         """The task, as a network's function is given it."""
         form = self.preparation.form
         names = form.feature_names if form.kind == "table" else ()
-        return Task(
-            self.task,
-            self.preparation.shape,
-            len(self.class_names) or self.outputs,
-            self.loss,
-            class_names=self.class_names,
-            feature_names=names,
-            target=self.target,
-            **({} if self.preparation.outcome is None else self.preparation.outcome.known),
-        )
+        width = len(self.class_names) or self.outputs
+        more: dict[str, Any] = {"class_names": self.class_names, "feature_names": names, "target": self.target}
+        return task_with(Task(self.task, self.preparation.shape, width, self.loss, **more), self.preparation)
 
     @property
     def target(self) -> str | None:
@@ -92,10 +85,8 @@ class Package(Frozen):
     @property
     def columns(self) -> tuple[str, ...]:
         """What the numbers of an answer are called in a table: of classes, labels, a number, or a curve's points."""
-        if self.kind == "classes":
-            return tuple(f"p_{name}" for name in self.class_names)
-        if self.labels:
-            return tuple(f"p_{name}" for name in self.labels)
+        if self.kind == "classes" or self.labels:
+            return tuple(f"p_{name}" for name in self.class_names or self.labels)
         if self.kind == "times":
             return tuple(f"survival_{cut:g}" for cut in self.cuts)
         return (self.target,) if self.target else tuple(f"y{place}" for place in range(self.outputs))
@@ -132,11 +123,14 @@ def describe(
     plan: Plan, task: Task, preparation: Preparation, trained_on: TrainedOn, members: int | None, **more: Any
 ) -> Package:
     """The package of a plan's model; PlanError where sites have models of their own, of which nobody else has all."""
-    if has_own_models(plan):
+    if plan.has_own_models:
         raise PlanError(
             "sites have models of their own here, of which only a part is common: that part predicts nothing"
         )
     two = task.kind == "classes" and len(task.class_names) == 2
+    architecture = Architecture(
+        model=plan.model, options=plan.model_options, members=members, together=plan.method.together
+    )
     fields: dict[str, Any] = {
         "name": plan.name,
         "task": task.name,
@@ -148,9 +142,7 @@ def describe(
         "class_names": task.class_names,
         "outputs": task.outputs,
         "positive": task.class_names[1] if two else None,
-        "architecture": Architecture(
-            model=plan.model, options=plan.model_options, members=members, together=plan.method.together
-        ),
+        "architecture": architecture,
         "preparation": preparation,
         "trained_on": trained_on,
         "limits": limits_of(task, preparation),
@@ -183,10 +175,10 @@ def count_samples_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> T
 
 def limits_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
     """What a user must know of how far such a model reaches."""
-    sentences = ["It is a research model and no medical device: nobody has shown that its use helps a patient."]
-    sentences.append(
-        "It was trained on few patients of few sites; other populations, devices and times may differ from them."
-    )
+    sentences = [
+        "It is a research model and no medical device: nobody has shown that its use helps a patient.",
+        "It was trained on few patients of few sites; other populations, devices and times may differ from them.",
+    ]
     form = preparation.form
     if form.kind == "table" and form.categories:
         rule = {"none": "counts as none of those that are listed", "refuse": "is refused"}[form.unlisted]

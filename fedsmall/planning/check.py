@@ -18,7 +18,6 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import load_site
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
 from fedsmall.replicas.tree import idle
 
@@ -64,8 +63,7 @@ class Check:
 def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOOR) -> Check:
     """Check the data of ``site`` at ``path`` as ``plan`` would use them (:func:`fedsmall.planning.tasks.load_site`).
 
-    Counts from 1 to ``floor`` - 1 are not written out, so the report may be shown. Unusable data are a finding, not an
-    error.
+    Counts from 1 to ``floor`` - 1 are not written out. Unusable data are a finding, not an error.
     """
     try:
         plan, notes = _with_classes(plan, path)
@@ -75,16 +73,27 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         return Check((Finding("problem", str(wrong)),))
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
     x, y = (np.concatenate([getattr(part, field) for part in parts]) for field in "xy")
-    findings = [*notes, _shape(raw, floor), *_classes(raw.learns(None), y, floor), *_features(raw.task, x, floor)]
-    findings += [Finding("note", note) for note in raw.notes if not any(word in note for word in (BY_NAME, CONSTANT))]
-    findings += [
+    findings = [
+        *notes,
+        _shape(raw, floor),
+        *_classes(raw.learns(None), y, floor),
+        *_features(raw.task, x, floor),
+        *(_note(note) for note in raw.notes if not any(word in note for word in (BY_NAME, CONSTANT))),
         *_duplicates(Part(x, y), floor),
         *_patients(raw, floor),
-        *_leakage(raw, floor),
+        _leakage(raw, floor),
         *_withheld(raw),
         *_idle(plan, raw),
     ]
     return Check(tuple(findings), leaving, tuple(line.format(floor=floor) for line in NEVER))
+
+
+def _good(text: str) -> Finding:
+    return Finding("good", text)
+
+
+def _note(text: str) -> Finding:
+    return Finding("note", text)
 
 
 def few(count: int, floor: int = COUNT_FLOOR) -> str:
@@ -94,17 +103,13 @@ def few(count: int, floor: int = COUNT_FLOOR) -> str:
 
 def _with_classes(plan: Plan, path: Path | None) -> tuple[Plan, list[Finding]]:
     source = read_task(plan.task)
-    if (
-        source.kind not in OWN_FILES
-        or {"classes", "target", "targets", "time"} & set(source.options)
-        or path is None
-        or not path.exists()
-    ):
+    is_named = bool({"classes", "target", "targets", "time"} & set(source.options))
+    if source.kind not in OWN_FILES or is_named or path is None or not path.exists():
         return plan, []
     task = {**source.options, source.kind: str(path)}
     classes = list(read_pool(read_task(task), ("iid", None), plan.seed, None).class_names)
     text = f"The scenario does not name the classes; all sites need the same. Here they would be: classes = {classes}"
-    return plan.model_copy(update={"task": {**task, "classes": classes}}), [Finding("note", text.replace("'", '"'))]
+    return plan.model_copy(update={"task": {**task, "classes": classes}}), [_note(text.replace("'", '"'))]
 
 
 def _shape(raw: RawSite, floor: int) -> Finding:
@@ -122,22 +127,21 @@ def _shape(raw: RawSite, floor: int) -> Finding:
 def _classes(task: Task, y: np.ndarray, floor: int) -> list[Finding]:
     if task.kind == "labels":
         of_labels = ", ".join(f"{name}: {few(int(y[:, k].sum()), floor)}" for k, name in enumerate(task.labels))
-        return [Finding("good", f"Samples with each label: {of_labels}")]
+        return [_good(f"Samples with each label: {of_labels}")]
     if y.ndim != 1 or task.kind != "classes":
         return []
     counts = {name: int((y == label).sum()) for label, name in enumerate(task.class_names)}
     shown = ", ".join(f"{name}: {few(count, floor)}" for name, count in counts.items())
     if sum(count > 0 for count in counts.values()) == 1:
-        return [
-            Finding("note", f"All samples are of one class ({shown}); the site can train, but not judge a model alone")
-        ]
-    return [Finding("good", f"Samples by class: {shown}")]
+        return [_note(f"All samples are of one class ({shown}); the site can train, but not judge a model alone")]
+    return [_good(f"Samples by class: {shown}")]
 
 
 def _features(task: Task, x: np.ndarray, floor: int) -> list[Finding]:
     if x.dtype == np.uint8 or x.ndim != 2:
-        blank = int((x.reshape(len(x), -1).min(axis=1) == x.reshape(len(x), -1).max(axis=1)).sum())
-        return [Finding("note", f"{few(blank, floor)} images are of one colour only")] if blank else []
+        pixels = x.reshape(len(x), -1)
+        blank = int((pixels.min(axis=1) == pixels.max(axis=1)).sum())
+        return [_note(f"{few(blank, floor)} images are of one colour only")] if blank else []
     names = task.feature_names or tuple(f"x{index}" for index in range(x.shape[1]))
     missing = np.isnan(x)
     columns = {name.partition("=")[0]: int(gaps) for name, gaps in zip(names, missing.sum(axis=0), strict=True)}
@@ -146,15 +150,14 @@ def _features(task: Task, x: np.ndarray, floor: int) -> list[Finding]:
         low, high = np.where(missing, np.inf, x).min(axis=0), np.where(missing, -np.inf, x).max(axis=0)
     flat = [name for name, least, most in zip(names, low, high, strict=True) if least >= most]
     named = [name for name in columns if IDENTIFIER.search(name)]
-    findings = [Finding("note" if gaps else "good", f"Missing values: {_listed(gaps) if gaps else 'none'}")]
+    findings = [_good("Missing values: none")]
     if gaps:
-        findings.append(Finding("good", "A missing value is replaced at this site by the mean over all sites"))
+        replaced = "A missing value is replaced at this site by the mean over all sites"
+        findings = [_note(f"Missing values: {_listed(gaps)}"), _good(replaced)]
     if flat:
-        findings.append(Finding("note", f"Columns that say nothing here (one value, or none): {_listed(flat)}"))
+        findings.append(_note(f"Columns that say nothing here (one value, or none): {_listed(flat)}"))
     if named:
-        findings.append(
-            Finding("note", f"Columns that look like identifiers or dates: {_listed(named)}. Leave them out")
-        )
+        findings.append(_note(f"Columns that look like identifiers or dates: {_listed(named)}. Leave them out"))
     return findings
 
 
@@ -164,27 +167,23 @@ def _duplicates(part: Part, floor: int) -> list[Finding]:
         seen.setdefault(x.tobytes(), Counter())[np.asarray(y).tobytes()] += 1
     again = sum(labels.total() - 1 for labels in seen.values())
     torn = sum(len(labels) > 1 for labels in seen.values())
-    findings = [
-        Finding(
-            "note" if again else "good", f"Samples that occur more than once: {few(again, floor) if again else 'none'}"
-        )
-    ]
+    if not again:
+        return [_good("Samples that occur more than once: none")]
+    findings = [_note(f"Samples that occur more than once: {few(again, floor)}")]
     if torn:
-        findings.append(
-            Finding("note", f"{few(torn, floor)} of them have different labels; one of the labels must be wrong")
-        )
+        findings.append(_note(f"{few(torn, floor)} of them have different labels; one of the labels must be wrong"))
     return findings
 
 
-def _leakage(raw: RawSite, floor: int) -> list[Finding]:
+def _leakage(raw: RawSite, floor: int) -> Finding:
     if raw.held_out is None or not len(raw.held_out):
-        return [Finding("note", "Nothing is held out here: models are judged on other data")]
+        return _note("Nothing is held out here: models are judged on other data")
     trained = {row.tobytes() for row in raw.train.x}
     both = sum(row.tobytes() in trained for row in raw.held_out.x)
     if both:
         text = f"{few(both, floor)} held-out samples equal one that is trained on"
-        return [Finding("note", f"{text}; results here will look better than they are")]
-    return [Finding("good", "No held-out sample is trained on")]
+        return _note(f"{text}; results here will look better than they are")
+    return _good("No held-out sample is trained on")
 
 
 def _patients(raw: RawSite, floor: int) -> list[Finding]:
@@ -193,17 +192,12 @@ def _patients(raw: RawSite, floor: int) -> list[Finding]:
         return []
     out = 0 if held is None else len(np.unique(held))
     counts = f"{few(len(np.unique(trained)), floor)} to train on, {few(out, floor)} held out"
-    return [Finding("good", f"Split by patients: {counts}, and all samples of a patient on one side")]
+    return [_good(f"Split by patients: {counts}, and all samples of a patient on one side")]
 
 
 def _withheld(raw: RawSite) -> list[Finding]:
-    names = raw.withheld()
-    if not names:
-        return []
-    text = (
-        f"Fewer than {raw.floor} values, so nothing is told of {_listed(list(names))}; other sites decide its scaling"
-    )
-    return [Finding("note", text)]
+    names, few_values = _listed(list(raw.withheld())), f"Fewer than {raw.floor} values"
+    return [_note(f"{few_values}, so nothing is told of {names}; other sites decide its scaling")] if names else []
 
 
 def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
@@ -212,16 +206,15 @@ def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
         return []  # which of the values is this site's is known when the run has its sites
     if idle(tree, [len(raw.train)]) is None:
         return []
-    return [Finding("note", "Replicas would lack no sample here (drop is too small): copies, trained for nothing")]
+    return [_note("Replicas would lack no sample here (drop is too small): copies, trained for nothing")]
 
 
 def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     """What the site's program would send under this plan, from the roll call to the last contact."""
     model = initial_model(plan, raw.task, None)
-    numbers = sum(array.size for array in model.values())
-    size = sum(array.nbytes for array in model.values())
+    numbers, size = sum(array.size for array in model.values()), sum(array.nbytes for array in model.values())
     arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
-    count = "" if is_patient_level(plan) else "its number of samples, "
+    count = "" if plan.privacy.is_patient_level else "its number of samples, "
     rows = "how its rows become samples (columns, categories, public ranges)"
     lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
     if raw.scaled:
@@ -234,7 +227,7 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
         f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}; {size:,} bytes."
     )
     loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
-    counts = "the number of steps" if is_patient_level(plan) else "the number of samples, the number of steps"
+    counts = "the number of steps" if plan.privacy.is_patient_level else "the number of samples, the number of steps"
     lines.append(f"With it: {counts}{loss}.")
     if raw.held_out is not None and len(raw.held_out) >= floor:
         lines.append(
@@ -245,24 +238,23 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
 
 
 def _by_method(plan: Plan) -> Iterable[str]:
-    method, recipe = plan.method, plan.recipe
-    if recipe.has_state and recipe.optimizer_state == "travel":
+    method, recipe, privacy = plan.method, plan.recipe, plan.privacy
+    if recipe.moments == "travel":
         yield "With it: the optimizer's state, as large as the model once or twice."
-    privacy = method.privacy
     if method.permutes:
-        how = "sealed: it alone can open it" if privacy and privacy.sealed else "as it is"
+        how = "sealed: it alone can open it" if privacy.sealed else "as it is"
         yield f"Daisy-chaining: the model that was trained here goes on to another site, {how}."
-    if privacy and privacy.secure:
+    if privacy.secure:
         yield "At averages the model leaves masked: the server is told the sum over the sites alone (experimental)."
-    if is_patient_level(plan):
+    if privacy.is_patient_level:
         yield (
             "What a model learns here is noised at every step, so that no patient of ours can be told from it; the "
             "number of samples and the training loss are not told."
         )
-    elif method.privacy and method.privacy.clip:
-        yield f"Before it leaves, what changed is clipped to {method.privacy.clip} and noise is added."
-    if method.privacy and method.privacy.blur:
-        yield f"Before it leaves, noise is added, {method.privacy.blur:g} times as large as what changed."
+    elif privacy.clip:
+        yield f"Before it leaves, what changed is clipped to {privacy.clip} and noise is added."
+    if privacy.blur:
+        yield f"Before it leaves, noise is added, {privacy.blur:g} times as large as what changed."
 
 
 def _listed(names: list[Any]) -> str:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.travel.regions import plan_above
+from fedsmall.travel.journey import plan_above
 
 # Keys of an order's config, beside those of fedsmall.wire.
 RUN = "run"  # the run's name, as logs have it
@@ -28,8 +28,7 @@ class Sheet(Frozen):
     """One run over real sites: who takes part, and how long anybody waits.
 
     ``sites`` must all be there at the start. ``round_deadline_s`` is how long a contact waits for a site, ``quorum``
-    how many sites must answer (None: more than half): with fewer the run stops, and can be resumed. ``id`` tells runs
-    of one name apart; ``about`` is the scenario's own sentence.
+    how many must answer (None: more than half), else the run stops. ``id`` tells runs of one name apart.
     """
 
     run: str
@@ -60,7 +59,7 @@ class Sheet(Frozen):
 
 
 class RunSheet(Sheet):
-    """A run of models that travel: their plan.
+    """A run of models that travel, of one ``plan``.
 
     ``roll`` holds the sites' identities by name, where letters go between them. ``region`` is the one that is run here,
     of several servers; without it the ``sites`` are the regions, and this is the server above them.

@@ -1,10 +1,9 @@
 """The federation that a plan describes, from its source to the samples of every site.
 
-A scenario's ``task`` is a name of :data:`TASKS`, or a table whose first word says the source: ``{csv = "data.csv",
-label = "outcome"}``, ``{images = "folder"}``, ``{npz = "data.npz"}``, ``{medmnist = "pneumoniamnist"}``,
-``{susy = "full", features = 18}``, ``{name = "digits"}``, or ``{source = "module:function"}`` of one's own. Beside the
-options of its source every table takes ``loss``: "cross_entropy", with two classes "logistic" or "hinge", with
-three or more that have an order "ordinal".
+A scenario's ``task`` is a name of :data:`fedsmall.data.sources.registry.TASKS`, or a table whose first word says the
+source: ``{csv = "data.csv", label = "outcome"}``, ``{images = "folder"}``, ``{npz = "data.npz"}``, ``{medmnist =
+"pneumoniamnist"}``, ``{name = "digits"}``, or ``{source = "module:function"}`` of one's own. Every table takes
+``loss``: "cross_entropy", with two classes "logistic" or "hinge", with three or more in an order "ordinal".
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
 from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, ready, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
-from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
+from fedsmall.data.sources.registry import read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
@@ -27,8 +26,6 @@ from fedsmall.plan import Plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-__all__ = ["TABLES", "TASKS", "build_federation", "federation_from_arrays", "load_site"]
 
 TABLES = "tables in Python"  # what stands for them in a plan
 CLASS_METRICS = tuple(name for name in OF_CLASSES if name not in ("average_precision", "brier"))  # always told
@@ -41,10 +38,9 @@ def build_federation(
     """The sites of ``plan`` and their samples, the same bits every time for the same :attr:`Plan.data_key`.
 
     ``data_root`` is the folder of data files (else the environment variable FEDSMALL_DATA); ``tables`` are pandas
-    tables in place of the files of a task "csv", by site or one under the empty name. A source with sites of its own
-    keeps them, unless ``plan.sites`` says to how many its samples are to be dealt. Without a test set, or as
-    ``plan.test`` says, a quarter (or that) of every class is held out: at each site where the sites are the source's
-    own, else before they are dealt. Equal samples, and a patient's where known, are on one side and at one site.
+    tables in place of the files of a task "csv", by site or one under the empty name. Without a test set, or as
+    ``plan.test`` says, a quarter (or that) of every class is held out: at each site where sites are the source's own,
+    else before samples are dealt. Equal samples, and a patient's, are on one side and at one site.
 
     Raises PlanError for a plan that these data cannot serve, and DataError for data that cannot be used.
     """
@@ -64,14 +60,12 @@ def federation_from_arrays(
     Arrays have the shapes of an .npz (:func:`fedsmall.data.sources.arrays.npz`). Tables are aligned by column names and
     prepared as those of files are (:func:`fedsmall.data.sources.tables.csv`). Without ``test`` a quarter is held out at
     each site. (x, time, event) is survival. y are classes, unless more than 20 of their different values are numbers
-    that are not whole, or the task says so: the plan's ``task`` is any name, or a table of ``name``, ``loss`` and
-    ``classes``, ``label``, or ``target`` (a number), or ``targets`` (labels), and for tables of further options of a
-    CSV. ``patients`` says by site whose each sample is, (samples,) of numbers or words.
-
-    Raises PlanError or DataError, with the site's name, for what cannot be used.
+    that are not whole, or the plan's ``task``, any name or a table as of a CSV with a ``name``, says so. ``patients``
+    says by site whose each sample is, (samples,) of numbers or words. Raises PlanError or DataError, with the site's
+    name.
     """
     from fedsmall.data.sources.arrays import TEST, given_samples, is_table, pool_of_arrays, tables_of, with_outcome
-    from fedsmall.data.sources.patients import patients_listed
+    from fedsmall.data.sources.labels import patients_listed
 
     options = {"name": plan.task} if isinstance(plan.task, str) else {"name": "arrays", **plan.task}
     given = given_samples(sites, test)
@@ -93,9 +87,8 @@ def federation_from_arrays(
 def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
     """The samples of one real site, read from its own file or folder at ``path`` and split, and not yet scaled.
 
-    For a task of files that every site holds itself (csv, npz, images, heart disease) the scenario must fix the
-    classes. For any other task ``path`` is the data root, and the site takes its share of the partition. Equals the
-    site of that name in :func:`build_federation` to the bit.
+    For a task of files that every site holds itself the scenario must fix the classes; for any other ``path`` is the
+    data root, and the site takes its share of the partition. Equals that site in :func:`build_federation` to the bit.
     """
     source, by = read_task(plan.task), read_spec(plan.partition)
     pool = read_own(source, by, plan.seed, path) if path is not None else None
@@ -148,10 +141,8 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
 
 
 def _notes(sites: list[RawSite]) -> tuple[str, ...]:
-    notes = []
-    classes = [site.train.y for site in sites if site.train.y.ndim == 1]
-    if single := sum(len(np.unique(y)) == 1 for y in classes):
-        notes.append(f"{single} of {len(sites)} sites hold samples of one class only")
+    single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
+    notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
     for site in sites:
         if site.floor > 1 and (withheld := site.withheld()):
             notes.append(

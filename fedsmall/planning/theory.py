@@ -1,8 +1,7 @@
 """The papers' bounds, and simulations beside them: how long a daisy chain must be before models are aggregated.
 
-Where models are handed on at random, every stay is at a uniformly random site, and visiting sites is collecting
-coupons: of m sites, the first k different ones take m * (H_m - H_(m - k)) stays on average, where H_i is the i-th
-harmonic number.
+Handed on at random, a model's every stay is at a uniformly random site: visiting sites is collecting coupons. Of m
+sites, the first k different ones take m * (H_m - H_(m - k)) stays on average, H_i being the i-th harmonic number.
 """
 
 from collections.abc import Callable
@@ -16,8 +15,6 @@ from scipy.special import bdtrc
 from fedsmall.aggregation.radon import check_radon
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
-
-SamplesNeeded = Callable[[float, float], float]  # of a learner: its n0, by error and chance of failure
 
 
 def expected_draws(sites: int, visits: int) -> float:
@@ -33,10 +30,8 @@ def expected_draws(sites: int, visits: int) -> float:
 def sites_seen(sites: int, contacts: int, travellers: int = 1) -> float:
     """The different sites that a model has been at after so many contacts, on average: m * (1 - (1 - 1/m)**T).
 
-    At every contact the ``travellers`` go to different sites, drawn uniformly anew; their number does not matter to one
-    of them. A first stay at home counts as a contact.
-
-    Raises PlanError unless every model can have a site of its own.
+    At every contact, a first stay at home included, the ``travellers`` go to different sites, drawn uniformly anew;
+    their number does not matter to one of them. Raises PlanError unless every model can have a site of its own.
     """
     _check_range("travellers", travellers, sites)
     return _expected_seen(sites, contacts, 1 / sites)
@@ -54,7 +49,6 @@ def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | N
 
     At every contact M ``models`` (default: one a site) sit at different sites, drawn uniformly anew, M / G of each
     group; where that is no whole number, the larger parts go to random groups. Holds at the group's next average.
-
     Raises PlanError unless every model can have a site, and every group a model.
     """
     models = sites if models is None else models
@@ -62,6 +56,12 @@ def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | N
     if not 1 <= groups <= models:
         raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
     return _expected_seen(sites, contacts, models / (groups * sites))
+
+
+def _expected_seen(sites: int, contacts: int, share: float) -> float:
+    if contacts < 0:
+        raise PlanError(f"contacts is at least 0; got {contacts}")
+    return sites * (1 - (1 - share) ** contacts)
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,24 @@ def simulate_visits(
     """Daisy chains without aggregation, walked until every model has visited ``visits`` different sites.
 
     A model starts at its own site, its first visit, and every ``permute_every`` rounds a uniformly random permutation
-    hands all models on; a visit counts when its rounds are done. Costs about runs * permutations * sites.
+    hands all models on; a visit counts when its rounds are done.
     """
     expected_draws(sites, visits)  # the same limits
     return Visits(permute_every * np.stack([_stays(sites, visits, rng) for _ in range(runs)]))
+
+
+def _stays(sites: int, visits: int, rng: np.random.Generator) -> np.ndarray:
+    """The stays, own site included, until each model has been at ``visits`` different sites: (sites,)."""
+    models = np.arange(sites)
+    visited, stays = np.zeros((sites, sites), dtype=bool), np.zeros(sites, int)
+    where = models  # at home
+    for walked in count(1):
+        visited[models, where] = True
+        stays[(stays == 0) & (visited.sum(axis=1) == visits)] = walked
+        if stays.all():
+            break
+        where = rng.permutation(sites)
+    return stays
 
 
 def rounds_to_visit(
@@ -113,12 +127,10 @@ def rounds_to_visit(
     """The bound on the rounds in which a model visits ``visits`` sites: d * m / rho^(1/m) * (H_m - H_(m - k)).
 
     ``failure`` is rho. By Markov's inequality a given model falls short with a chance of at most rho^(1/m), close to
-    one; rho bounds only the chance that all m models fall short. For a given model, or for every model, see
+    one; rho bounds only the chance that all m models (or of a group ``models``) fall short; for others see
     :func:`simulate_visits`. The proof multiplies m chances as if models walked independently, but they share their
     permutations: two models at two sites always fall short together. The bound is so slack that rho still holds for up
-    to three sites (exactly) and in every simulation of more.
-
-    For ``models`` of a group the same holds with rho^(1/models). Source: Kamp et al. 2023, Lemma 5.
+    to three sites (exactly) and in every simulation of more. Source: Kamp et al. 2023, Lemma 5.
     """
     _check_chance("failure", failure)
     slack: float = failure ** (1 / (models or sites))
@@ -128,8 +140,7 @@ def rounds_to_visit(
 def samples_for(error: float, failure: float) -> float:
     """Samples for an error of at most ``error`` with a chance of 1 - ``failure``: n0 = ln(1 / failure) / error.
 
-    For one hypothesis that fits all it has seen; a lower bound for a richer class. As in the worked example of Kamp et
-    al. 2023.
+    For one hypothesis that fits its data, as in Kamp et al.'s worked example; a lower bound for a richer class.
     """
     _check_chance("error", error)
     _check_chance("failure", failure)
@@ -141,8 +152,8 @@ def rounds_between_aggregations(
 ) -> float:
     """The bound on the aggregation period b: d * m / delta^(1/(2 m)) * (H_m - H_(m - K)).
 
-    ``failure`` is delta: it is :func:`rounds_to_visit` at sqrt(delta). The sites to visit, K = ceil(n0(epsilon,
-    sqrt(delta)) / n), come from :func:`sites_to_visit`. Source: Kamp et al. 2023, Proposition 4.
+    ``failure`` is delta: it is :func:`rounds_to_visit` at sqrt(delta), K = ceil(n0(epsilon, sqrt(delta)) / n) sites.
+    Source: Kamp et al. 2023, Proposition 4.
     """
     _check_chance("failure", failure)
     return rounds_to_visit(sites, visits, permute_every, sqrt(failure), models)
@@ -160,7 +171,7 @@ def period_for(
 ) -> float | None:
     """Proposition 4's bound on b as a function of the federation; None where all its sites hold too few samples.
 
-    For the sweeps of Appendix A.5.1. The authors' notebook draws a number there, with H of a negative index as zero.
+    For the sweeps of Appendix A.5.1, whose authors' notebook draws a number there, H of a negative index being zero.
     """
     visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
     return rounds_between_aggregations(sites, visits, permute_every, failure) if visits <= sites else None
@@ -170,10 +181,9 @@ def period_for(
 class Advice:
     """What theory and simulation say about one federation; every number is in rounds unless its name says otherwise.
 
-    ``bound`` is Proposition 4 as printed, with ``sites_to_visit`` from n0(epsilon, sqrt(delta)); ``notebook_bound``
-    takes n0(epsilon, delta), as the authors' notebook does, and is None where that asks for more sites than there are.
-    ``one_model`` and ``all_models`` are the simulated rounds in which a given model and every model has visited
-    ``sites_to_visit`` sites but for a chance of sqrt(delta); the two chances are those at the bound.
+    ``bound`` is Proposition 4's, with ``sites_to_visit`` from n0(epsilon, sqrt(delta)); ``notebook_bound``, as in the
+    authors' notebook, from n0(epsilon, delta), None where that takes more sites than there are. In ``one_model`` and
+    ``all_models`` simulated rounds a given and every model has been there, but for a chance of sqrt(delta).
     """
 
     sites: int
@@ -204,16 +214,14 @@ def advise(
     error: float = 0.05,
     failure: float = 0.01,
     *,
-    samples_needed: SamplesNeeded = samples_for,
+    samples_needed: Callable[[float, float], float] = samples_for,
     runs: int | None = None,
-    seed: int = 0,
 ) -> Advice:
     """How many rounds to leave between two aggregations, for a federation of so many sites and samples.
 
-    ``error`` and ``failure`` are epsilon and delta of Proposition 4, and ``runs`` the chains that are simulated, at
-    least a hundred, and enough for ten to fall short with a chance of sqrt(delta).
-
-    Raises PlanError where all sites together hold too few samples.
+    ``error`` and ``failure`` are epsilon and delta of Proposition 4, ``samples_needed`` a learner's n0 of them, and
+    ``runs`` the simulated chains, by default at least a hundred, and enough for ten to fall short with a chance of
+    sqrt(delta). Raises PlanError where all sites together hold too few samples.
     """
     needed = samples_needed(error, sqrt(failure))
     visits = sites_to_visit(needed, samples_per_site)
@@ -225,21 +233,22 @@ def advise(
             "Allow a larger error or failure, or find more sites"
         )
     runs = runs or max(100, ceil(10 / sqrt(failure)))
-    walked = simulate_visits(sites, visits, permute_every, runs=runs, rng=rng_for(seed, "visits"))
+    walked = simulate_visits(sites, visits, permute_every, runs=runs, rng=rng_for(0, "visits"))
     bound = rounds_between_aggregations(sites, visits, permute_every, failure)
+    notebook_bound = None
+    if notebook_visits <= sites:
+        notebook_bound = rounds_between_aggregations(sites, notebook_visits, permute_every, failure)
     return Advice(
-        sites=sites,
-        samples_per_site=samples_per_site,
-        permute_every=permute_every,
-        error=error,
-        failure=failure,
+        sites,
+        samples_per_site,
+        permute_every,
+        error,
+        failure,
         samples_needed=needed,
         sites_to_visit=visits,
         bound=bound,
         notebook_sites_to_visit=notebook_visits,
-        notebook_bound=rounds_between_aggregations(sites, notebook_visits, permute_every, failure)
-        if notebook_visits <= sites
-        else None,
+        notebook_bound=notebook_bound,
         one_model=walked.one(sqrt(failure)),
         all_models=walked.all(sqrt(failure)),
         chance_of_one_at_bound=walked.chance_of_one(ceil(bound)),
@@ -250,9 +259,8 @@ def advise(
 def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> float:
     """The chance that an iterated Radon point of models that fail with ``failure`` fails: (r * delta)**(2**h), or 1.
 
-    Informative for delta < 1/r only, and true for h = 1. From h = 2 on it can be exceeded: with r = 10, h = 2 and delta
-    = .05 it says .06, and models that fail far out in one direction make 21% of the points fail. See
-    :func:`radon_failure`. Source: Kamp et al. 2023, Eq. 1.
+    True for h = 1. From h = 2 on it can be exceeded: with r = 10, h = 2 and delta = .05 it says .06, and models that
+    fail far out in one direction make 21% of the points fail. Source: Kamp et al. 2023, Eq. 1.
     """
     _check_chance("failure", failure)
     expected = radon_number * failure
@@ -262,8 +270,8 @@ def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> 
 def radon_failure(radon_number: int, height: int, failure: float) -> float:
     """An upper bound on that chance for every convex loss: P(at least two of r fail), applied ``height`` times.
 
-    Models that do not fail are a convex set. Where at most one of r fails, the part without it lies in that set, and
-    the Radon point with it. Tight: models that fail far out in one direction reach it.
+    Models that do not fail are a convex set: where at most one of r fails, the part without it lies in that set, and
+    the Radon point with it. Models that fail far out in one direction reach the bound.
     """
     _check_chance("failure", failure)
     for _ in range(height):
@@ -275,8 +283,7 @@ def radon_failure(radon_number: int, height: int, failure: float) -> float:
 class RadonAdvice:
     """What theory says of Radon points as the aggregate; ``failure`` is delta, the chance that one site's model fails.
 
-    ``samples_alone`` are what each site has to hold without daisy-chaining for aggregation by Radon points to improve
-    the guarantee (Corollary 3).
+    With ``samples_alone`` at each site they improve the guarantee without daisy-chaining (Corollary 3).
     """
 
     radon_number: int
@@ -288,13 +295,7 @@ class RadonAdvice:
 
 
 def advise_radon(
-    sites: int,
-    parameters: int,
-    height: int | None = None,
-    error: float = 0.05,
-    failure: float = 0.01,
-    *,
-    samples_needed: SamplesNeeded = samples_for,
+    sites: int, parameters: int, height: int | None = None, error: float = 0.05, failure: float = 0.01
 ) -> RadonAdvice:
     """What Radon points promise for a model of so many parameters, at the largest height that m allows if none given.
 
@@ -315,27 +316,19 @@ def advise_radon(
             f"Proposition 4 takes a chance of failure below 1/r = 1/{r} = {1 / r:.3g} for {parameters} parameters; "
             f"got {failure:g}. Take a smaller failure or model"
         )
-    return RadonAdvice(
-        radon_number=r,
-        height=height,
-        failure=failure,
-        failure_as_printed=radon_failure_as_printed(r, height, failure),
-        failure_at_most=radon_failure(r, height, failure),
-        samples_alone=samples_needed(error, 1 / r),
-    )
+    chances = radon_failure_as_printed(r, height, failure), radon_failure(r, height, failure)
+    return RadonAdvice(r, height, failure, *chances, samples_alone=samples_for(error, 1 / r))
 
 
 @dataclass(frozen=True)
 class GroupAdvice:
     """What theory says of one group of travelling models, which averages fewer models and sees fewer sites.
 
-    ``members`` are the models of a group, at least so many. ``traveller_sees`` and ``group_sees`` are the different
-    sites that a model, and a group's models together, have been at after ``contacts``, on average. ``bound`` is
-    Proposition 4's in rounds, of a group's models; ``all_members`` are the simulated rounds in which all of them have
-    been at ``visits`` sites but for a chance of sqrt(delta), and ``short_together`` is the simulated chance that they
-    all fall short at the bound. ``noise`` is the error of a group's average over that of an average of a model a site,
-    for independent errors. ``radon`` is what Radon points of a group's models promise, and ``radon_refused`` why they
-    promise nothing.
+    Of its ``members`` models each has been at ``traveller_sees`` sites after ``contacts``, and all together at
+    ``group_sees``, on average. ``bound`` is Proposition 4's, in rounds; in ``all_members`` simulated rounds all have
+    been at ``visits`` sites but for a chance of sqrt(delta), and ``short_together`` is how likely all fall short at the
+    bound. ``noise`` is the error of the group's average over that of a model a site, if errors are independent.
+    ``radon`` is what Radon points of the group promise, or ``radon_refused`` why nothing.
     """
 
     groups: int
@@ -363,8 +356,6 @@ def advise_groups(
     failure: float = 0.01,
     *,
     parameters: int | None = None,
-    samples_needed: SamplesNeeded = samples_for,
-    seed: int = 0,
 ) -> GroupAdvice:
     """What becomes of Lemma 5 and Proposition 4 (Kamp et al. 2023) in ``groups`` of ``models``; one a site by default.
 
@@ -374,14 +365,14 @@ def advise_groups(
     travelling = sites if models is None else models
     group_sees = sites_seen_in_groups(sites, contacts, groups, travelling)
     members = travelling // groups
-    visits = sites_to_visit(samples_needed(error, sqrt(failure)), samples_per_site)
+    visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
     bound = rounds_between_aggregations(sites, visits, permute_every, failure, members)
-    walked = simulate_visits(sites, visits, permute_every, rng=rng_for(seed, "visits")).of(members)
-    radon, refused = _radon_of_group(members, parameters, error, failure, samples_needed)
+    walked = simulate_visits(sites, visits, permute_every, rng=rng_for(0, "visits")).of(members)
+    radon, refused = _radon_of_group(members, parameters, error, failure)
     return GroupAdvice(
-        groups=groups,
-        members=members,
-        contacts=contacts,
+        groups,
+        members,
+        contacts,
         traveller_sees=sites_seen(sites, contacts, travelling),
         group_sees=group_sees,
         visits=visits,
@@ -395,14 +386,14 @@ def advise_groups(
 
 
 def _radon_of_group(
-    members: int, parameters: int | None, error: float, failure: float, samples_needed: SamplesNeeded
+    members: int, parameters: int | None, error: float, failure: float
 ) -> tuple[RadonAdvice | None, str]:
     if parameters is None:
         return None, ""
     if members < parameters + 2:
         return None, f"a Radon point takes {parameters + 2} models, a group has {members}"
     try:
-        return advise_radon(members, parameters, None, error, failure, samples_needed=samples_needed), ""
+        return advise_radon(members, parameters, None, error, failure), ""
     except PlanError as refusal:
         return None, str(refusal)
 
@@ -415,27 +406,6 @@ def _check_chance(name: str, value: float) -> None:
 def _check_range(name: str, value: int, sites: int) -> None:
     if not 1 <= value <= sites:
         raise PlanError(f"{name} is 1 to the number of sites, {sites}; got {value}")
-
-
-def _expected_seen(sites: int, contacts: int, share: float) -> float:
-    if contacts < 0:
-        raise PlanError(f"contacts is at least 0; got {contacts}")
-    return sites * (1 - (1 - share) ** contacts)
-
-
-def _stays(sites: int, visits: int, rng: np.random.Generator) -> np.ndarray:
-    """The stays, own site included, until each model has been at ``visits`` different sites: (sites,)."""
-    models = np.arange(sites)
-    visited, different, stays = np.zeros((sites, sites), dtype=bool), np.zeros(sites, int), np.zeros(sites, int)
-    where = models  # at home
-    for walked in count(1):
-        different += ~visited[models, where]
-        visited[models, where] = True
-        stays[(stays == 0) & (different == visits)] = walked
-        if stays.all():
-            break
-        where = rng.permutation(sites)
-    return stays
 
 
 def _quantile(rounds: np.ndarray, failure: float) -> int:

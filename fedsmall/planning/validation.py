@@ -1,25 +1,24 @@
 """A plan that cannot end well is refused before a site trains: features that do not go together, tasks and numbers."""
 
-import numpy as np
-
 from fedsmall.aggregation.aggregate import check_aggregator
 from fedsmall.aggregation.combiners import combiner_for
-from fedsmall.aggregation.server_optimizers import CORRECTIONS
+from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
+from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.stopping import check_kept_back, check_stop
+from fedsmall.evaluation.stopping import check_stop
 from fedsmall.features import check_features
-from fedsmall.models.own_models import SHARED_PART, check_own_models, has_own_models
+from fedsmall.models.own_models import check_own_models
 from fedsmall.models.registry import agreed_part, initial_model, try_model
+from fedsmall.parts import SHARED_PART
 from fedsmall.plan import Plan
-from fedsmall.privacy.hidden import check_hidden
-from fedsmall.privacy.patient_level import check_noise, check_patient_level, is_patient_level
+from fedsmall.privacy.patient_level import check_noise, check_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.distillation import check_distil
-from fedsmall.training.frozen_body import halves
+from fedsmall.training.gradients.layers import halves
 from fedsmall.training.in_folds import folds_of_samples
-from fedsmall.travel.regions import check_region_names, check_regions
+from fedsmall.travel.journey import check_region_names, check_regions
 from fedsmall.travel.schedule import Action, contacts_of
 from fedsmall.wire import is_buffer
 
@@ -33,34 +32,36 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     check_features(plan)
     if (extension := method.extension) is not None:
         extension.check(plan, task)
-    check_own_models(plan, sites)
-    check_regions(plan, sites)
-    check_stop(plan)
+    if plan.has_own_models:
+        check_own_models(plan, sites)
+    if method.regions is not None:
+        check_regions(plan, sites)
+    if plan.stop is not None:
+        check_stop(plan)
     _check_task(plan, task)
     if plan.recipe.augment is not None:
-        check_augment(plan, task, halves(plan, task).body is not None)
-    check_distil(plan, task.loss)
-    if is_patient_level(plan):
+        check_augment(task, halves(plan, task).body is not None)
+    if method.distil:
+        check_distil(plan, task.loss)
+    if plan.privacy.is_patient_level:
         check_patient_level(plan, _buffers(plan, task))
     if not method.is_federated:
         return
     _check_parts(plan)
-    check_hidden(plan, sites)
+    if method.hidden:
+        check_hidden(plan, sites)
     combiner_for(plan)  # which knows its own settings
     numbers = parameter_count(plan, task)
     _check_groups(plan, sites)
     check_aggregator(method.aggregator, method.averaged(sites), numbers, method.aggregator_options)
-    if method.privacy is not None:
+    if plan.privacy.at_contacts:
         check_private(plan, leaving_contacts(plan), _buffers(plan, task))
     if method.fraction < 1 and method.permute_every and round(method.fraction * sites) < 1:
         raise PlanError(f"A fraction of {method.fraction} of {sites} sites is no site at all. Raise the fraction.")
 
 
 def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
-    """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart``: several servers may.
-
-    A seal keeps models from the server, not from the site that opens it.
-    """
+    """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart`` it may have regions."""
     method, privacy = plan.method, plan.method.privacy
     if method.permutes and (privacy is None or (privacy.blur is None and privacy.clip is None)):
         raise PlanError(
@@ -69,7 +70,7 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
         )
     check_at_hand(plan)
     instead = 'topology = "server"' if method.topology is not None else "regions = 1"
-    if not apart and (method.topology is not None or method.region_count > 1):
+    if not apart and not method.has_one_server:
         raise PlanError(
             f"{method.label!r} can be simulated; real sites have one server. "
             f"Take {instead}{APART if method.topology is None else ''}."
@@ -86,14 +87,20 @@ def check_run(plan: Plan, federation: Federation) -> None:
     """As :func:`check_plan`, for a simulation: here every site's targets and held-out samples are known as well."""
     try_model(plan, federation.task)
     check_plan(plan, federation.task, len(federation.names))
-    check_region_names(plan, federation.names)
+    if plan.method.regions is not None:
+        check_region_names(plan, federation.names)
     if among(plan, len(federation.names)).method.by_samples:
         for site, own in zip(federation.names, federation.train, strict=True):
             folds_of_samples(plan, site, own)  # which says where a site has too few
-    check_kept_back(plan, federation)
-    check_noise(plan, dict(enumerate(map(len, federation.train))), len(federation.names))
+    if plan.kept_back and not any(map(len, federation.kept_back)):
+        raise PlanError(
+            f"hold_out = {plan.kept_back:g} of the few samples of a site is nobody, at any site. Ask for more: "
+            "hold_out = 0.5 at most."
+        )
+    if plan.privacy.is_patient_level:
+        check_noise(plan, dict(enumerate(map(len, federation.train))), len(federation.names))
     tasks = federation.tasks
-    if has_own_models(plan):
+    if plan.has_own_models:
         agreed_part(plan, tasks)
         for site, held_out in zip(federation.names, federation.held_out, strict=False):
             if not len(federation.test if held_out is None else held_out):
@@ -113,7 +120,7 @@ def leaving_contacts(plan: Plan) -> int:
 def parameter_count(plan: Plan, task: Task) -> int:
     """How many float parameters the plan's model has for this task."""
     model = initial_model(plan, task)
-    return sum(a.size for name, a in model.items() if np.issubdtype(a.dtype, np.floating) and not is_buffer(name))
+    return sum(model[name].size for name in parameters_of(model))
 
 
 def _check_task(plan: Plan, task: Task) -> None:
@@ -156,9 +163,9 @@ def _check_groups(plan: Plan, sites: int) -> None:
             f"{method.models} models cannot sit at {sites} sites, one at each. Give models = {sites} or less."
         )
     travelling = method.travelling(sites)
-    if method.validation is not None and method.validation.routes > travelling and not method.by_samples:
+    if method.routes > travelling and not method.by_samples:
         raise PlanError(
-            f"{method.validation.routes} routes need a model each, and {travelling} travel. Give routes = {travelling} "
+            f"{method.routes} routes need a model each, and {travelling} travel. Give routes = {travelling} "
             "or less; two at least."
         )
     if method.group_count(sites) > travelling and not method.by_samples:
@@ -170,8 +177,7 @@ def _check_groups(plan: Plan, sites: int) -> None:
 
 
 def _check_turns_of_routes(plan: Plan, sites: int) -> None:
-    assert plan.method.validation is not None
-    why = f"Of {sites} sites {plan.method.validation.routes} routes take turns, one after every average"
+    why = f"Of {sites} sites {plan.method.routes} routes take turns, one after every average"
     if plan.method.groups == "each":
         raise PlanError(f'{why}, and with groups = "each" no two models are averaged. Give a number, or groups = 1.')
     turns = sum(contact.action is Action.AGGREGATE for contact in contacts_of(plan))

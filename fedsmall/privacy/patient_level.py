@@ -1,32 +1,21 @@
 """Differential privacy for each patient: what a site's local steps must do, and what they cost.
 
 The unit is a patient: whoever sees every model that a site sent, and knows all its other patients, could hardly tell
-whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a sample (where a patient
-has several samples, of each sample and not of the patient). The number of a site's samples is not hidden: it decides
-``rate`` and the noise, as in every implementation that we know, and can be estimated from the noise.
+whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a sample (of each, where a
+patient has several). The number of a site's samples is not hidden: it decides ``rate`` and the noise.
 
-DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently of all
-others and of all other steps; each one's gradient is clipped; noise is added to the sum; the sum is divided by the
-lot's *expected* size, which is public, never by the size that came or by the site's number of samples. Epochs that are
-shuffled and cut are not such lots, and accounting for them as if they were is an error (Chua et al. 2024).
+DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently; each
+one's gradient is clipped; noise is added to the sum; the sum is divided by the lot's *expected* size, which is public.
+Epochs that are shuffled and cut are not such lots (Chua et al. 2024). Local steps are charged, not contacts: all that
+is computed from noised gradients is post-processing. No amplification is claimed, by the chain or by who takes part: a
+site counts the steps of the contacts for which a model is with it. From ``epsilon`` a site finds the noise for its own
+number of samples, so the server cannot weaken its promise.
 
-Local steps are charged, not contacts. A model that hops, an average, momentum, Adam's moments that travel, a proximal
-term, SCAFFOLD's and FedDyn's corrections are computed from noised gradients: post-processing, at no cost. No
-amplification by the chain is claimed. The server cannot weaken a site's promise: from ``epsilon`` a site finds the
-noise for its own number of samples, which it does not tell.
-
-Where a ``fraction`` of the sites takes part, or fewer ``models`` travel than there are sites, a site counts the steps
-of the contacts for which a model is with it, an exact number, as the draw is public (a named stream of the plan's
-seed); no amplification by it is claimed.
-
-The accountant is that of privacy loss distributions of Google's dp-accounting, an upper bound that is tighter than the
-Renyi accountant's by a tenth to a fifth.
-
-Lots and noise are drawn from named streams in a simulation, from the operating system at a real site.
+The accountant is that of privacy loss distributions of Google's dp-accounting. Lots and noise are drawn from named
+streams in a simulation, from the operating system at a real site.
 """
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -36,11 +25,11 @@ import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import discrete_gaussian, system_words, widened
 from fedsmall.randomness import rng_for
 from fedsmall.travel.journey import journey
 
@@ -67,22 +56,14 @@ class Protection(NamedTuple):
         """What that many steps are charged as."""
         return Charge(self.rate, self.noise, steps)
 
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the noise in every number of a gradient."""
-        return self.noise * self.clip / self.lot
-
-
-def is_patient_level(plan: Plan) -> bool:
-    """Whether the plan promises privacy to each patient."""
-    return plan.method.privacy is not None and plan.method.privacy.level == "patient"
+    def deviation(self, numbers: int) -> float:
+        """The standard deviation of the noise in every one of a gradient's ``numbers``, which are rounded to a grid."""
+        return widened(self.clip / self.lot, self.noise, numbers)
 
 
 def lot_of(plan: Plan) -> int:
     """The expected samples of a lot. Raises PlanError where the plan does not say."""
-    privacy = plan.method.privacy
-    assert privacy is not None
-    lot = privacy.lot or plan.recipe.batch
+    lot = plan.privacy.lot or plan.recipe.batch
     if lot is None:
         raise PlanError('privacy with level = "patient" needs lot, the expected number of samples in a step')
     return lot
@@ -90,7 +71,7 @@ def lot_of(plan: Plan) -> int:
 
 def reported_samples(plan: Plan, samples: int) -> int:
     """The number of samples that a site tells: its own; under patient-level privacy the lot, which everybody knows."""
-    return lot_of(plan) if is_patient_level(plan) else samples
+    return lot_of(plan) if plan.privacy.is_patient_level else samples
 
 
 def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> int:
@@ -104,14 +85,10 @@ def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> i
 
 
 def check_patient_level(plan: Plan, buffers: Sequence[str] = ()) -> None:
-    """Raise PlanError where a plan that promises privacy to patients would break its promise.
-
-    ``buffers`` are the names of the model's running statistics.
-    """
-    privacy = plan.method.privacy
+    """Raise PlanError where a plan would break its promise to patients; ``buffers`` are names of running statistics."""
     lot_of(plan)
-    if privacy is not None and (privacy.epsilon or 0) > REACH:
-        raise PlanError(f"epsilon = {privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
+    if (plan.privacy.epsilon or 0) > REACH:
+        raise PlanError(f"epsilon = {plan.privacy.epsilon:g} promises patients nothing; give {REACH:,} at most")
     if any("running" in name for name in buffers):
         raise PlanError(
             'BatchNorm mixes the patients of a lot, and its statistics leave without noise; model_options = { norm = "'
@@ -129,8 +106,7 @@ def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int 
 
     ``pooled`` is how many sites' samples lie here together; the lot grows with it.
     """
-    privacy, lot = plan.method.privacy, lot_of(plan) * pooled
-    assert privacy is not None
+    privacy, lot = plan.privacy, lot_of(plan) * pooled
     assert privacy.clip is not None
     rate = min(1.0, lot / max(samples, 1))
     noise = privacy.noise
@@ -144,8 +120,8 @@ def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
 
     ``samples`` is how many each site has, by its place; they are not in the message.
     """
-    privacy = plan.method.privacy
-    if privacy is None or privacy.level != "patient" or privacy.epsilon is not None:
+    privacy = plan.privacy
+    if not privacy.is_patient_level or privacy.epsilon is not None:
         return
     for place, size in samples.items():
         steps = steps_of(plan, place, sites)
@@ -232,28 +208,21 @@ class NamedChance:
         """Numbers in [0, 1), (count,)."""
         return self._lots.random(count)
 
-    def fill_normal(self, out: Tensor) -> None:
-        """Fill a contiguous vector of floats on the CPU with standard normal numbers."""
-        out.normal_(generator=self._noise)
+    def multiples(self, count: int, ratio: float) -> Tensor:
+        """Whole numbers of standard deviation ``ratio``, which is large, (count,), float64."""
+        return torch.empty(count).normal_(generator=self._noise).double().mul_(ratio).round_()
 
 
 class SystemChance:
-    """Draws of the operating system's cryptographic generator, for a real site.
-
-    A normal number is the sum of four, halved: the floats near one draw are few enough to betray what it was added to,
-    those of four are not (Mironov 2012; Holohan & Braghin 2021, section 5).
-    """
+    """Draws of the operating system's cryptographic generator, for a real site; noise is a discrete Gaussian's."""
 
     def uniform(self, count: int) -> np.ndarray:
         """As :meth:`NamedChance.uniform`."""
-        return (np.frombuffer(os.urandom(8 * count), np.uint64) >> np.uint64(11)) * 2.0**-53
+        return (system_words(count) >> np.uint64(11)) * 2.0**-53
 
-    def fill_normal(self, out: Tensor) -> None:
-        """As :meth:`NamedChance.fill_normal`."""
-        total = np.zeros(out.numel())
-        for _ in range(4):
-            total += ndtri(self.uniform(out.numel()) + 2.0**-54)  # never 0 nor 1
-        out.copy_(torch.from_numpy(total / 2))
+    def multiples(self, count: int, ratio: float) -> Tensor:
+        """As :meth:`NamedChance.multiples`."""
+        return torch.from_numpy(discrete_gaussian(count, ratio, system_words).astype(np.float64))
 
 
 Chance = NamedChance | SystemChance

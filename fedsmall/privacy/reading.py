@@ -2,20 +2,31 @@
 
 In a layer that sees the record itself, the gradient of a unit's weights is the sum over patients of (slope * record),
 and that of its bias the sum of the slopes. Where one patient alone moved a unit, as many do in small batches, change of
-weights / change of bias is that patient's record, to rounding, whatever the learning rate and the number of steps.
+weights / change of bias is that patient's record, whatever the learning rate and the number of steps. It reaches layers
+whose units each see a whole record (dense layers behind the input, convolutions as large as the image); attacks that
+invert by optimisation may find more. So a count here is a lower bound.
 
-It reaches layers whose units each see a whole record (dense layers behind the input, convolutions as large as the
-image). A smaller convolution shows patches, mixed over all positions, and never a record; attacks that invert by
-optimisation may find more. So a count here is a lower bound, and :func:`layers_read` says where there is nothing to
-count.
+:class:`Exposure` counts how many patients each party of a simulated run could read. Who knows where an update started:
+
+- the server, which sent every model out; not of models that are sealed on their way, unless it makes an average of them
+  that it sent out itself, nor of those of which it sees a secure sum;
+- the site that gets a traveller next, where that set out from the global model, or is one that this site had sent
+  itself and that comes back after one other site;
+- everybody, of the change from one global model to the next, which is of all sites together, or of a group's (every
+  site is taken to know every group's model, so more is counted than is seen).
 
 Source: Phong et al. 2018, "Privacy-preserving deep learning via additively homomorphic encryption", section 3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsmall.data.federation import Samples
+from fedsmall.plan import Plan
+from fedsmall.travel.journey import Initial, Moment, journey, starting
+from fedsmall.travel.schedule import Action, Contact, contacts_of
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 WITHIN = 0.01  # of the record's own norm: all its numbers together
@@ -33,21 +44,16 @@ def records_read(
     """Which patients can be read from one update, (patients,) of bool.
 
     ``start`` is the model that the site set out from and ``sent`` the one that left it, by the names of ``state_dict``;
-    ``patients`` are the records that it trained on, as the model sees them, (patients, ...). A record counts as read
-    where all its numbers together are ``within`` this share of its norm, or of ``sizes``, (patients,).
+    ``patients`` are the records as the model sees them, (patients, ...). A record counts as read where all its numbers
+    together are ``within`` this share of its norm, or of ``sizes``, (patients,).
     """
     records = np.asarray(patients)[None]
-    read = read_from_stack(
-        stack_of_one(start), stack_of_one(sent), records, within, None if sizes is None else sizes[None]
-    )
-    return np.asarray(read[0])
+    all_sizes = None if sizes is None else sizes[None]
+    return np.asarray(read_from_stack(stack_of_one(start), stack_of_one(sent), records, within, all_sizes)[0])
 
 
 def distances_to_others(patients: np.ndarray) -> np.ndarray:
-    """How far each record is from the mean of the site's others, (patients,); a lone one from zero.
-
-    A size for records whose features are not at mean 0, such as images: the mean is near everybody there.
-    """
+    """How far each record is from the mean of the site's others, (patients,): a size for features not at mean 0."""
     records = np.asarray(patients, dtype=np.float64).reshape(len(patients), -1)
     others = len(records) - 1
     if others < 1:
@@ -62,22 +68,20 @@ def read_from_stack(
 
     Missing patients are NaN (:func:`pad_records`), never read. The result and ``sizes`` have shape (models, most).
     """
-    read: np.ndarray = distances(start, sent, patients, sizes) <= within
-    return read
+    return np.asarray(distances(start, sent, patients, sizes) <= within)
 
 
 def distances(start: Arrays, sent: Arrays, patients: np.ndarray, sizes: np.ndarray | None = None) -> np.ndarray:
-    """How near the nearest candidate is to every record, as a share of its norm, or of ``sizes``: (models, most).
-
-    Infinite where there is no candidate, or no patient.
-    """
+    """How near the nearest candidate is to every record, as a share of its norm or of ``sizes``: (models, most)."""
     records = patients.reshape(*patients.shape[:2], -1)  # (models, most, features)
     squares = _squares(records)
     nearest = np.full(squares.shape, np.inf)
     for layer in layers_read(first_of(sent), records.shape[-1]):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            moved, scale = _moved(start, sent, layer)
-            nearest = np.fmin(nearest, _nearest(moved, scale, records, squares))
+            weight, bias = f"{layer}.weight", f"{layer}.bias"
+            moved = sent[weight] - start[weight]  # exact but for its own last digit: the two are close
+            scale = sent[bias] - start[bias] if bias in sent else None
+            nearest = np.fmin(nearest, _nearest(moved.reshape(*moved.shape[:2], -1), scale, records, squares))
     lengths = squares if sizes is None else np.square(sizes)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.sqrt(np.maximum(nearest, 0) / lengths)
@@ -92,14 +96,6 @@ def pad_records(sites: Sequence[np.ndarray]) -> np.ndarray:
     for place, records in zip(out, rows, strict=True):
         place[: len(records)] = records
     return out
-
-
-def _moved(start: Arrays, sent: Arrays, layer: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """What a layer's weights moved by, (models, units, features), and its biases, (models, units) or None."""
-    weight, bias = f"{layer}.weight", f"{layer}.bias"
-    change = sent[weight] - start[weight]  # exact but for its own last digit: the two are close
-    flat = change.reshape(*change.shape[:2], -1)
-    return flat, sent[bias] - start[bias] if bias in sent else None
 
 
 def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -120,3 +116,172 @@ def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, s
 
 def _squares(vectors: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("...f,...f->...", vectors, vectors))
+
+
+EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, where it is no one site
+CLOSE = 0.2  # of a record's norm: not read, but near it
+LOOKS = 200  # contacts of a run that are looked at, at most; in equal distances, where a run has more
+WORK = 2e9  # products that may be spent on that
+
+
+class Exposure:
+    """Counts, from the moments of a run over the sites ``names`` with samples ``train``, who could be read by whom."""
+
+    def __init__(self, plan: Plan, names: tuple[str, ...], train: tuple[Samples, ...], initial: Initial) -> None:
+        self.plan, self._place = plan, {name: place for place, name in enumerate(names)}
+        self.layers = _layers(plan, train, initial(None))
+        self.looked = 0
+        self._contacts = [contact for contact in contacts_of(plan) if contact.travels]
+        if not self.layers:
+            self._seen: frozenset[int] = frozenset()
+            return
+        self._records = pad_records([samples.x for samples in train])  # (sites, most, features)
+        recorded = ~np.isnan(self._records).any(axis=2)
+        self._number = np.cumsum(recorded).reshape(recorded.shape) - 1  # of every record
+        self._all = self._records[recorded][None]  # (1, patients, features)
+        parties = ("server", "neighbours", "averages")
+        self._nearest = {party: np.full(recorded.sum(), np.inf) for party in parties}  # they have come to each record
+        self._of_site: list[set[int]] = [set() for _ in names]
+        way = list(_steps(plan, [len(samples) for samples in train]))
+        self._way, self._seen = iter(way), self._chosen(initial(None))
+        self._turn = 0
+        self._set_out([self._kept(model) for model in starting(plan, len(names), initial)], len(way[0].at))
+        if plan.initial_models == "independent" and not plan.method.grouped:
+            models = [self._kept(initial(names[site])) for site in way[0].at]
+            self._start = {name: np.stack([model[name] for model in models]) for name in self._commons[0]}
+            self._from[:] = NOBODY
+
+    def needs(self, contact: Contact) -> bool:
+        """Whether the models must be seen as they leave at this contact."""
+        return contact.t in self._seen
+
+    def see(self, moment: Moment) -> None:
+        """Take in what leaves the sites at a moment, where anything does."""
+        if not self.layers or not moment.contact.travels:
+            return
+        passed, step = 0, next(self._way)
+        while step.contact.t != moment.contact.t:
+            passed, step = passed + 1, next(self._way)
+        if passed:  # they went unseen, so nobody knows where this update set out from
+            self._known = np.zeros(len(step.at), dtype=bool)
+        self._look(moment, step)
+
+    def _look(self, moment: Moment, step: "_Step") -> None:
+        sites = np.array([self._place[site] for site in moment.sites], dtype=np.int64)
+        rows = np.argsort(step.at)[np.searchsorted(np.sort(step.at), sites)]
+        sent = self._kept(moment.models())
+        if self._known[rows].any():
+            self.looked += 1
+            start = {name: array[rows] for name, array in self._start.items()}
+            near = np.where(self._known[rows][:, None], distances(start, sent, self._records[sites]), np.inf)
+            near[~np.isfinite(near)] = np.inf  # where there is no patient, nothing is near
+            shown = self._shown(step.contact, rows)
+            self._take("server", near[shown], sites[shown])
+            if step.to is not None:
+                self._show_to_neighbours(near, sites, self._from[rows], step.to[rows])
+        if moment.commons:
+            self._turn += 1
+            commons = [self._kept(model) for model in moment.commons]
+            for last, now in zip(self._commons, commons, strict=True):
+                near = distances(_stack(last, 1), _stack(now, 1), self._all)[0]
+                self._nearest["averages"] = np.minimum(self._nearest["averages"], near)
+            self._set_out(commons, step.following)
+        else:
+            self._go_on(sent, rows, sites, len(step.at))
+
+    def _shown(self, contact: Contact, rows: np.ndarray) -> np.ndarray:
+        """Which rows the server sees as they leave their sites, and knows where they set out from: (rows,)."""
+        privacy = self.plan.privacy
+        every = np.ones(len(rows), dtype=bool)
+        if contact.action is Action.PERMUTE:
+            return ~every if privacy.sealed else every
+        if privacy.secure:
+            return ~every
+        return every if not privacy.sealed else np.asarray(self._from[rows] == EVERYBODY)
+
+    def _show_to_neighbours(self, near: np.ndarray, sites: np.ndarray, set_out: np.ndarray, to: np.ndarray) -> None:
+        known = (to != sites) & ((set_out == EVERYBODY) | (set_out == to))
+        self._take("neighbours", near[known], sites[known])
+        read = known[:, None] & (near <= WITHIN)
+        for row in np.flatnonzero(read.any(axis=1)):
+            self._of_site[to[row]] |= set(self._number[sites[row]][read[row]].tolist())
+
+    def _take(self, party: str, near: np.ndarray, sites: np.ndarray) -> None:
+        is_near = np.isfinite(near)
+        records = self._number[sites][is_near]
+        self._nearest[party][records] = np.minimum(self._nearest[party][records], near[is_near])
+
+    def _set_out(self, commons: list[Arrays], count: int) -> None:
+        groups = np.arange(count) % len(commons)
+        if self.plan.method.by_samples:
+            groups[:] = self._turn % len(commons)
+        self._commons = commons
+        self._start = {name: np.stack([model[name] for model in commons])[groups] for name in commons[0]}
+        self._known, self._from = np.ones(count, dtype=bool), np.full(count, EVERYBODY)
+
+    def _go_on(self, sent: Arrays, rows: np.ndarray, sites: np.ndarray, count: int) -> None:
+        self._known, self._from = np.zeros(count, dtype=bool), np.full(count, NOBODY)
+        self._known[rows], self._from[rows] = True, sites
+        self._start = {name: np.empty((count, *array.shape[1:]), array.dtype) for name, array in sent.items()}
+        for name, array in sent.items():
+            self._start[name][rows] = array
+
+    def result(self) -> dict[str, Any]:
+        """Who could be read by whom, in numbers of patients; {"blind": true} where this attack has no layer to read.
+
+        "server", "neighbours" (any site that is handed a model) and "averages" (any site, from global models) are
+        counts of "patients"; "curious" is how many of others' records one site reads: [median, most]. "close" has the
+        first three again, for records of which somebody comes within a fifth.
+        """
+        if not self.layers:
+            return {"blind": True}
+        others = [len(read) for read in self._of_site]
+        parties = list(self._nearest) if self.plan.method.permutes else ["server", "averages"]
+        counts: dict[str, Any] = {"patients": len(self._nearest["server"])}
+        counts |= {"looked": self.looked, "contacts": len(self._contacts)}
+        counts |= {party: int((self._nearest[party] <= WITHIN).sum()) for party in parties}
+        counts["close"] = {party: int((self._nearest[party] <= CLOSE).sum()) for party in parties}
+        return counts | ({"curious": [float(np.median(others)), max(others)]} if "neighbours" in parties else {})
+
+    def _chosen(self, model: Arrays) -> frozenset[int]:
+        units = sum(model[f"{layer}.weight"].shape[0] for layer in self.layers)
+        work = units * self._records.size * len(self._contacts)
+        count = min(len(self._contacts), LOOKS, max(2, int(len(self._contacts) * WORK / max(work, 1))))
+        places = np.linspace(0, len(self._contacts) - 1, count).astype(int).tolist()
+        return frozenset(self._contacts[k].t for place in places for k in (place - 1, place) if k >= 0)
+
+    def _kept(self, model: Arrays) -> Arrays:
+        names = [f"{layer}.{part}" for layer in self.layers for part in ("weight", "bias")]
+        return {name: model[name] for name in names if name in model}
+
+
+def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
+    """The layers that show whole records, where sites send models and their records are of one size.
+
+    None under augmentation: what could be read is then no record that is known here.
+    """
+    widths = {samples.x[0].size for samples in train if len(samples)}
+    if plan.recipe.augment is not None or not plan.method.is_federated or len(widths) != 1:
+        return []
+    return layers_read(model, widths.pop())
+
+
+class _Step(NamedTuple):
+    """A contact, the sites at which travellers train for it and go to next, if they do, and how many go on then."""
+
+    contact: Contact
+    at: np.ndarray
+    to: np.ndarray | None
+    following: int
+
+
+def _steps(plan: Plan, samples: Sequence[int]) -> Iterator[_Step]:
+    way = list(journey(plan, len(samples), samples))
+    for (contact, at), after in zip(way, [*way[1:], None], strict=True):
+        hands_on = after is not None and contact.action is Action.PERMUTE
+        to = after[1] if after is not None else at
+        yield _Step(contact, at, to if hands_on else None, len(to))
+
+
+def _stack(model: Arrays, count: int) -> Arrays:
+    return {name: np.broadcast_to(array, (count, *array.shape)) for name, array in model.items()}

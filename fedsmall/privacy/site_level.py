@@ -2,37 +2,26 @@
 
 The unit is a whole site: whoever sees every model that a site sent could hardly tell whether it had trained or had sent
 back the models that it received: (epsilon, delta)-differential privacy where neighbours differ by one site's updates,
-which are zero in one of the two, and who takes part is the same in both. (For exchange of a site's data for any other,
-the sensitivity doubles: halve ``noise``.)
+which are zero in one of the two. (For exchange of a site's data for any other, the sensitivity doubles: halve
+``noise``.) A traveller that hops is seen by the next site, so *every contact is a release*, and what later sites do to
+it is post-processing. No amplification is claimed, by shuffling or by the draw of a ``fraction`` of the sites: the
+ledger is that of a site that took part every time; a real site counts its own releases.
 
-A traveller that hops is seen by the next site, not only by the server, so *every contact is a release*, at permutations
-as at aggregations: a site is charged once for each contact in which it takes part. What later sites do to the traveller
-is post-processing and costs the first site nothing. The server draws the permutation, so no amplification by shuffling
-is claimed. FedDC therefore costs what FedAvg with equal communication costs, and more than FedAvg of equal period.
-
-Where a ``fraction`` of the sites takes part, no amplification by the draw is claimed either: a plan's seed says who was
-drawn, and a draw of exactly k of m sites is not Poisson sampling and hides less. The ledger is that of a site that took
-part every time; a real site counts its own releases.
-
-What is sent without noise holds nothing of the site. Running statistics and integer counters go back as they were
-received (:func:`privatise`); a plan whose moments travel or whose rule sends controls is refused
-(:mod:`fedsmall.features`), and so are, at real sites, the exact sums from which features are scaled; the training loss
-stays at the site; sample counts and step counts are taken to be public. Outside the guarantee, and said so in reports:
-metrics on held-out samples.
+What is sent without noise holds nothing of the site: running statistics and counters go back as they were received;
+moments that travel and controls are refused (:mod:`fedsmall.features`); the training loss stays; sample and step counts
+are taken to be public. Outside the guarantee: metrics on held-out samples.
 
 Source: Geyer, Klein & Nabi 2017, "Differentially private federated learning: a client level perspective"; there the
-server adds the noise to a sum, here each site to its own update, so that the server and the next site need not be
-trusted. Their noise has standard deviation sigma * S, as here.
+server adds the noise to a sum, here each site to its own update, so that nobody else need be trusted.
 
-Blur, in place of the ledger's noise, is noise as large as the update itself: the standard deviation of each number is
-``kappa`` * |update| / sqrt(numbers). Over the sites it averages out; in a division of two numbers of one site
-(:mod:`fedsmall.privacy.reading`) it does not. It claims no epsilon: it hides records, not membership, and who sees many
-updates of the same patients can average it away. Its noise can feed on itself: a model that noise has thrown off learns
-back in larger updates, which get larger noise. At ``kappa`` = 1 we have not seen it; at 2 a chain with a large learning
-rate ended so.
+Blur, in place of the ledger's noise, has standard deviation ``kappa`` * |update| / sqrt(numbers). Over the sites it
+averages out; in a division of two numbers of one site (:mod:`fedsmall.privacy.reading`) it does not. It claims no
+epsilon: it hides records, not membership, and who sees many updates of the same patients can average it away. It can
+feed on itself: at ``kappa`` = 1 we have not seen that, at 2 with a large learning rate.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -40,9 +29,11 @@ import numpy as np
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 
+from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy
 from fedsmall.plan import Method, Plan
+from fedsmall.privacy.discrete_gaussian import Noise, add_noise, keyed_words, widened
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays, first_of, is_buffer, stack_of_one
 
@@ -50,24 +41,22 @@ PROMISE = 10.0  # the epsilon above which a promise to patients is none
 SHRINK = 10.0  # a running variance falls to no less than this part at one contact: noise could bring it to zero
 
 
-def as_blur(privacy: Privacy | None, numbers: int) -> float:
+def as_blur(privacy: Privacy, numbers: int) -> float:
     """The ``kappa`` that a plan's privacy is at least as much as, for a model of so many ``numbers``.
 
     Clipped updates are no longer than the clip, so noise of deviation noise * clip is at least blur of noise *
     sqrt(numbers). Under patient-level privacy the same holds against what one patient adds to a step; and an epsilon of
     :data:`PROMISE` or less is better than any blur.
     """
-    if privacy is None:
-        return 0.0
     if privacy.epsilon is not None:
         return math.inf if privacy.epsilon <= PROMISE else 0.0
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
 
 
-def add_blur(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
+def add_blur(sent: Arrays, received: Arrays, kappa: float, noises: Sequence[Noise]) -> Arrays:
     """The models that may leave: what was ``sent`` plus noise of deviation ``kappa`` * |update| / sqrt(numbers).
 
-    Arrays have shape (models, ...); ``rngs`` holds one generator a model. Weights and running statistics each have
+    Arrays have shape (models, ...); ``noises`` holds one source a model. Weights and running statistics each have
     noise of their own size; integers stay as they are.
     """
     if kappa == 0:
@@ -77,26 +66,28 @@ def add_blur(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.ran
     out = {name: array.copy() for name, array in sent.items() if name not in floats}
     for names in (weights, [name for name in floats if name not in weights]):
         if names:
-            out |= _with_noise({name: sent[name] for name in names}, received, kappa, rngs)
+            out |= _with_noise({name: sent[name] for name in names}, received, kappa, noises)
     for name in floats:
         if name.endswith("running_var"):
             out[name] = np.maximum(out[name], received[name] / SHRINK).astype(sent[name].dtype)
     return {name: out[name] for name in sent}
 
 
-def _with_noise(sent: Arrays, received: Arrays, kappa: float, rngs: Sequence[np.random.Generator]) -> Arrays:
-    models, sizes = len(rngs), [array[0].size for array in sent.values()]
-    squares = sum(
-        np.square(np.subtract(array, received[name], dtype=np.float64)).reshape(models, -1).sum(axis=1)
-        for name, array in sent.items()
-    )
-    deviation = kappa * np.sqrt(squares / sum(sizes))  # (models,)
-    noise = np.stack([rng.standard_normal(sum(sizes)) for rng in rngs]) * deviation[:, None]
-    pieces = np.split(noise, np.cumsum(sizes)[:-1], axis=1)
+def _with_noise(sent: Arrays, received: Arrays, kappa: float, noises: Sequence[Noise]) -> Arrays:
+    models, sizes = len(noises), [array[0].size for array in sent.values()]
+    moves = [np.subtract(array, received[name], dtype=np.float64) for name, array in sent.items()]
+    update = np.concatenate([move.reshape(models, -1) for move in moves], axis=1)  # (models, numbers)
+    norms = np.linalg.norm(update, axis=1)
+    steps = _add_noise(update, kappa * norms / sum(sizes) ** 0.5, noises)
     return {
-        name: (array + piece.reshape(array.shape)).astype(array.dtype)
-        for (name, array), piece in zip(sent.items(), pieces, strict=True)
+        name: (received[name] + step.reshape(array.shape)).astype(array.dtype)
+        for (name, array), step in zip(sent.items(), np.split(steps, np.cumsum(sizes)[:-1], axis=1), strict=True)
     }
+
+
+def _add_noise(updates: np.ndarray, deviations: np.ndarray, noises: Sequence[Noise]) -> np.ndarray:
+    """Noise of each row's own deviation and source on (models, numbers)."""
+    return np.stack([add_noise(*row) for row in zip(updates, deviations.tolist(), noises, strict=True)])
 
 
 def hands_on(method: Method, sites: int, least: int = 2) -> bool:
@@ -106,64 +97,52 @@ def hands_on(method: Method, sites: int, least: int = 2) -> bool:
     return method.is_federated and (method.permute_every is not None or averaged < least or joined)
 
 
-def at_contacts(plan: Plan) -> Privacy | None:
-    """What is done to a model as it leaves a site; None where nothing is."""
-    privacy = plan.method.privacy
-    return privacy if privacy is not None and privacy.at_contacts else None
+def noise_for_contact(seed: int, site: str, t: int, key: bytes | None = None) -> Noise:
+    """Where a site's noise at contact ``t`` comes from.
 
-
-def noise_rng(seed: int, site: str, t: int, entropy: int | None = None) -> np.random.Generator:
-    """The generator of a site's noise at contact ``t``.
-
-    A simulation names the stream alone, so that a run can be repeated. A real site must pass ``entropy`` from its
-    operating system (``secrets.randbits(128)``): noise that others can draw again protects nothing.
+    A simulation names the stream alone, so that a run can be repeated. A real site must pass a secret ``key``: noise
+    that others can draw again protects nothing.
     """
-    if entropy is None:
-        return rng_for(seed, "noise", site, t)
-    return np.random.default_rng([entropy, t])
+    return rng_for(seed, "noise", site, t) if key is None else keyed_words(key + t.to_bytes(8))
 
 
-def privatise(sent: Arrays, received: Arrays, privacy: Privacy, rngs: Sequence[np.random.Generator]) -> Arrays:
+def privatise(sent: Arrays, received: Arrays, privacy: Privacy, noises: Sequence[Noise]) -> Arrays:
     """The models that may leave: each update clipped to norm ``clip``, plus noise of deviation ``noise * clip``.
 
-    Arrays have shape (models, ...); ``rngs`` holds one generator a model. The update is what was sent minus what was
-    received, over all float parameters together. Buffers (running statistics) and integers are those received: they
-    depend on the site's samples and the ledger does not cover them. Blurs instead where the plan asks for it.
+    Arrays have shape (models, ...); ``noises`` holds one source a model. The update is what was sent minus what was
+    received, over all float parameters together. Buffers and integers are those received: they depend on the site's
+    samples and the ledger does not cover them. Blurs instead where the plan asks for it.
     """
     if privacy.clip is None:
-        return add_blur(sent, received, privacy.blur or 0.0, rngs)
-    names = [name for name in sorted(sent) if _is_private(name, sent[name])]
-    update = _rows({name: sent[name].astype(np.float64) - received[name] for name in names})  # (models, parameters)
-    norms = np.linalg.norm(update, axis=1, keepdims=True)
-    update *= privacy.clip / np.maximum(norms, privacy.clip)
+        return add_blur(sent, received, privacy.blur or 0.0, noises)
+    names = sorted(parameters_of(sent))
+    update = np.concatenate(  # (models, parameters)
+        [(sent[name].astype(np.float64) - received[name]).reshape(len(noises), -1) for name in names], axis=1
+    )
+    update *= privacy.clip / np.maximum(np.linalg.norm(update, axis=1, keepdims=True), privacy.clip)
     if privacy.noise:
-        update += privacy.noise * privacy.clip * np.stack([rng.standard_normal(update.shape[1]) for rng in rngs])
-    out, start = dict(received), 0
-    for name in names:
-        stop = start + received[name][0].size
-        step = update[:, start:stop].reshape(received[name].shape)
-        out[name] = (received[name] + step).astype(sent[name].dtype)
-        start = stop
+        deviation = widened(privacy.clip, privacy.noise, update.shape[1])
+        update = _add_noise(update, np.full(len(noises), deviation), noises)
+    steps = np.split(update, np.cumsum([received[name][0].size for name in names])[:-1], axis=1)
+    out = dict(received)
+    for name, step in zip(names, steps, strict=True):
+        out[name] = (received[name] + step.reshape(received[name].shape)).astype(sent[name].dtype)
     return {name: out[name] for name in sent}
 
 
-def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, rng: np.random.Generator) -> Arrays:
+def privatise_one(sent: Arrays, received: Arrays, privacy: Privacy, noise: Noise) -> Arrays:
     """:func:`privatise` for one model, as at a hospital: arrays without the leading axis."""
-    return first_of(privatise(stack_of_one(sent), stack_of_one(received), privacy, [rng]))
+    return first_of(privatise(stack_of_one(sent), stack_of_one(received), privacy, [noise]))
 
 
 def tells_loss(plan: Plan) -> bool:
     """Whether a site may tell the loss of its training: a number of its patients to which no noise is added."""
-    privacy = plan.method.privacy
-    return privacy is None or (privacy.open and not privacy.hidden)
+    return plan.privacy.open and not plan.privacy.hidden
 
 
 @lru_cache(maxsize=4096)
 def epsilon(noise: float, delta: float, releases: int) -> float:
-    """The epsilon at ``delta`` of that many releases with noise multiplier ``noise``, by the Renyi accountant.
-
-    Infinite without noise, zero before the first release.
-    """
+    """The epsilon at ``delta`` of that many releases with noise multiplier ``noise``, by the Renyi accountant."""
     if releases == 0:
         return 0.0
     if noise == 0:
@@ -172,10 +151,7 @@ def epsilon(noise: float, delta: float, releases: int) -> float:
 
 
 class Ledger:
-    """What a run has spent of its privacy budget, contact by contact, at the level of one site.
-
-    ``releases`` may start above zero, where a run resumes.
-    """
+    """What a run has spent of its privacy budget, at the level of one site; ``releases`` are those of earlier."""
 
     def __init__(self, privacy: Privacy, releases: int = 0):
         self.privacy = privacy
@@ -208,13 +184,10 @@ class Ledger:
         """How many contacts the budget allows in all, or None where it sets no limit."""
         if self.privacy.budget is None:
             return None
-        low, high = 0, 1
+        high = 1
         while self.epsilon_after(high) <= self.privacy.budget:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.epsilon_after(middle) <= self.privacy.budget else (low, middle)
-        return low
+            high *= 2
+        return bisect_right(range(high), self.privacy.budget, key=self.epsilon_after) - 1
 
     def report(self) -> dict[str, float]:
         """The ledger's last line, for a run's record."""
@@ -226,15 +199,11 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
 
     ``contacts`` is how often models leave a site; ``buffers`` the names of the model's running statistics.
     """
-    privacy = at_contacts(plan)
-    if privacy is None:
+    if not plan.privacy.at_contacts:
         return
-    if privacy.counted and any("running" in name for name in buffers):
+    if plan.privacy.counted and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
-    _check_budget(privacy, contacts)
-
-
-def _check_budget(privacy: Privacy, contacts: int) -> None:
+    privacy = plan.privacy
     if privacy.budget is None:
         return
     if privacy.noise == 0:
@@ -246,12 +215,3 @@ def _check_budget(privacy: Privacy, contacts: int) -> None:
             f"delta {privacy.delta:g}, more than the budget of {privacy.budget:g}; it allows {ledger.affordable()} "
             "contacts. Take fewer contacts or more noise"
         )
-
-
-def _is_private(name: str, array: np.ndarray) -> bool:
-    return bool(np.issubdtype(array.dtype, np.floating)) and not is_buffer(name)
-
-
-def _rows(stack: Arrays) -> np.ndarray:
-    models = len(next(iter(stack.values())))
-    return np.concatenate([array.reshape(models, -1) for array in stack.values()], axis=1)

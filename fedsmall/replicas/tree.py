@@ -1,19 +1,20 @@
-"""Replica trees: the virtual copies of a site's model, and the samples that each of them trains on.
+"""Replica trees: the virtual copies of a site's model, the samples that each of them trains on, and their fold.
 
 A site's own model is the *anchor*. It has ``fanout`` replicas, each of these has as many, ``depth`` levels down; every
 replica lacks a block of its parent's samples. A node is named by the way to it: ``""`` is the anchor, ``"2"`` its third
 replica, ``"2.0"`` the first replica of that. A row of a cohort is a site's node, ``"site#2.0"``; the anchor's row is
 the bare site.
 
-A tree is grown from the anchor when the round begins (model and optimizer state alike) and folded into it when the
-round ends (:mod:`fedsmall.replicas.fold`); whole trees that travel live until they are aggregated.
-
-Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", Algorithms 1 and 2.
+The fold goes from the leaves up: alpha_r = div_r / sum(div), parent <- (sum(alpha_r * replica_r) + parent) / 2; with
+the "simple" fold (RepFL) parent and replicas count alike. Source: Ghilea and Rekik, "Replica Tree-based Federated
+Learning using Limited Data", Algorithms 1 and 2. Two departures: where all divergences are zero the weights are equal,
+and a divergence counts for at least a floor, for distances of replicas that have converged are noise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from fedsmall.models.own_models import with_own_model
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.wire import Arrays, is_buffer
 
 ANCHOR = ""
 MARK = "#"  # between a site's name and a node's
@@ -89,19 +91,9 @@ def tree_at(tree: Tree, place: int, sites: int) -> ReplicaTree:
 
     Raises PlanError where a setting given per site is not given for every site.
     """
-
-    settings = {
-        name: setting[place] if isinstance(setting, tuple) else setting
-        for name, setting in _per_site(tree, sites).items()
-    }
+    given = _per_site(tree, sites).items()
+    settings = {name: setting[place] if isinstance(setting, tuple) else setting for name, setting in given}
     return ReplicaTree(**settings, perturbation=tree.perturbation)
-
-
-def own_tree(tree: Tree, place: int, sites: int) -> Tree:
-    """The plan's tree as the site at ``place`` of ``sites`` alone sees it: with one value for each setting."""
-    settings = _per_site(tree, sites).items()
-    values = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
-    return tree.model_copy(update=values)
 
 
 def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
@@ -119,8 +111,10 @@ def plan_at(plan: Plan, place: int, sites: int) -> Plan:
     plan = with_own_model(plan, place, sites)
     if plan.method.tree is None:
         return plan
-    tree = own_tree(plan.method.tree, place, sites)
-    return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
+    settings = _per_site(plan.method.tree, sites).items()
+    own = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
+    method = plan.method.model_copy(update={"tree": plan.method.tree.model_copy(update=own)})
+    return plan.model_copy(update={"method": method})
 
 
 def forest(tree: Tree, sites: int) -> tuple[ReplicaTree, ...]:
@@ -134,7 +128,7 @@ def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[s
     Replica j of a parent that holds n samples lacks block j of them: floor(p * n) samples, the blocks disjoint over j
     as far as n allows (after that every sample is lacked equally often, to within one). The blocks are drawn from a
     stream named by seed, site and parent, the same in every round. A "stratified" block takes from each class its share
-    (to within one sample, the whole block being floor(p * n) exactly) and never a class's last sample.
+    (to within one sample) and never a class's last sample.
 
     Raises PlanError where a stratified block cannot be had: a class of one sample, or a block that would take a class
     whole.
@@ -161,10 +155,7 @@ def block_size(samples: int, drop: float) -> int:
 
 
 def idle(tree: Tree, samples: Sequence[int]) -> str | None:
-    """A line where replicas lack no sample of their anchor at some site, of sites with so many ``samples``; else None.
-
-    Such replicas are the anchor again, but for the order of batches.
-    """
+    """A line where replicas lack no sample of their anchor at some site, of sites with so many ``samples``."""
     trees = forest(tree, len(samples))
     same = [n for grown, n in zip(trees, samples, strict=True) if grown.depth and not block_size(n, grown.drop)]
     if not same:
@@ -217,3 +208,205 @@ def _shares(values: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
             )
         shares[np.argmax(room)] += 1
     return shares
+
+
+Shared = Callable[[str], bool]
+Predict = Callable[[str, Arrays], np.ndarray]
+"""(site, models stacked to (models, ...)) -> outputs on the anchor's samples, (models, samples, outputs)."""
+
+FLOOR = 1e-4  # of the parent's size: smaller distances are noise
+
+
+@dataclass(frozen=True)
+class Families:
+    """Parents (families,) and their ``children`` (families, replicas), rows of ``stack``; of ``layers``."""
+
+    stack: Arrays
+    parents: np.ndarray
+    children: np.ndarray
+    layers: tuple[str, ...]
+    sites: tuple[str, ...]
+    predict: Predict | None = None
+
+    def layer(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """A layer of the parents, (families, 1, size), and of the children, (families, replicas, size), in float64."""
+        flat = self.stack[name].reshape(len(self.stack[name]), -1)
+        parents = flat[self.parents].astype(np.float64)[:, None]
+        return parents, flat[self.children].astype(np.float64)
+
+
+class Divergence(NamedTuple):
+    """What a measure says of some families: divergences and floors, both (families, replicas) or broadcast to it."""
+
+    values: np.ndarray
+    floor: np.ndarray | float = 0.0
+
+
+Measure = Callable[[Families], Divergence]
+
+
+def mean_l2(families: Families) -> Divergence:
+    """The mean over layers (named arrays) of the L2 norm of child minus parent: the paper's measure."""
+    values = np.zeros(families.children.shape)
+    sizes = np.zeros((len(families.parents), 1))
+    for name in families.layers:
+        parent, child = families.layer(name)
+        values += np.linalg.norm(child - parent, axis=-1)
+        sizes += np.linalg.norm(parent, axis=-1)
+    return Divergence(values / len(families.layers), FLOOR * sizes / len(families.layers))
+
+
+def cosine(families: Families) -> Divergence:
+    """One minus the cosine of the angle between child and parent, all layers taken as one vector."""
+    dot, left, right = (np.zeros(families.children.shape) for _ in range(3))
+    for name in families.layers:
+        parent, child = families.layer(name)
+        dot += (parent * child).sum(axis=-1)
+        left += (parent * parent).sum(axis=-1)
+        right += (child * child).sum(axis=-1)
+    lengths = np.sqrt(left * right)
+    similarity = np.divide(dot, lengths, out=np.ones_like(dot), where=lengths > 0)
+    return Divergence(np.clip(1 - similarity, 0, None), FLOOR**2 / 2)
+
+
+def symmetric_kl(families: Families) -> Divergence:
+    """The mean over the anchor's samples of KL(p, q) + KL(q, p) of the predicted classes, in nats."""
+    if families.predict is None:
+        raise PlanError('diversity = "kl" needs the anchor\'s samples, which only the site has; use fold_at = "site".')
+    values = np.zeros(families.children.shape)
+    for place, (site, parent, children) in enumerate(
+        zip(families.sites, families.parents, families.children, strict=True)
+    ):
+        rows = np.concatenate([[parent], children])
+        log_p = _log_probabilities(families.predict(site, {name: a[rows] for name, a in families.stack.items()}))
+        gap = log_p[1:] - log_p[:1]  # (replicas, samples, classes)
+        values[place] = ((np.exp(log_p[1:]) - np.exp(log_p[:1])) * gap).sum(axis=-1).mean(axis=-1)
+    return Divergence(np.clip(values, 0, None), FLOOR**2)
+
+
+def _log_probabilities(outputs: np.ndarray) -> np.ndarray:
+    """Log-probabilities of the classes, (..., classes), from scores; one score stands for the second of two classes."""
+    scores = outputs.astype(np.float64)
+    if scores.shape[-1] == 1:
+        scores = np.concatenate([np.zeros_like(scores), scores], axis=-1)
+    return np.asarray(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
+
+
+MEASURES: dict[str, Measure] = {"l2": mean_l2, "cosine": cosine, "kl": symmetric_kl}
+
+
+def measure(name: str) -> Measure:
+    """The measure of divergence by name, or the user's own function given as ``"module:function"``.
+
+    The user's function takes two models, parent and child, each a dict of named arrays (the shared parameters only),
+    and returns one number >= 0. Raises PlanError where there is no such measure.
+    """
+    if name in MEASURES:
+        return MEASURES[name]
+    module, _, function = name.partition(":")
+    if not function:
+        raise PlanError(f'There is no diversity {name!r}; use {", ".join(MEASURES)}, or your own "module:function".')
+    try:
+        measured: Callable[[Arrays, Arrays], float] = getattr(import_module(module), function)
+    except (ImportError, AttributeError):
+        raise PlanError(f"diversity = {name!r}: Python finds no such function; is its folder on the path?") from None
+    return lambda families: Divergence(_each(measured, families, name))
+
+
+def _each(function: Callable[[Arrays, Arrays], float], families: Families, name: str) -> np.ndarray:
+    def model(row: int) -> Arrays:
+        return {layer: families.stack[layer][row] for layer in families.layers}
+
+    pairs = zip(families.parents, families.children, strict=True)
+    values = np.array([[float(function(model(own), model(child))) for child in children] for own, children in pairs])
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise PlanError(f"diversity = {name!r} must return finite numbers >= 0; it returned {values.min():g}.")
+    return values
+
+
+def weights(divergence: Divergence) -> np.ndarray:
+    """alpha, (families, replicas): floored divergences as shares of one; equal where all are zero."""
+    floored = np.maximum(divergence.values, divergence.floor)
+    total = floored.sum(axis=-1, keepdims=True)
+    equal = np.full_like(floored, 1 / floored.shape[-1])
+    return np.asarray(np.divide(floored, total, out=equal, where=total > 0))
+
+
+def fold_trees(
+    stack: Arrays,
+    rows: Sequence[str],
+    fold: str = "diversity",
+    diversity: str = "l2",
+    shared: Shared | None = None,
+    predict: Predict | None = None,
+) -> Arrays:
+    """The anchors after every tree has been folded, stacked to (sites, ...) in the order of the anchors' rows.
+
+    ``stack`` holds the models, (rows, ...), and ``rows`` names them (:func:`row_name`). All floats are folded, integers
+    are the parent's. Divergence is measured on the float parameters that ``shared`` names (default: all). Sums are
+    taken in float64; dtypes are kept. Raises PlanError where ``shared`` names no layer.
+    """
+    layers = shared_layers(stack, shared)
+    models = {name: array.copy() for name, array in stack.items()}
+    for parents, children in _families(rows):
+        sites = tuple(split_row(rows[parent])[0] for parent in parents)
+        families = Families(models, parents, children, layers, sites, predict)
+        alpha, parent_share = _coefficients(families, fold, diversity)
+        for array in models.values():
+            if np.issubdtype(array.dtype, np.floating):
+                _fold_array(array, parents, children, alpha, parent_share)
+    anchors = [row for row, name in enumerate(rows) if split_row(name)[1] == ANCHOR]
+    return {name: array[anchors] for name, array in models.items()}
+
+
+def fold_sent(tree: Tree, anchors: Arrays, sent: Arrays, sites: Sequence[str]) -> Arrays:
+    """The server's fold of anchors (sites, ...) and {"<node>/<parameter>": (sites, ...)}, as at the sites."""
+    nodes = tree_at(tree, 0, 1).nodes
+    if nodes == (ANCHOR,):
+        return anchors
+    rows = [row_name(site, node) for site in sites for node in nodes]
+    models = {
+        name: np.stack([array, *(sent[f"{node}/{name}"] for node in nodes[1:])], axis=1).reshape(-1, *array.shape[1:])
+        for name, array in anchors.items()
+    }  # (sites * nodes, ...)
+    return fold_trees(models, rows, tree.fold, tree.diversity)
+
+
+def shared_layers(model: Mapping[str, np.ndarray], shared: Shared | None) -> tuple[str, ...]:
+    """The names of the float parameters that all sites share; raises PlanError where there are none."""
+    floats = [name for name, array in model.items() if np.issubdtype(array.dtype, np.floating) and not is_buffer(name)]
+    layers = tuple(name for name in floats if shared is None or shared(name))
+    if not layers:
+        raise PlanError(f"shared matches none of the model's parameters, which are {', '.join(floats)}; name some.")
+    return layers
+
+
+def _coefficients(families: Families, fold: str, diversity: str) -> tuple[np.ndarray, float]:
+    """What each replica, (families, replicas), and the parent itself count in the new parent."""
+    replicas = families.children.shape[1]
+    if fold == "simple":
+        return np.full(families.children.shape, 1 / (replicas + 1)), 1 / (replicas + 1)
+    return weights(measure(diversity)(families)) / 2, 0.5
+
+
+def _fold_array(array: np.ndarray, parents: np.ndarray, children: np.ndarray, alpha: np.ndarray, share: float) -> None:
+    total = share * array[parents].astype(np.float64)
+    for place in range(children.shape[1]):
+        weight = alpha[:, place].reshape(-1, *[1] * (array.ndim - 1))  # (families, 1, ...)
+        total += weight * array[children[:, place]]
+    array[parents] = total
+
+
+def _families(rows: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of parents, (families,), and of their replicas, (families, replicas), the deepest level first."""
+    where = {split_row(row): place for place, row in enumerate(rows)}
+    children: dict[tuple[str, str], list[int]] = {}
+    for (site, node), place in where.items():
+        if node:
+            children.setdefault((site, parent_of(node)), []).append(place)
+    groups: dict[tuple[int, int], list[tuple[str, str]]] = {}
+    for parent, replicas in children.items():
+        groups.setdefault((-level_of(parent[1]), len(replicas)), []).append(parent)
+    for group in sorted(groups):
+        parents = groups[group]
+        yield np.array([where[parent] for parent in parents]), np.array([children[parent] for parent in parents])

@@ -1,19 +1,19 @@
 """Letters from site to site, which whoever passes them on can neither open nor change nor deliver elsewhere.
 
-A letter is a signature of the sender's identity (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180,
-base mode) with ML-KEM-768 and X25519 together (models of patients live long, hence the half that outlives quantum
-computers), HKDF-SHA256 and ChaCha20-Poly1305. HPKE draws a key for every box. Every letter is bound to its run, kind,
-round, sender, receiver, and to all that the two have seen of the run by then (:class:`Thread`): where they were told
-different things, it does not open.
+A letter is the sender's signature (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180, base mode) with
+ML-KEM-768 and X25519 together (models of patients live long, hence the half that outlives quantum computers),
+HKDF-SHA256 and ChaCha20-Poly1305. It is bound to its run, kind, round, sender, receiver, and to all that the two have
+seen of the run by then (:class:`Transcript`): where they were told different things, it does not open.
 
-Identities outlive runs, and are what people compare (:mod:`fedsmall.sealing.roll`). Sealing keys are of one run, and
+Identities outlive runs, and are what people compare (:func:`digest_words`). Sealing keys are of one run, and
 deleted after it: recorded traffic stays closed to who steals a site's disk later.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hpke
@@ -26,6 +26,9 @@ from fedsmall.parts import Frozen
 VERSION = "fedsmall-letter-1"
 SUITE = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
 SIGNATURE, ML_KEM, X25519, SEED = 64, 1184, 32, 64 + 32
+IDENTITY = "identity.key"  # in a site's kit: the secret half of its identity, which its station alone reads
+IDENTITIES = "identities.json"  # in a site's home: the identities of those that it has met
+GROUPS, DIGITS = 12, 5
 OVERHEAD = SIGNATURE + 1136  # bytes of a letter beside what it holds
 
 Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -33,14 +36,14 @@ Hex = Annotated[str, Field(pattern="^[0-9a-f]{2,4000}$")]
 
 
 class LetterError(PolicyError):
-    """A letter, or what sites announce for it, that is not what it should be; one line that says which and whose."""
+    """A letter, or an announcement for it, that is not what it should be; one line that says which and whose."""
 
 
 class Announcement(Frozen):
     """What a site announces before a run: the key that letters to it are sealed to, and a commitment to its draw.
 
     ``sealing`` is ML-KEM's public half and X25519's; ``commitment`` the digest of the site's part of the routes' seed;
-    both signed by the site's ``identity`` for this run.
+    both are signed by the site's ``identity`` for this run.
     """
 
     site: Annotated[str, Field(max_length=100)]
@@ -49,34 +52,27 @@ class Announcement(Frozen):
     commitment: Hex32
     signature: Hex
 
-    @property
-    def _said(self) -> tuple[str, str, str]:
-        return self.site, self.sealing, self.commitment
-
     def check(self, run: str, identities: Mapping[str, str]) -> None:
         """Raise LetterError unless this is of the site's known identity, and of this run."""
         if identities.get(self.site) != self.identity:
             raise LetterError(f"{self.site} announces another identity than the one that is known here")
+        said = canon(VERSION, "announce", run, self.site, self.sealing, self.commitment)
         try:
-            key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.identity))
-            key.verify(bytes.fromhex(self.signature), canon(VERSION, "announce", run, *self._said))
+            _verify(self.identity, bytes.fromhex(self.signature), said)
             public(self.sealing)
         except (InvalidSignature, ValueError):
             raise LetterError(f"what {self.site} announces is not signed by its identity for this run") from None
 
 
-class Thread:
-    """The transcript of a run that a site has seen, as one digest that everything after it is bound to.
-
-    ``at`` holds the digest by the round of the average that it follows, 0 before the first.
-    """
+class Transcript:
+    """The transcript of a run that a site has seen, as digests ``at`` the rounds of averages, 0 before the first."""
 
     def __init__(self, at: Mapping[int, str]) -> None:
         self.at = dict(at)
 
     @classmethod
-    def begun(cls, run: str, roll: str, announced: Mapping[str, Announcement], nonces: Mapping[str, str]) -> "Thread":
-        """The thread of a run of these sites: their identities (the digest ``roll``), keys and drawn parts."""
+    def start(cls, run: str, roll: str, announced: Mapping[str, Announcement], nonces: Mapping[str, str]) -> Self:
+        """The transcript of a run of these sites: their identities (the digest ``roll``), keys and drawn parts."""
         keys = [[site, announced[site].sealing, announced[site].commitment] for site in sorted(announced)]
         return cls({0: digest("run", run, roll, keys, sorted(nonces.items()))})
 
@@ -85,38 +81,28 @@ class Thread:
         return self.at[max(known for known in self.at if known < t)]
 
 
-class Post:
-    """One site's mailbox for one run: writes letters to the others, and opens theirs.
-
-    ``others`` are all announcements of the run, by site, already checked; ``plan`` is the digest of the site's plan.
-    """
+class Mailbox:
+    """One site's mailbox for one run, under its ``plan``'s digest; ``others`` are checked announcements by site."""
 
     def __init__(
-        self,
-        site: str,
-        run: str,
-        identity: bytes,
-        sealing: bytes,
-        others: Mapping[str, Announcement],
-        plan: str = "",
+        self, site: str, run: str, identity: bytes, sealing: bytes, others: Mapping[str, Announcement], plan: str = ""
     ) -> None:
         self.site, self.run, self.plan = site, run, plan
         self._identity = ed25519.Ed25519PrivateKey.from_private_bytes(identity)
         self._sealing = private(sealing)
         self._others = dict(others)
 
-    def write(self, kind: str, t: int, to: str, thread: str, content: bytes) -> bytes:
-        """A letter of round ``t``; ``thread`` is what this site has seen of the run when it trained for that."""
-        info = self._bound(kind, t, self.site, to, thread)
+    def write(self, kind: str, t: int, to: str, transcript: str, content: bytes) -> bytes:
+        """A letter of round ``t``; ``transcript`` is what this site has seen of the run when it trained for that."""
+        info = self._bound(kind, t, self.site, to, transcript)
         box = SUITE.encrypt(content, public(self._others[to].sealing), info)
         return self._identity.sign(signed(info, box)) + box
 
-    def open(self, kind: str, t: int, sender: str, thread: str, letter: bytes) -> bytes:
+    def open(self, kind: str, t: int, sender: str, transcript: str, letter: bytes) -> bytes:
         """What a letter holds. Raises LetterError that names the sender where it is not the letter it should be."""
-        info, signature, box = self._bound(kind, t, sender, self.site, thread), letter[:SIGNATURE], letter[SIGNATURE:]
+        info, box = self._bound(kind, t, sender, self.site, transcript), letter[SIGNATURE:]
         try:
-            key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(self._others[sender].identity))
-            key.verify(signature, signed(info, box))
+            _verify(self._others[sender].identity, letter[:SIGNATURE], signed(info, box))
             return SUITE.decrypt(box, self._sealing, info)
         except (InvalidSignature, InvalidTag, ValueError):
             raise LetterError(
@@ -126,24 +112,28 @@ class Post:
         except KeyError:
             raise LetterError(f"a letter from {sender!r}, who is not in this run") from None
 
-    def _bound(self, kind: str, t: int, sender: str, to: str, thread: str) -> bytes:
-        return canon(VERSION, kind, self.run, t, sender, to, thread, self.plan)
+    def _bound(self, kind: str, t: int, sender: str, to: str, transcript: str) -> bytes:
+        return canon(VERSION, kind, self.run, t, sender, to, transcript, self.plan)
 
 
 def after(before: str, t: int, commons: Sequence[str]) -> str:
-    """The digest of a thread after the average of round ``t`` has made the ``commons``, by their digests."""
+    """The digest of a transcript after the average of round ``t`` has made the ``commons``, by their digests."""
     return digest("average", before, t, list(commons))
+
+
+def _verify(identity: str, signature: bytes, content: bytes) -> None:
+    ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(identity)).verify(signature, content)
 
 
 def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:
     """A site's announcement, from its identity's secret, its sealing key's seed, and what it has drawn."""
-    content = (site, _halves(sealing).hex(), digest("drawn", nonce))
-    signature = (
-        ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(canon(VERSION, "announce", run, *content)).hex()
+    post_quantum, classic = _halves(sealing)
+    key = post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()
+    said = {"site": site, "sealing": key.hex(), "commitment": digest("drawn", nonce)}
+    signature = ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(
+        canon(VERSION, "announce", run, *said.values())
     )
-    return Announcement(
-        site=site, identity=name_of(identity), sealing=content[1], commitment=content[2], signature=signature
-    )
+    return Announcement(**said, identity=name_of(identity), signature=signature.hex())
 
 
 def name_of(identity: bytes) -> str:
@@ -155,8 +145,7 @@ def private(seed: bytes) -> Any:
     """The sealing key that follows from 96 random bytes."""
     if len(seed) != SEED:
         raise ValueError(f"a sealing key is made of {SEED} random bytes, not of {len(seed)}")
-    post_quantum, classic = _both(seed)
-    return hpke.MLKEM768X25519PrivateKey(post_quantum, classic)
+    return hpke.MLKEM768X25519PrivateKey(*_halves(seed))
 
 
 def public(text: str) -> Any:
@@ -183,13 +172,27 @@ def signed(info: bytes, box: bytes) -> bytes:
     return hashlib.sha256(len(info).to_bytes(8, "big") + info + box).digest()
 
 
-def _both(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
-    return (
-        mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64]),
-        x25519.X25519PrivateKey.from_private_bytes(seed[64:]),
-    )
+def _halves(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
+    post_quantum = mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64])
+    return post_quantum, x25519.X25519PrivateKey.from_private_bytes(seed[64:])
 
 
-def _halves(seed: bytes) -> bytes:
-    post_quantum, classic = _both(seed)
-    return post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()
+def roll_digest(roll: Mapping[str, str]) -> str:
+    """One digest of all names and identities, as 64 hexadecimal digits; what a site's policy pins as ``roll``."""
+    return digest("roll", sorted(roll.items()))
+
+
+def known_identities(home: Path) -> dict[str, str]:
+    """The identities of the sites that the one which writes in ``home`` has met, by name."""
+    path = home / IDENTITIES
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def digest_words(roll: Mapping[str, str]) -> str:
+    """The roll as twelve groups of five digits, for one telephone call of all hospitals: nearly 200 bits of it."""
+    number = int(roll_digest(roll), 16)
+    groups = []
+    for _ in range(GROUPS):
+        number, group = divmod(number, 10**DIGITS)
+        groups.append(f"{group:0{DIGITS}d}")
+    return " ".join(groups)

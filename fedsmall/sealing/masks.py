@@ -1,14 +1,13 @@
 """Masked summands for secure aggregation: with what its helpers send, a server learns the sum and nothing else.
 
-A site masks what it adds (64-bit integers) by one stream of ChaCha20 for each helper, all modulo 2**64, and sends each
-helper the seed of its stream in a letter. A helper adds up the streams of all sites of one sum for the server. Whoever
-lacks the seeds of one helper sees noise (a one-time pad, as far as ChaCha20 is a random function).
-
-``wide`` sums are of numbers of eight words each (:mod:`fedsmall.exact`), and carry from one to the next.
+A site masks its 64-bit integers by one ChaCha20 stream for each helper, modulo 2**64, and sends each helper its seed in
+a letter. A helper adds up the streams of all sites of one sum for the server. ``wide`` sums are of numbers of eight
+words each (:mod:`fedsmall.exact`), and carry from one to the next.
 """
 
 import secrets
 from collections.abc import Iterable, Mapping
+from functools import reduce
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -34,12 +33,8 @@ def stream(seed: bytes, length: int) -> np.ndarray:
 
 def total(seeds: Iterable[bytes], length: int, wide: bool = False) -> np.ndarray:
     """The sum of the streams of several seeds modulo 2**64, or of ``wide`` numbers modulo 2**512: (length,) uint64."""
-    if wide:
-        return exact.add_words(stream(seed, length) for seed in seeds)
-    added = np.zeros(length, dtype=np.uint64)
-    for seed in seeds:
-        added += stream(seed, length)
-    return added
+    streams = (stream(seed, length) for seed in seeds)
+    return exact.add_words(streams) if wide else reduce(np.add, streams, np.zeros(length, dtype=np.uint64))
 
 
 def masked(summand: np.ndarray, seeds: Mapping[str, bytes], wide: bool = False) -> np.ndarray:
@@ -52,9 +47,4 @@ def unmasked(summands: Iterable[np.ndarray], streams: Iterable[np.ndarray], wide
     """The sum of masked summands, from what the helpers told: (length,) uint64."""
     if wide:
         return exact.add_words(summands, streams)
-    first, *others = [np.array(summand) for summand in summands]
-    for summand in others:
-        first += summand
-    for mask in streams:
-        first -= mask
-    return np.asarray(first)
+    return np.asarray(reduce(np.subtract, streams, reduce(np.add, summands)))

@@ -1,7 +1,7 @@
 """The layout of secure sums, which sites and server both know beforehand.
 
 Beside models these are the sums of features and classes before the first contact, and the metrics of models on held-out
-and on unseen samples. All sites of a run take part; those with nothing to tell add zeros.
+and on unseen samples. All sites take part; those with nothing to tell add zeros.
 """
 
 from collections.abc import Mapping
@@ -23,29 +23,25 @@ Shapes = Mapping[str, tuple[int, ...]]
 def judged_shapes(task: Task) -> dict[str, tuple[int, ...]]:
     """What the tally of an evaluation holds, by name.
 
-    "sites" is how many take part, "samples" how many they hold out; "metrics" has for each of the task's metrics how
-    many samples it is of, and the metric as many times; the rest are the sums of :mod:`fedsmall.evaluation.site_sums`.
+    "sites" is how many take part, "samples" how many they hold out; "metrics" has for each metric its number of
+    samples, and the metric as many times; the rest are the sums of :mod:`fedsmall.evaluation.site_sums`.
     """
     return {TELLING: (), "samples": (), "metrics": (2, len(task.metrics)), **held_out_shapes(task)}
 
 
 def unseen_shapes(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
-    """What a tally of samples holds that models never saw, by name: how many sites tell, and their sums."""
+    """What a tally of unseen samples holds, by name: how many sites tell, and their sums."""
     return {TELLING: (), **reported_shapes(plan, task)}
 
 
 def evaluation_tally(task: Task, metrics: Mapping[str, float], sums: Arrays) -> Arrays:
     """The tally of one site with its ``metrics`` of so many examples, and ``sums`` at a run's end."""
     samples = float(metrics.get(EXAMPLES, 0))
-    known = np.array([samples if np.isfinite(metrics.get(name, np.nan)) else 0.0 for name in task.metrics])
-    values = np.array([float(metrics.get(name, 0.0)) for name in task.metrics])
+    values = np.array([float(metrics.get(name, np.nan)) for name in task.metrics])
+    known = np.where(np.isfinite(values), samples, 0.0)
     products = np.where(known > 0, known * np.nan_to_num(values), 0.0)
-    return {
-        TELLING: np.array(float(samples > 0)),
-        "samples": np.array(samples),
-        "metrics": np.stack([known, products]),
-        **sums,
-    }
+    told = {TELLING: np.array(float(samples > 0)), "samples": np.array(samples)}
+    return {**told, "metrics": np.stack([known, products]), **sums}
 
 
 def metrics_of_tally(task: Task, tally: Arrays) -> tuple[dict[str, float], Arrays]:
@@ -54,11 +50,6 @@ def metrics_of_tally(task: Task, tally: Arrays) -> tuple[dict[str, float], Array
     metrics = {name: float(p / n) for name, n, p in zip(task.metrics, known, products, strict=True) if n > 0}
     sums = {name: tally[name] for name in held_out_shapes(task)}
     return metrics, sums if sums["count"] > 0 else {}
-
-
-def shapes_in(arrays: Arrays) -> dict[str, tuple[int, ...]]:
-    """The shapes of sums that are told before the first contact, of which all sites have the same."""
-    return {name: array.shape for name, array in arrays.items()}
 
 
 def flat(arrays: Mapping[str, np.ndarray], shapes: Shapes) -> np.ndarray:

@@ -14,16 +14,13 @@ from torch import Tensor
 
 from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.plan import Plan
 
 DRAWS = 6  # uniform numbers an image takes, whatever is asked for, so that one operation more shifts no other's
 Operation = Callable[[Tensor, np.ndarray, float], Tensor]
 
 
-def check_augment(plan: Plan, task: Task, body: bool) -> None:
-    """Raise PlanError where the plan asks for changed images and there is none to change; ``body``: it is frozen."""
-    if plan.recipe.augment is None:
-        return
+def check_augment(task: Task, body: bool) -> None:
+    """Raise PlanError where images are to be changed and there is none to change; ``body``: it is frozen."""
     if len(task.input_shape) != 3:
         raise PlanError(f"augment changes images, and a sample has shape {task.input_shape}. Leave augment out.")
     if body:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedsmall.data.federation import Samples
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import grid_for
 from fedsmall.privacy.patient_level import (
     Chance,
     Protection,
@@ -52,10 +53,7 @@ def batch_order(sizes: Sequence[int], samples: int, rng: np.random.Generator) ->
 
 
 class Batches:
-    """The samples of all sites on the device, stacked once, and the batches that a round takes from them.
-
-    ``masks`` gives the shape and the probability of every dropout layer, {name: (shape, p)}.
-    """
+    """The samples of all sites on the device, and their batches; ``masks`` are dropout layers, {name: (shape, p)}."""
 
     def __init__(
         self,
@@ -80,10 +78,10 @@ class Batches:
         self.uniform = bool((self.sizes == self.sizes[0]).all())
         draws = bool((self.examples > batches).any())
         self._still = None if draws else self._index(np.arange(len(names)), 0)
-        self._blocks: tuple[Tensor, Tensor] | None = None
+        self._blocks: tuple[Tensor, ...] | None = None
         once = self.uniform and self.steps[0] == 1 and plan.recipe.augment is None
         if not draws and not masks and once:  # a round is every site's whole data
-            self._blocks = (_by_site(self._x, len(names)), _by_site(self._y, len(names)))
+            self._blocks = tuple(part.view(len(names), -1, *part.shape[1:]) for part in (self._x, self._y))
 
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
         """Rows by falling size where sites differ in a way that matters, so that active ones are first; or None."""
@@ -92,11 +90,7 @@ class Batches:
         return np.lexsort((-self.examples[sites], -self.steps[sites]))
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
-        """The steps of round t at these sites, in the :meth:`order`: the rows that take a step together, and their
-        batch.
-
-        Rows go together where their batches are equal in size, or are filled up to it.
-        """
+        """The steps of round t at these sites, in the :meth:`order`: rows that go together, and their batches."""
         if self._blocks is not None:
             where = torch.from_numpy(sites).to(self._device)
             x, y = (block.index_select(0, where) for block in self._blocks)
@@ -108,8 +102,12 @@ class Batches:
             for rows, size in self._together(sites, step, pads):
                 weight = self._weight(sites, step, rows, size) if pads else None
                 masks_of_batch = {name: mask[rows, :size] for name, mask in masks.items()}
-                batch = self._take(index[rows, step, :size], weight, masks_of_batch)
-                yield rows, batch if chances is None else self._changed(batch, chances[rows, step, :size])
+                where = index[rows, step, :size]
+                batch = Batch(gather(self._x, where), gather(self._y, where), weight, masks_of_batch)
+                if chances is not None:
+                    changed = augment_images(batch.x, chances[rows, step, :size], self._plan.recipe.augment or {})
+                    batch = batch._replace(x=changed)
+                yield rows, batch
 
     def _together(self, sites: np.ndarray, step: int, pads: bool) -> list[tuple[slice, int]]:
         sizes = self.sizes[sites, step]
@@ -120,12 +118,6 @@ class Batches:
             return [(slice(0, active), int(sizes[:active].max()))]
         edges = [0, *(np.flatnonzero(np.diff(sizes[:active])) + 1).tolist(), active]
         return [(slice(a, b), int(sizes[a])) for a, b in pairwise(edges)]
-
-    def _take(self, index: Tensor, weight: Tensor | None, masks: Tensors) -> Batch:
-        return Batch(gather(self._x, index), gather(self._y, index), weight, masks)
-
-    def _changed(self, batch: Batch, chances: np.ndarray) -> Batch:
-        return batch._replace(x=augment_images(batch.x, chances, self._plan.recipe.augment or {}))
 
     def _chances(self, sites: np.ndarray, t: int) -> np.ndarray | None:
         """The numbers by which the images of round t are changed, (rows, steps, batch, DRAWS); None where none are."""
@@ -179,23 +171,15 @@ def gather(samples: Tensor, index: Tensor) -> Tensor:
 
 def concatenate(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The samples of all sites one after the other: floats of the given dtype, or whole numbers, (all samples, ...)."""
-    concatenate = torch.from_numpy(np.concatenate(arrays))
-    return concatenate.to(device, dtype) if concatenate.is_floating_point() else concatenate.to(device, torch.int64)
-
-
-def _by_site(concatenate: Tensor, sites: int) -> Tensor:
-    return concatenate.view(sites, -1, *concatenate.shape[1:])
+    everything = torch.from_numpy(np.concatenate(arrays))
+    return everything.to(device, dtype if everything.is_floating_point() else torch.int64)
 
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Lots:
-    """Poisson batches: every sample joins each step's lot independently; used as :class:`Batches`.
-
-    A batch's ``weight`` is 1 / the expected size of a lot for a sample that is in it and 0 for padding; a lot may be
-    empty. Its ``noise`` is added to the gradients. ``shapes`` are the parameters'.
-    """
+    """Poisson batches: every sample joins each step's lot independently; used as :class:`Batches`."""
 
     def __init__(
         self,
@@ -226,43 +210,36 @@ class Lots:
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
         """The steps of round t at these sites, as :meth:`fedsmall.training.batches.Batches.round` gives them."""
         chances = [chance_for(self._seed, self._names[site], t, self._secret) for site in sites]
-        masks_of_batch = [self.protections[site] for site in sites]
+        guards = [self.protections[site] for site in sites]
         for _ in range(int(self.steps[0])):
             lots = [
                 _lot(chance, guard.rate, int(self._counts[site]))
-                for chance, guard, site in zip(chances, masks_of_batch, sites, strict=True)
+                for chance, guard, site in zip(chances, guards, sites, strict=True)
             ]
             size = max(1, *map(len, lots))
             index, weight = np.empty((len(sites), size), dtype=np.int64), np.zeros((len(sites), size))
             index[...] = self._first[sites, None]
-            for row, (lot, guard) in enumerate(zip(lots, masks_of_batch, strict=True)):
+            for row, (lot, guard) in enumerate(zip(lots, guards, strict=True)):
                 index[row, : len(lot)] += lot
                 weight[row, : len(lot)] = 1 / guard.lot
-            yield (
-                slice(0, len(sites)),
-                self._batch(index, weight, self._drop(chances, lots, size), chances, masks_of_batch),
-            )
+            masks, where = self._drop(chances, lots, size), torch.from_numpy(index).to(self._device)
+            shares = torch.from_numpy(weight).to(self._device, self._dtype)
+            taken = gather(self._x, where), gather(self._y, where), shares, masks
+            yield slice(0, len(sites)), Batch(*taken, *self._noise(chances, guards))
 
-    def _batch(
-        self, index: np.ndarray, weight: np.ndarray, masks: Tensors, chances: list[Chance], guards: list[Protection]
-    ) -> Batch:
-        where = torch.from_numpy(index).to(self._device)
-        known = torch.from_numpy(weight).to(self._device, self._dtype)
-        return Batch(gather(self._x, where), gather(self._y, where), known, masks, self._noise(chances, guards))
-
-    def _noise(self, chances: list[Chance], guards: list[Protection]) -> Tensors:
-        """What is added to the gradients of every parameter, (rows, ...), as views of one block."""
+    def _noise(self, chances: list[Chance], guards: list[Protection]) -> tuple[Tensors, Tensor]:
+        """What is added to the gradients of every parameter, (rows, ...), as views of one block, and rows' grids."""
         numbers = sum(map(math.prod, self._shapes.values()))
-        block = torch.empty(len(chances), numbers, dtype=self._dtype)
-        for row, chance in zip(block, chances, strict=True):
-            chance.fill_normal(row)
-        block *= torch.tensor([[guard.deviation] for guard in guards], dtype=self._dtype)
-        block, start, noise = block.to(self._device), 0, {}
-        for name, shape in self._shapes.items():
-            stop = start + math.prod(shape)
-            noise[name] = block[:, start:stop].view(len(chances), *shape)
-            start = stop
-        return noise
+        deviations = [guard.deviation(numbers) for guard in guards]
+        grid = torch.tensor([grid_for(deviation) for deviation in deviations], dtype=torch.float64)
+        multiples = [
+            chance.multiples(numbers, deviation / step)
+            for chance, deviation, step in zip(chances, deviations, grid.tolist(), strict=True)
+        ]
+        block = (torch.stack(multiples) * grid[:, None]).to(self._device)
+        parts = torch.split(block, [math.prod(shape) for shape in self._shapes.values()], dim=1)
+        pairs = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.view(len(chances), *shape) for (name, shape), part in pairs}, grid.to(self._device)
 
     def _drop(self, chances: list[Chance], lots: list[np.ndarray], size: int) -> Tensors:
         """Dropout masks, (rows, size, *shape): a sample's own, whoever else is in its lot."""
@@ -286,11 +263,9 @@ def protections(plan: Plan, samples: Sequence[Samples], seat: Seat) -> list[Prot
 
 def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Seat) -> list[float]:
     """What each site's patients have spent after so many rounds: epsilon at the plan's delta."""
-    privacy = plan.method.privacy
-    assert privacy is not None
-    steps = [steps_of(plan, place, seat.sites, rounds) for place in seat.places]
-    guards = protections(plan, samples, seat)
-    return [epsilon_of([guard.charge(gather)], privacy.delta) for guard, gather in zip(guards, steps, strict=True)]
+    pairs = zip(protections(plan, samples, seat), seat.places, strict=True)
+    charges = (guard.charge(steps_of(plan, place, seat.sites, rounds)) for guard, place in pairs)
+    return [epsilon_of([charge], plan.privacy.delta) for charge in charges]
 
 
 def _lot(chance: Chance, rate: float, samples: int) -> np.ndarray:

@@ -2,23 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedsmall.data.federation import Samples, Task
 from fedsmall.models.networks import trainable_state
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.batches import Batches, Lots
 from fedsmall.training.device import choose_device, widest_float
-from fedsmall.training.frozen_body import halves
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
-from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes
-from fedsmall.training.local_rules import SiteMemory, add_rule
-from fedsmall.training.optimizers import fresh_state, learning_rate, step
+from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
+from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
 
@@ -31,8 +29,8 @@ PREDICTED_NUMBERS = 2**20  # numbers that go into them at a time, models times s
 class Cohort(OneModelTrainer):
     """Some sites of a federation, and all that their models need to be trained together.
 
-    ``names`` and ``samples`` are the sites'; the same sites in any company get the same numbers. ``path`` is "auto" or
-    a name of :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
+    The same sites in any company get the same numbers. ``path`` is "auto" or a name of
+    :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
     :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in the federation; without it
     they are all of it.
 
@@ -54,7 +52,8 @@ class Cohort(OneModelTrainer):
         self.samples = tuple(map(len, samples))
         dtype = getattr(torch, plan.dtype)
         self._halves = halves(plan, task)
-        check_augment(plan, task, self._halves.body is not None)
+        if plan.recipe.augment is not None:
+            check_augment(task, self._halves.body is not None)
         model = self._halves.head
         self._names = tuple(trainable_state(model))
         self._parameters = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
@@ -62,23 +61,20 @@ class Cohort(OneModelTrainer):
         if isinstance(plan.recipe.class_weights, tuple):
             self._loss = weighted(self._loss, plan.recipe.class_weights)
         self._gradients, self.reason = choose(model, self._loss, path)
-        if is_patient_level(plan):
-            privacy = plan.method.privacy
-            assert privacy is not None
-            assert privacy.clip is not None
-            self._gradients = clipped(self._gradients, privacy.clip)
+        if plan.privacy.is_patient_level:
+            assert plan.privacy.clip is not None
+            self._gradients = clipped(self._gradients, plan.privacy.clip)
         self.path = self._gradients.path
         parameters = sum(tensor.numel() for tensor in model.parameters())
         self.device = choose_device(device, parameters, self._gradients.chunk or len(names), plan.dtype)
         model.to(self.device)  # in place: what computes gradients holds this model
         shape = self._halves.seen(np.zeros((1, *task.input_shape), plan.dtype)).shape
         shapes = dropout_shapes(model, torch.zeros(shape, dtype=dtype, device=self.device))
-        samples = [
-            replace(site_samples, x=self._halves.seen(site_samples.x)) for site_samples in samples
-        ]  # pooled ones stay pooled
-        masks = {name: (shape, _probability(model, name)) for name, shape in shapes.items()}
+        samples = [replace(own, x=self._halves.seen(own.x)) for own in samples]  # pooled ones stay pooled
+        layers = {name: cast(MaskedDropout, model.get_submodule(name)) for name in shapes}
+        masks = {name: (shape, layers[name].probability) for name, shape in shapes.items()}
         self._batches: Batches | Lots
-        if is_patient_level(plan):
+        if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
             self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
         else:
@@ -119,10 +115,9 @@ class Cohort(OneModelTrainer):
                 if isinstance(rows, np.ndarray):
                     stack.put(rows, part)
             sent = remembered.close(last.sites, stack.parameters) if last.closes else {}
-        rule_sends = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
-        return self.report(losses.cpu().numpy().astype(np.float64), last)._replace(
-            rule=rule_sends, memory=remembered.arrays()
-        )
+        rule = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
+        trained = self.report(losses.cpu().numpy().astype(np.float64), last)
+        return trained._replace(rule=rule, memory=remembered.arrays())
 
     def seen(self, x: np.ndarray) -> np.ndarray:
         """As :meth:`Trainer.seen`."""
@@ -130,36 +125,31 @@ class Cohort(OneModelTrainer):
 
     def report(self, losses: np.ndarray, leg: Leg) -> Trained:
         """What training gives where nothing is remembered or sent for a rule."""
-        sites = leg.sites
-        return Trained(losses, self._batches.steps[sites] * leg.rounds, self._batches.examples[sites], {}, {})
+        steps, examples = self._batches.steps[leg.sites] * leg.rounds, self._batches.examples[leg.sites]
+        return Trained(losses, steps, examples, {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """The outputs of every model on the same samples, in eval mode: (models, samples, outputs)."""
+        """As :meth:`OneModelTrainer.predict`."""
         inputs = torch.from_numpy(self.seen(np.asarray(x, dtype=self.plan.dtype))).to(self.device)
-        models = self._gradients.chunk or PREDICTED_MODELS
+        models, predict = self._gradients.chunk or PREDICTED_MODELS, self._gradients.predict
         samples = max(1, PREDICTED_NUMBERS // (models * max(1, inputs[:1].numel())))
         with torch.no_grad():
             parts = [
-                torch.cat([self._outputs(part, some) for some in torch.split(inputs, samples)], 1)
+                torch.cat([predict(part.parameters, part.buffers, some) for some in torch.split(inputs, samples)], 1)
                 for part in (stack.rows(slice(k, k + models)) for k in range(0, len(stack), models))
             ]
         outputs: np.ndarray = torch.cat(parts).cpu().numpy()
         return outputs
 
-    def _outputs(self, models: Stack, x: Tensor) -> Tensor:
-        return self._gradients.predict(models.parameters, models.buffers, x)
-
     def _chunks(self, stack: Stack, sites: np.ndarray) -> list[slice | np.ndarray]:
-        size = self._gradients.chunk or self._fitting(stack)
+        bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
+        cache = CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES
+        size = self._gradients.chunk or max(1, cache // bytes_per_model)
         edges = [slice(k, k + size) for k in range(0, len(stack), size)]
         order = self._batches.order(sites, self._gradients.pads)
         if order is None or len(edges) == 1:
             return list(edges)
         return [order[edge] for edge in edges]
-
-    def _fitting(self, stack: Stack) -> int:
-        bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
-        return max(1, (CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES) // bytes_per_model)
 
     def _leg(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
         """Train through one leg; ``losses`` (rows,) is filled where given."""
@@ -180,7 +170,8 @@ class Cohort(OneModelTrainer):
             for tensor in state.values():
                 tensor.zero_()
         if memory.wants_gradient and leg.arrived:
-            memory.keep_gradient(leg.sites, self._standing_gradient(models, leg.sites, leg.t - leg.rounds + 1))
+            gradient = self._standing_gradient(models, leg.sites, leg.t - leg.rounds + 1)
+            memory.keep(leg.sites, {f"{GRADIENT}/{name}": tensor for name, tensor in gradient.items()})
         variables = memory.variables(leg.sites)
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
@@ -231,9 +222,3 @@ class Cohort(OneModelTrainer):
 
 def _cut(tensors: Tensors, rows: slice) -> Tensors:
     return {name: tensor[rows] for name, tensor in tensors.items()}
-
-
-def _probability(model: nn.Module, name: str) -> float:
-    layer = model.get_submodule(name)
-    assert isinstance(layer, MaskedDropout)
-    return layer.probability

@@ -29,9 +29,7 @@ def choose_device(
     if asked == "auto":
         worth = parameters >= WORTH_ALONE or parameters * together >= WORTH_TOGETHER
         asked = "cuda" if worth and torch.cuda.is_available() else "cpu"
-    if asked.startswith(
-        "cuda"
-    ):  # the same numbers each time: cuDNN is to try no other algorithms, and to round as asked
+    if asked.startswith("cuda"):  # the same numbers each time: cuDNN tries no other algorithms, and rounds as asked
         torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False
     return torch.device(asked)
 
@@ -42,11 +40,10 @@ def check_device(asked: str, dtype: str = "float32") -> None:
         kind, _, number = device_word(asked).partition(":")
     except ValueError as error:
         raise PlanError(f'device = "{asked}": {error}') from None
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+    missing = kind == "cuda" and int(number or 0) >= torch.cuda.device_count()
+    if missing or (kind == "mps" and not torch.backends.mps.is_available()):
+        built = f"; torch {torch.__version__} is built without CUDA" if missing and not torch.version.cuda else ""
         raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(list_devices())}{built}')
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(list_devices())}')
     if kind == "mps" and dtype == "float64":
         raise PlanError('device = "mps" has no float64; set dtype = "float32", or device = "cpu"')
 
@@ -58,10 +55,7 @@ def list_devices() -> list[str]:
 
 
 def check_room(device: torch.device, models: int, bytes_each: int) -> None:
-    """Raise PlanError, in one line, where so many models at once are more than the device can hold.
-
-    What a step needs besides depends on their layers, and is not counted.
-    """
+    """Raise PlanError, in one line, where so many models at once are more than the device can hold."""
     room, needed = room_of(device), models * bytes_each
     if needed > room:
         raise PlanError(

@@ -1,8 +1,7 @@
 """One model out of several that answer together: sites train it on their answers to perturbed rows of their own.
 
-Sites learn from these answers as from labels, in the ordinary loop; no public rows are needed. Source: Hinton, Vinyals
-& Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et al. 2018, "mixup", inside
-a site.
+Source: Hinton, Vinyals & Dean 2015, "Distilling the knowledge in a neural network"; the rows are mixed as in Zhang et
+al. 2018, "mixup", inside a site.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,6 @@ Teacher = Callable[[str, np.ndarray], np.ndarray | None]
 def check_distil(plan: Plan, loss: str) -> None:
     """Raise PlanError where a plan cannot end in one model that is distilled of several."""
     method = plan.method
-    if not method.distil:
-        return
     if not (method.is_ensemble or method.keep_last):
         raise PlanError("distil makes one model of several that answer together; give groups, snapshots or keep_last")
     if loss not in SOFT:
@@ -54,10 +51,7 @@ def distillation(plan: Plan, federation: Federation, teacher: Teacher) -> tuple[
 
 
 def perturb_rows(x: np.ndarray, rng: np.random.Generator, copies: int = COPIES, noise: float = NOISE) -> np.ndarray:
-    """A site's rows, (samples, ...), and behind them ``copies`` for each: mixed with another row, and noised.
-
-    The noise is ``noise`` times the standard deviation of each feature over the site's rows.
-    """
+    """A site's rows, (samples, ...), and ``copies`` of each, mixed with another row and noised."""
     count = len(x) * copies
     share = rng.uniform(size=(count,) + (1,) * (x.ndim - 1))
     mixed = share * np.tile(x, (copies,) + (1,) * (x.ndim - 1)) + (1 - share) * x[rng.integers(len(x), size=count)]
@@ -66,9 +60,6 @@ def perturb_rows(x: np.ndarray, rng: np.random.Generator, copies: int = COPIES, 
 
 
 def soft_answers(outputs: np.ndarray, loss: str, together: str = "probability") -> np.ndarray:
-    """The probabilities that members with these ``outputs``, (members, samples, outputs), give together.
-
-    (samples, classes); of one output, (samples, 1), those of the second class.
-    """
+    """The probabilities, (samples, classes), of members' ``outputs``; of one output that of the second class."""
     answers = answer(outputs, loss, together)
     return np.asarray(expit(answers) if loss == "logistic" else softmax(answers, axis=-1))

@@ -1,7 +1,6 @@
 """Sites whose own samples are dealt to folds: a model of route k trains at every site on all but fold k of it.
 
-To the trainer within, each such part of a site is a site; a leg's route says which is meant
-(:class:`fedsmall.training.trainer.Leg`).
+To the trainer within, each such part of a site is a site.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,28 +16,24 @@ from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
 
-Within = Callable[[Plan, Sequence[str], Sequence[Samples]], OneModelTrainer]
+Within = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
 
 class SitesInFolds(OneModelTrainer):
-    """Sites, each without one fold or another of its samples; used as a trainer of the same sites.
-
-    ``within`` makes the trainer of their parts. Raises PlanError where a site has too few samples
-    (:func:`folds_of_samples`).
-    """
+    """Sites without one fold or another of their samples, as a trainer of the sites; ``within`` makes the parts'."""
 
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], within: Within
     ) -> None:
-        assert plan.method.validation is not None
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.samples = tuple(map(len, samples))
-        self._routes = plan.method.validation.routes
-        parts = [
-            part for name, site_samples in zip(names, samples, strict=True) for part in _parts(plan, name, site_samples)
-        ]
+        self._routes = plan.method.routes
+        parts = []
+        for name, own in zip(names, samples, strict=True):
+            folds = folds_of_samples(plan, name, own)
+            parts += [Samples(own.x[folds != route], own.y[folds != route]) for route in range(self._routes)]
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
-        self._inner = within(_with_trees_for(plan, self._routes), rows, parts)
+        self._inner = within(_with_trees_for(plan, self._routes), task, rows, parts)
         self.path, self.device = self._inner.path, self._inner.device
         self.reason = f"{self._inner.reason}; {self._routes} folds of each site's samples"
 
@@ -60,14 +55,6 @@ class SitesInFolds(OneModelTrainer):
         return self._inner.seen(x)
 
 
-def _parts(plan: Plan, site: str, samples: Samples) -> list[Samples]:
-    assert plan.method.validation is not None
-    folds = folds_of_samples(plan, site, samples)
-    return [
-        Samples(samples.x[folds != route], samples.y[folds != route]) for route in range(plan.method.validation.routes)
-    ]
-
-
 def _with_trees_for(plan: Plan, routes: int) -> Plan:
     tree = plan.method.tree
     if tree is None:
@@ -82,11 +69,9 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
     """The fold of every sample of a site, (samples,), where folds are of samples.
 
     Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. Equal
-    samples, and a patient's, follow the first of them into one fold.
-
-    Raises PlanError where a site has samples of one patient alone: a route would have none there.
+    samples, and a patient's, follow the first of them into one fold. Raises PlanError where a site has samples of one
+    patient alone.
     """
-    assert plan.method.validation is not None
     kin = kin_of(Part(samples.x, samples.y, samples.patients))
     groups = np.arange(len(samples)) if kin is None else kin
     first = representatives(groups)
@@ -95,7 +80,7 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
         raise PlanError(
             f"{site} has {whose} and folds of samples need two at least: every route leaves some out. Give it more."
         )
-    routes, rng = plan.method.validation.routes, rng_for(plan.seed, "folds of samples", site)
+    routes, rng = plan.method.routes, rng_for(plan.seed, "folds of samples", site)
     shuffled = first[rng.permutation(len(first))]
     dealt = shuffled[np.argsort(classes_of(samples.y)[shuffled], kind="stable")]  # class by class, shuffled within
     of_group = np.empty(int(groups.max()) + 1, dtype=np.int64)

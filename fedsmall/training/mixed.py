@@ -1,8 +1,8 @@
 """Sites with models of their own that share some layers: these travel and are aggregated, the rest never leaves.
 
-Scenarios say so by :mod:`fedsmall.models.own_models`. On the wire there is one model, the shared part, which a site
-completes with its own layers; these are in its memory, and so outlive contacts and restarts. Source: Ghilea and Rekik,
-section 3 (hospitals with different architectures share their first layers).
+On the wire there is one model, the shared part, which a site completes with its own layers; these are in its memory,
+and so outlive contacts and restarts. Source: Ghilea and Rekik, section 3 (hospitals with different architectures share
+their first layers).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.data.federation import Samples, Task, task_at
 from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_of, plan_of_kind, shared_layers
 from fedsmall.models.registry import agreed_part, initial_model
@@ -19,7 +20,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.optimizers import fresh_state
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
-from fedsmall.wire import Arrays, Traveller, is_buffer
+from fedsmall.wire import Arrays, Traveller
 
 PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
 KNOWN = f"{PRIVATE}-known"  # 1 for a site that has trained
@@ -66,8 +67,7 @@ class MixedCohort(Trainer):
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""
         held = {name: tensor.to(self.device) for name, tensor in state.items()}
-        floats = [name for name, array in self._like.items() if array.dtype.kind == "f" and not is_buffer(name)]
-        parameters = {name: held[name] for name in floats}
+        parameters = {name: held[name] for name in parameters_of(self._like)}
         stack = Stack(tuple(self._like), parameters, {name: t for name, t in held.items() if name not in parameters})
         if self.plan.recipe.optimizer_state != "stay":
             moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
@@ -98,28 +98,18 @@ class MixedCohort(Trainer):
         group = next(group for group in self._groups if site in group.sites)
         return group.cohort.predict_at(site, self._complete(group, Traveller(model), site, memory).model, x, {})
 
-    # -- one architecture ----------------------------------------------------------------------------------------
-
     def _group(
         self, number: int, kind: Kind, task: Task, sites: list[int], samples: Sequence[Samples], make: MakeCohort
     ) -> _Group:
         plan = plan_of_kind(self.plan, kind)
         names = [self.names[site] for site in sites]
-        private = []
-        for name in names:
-            model = initial_model(plan, task, name)
-            private.append({key: array for key, array in model.items() if not is_shared(key, self._shared)})
+        models = (initial_model(plan, task, name) for name in names)
+        private = [{key: a for key, a in model.items() if not is_shared(key, self._shared)} for model in models]
         cohort = make(plan, task, names, [samples[site] for site in sites])
         return _Group(number, np.array(sites), cohort, tuple(private))
 
     def _train_group(
-        self,
-        group: _Group,
-        stack: Stack,
-        rows: np.ndarray,
-        leg: Leg,
-        common: np.ndarray,
-        memory: Arrays,
+        self, group: _Group, stack: Stack, rows: np.ndarray, leg: Leg, common: np.ndarray, memory: Arrays
     ) -> tuple[Trained, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)
@@ -130,7 +120,9 @@ class MixedCohort(Trainer):
         kept_here = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
         trained = inner.walk(models, [local], Signals(common, memory=kept_here))
         kept = {name: array.copy() if name.startswith(PRIVATE) else array for name, array in memory.items()}
-        kept |= {f"{prefix}{key}": self._spread(group, array) for key, array in trained.memory.items()}
+        for key, array in trained.memory.items():
+            kept[f"{prefix}{key}"] = np.zeros((len(self.names), *array.shape[1:]), array.dtype)
+            kept[f"{prefix}{key}"][group.sites] = array
         kept.setdefault(KNOWN, np.zeros(len(self.names)))[sites] = 1
         for place, (row, site) in enumerate(zip(rows, sites, strict=True)):
             self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
@@ -154,8 +146,3 @@ class MixedCohort(Trainer):
                     continue
                 like = np.zeros((len(self.names), *array.shape), array.dtype)
                 kept.setdefault(f"{word}/{group.number}/{name}", like)[site] = array
-
-    def _spread(self, group: _Group, array: np.ndarray) -> np.ndarray:
-        spread = np.zeros((len(self.names), *array.shape[1:]), array.dtype)
-        spread[group.sites] = array
-        return spread

@@ -66,8 +66,8 @@ class Rows:
 class Stack:
     """The state of K models, row k of every tensor being model k.
 
-    ``names`` are the names of a model's arrays in the order of torch's ``state_dict``; each is in ``parameters`` or in
-    ``buffers``. ``optimizer`` holds the state that travels ("momentum/0.weight", "step").
+    ``names`` are a model's arrays in the order of torch's ``state_dict``; each is in ``parameters`` or in ``buffers``.
+    ``optimizer`` holds the state that travels ("momentum/0.weight", "step").
     """
 
     names: tuple[str, ...]
@@ -128,10 +128,7 @@ def stacked(arrays: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) ->
 
 
 def group_means(tensors: Tensors) -> Tensors:
-    """The mean of every group's models, {name: (groups, ...)}, of tensors {name: (models of a group, groups, ...)}.
-
-    Accumulates in float64, and keeps every dtype.
-    """
+    """The means, {name: (groups, ...)}, of groups' models {name: (models of one, groups, ...)}, in float64."""
     means: Tensors = {}
     for name, turns in tensors.items():
         total = turns[0].to(torch.float64, copy=True)

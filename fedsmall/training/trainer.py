@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedsmall.codec.known import Known
 from fedsmall.codec.parcels import Parcel
+from fedsmall.codec.top import Known
 from fedsmall.data.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.device import check_room
@@ -49,19 +49,14 @@ def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -
 
 
 class Seat(NamedTuple):
-    """Where a trainer's sites stand in the federation.
+    """Where a trainer's sites stand: their numbers among all ``sites`` of the federation, in the order of names.
 
-    ``places`` are their numbers among the ``sites``, in the order of names. ``secret``: chance on which privacy rests
-    is the operating system's, as at a real site.
+    ``secret``: chance on which privacy rests is the operating system's, as at a real site.
     """
 
     places: tuple[int, ...]
     sites: int
     secret: bool = False
-
-    def of(self, rows: Sequence[int]) -> "Seat":
-        """The seat of some of the sites."""
-        return self._replace(places=tuple(self.places[row] for row in rows))
 
 
 def all_here(sites: int) -> Seat:
@@ -74,10 +69,10 @@ class Signals:
     """The inputs of training besides the models.
 
     ``common`` flags the rows that are the last global model, untouched; ``rule`` is what the server sends for the local
-    rule; ``memory`` is what the sites remember from the training before (``Trained.memory``). Without ``losses`` a
-    trainer may leave losses out, as NaN. For remote sites there are also the global models as they are ``sent``, one a
-    group, the ``group`` of every row, whether the row ``carries`` something beside the model, and whether it is
-    ``fresh``: another site has trained it last. ``known`` is what global models sites have.
+    rule; ``memory`` is ``Trained.memory`` of the training before. Without ``losses`` a trainer may leave losses out, as
+    NaN. For remote sites there are also the global models as they are ``sent``, one a group, the ``group`` of every
+    row, whether the row ``carries`` something beside the model, whether it is ``fresh`` (another site has trained it
+    last), and what global models sites have, ``known``.
     """
 
     common: Sequence[bool] | np.ndarray | None = None
@@ -153,9 +148,8 @@ class Trained(NamedTuple):
 class Trainer(ABC):
     """Some sites of a federation, and all that their models need to be trained together.
 
-    ``names`` are the sites', and ``samples`` how many each has; the same sites in any company get the same numbers.
-    ``path`` and ``reason`` say how gradients are computed, and why so. Sites of a trainer that ``is_remote`` noise and
-    compress what leaves them themselves.
+    ``names`` are the sites', and ``samples`` how many each has. ``path`` and ``reason`` say how gradients are computed,
+    and why so. Sites of a trainer that ``is_remote`` noise and compress what leaves them themselves.
     """
 
     is_remote = False
@@ -227,10 +221,7 @@ class Trainer(ABC):
         return stack
 
     def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **signals: Any) -> Trained:
-        """Train in place: row k at site number ``sites[k]`` (no site twice) in rounds t - rounds + 1 .. t.
-
-        ``signals`` are those of :class:`Signals`, by name.
-        """
+        """Train in place: row k at site ``sites[k]`` (none twice) in rounds t - rounds + 1 .. t."""
         return self.walk(stack, [leg_at(self.plan, sites, t, rounds)], Signals(**signals))
 
 

@@ -12,17 +12,17 @@ but for two settings:
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 
 from fedsmall.data.federation import Samples, Task
 from fedsmall.features import check_features
-from fedsmall.models.own_models import has_own_models, is_shared, shared_layers
+from fedsmall.models.own_models import is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
-from fedsmall.replicas.fold import Shared, fold_trees
-from fedsmall.replicas.tree import ANCHOR, forest, row_name, split_row, subsets
+from fedsmall.replicas.tree import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.mixed import MixedCohort
@@ -41,57 +41,38 @@ def cohort_for(
     device: str | torch.device = "cpu",
     seat: Seat | None = None,
 ) -> Trainer:
-    """The trainer of a plan's sites: with trees where the method has them, with models of their own where they have.
-
-    ``seat`` says where the sites are in the federation; default: they are all of it.
-    """
-    seat = seat or all_here(len(names))
+    """The trainer of a plan's sites, which have the ``seat`` in the federation (default: they are all of it)."""
+    whole = seat or all_here(len(names))
     if (extension := plan.method.extension) is not None:
-        return extension.trainer_for(plan, task, names, samples, seat)  # type: ignore[no-any-return]
-    if has_own_models(plan):
-        return _mixed_cohort(plan, task, names, samples, path, device, seat)
+        return extension.trainer_for(plan, task, names, samples, whole)  # type: ignore[no-any-return]
+    everyone = list(names)
 
-    def of_one_kind(plan: Plan, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
-        if plan.method.tree is None:  # what a seat is for, privacy of patients, does not go with folds of samples
-            return Cohort(plan, task, names, samples, path=path, device=device, seat=seat)
-        return TreeCohort(plan, task, names, samples, path=path, device=device)
+    def of_one_kind(
+        kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat = whole
+    ) -> OneModelTrainer:
+        if kind.method.tree is None:  # what a seat is for, privacy of patients, does not go with folds of samples
+            return Cohort(kind, task, names, samples, path=path, device=device, seat=seat)
+        shared = partial(is_shared, shared=shared_layers(plan)) if plan.has_own_models else None
+        return TreeCohort(kind, task, names, samples, path=path, device=device, shared=shared)
 
-    if plan.method.by_samples:
-        return SitesInFolds(plan, task, names, samples, of_one_kind)
-    return of_one_kind(plan, names, samples)
-
-
-def _mixed_cohort(
-    plan: Plan,
-    task: Task,
-    names: Sequence[str],
-    samples: Sequence[Samples],
-    path: str,
-    device: str | torch.device,
-    seat: Seat,
-) -> MixedCohort:
-    layers, everyone = shared_layers(plan), list(names)
-
-    def shared(name: str) -> bool:
-        return is_shared(name, layers)
-
-    def of_one_kind(plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
+    def of_a_group(kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
+        places = tuple(whole.places[everyone.index(name)] for name in names)
         with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
             warnings.simplefilter("ignore", UserWarning)
-            if plan.method.tree is None:
-                group_seat = seat.of([everyone.index(name) for name in names])
-                return Cohort(plan, task, names, samples, path=path, device=device, seat=group_seat)
-            return TreeCohort(plan, task, names, samples, path=path, device=device, shared=shared)
+            return of_one_kind(kind, task, names, samples, whole._replace(places=places))
 
-    return MixedCohort(plan, task, names, samples, of_one_kind)
+    if plan.has_own_models:
+        return MixedCohort(plan, task, names, samples, of_a_group)
+    if plan.method.by_samples:
+        return SitesInFolds(plan, task, names, samples, of_one_kind)
+    return of_one_kind(plan, task, names, samples)
 
 
 class TreeCohort(OneModelTrainer):
     """Sites, each with its tree of replicas; used as a :class:`Cohort` of the same sites.
 
     A row's loss, steps and examples are the anchor's. ``shared`` names the layers on which diversity is measured, all
-    by default. Raises PlanError where a tree cannot be had from a site's samples, or does not fit how it is to be
-    folded or to travel.
+    by default. Raises PlanError where a tree cannot be had from a site's samples.
     """
 
     def __init__(
@@ -117,7 +98,7 @@ class TreeCohort(OneModelTrainer):
         held = {
             site: subsets(tree, self._samples[site].y, plan.seed, site) for site, tree in zip(names, trees, strict=True)
         }
-        parts = [_part(self._samples[site], held[site][node]) for site, node in nodes]
+        parts = [self._part(site, held[site][node]) for site, node in nodes]
         self._rows = tuple(row_name(site, node) for site, node in nodes)
         self._nodes = trees[0].nodes  # of every site, where trees must be equal
         owner = [self.names.index(site) for site, _ in nodes]
@@ -129,15 +110,13 @@ class TreeCohort(OneModelTrainer):
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`, of anchors; with whole trees that travel, replicas are in its optimizer part."""
         moments = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
-        stack = self._with_replicas(self._inner.stack_of(state, moments))
-        stack.optimizer |= {
-            name: tensor.to(self.device) for name, tensor in (carried or {}).items() if is_replica(name)
-        }
-        return stack
-
-    def _with_replicas(self, stack: Stack) -> Stack:
+        stack = self._inner.stack_of(state, moments)
         if self.tree.travel == "trees":
-            carry_replicas(stack, stack, self._nodes[1:])
+            own = own_state(stack)
+            replicas = ((f"{REPLICA}/{node}/{name}", own[name]) for node in self._nodes[1:] for name in own)
+            stack.optimizer |= {name: tensor.clone() for name, tensor in replicas}
+        replicas = ((name, tensor) for name, tensor in (carried or {}).items() if is_replica(name))
+        stack.optimizer |= {name: tensor.to(self.device) for name, tensor in replicas}
         return stack
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
@@ -155,8 +134,6 @@ class TreeCohort(OneModelTrainer):
     def seen(self, x: np.ndarray) -> np.ndarray:
         """As :meth:`Trainer.seen`."""
         return self._inner.seen(x)
-
-    # -- a tree that lives for one round -------------------------------------------------------------------------
 
     def _grow_and_fold(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
         rows, parents = self._spread(leg.sites)
@@ -176,7 +153,10 @@ class TreeCohort(OneModelTrainer):
         if self.tree.fold_at == "server" and closes:
             return self._sent(models, parents)
         if len(nodes) > len(stack):
-            self._write(stack, self._fold(models, rows))
+            names, tree = [self._rows[row] for row in rows], self.tree
+            folded = fold_trees(models, names, tree.fold, tree.diversity, self._shared, self._predict)
+            for name, tensor in stack.state.items():
+                tensor.copy_(torch.from_numpy(folded[name]))
         return {}
 
     def _sent(self, models: Arrays, parents: np.ndarray) -> Arrays:
@@ -189,8 +169,6 @@ class TreeCohort(OneModelTrainer):
             for name, array in models.items()
         }
 
-    # -- a tree that lives until it is aggregated ----------------------------------------------------------------
-
     def _keep(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
         rows, parents = self._spread(leg.sites)
         nodes = plant_trees(stack, self._nodes, signals.flags(len(stack)))
@@ -200,8 +178,6 @@ class TreeCohort(OneModelTrainer):
         put_anchors(stack, nodes, anchors)
         sent = self._end_round(stack, nodes, rows, parents, True) if leg.closes else {}
         return self._anchors(trained, rows, sent, 1)
-
-    # -- between sites and nodes ---------------------------------------------------------------------------------
 
     def _spread(self, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For the nodes of some sites: their rows in the inner cohort, and which of the given rows each grows from."""
@@ -221,28 +197,19 @@ class TreeCohort(OneModelTrainer):
         anchors = np.array([rows[0] for rows in self._of_site])
         return {name: array[anchors] for name, array in memory.items()}
 
-    def _fold(self, models: Arrays, rows: np.ndarray) -> Arrays:
-        names = [self._rows[row] for row in rows]
-        return fold_trees(models, names, self.tree.fold, self.tree.diversity, self._shared, self._predict)
-
     def _predict(self, site: str, models: Arrays) -> np.ndarray:
         rows = len(next(iter(models.values())))
         travellers = [Traveller({name: array[row] for name, array in models.items()}) for row in range(rows)]
         return self._inner.predict(self._inner.stack(travellers), self._samples[site].x)
 
-    @staticmethod
-    def _write(stack: Stack, anchors: Arrays) -> None:
-        for name, tensor in stack.state.items():
-            tensor.copy_(torch.from_numpy(anchors[name]))
+    def _part(self, site: str, rows: np.ndarray) -> Samples:
+        samples = self._samples[site]
+        return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
 
     def _anchors(self, trained: Trained, rows: np.ndarray, sent: Arrays, times: int) -> Trained:
         anchors = self._anchor_places(rows)
         losses, steps, examples = trained.loss[anchors], trained.steps[anchors] * times, trained.examples[anchors]
         return Trained(losses, steps, examples, sent, self._narrowed(trained.memory))
-
-
-def _part(samples: Samples, rows: np.ndarray) -> Samples:
-    return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
 
 
 def is_replica(name: str) -> bool:
@@ -253,12 +220,6 @@ def is_replica(name: str) -> bool:
 def own_state(stack: Stack) -> Tensors:
     """A row's arrays without the replicas that it carries: parameters, buffers and moments."""
     return stack.state | {name: tensor for name, tensor in stack.optimizer.items() if not is_replica(name)}
-
-
-def carry_replicas(stack: Stack, source: Stack, nodes: Sequence[str]) -> None:
-    """Give every row replicas that equal it."""
-    state = own_state(source)
-    stack.optimizer |= {f"{REPLICA}/{node}/{name}": tensor.clone() for node in nodes for name, tensor in state.items()}
 
 
 def plant_trees(stack: Stack, nodes: Sequence[str], young: np.ndarray) -> Stack:

@@ -1,8 +1,8 @@
 """What a region's server and the program that speaks for the region above hand each other: files of a run's folder.
 
 Each file is one frame (:mod:`fedsmall.frames`), written whole, so that either may be killed and started again: "met" is
-what the region's sites have said together, "agreed" what the sites of all regions agreed on, and of every round in
-which regions meet the region's own global model goes "up" and the united one comes "down".
+what the region's sites have said together, "agreed" what the sites of all regions agreed on; of every round in which
+regions meet the region's own global model goes "up" and the united one comes "down".
 """
 
 import json
@@ -58,7 +58,7 @@ class Handover:
 def put(path: Path, words: dict[str, Any], arrays: Arrays) -> None:
     """Hand something over; it is on the disk before anybody sees it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write(path, _frame(words, arrays), flush=True, mode=0o600)
+    write(path, to_frame({**words, ORDER: list(arrays)}, arrays), flush=True, mode=0o600)
 
 
 def put_once(path: Path, words: dict[str, Any], arrays: Arrays, what: str) -> None:
@@ -79,7 +79,3 @@ def read(path: Path) -> Handed | None:
         return Handed(words, {name: arrays[name] for name in words.pop(ORDER)})
     except (FrameError, LookupError) as error:
         raise PlanError(f"{path.name} in {FOLDER}/ of the region's run is damaged ({error}); delete it") from None
-
-
-def _frame(words: dict[str, Any], arrays: Arrays) -> bytes:
-    return to_frame({**words, ORDER: list(arrays)}, arrays)

@@ -2,22 +2,32 @@
 
 Travellers are numbered; number k is of group k modulo the groups.
 
-Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there, so
-every sample is judged by models that never saw its site. A route is one or several groups of models. Folds are dealt
-once, by a named stream and by numbers of ``samples``; who goes where at a contact is drawn anew, without a conflict.
-With fewer sites than routes every site deals its own samples to folds, and the routes take turns, for with a model at
-each site no two could be under way at once.
+Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there. A
+route is one or several groups of models. Folds are dealt once, by a named stream and by numbers of ``samples``; who
+goes where at a contact is drawn anew, without a conflict. With fewer sites than routes every site deals its own samples
+to folds, and the routes take turns.
+
+Regions are several servers: sites dealt to regions, each of which averages its own models; now and then all of them
+together. Bytes between servers are counted apart. Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud
+hierarchical federated learning"; there no model travels between edges.
+
+What is seen of a run is the :class:`Moment` after each stretch of contacts.
 """
 
+import json
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from fedsmall.errors import PlanError
+from fedsmall.features import check_features
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
-from fedsmall.travel.regions import passage
 from fedsmall.travel.schedule import (
     AbstractSchedule,
     Action,
@@ -27,6 +37,7 @@ from fedsmall.travel.schedule import (
     participants,
     schedule_for,
 )
+from fedsmall.wire import Arrays
 
 
 def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:
@@ -37,9 +48,8 @@ def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:
 
 def routes_of(method: Method, sites: int) -> np.ndarray:
     """The route of every traveller among so many sites, where there are routes: (travellers,)."""
-    assert method.validation is not None
     groups = groups_of(method, method.travelling(sites), method.group_count(sites))
-    return route_of(groups, method.validation.routes)
+    return route_of(groups, method.routes)
 
 
 def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
@@ -59,24 +69,20 @@ def move_on(
     groups that are to meet other sites; else every traveller goes to a site drawn for ``contact``.
     """
     method = plan.method
-    everyone = method.everyone(sites)
-    if not before.travels or (everyone and before.action is Action.AGGREGATE and not method.grouped):
+    stays = before.action is Action.AGGREGATE and method.everyone(sites) and not method.grouped
+    if not before.travels or stays:
         return at
     if method.region_count > 1:
         return np.asarray(passage(plan, sites, before.t)[at])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
         return np.asarray((at + 1) % sites)
-    folds = folds_of(plan, samples)
-    if folds is not None:
-        taking_part = draw_sites(plan, sites, contact, samples)
-        route = assign_sites(
-            rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)], folds[taking_part]
-        )
-        return np.asarray(taking_part[route[np.argsort(np.argsort(at))]])
-    route = bijection(plan.travel_seed, before.t, len(at))
-    if everyone:
-        return np.asarray(route[at])
-    return np.asarray(draw_sites(plan, sites, contact, samples)[route[np.argsort(np.argsort(at))]])
+    there, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
+    if folds is None:
+        route = bijection(plan.travel_seed, before.t, len(at))
+    else:
+        rng, routes = rng_for(plan.travel_seed, "permute", before.t), routes_of(method, sites)[np.argsort(at)]
+        route = assign_sites(rng, routes, folds[there])
+    return np.asarray(there[route[np.argsort(np.argsort(at))]])  # by the ranks of their sites
 
 
 def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
@@ -87,20 +93,17 @@ def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] 
     if method.route == "cyclic":
         models = method.travelling(sites)
         return np.arange(models) * sites // models  # as far from each other as can be
+
+    def draw(attempt: int) -> np.ndarray:
+        t, everyone = contact.due, range(sites)
+        return np.array(participants(plan.travel_seed, t, everyone, method.fraction, method.models, attempt))
+
     folds = folds_of(plan, samples)
     if folds is not None:
-        return np.array(draw_sites_by_routes(plan.travel_seed, method, contact.due, folds))
-    return np.array(participants(plan.travel_seed, contact.due, range(sites), method.fraction, method.models))
-
-
-def draw_sites_by_routes(seed: int, method: Method, t: int, folds: np.ndarray) -> list[int]:
-    """The sites drawn for the contact after round ``t``, drawn again where not all travellers have room at them."""
-    routes, attempt = routes_of(method, len(folds)), 0
-    while True:
-        chosen = participants(seed, t, range(len(folds)), method.fraction, method.models, attempt)
-        if has_room(routes, folds[chosen]):
-            return chosen
-        attempt += 1
+        routes = routes_of(method, sites)
+        attempts = (draw(attempt) for attempt in count())  # again where not all travellers have room
+        return next(chosen for chosen in attempts if has_room(routes, folds[chosen]))
+    return draw(0)
 
 
 def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[Contact, np.ndarray]]:
@@ -113,18 +116,15 @@ def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tup
 
 
 def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
-    """The folds of a plan's sites of ``sizes`` samples; None where its models may train at all sites.
-
-    Raises ValueError where the sizes are wanted and not there.
-    """
-    validation = plan.method.validation
-    if validation is None or plan.method.by_samples:
+    """The folds of sites of ``sizes`` samples, without which ValueError; None where models may train at all sites."""
+    routes = plan.method.routes
+    if not routes or plan.method.by_samples:
         return None
     if not len(sizes):
         raise ValueError("folds of sites are dealt by their numbers of samples, one a site; give them")
-    if len(sizes) < validation.routes:
-        raise ValueError(f"{len(sizes)} sites make no {validation.routes} folds; ask for the plan among so many sites")
-    return _remembered(plan.travel_seed, tuple(sizes), validation.routes)
+    if len(sizes) < routes:
+        raise ValueError(f"{len(sizes)} sites make no {routes} folds; ask for the plan among so many sites")
+    return _remembered(plan.travel_seed, tuple(sizes), routes)
 
 
 @lru_cache(maxsize=16)
@@ -137,8 +137,8 @@ def _remembered(seed: int, sizes: tuple[int, ...], routes: int) -> np.ndarray:
 def deal_folds(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
     """The fold of every site, (sites,), from the sites' numbers of samples, in the order of their names.
 
-    Folds differ by one site at most, the later ones being the larger, and are about equally large in samples: sites are
-    dealt from large to small in rounds of one a fold, the largest to the fold that has least.
+    Folds differ by one site at most, the later ones being the larger: sites are dealt from large to small in rounds of
+    one a fold, the largest to the fold that has least.
     """
     order = rng_for(seed, "folds of sites").permutation(len(sizes))
     order = order[np.argsort(-np.asarray(sizes)[order], kind="stable")]  # large first, equal ones shuffled
@@ -161,8 +161,7 @@ def turn_at(plan: Plan, t: int) -> int:
 
 def route_at(plan: Plan, t: int) -> int:
     """The route whose models train in round ``t``, where folds are of samples; else 0."""
-    validation = plan.method.validation
-    return turn_at(plan, t) % validation.routes if validation is not None and plan.method.by_samples else 0
+    return turn_at(plan, t) % plan.method.routes if plan.method.by_samples else 0
 
 
 @lru_cache(maxsize=16)
@@ -176,10 +175,7 @@ def route_of(groups: Sequence[int] | np.ndarray, routes: int) -> np.ndarray:
 
 
 def has_room(routes: np.ndarray, folds: np.ndarray) -> bool:
-    """Whether models of these ``routes`` can be at sites of these ``folds``, one at each, and none at its own fold.
-
-    By Hall's theorem only models of one route can be too many.
-    """
+    """Whether models of these ``routes`` can be at sites of these ``folds``, one at each, and none at its own fold."""
     most = int(max(routes.max(initial=0), folds.max(initial=0))) + 1
     crowd = np.bincount(routes, minlength=most) + np.bincount(folds, minlength=most)
     return bool((crowd <= len(folds)).all())
@@ -189,10 +185,7 @@ def assign_sites(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray
     """At which site each model trains: (models,) numbers of sites, all different, none of the model's own fold.
 
     A uniformly random permutation, each of whose conflicts is mended by a swap with a model drawn among all that may
-    swap; there always is one. Where folds and routes are equally large, a model is equally often at each site that it
-    may be at.
-
-    Raises ValueError where there is no such assignment (:func:`has_room`).
+    swap; by Hall's theorem there always is one. Raises ValueError where there is no such assignment (:func:`has_room`).
     """
     if len(routes) != len(folds) or not has_room(routes, folds):
         raise ValueError("models of these routes cannot all be at sites of these folds without one at its own fold")
@@ -205,3 +198,243 @@ def assign_sites(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray
         other = able[rng.integers(len(able))]
         drawn[[model, other]] = drawn[[other, model]]
     return np.asarray(drawn)
+
+
+DECIDE_NOTHING = {"name", "evaluate_every", "metric", "threshold"}  # keys of a plan that move no model
+
+
+def regions_of(plan: Plan, sites: int) -> np.ndarray:
+    """The region of every site, (sites,), in the order of names: as the plan has them, else dealt by a named stream."""
+    regions = plan.method.regions
+    if regions is None or regions.sites is None:
+        return _dealt(plan.travel_seed, sites, plan.method.region_count)
+    number = {site: k for k, name in enumerate(sorted(regions.sites)) for site in regions.sites[name]}
+    return np.array([number[site] for site in regions.names])
+
+
+@lru_cache(maxsize=16)
+def _dealt(seed: int, sites: int, regions: int) -> np.ndarray:
+    dealt = np.empty(sites, dtype=np.int64)
+    dealt[rng_for(seed, "regions").permutation(sites)] = np.arange(sites) % regions
+    dealt.flags.writeable = False
+    return dealt
+
+
+def passage(plan: Plan, sites: int, t: int) -> np.ndarray:
+    """To which site the model at each site goes after round ``t``, (sites,).
+
+    Every model is drawn to cross over or not. Those that do change places with each other, wherever they are, and the
+    others within their region.
+    """
+    assert plan.method.regions is not None
+    rng, regions = rng_for(plan.travel_seed, "permute", t), regions_of(plan, sites)
+    crossing = rng.random(sites) < plan.method.regions.across
+    company = np.where(crossing, plan.method.region_count, regions)
+    to = np.empty(sites, dtype=np.int64)
+    for together in range(plan.method.region_count + 1):
+        places = np.flatnonzero(company == together)
+        to[places] = rng.permutation(places)
+    return to
+
+
+def crossings(plan: Plan, sites: int, last: np.ndarray, at: np.ndarray) -> int:
+    """How many models that were at the sites ``last`` are at sites of another region now."""
+    if plan.method.region_count == 1 or last is at:
+        return 0
+    regions = regions_of(plan, sites)
+    return int((regions[last] != regions[at]).sum())
+
+
+def meet(plan: Plan, contact: Contact) -> bool:
+    """Whether the regions' common models are averaged at a contact."""
+    assert plan.method.regions is not None
+    every = plan.method.regions.average_every
+    due = every is None or contact.t % every == 0 or contact.t == plan.rounds
+    return contact.action is Action.AGGREGATE and due
+
+
+def route_within(plan: Plan, sites: Sequence[str], t: int) -> dict[str, str]:
+    """Where the models at one region's ``sites`` go after round ``t``, by :func:`passage`, where no model crosses."""
+    assert plan.method.regions is not None
+    names = plan.method.regions.names
+    to = passage(plan, len(names), t)
+    return {site: names[to[names.index(site)]] for site in sites}
+
+
+def plan_above(plan: Plan) -> Plan:
+    """The weighted mean of regions' global models, run above them; without a gate, and noise was charged below."""
+    assert plan.method.regions is not None
+    every = plan.method.regions.average_every or plan.method.aggregate_every
+    mean = Method(name="FedAvg", label=plan.method.label, aggregate_every=every, weighted=True, gate=False)
+    return plan.model_copy(update={"method": mean, "initial_models": "common", "evaluate_every": None})
+
+
+def differences(plan: Plan, other: Plan) -> list[str]:
+    """What decides numbers and is not the same in two plans, a line each: "recipe.lr is 0.1 and 0.05"."""
+    first, second = (
+        _flat(json.loads(plan_of_two.model_dump_json(exclude=DECIDE_NOTHING))) for plan_of_two in (plan, other)
+    )
+    keys = [key for key in sorted(first | second) if first.get(key) != second.get(key) and key != "method.label"]
+    return [f"{key} is {first.get(key, 'not there')} and {second.get(key, 'not there')}" for key in keys]
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        deeper = isinstance(value, dict) and bool(value)
+        flat |= _flat(value, f"{before}{key}.") if deeper else {f"{before}{key}": value}
+    return flat
+
+
+def check_regions(plan: Plan, sites: int) -> None:
+    """Raise PlanError where so many sites make no such regions, or these are averaged when nothing is within any."""
+    regions, within = plan.method.regions, plan.method.aggregate_every
+    if regions is None or regions.number == 1:
+        return
+    if regions.number > sites:
+        raise PlanError(f"{regions.number} regions need a site each, and there are {sites}. Give {sites} at most.")
+    if regions.sites and len(regions.names) != sites:
+        raise PlanError(f"regions names {len(regions.names)} sites, and there are {sites}. Name each of them.")
+    if regions.average_every is None:
+        return
+    if plan.method.random_schedule:
+        raise PlanError(
+            "With random_schedule nobody knows the rounds of an average: leave average_every of regions out."
+        )
+    if within is None or regions.average_every % within:
+        raise PlanError(
+            f"Regions are averaged every {regions.average_every} rounds, after an average within each, and that is "
+            f"every {within or 'last'} rounds. Give a multiple of it."
+        )
+
+
+def check_region_names(plan: Plan, names: Sequence[str]) -> None:
+    """Raise PlanError where the plan's regions name other sites than there are."""
+    regions = plan.method.regions
+    if regions is None or regions.sites is None or regions.names == tuple(sorted(names)):
+        return
+    unknown, left = sorted(set(regions.names) - set(names)), sorted(set(names) - set(regions.names))
+    what = f"there is no site {unknown[0]!r}" if unknown else f"site {left[0]!r} is in no region"
+    raise PlanError(f"regions names the sites of every region, and {what}. There are: {', '.join(sorted(names))}.")
+
+
+def check_apart(plan: Plan, region: str = "") -> None:
+    """Raise PlanError where a plan's regions cannot be federations of their own, or have none of this name."""
+    regions, label = plan.method.regions, plan.method.label
+    if regions is None or regions.sites is None or regions.number == 1:
+        raise PlanError(
+            f"{label!r} does not say which hospitals are in which of several regions. Write regions = "
+            '{sites = {north = ["bonn", "essen"], south = ["ulm"]}, across = 0}.'
+        )
+    if region and region not in regions.sites:
+        raise PlanError(f"The scenario has no region {region!r}; it has {', '.join(sorted(regions.sites))}.")
+    if regions.across:
+        raise PlanError(
+            "Over real sites no model crosses from region to region, for their servers have no line to each other. "
+            "Write across = 0 into regions."
+        )
+    if plan.method.random_schedule:
+        raise PlanError("Over real sites regions meet in rounds that all know: leave random_schedule out.")
+    check_features(plan)
+    check_regions(plan, len(regions.names))
+
+
+class Moment(NamedTuple):
+    """What is there after a contact, or after a piece of one, before anything else moves.
+
+    ``common`` is the evaluated and kept result of a contact that aggregates, and ``commons`` are the groups' models
+    from which all set out after it; ``of_routes`` gives what is evaluated of each route. ``sites`` have just trained,
+    and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their names. ``updates`` (rounds of
+    local training, over all sites), ``bytes_sent``, ``bytes_between`` (servers of regions) and ``events`` are those
+    since the moment before; ``memory`` is what the sites remember. ``averaged`` is how many models a dynamic average
+    took, and whether these were all; None for others.
+    """
+
+    contact: Contact
+    common: Arrays | None
+    sites: tuple[str, ...]
+    models: Callable[[], Arrays]
+    updates: int
+    bytes_sent: int
+    events: list[dict[str, Any]]
+    memory: Arrays
+    bytes_between: int = 0
+    commons: tuple[Arrays, ...] = ()
+    of_routes: Callable[[], tuple[Arrays, ...]] = tuple
+    averaged: tuple[int, bool] | None = None
+
+
+class Watcher(Protocol):
+    """Somebody who looks at the moments of a run and changes nothing."""
+
+    def needs(self, contact: Contact) -> bool:
+        """Whether the models must be seen as they leave at this contact."""
+
+    def see(self, moment: Moment) -> None:
+        """Take in a moment."""
+
+
+def watching(moments: Iterable[Moment], watchers: Sequence[Watcher]) -> Iterator[Moment]:
+    """The moments of a run, each shown to the ``watchers`` before anybody else sees it."""
+    for moment in moments:
+        for watcher in watchers:
+            watcher.see(moment)
+        yield moment
+
+
+def last_visits(plan: Plan, sites: int, samples: Sequence[int] = ()) -> frozenset[int]:
+    """The rounds after which some site is left by one of the last visitors that it keeps."""
+    assert plan.method.keep_last is not None
+    visits: Counter[int] = Counter()
+    rounds = set()
+    for contact, at in reversed(list(journey(plan, sites, samples))):
+        keepers = [site for site in at.tolist() if visits[site] < plan.method.keep_last]
+        visits.update(keepers)
+        rounds |= {contact.t} if keepers else set()
+    return frozenset(rounds)
+
+
+class Visitors:
+    """What the sites ``names`` keep of a simulated run, from the moments at which the last visitors leave."""
+
+    def __init__(self, plan: Plan, names: Sequence[str], samples: Sequence[int] = ()) -> None:
+        self._rounds = last_visits(plan, len(names), samples)
+        self._kept: dict[str, deque[Arrays]] = {site: deque(maxlen=plan.method.keep_last) for site in names}
+
+    def needs(self, contact: Contact) -> bool:
+        """Whether the models that leave at a contact are kept anywhere."""
+        return contact.travels and contact.t in self._rounds
+
+    def see(self, moment: Moment) -> None:
+        """Keep what leaves, at each site its own."""
+        if not self.needs(moment.contact):
+            return
+        models = moment.models()
+        for row, site in enumerate(moment.sites):
+            self._kept[site].append({name: array[row].copy() for name, array in models.items()})
+
+    def members(self) -> dict[str, Arrays]:
+        """The visitors that each site has kept, {name: (members, ...)}, oldest first; only of sites that have any."""
+        return {site: stack_members(models) for site, models in self._kept.items() if models}
+
+
+def stack_members(models: Sequence[Arrays]) -> Arrays:
+    """Models as one result with a leading axis of members."""
+    return {name: np.stack([model[name] for model in models]) for name in models[0]}
+
+
+Event = dict[str, Any]  # what became of a site at a round that did not go as it should
+Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the common one for None
+
+
+def event(t: int, site: str, kind: str, reason: str) -> Event:
+    """What is written down of a site at round ``t``; the report has a row for it."""
+    return {"t": t, "site": site, "kind": kind, "reason": reason}
+
+
+def starting(plan: Plan, sites: int, initial: Initial) -> list[Arrays]:
+    """The models with which the groups start: all one, or each its own where initial models are independent."""
+    method = plan.method
+    groups = method.region_count if method.region_count > 1 else method.group_count(sites)
+    independent = plan.initial_models == "independent" and method.group_count(sites) > 1
+    return [initial(f"group-{group}") if independent else initial(None) for group in range(groups)]

@@ -25,8 +25,7 @@ class Action(StrEnum):
 class Contact(NamedTuple):
     """A communication round ``t``, after which models travel, and the local rounds since the one before it.
 
-    A simulation cuts it in pieces where it evaluates in between (:func:`cut_at_evaluations`): a piece's action is
-    TRAIN, and ``leads_to`` is the round of its contact.
+    A piece of a contact, cut for an evaluation, has action TRAIN, and ``leads_to`` is the round of its contact.
     """
 
     t: int
@@ -66,9 +65,8 @@ class AbstractSchedule(ABC):
     def contacts(self, rounds: int | None = None) -> Iterator[Contact]:
         """The contacts of a run, in order; every local round belongs to exactly one of them.
 
-        A run of ``rounds`` rounds ends with an aggregation, due or not; ``rounds=None`` goes on for ever.
-
-        Raises ValueError for a number below 1, and where an endless run would never come to a contact.
+        A run of ``rounds`` rounds ends with an aggregation, due or not; None goes on for ever. Raises ValueError for a
+        number below 1, and where an endless run would never come to a contact.
         """
         _check_period("rounds", rounds)
         if not (rounds or self.permute_every or self.aggregate_every):
@@ -116,8 +114,7 @@ class RandomSchedule(AbstractSchedule):
 
     A site then cannot tell from the round whether it is sent a neighbour's model or the aggregate (proposed in the
     first version of Kamp et al., arXiv:2110.03469v1). Every round does what a uniformly random round of the fixed
-    schedule would do, so the expected counts are equal exactly, ties included; its draw has a stream of its own, so
-    that any round can be replayed alone.
+    schedule would do; its draw has a stream of its own, so that any round can be replayed alone.
     """
 
     seed: int = 0
@@ -164,12 +161,8 @@ def times_travelled(plan: Plan, rounds: int) -> int:
 
 
 def piece_length(plan: Plan) -> int | None:
-    """After how many rounds contacts may be cut for an evaluation: not at all where updates are noised as they leave.
-
-    A site clips what it has learnt since a model came, and a piece would begin a new update; so too under top-k.
-    """
-    privacy = plan.method.privacy
-    whole = plan.method.top_share is not None or (privacy is not None and privacy.at_contacts)
+    """After how many rounds contacts may be cut for an evaluation; None where a piece would begin a new update."""
+    whole = plan.method.top_share is not None or plan.privacy.at_contacts
     return None if whole else plan.evaluate_every
 
 
@@ -194,8 +187,7 @@ def bijection(seed: int, t: int, models: int) -> np.ndarray:
 
     Uniform over all permutations, fixed points allowed. Source: Kamp et al. 2023, Algorithm 1.
     """
-    drawn: np.ndarray = rng_for(seed, "permute", t).permutation(models)
-    return drawn
+    return np.asarray(rng_for(seed, "permute", t).permutation(models))
 
 
 def _check_period(name: str, value: int | None) -> None:

@@ -1,7 +1,4 @@
-"""``fedsmall`` on the command line: finds the command, and turns a user's mistake into one line and exit code 2.
-
-A command's module is imported when the command is called, so that help is there at once.
-"""
+"""``fedsmall`` on the command line: imports a command when called; a user's mistake ends in one line and code 2."""
 
 import errno
 import sys
@@ -10,6 +7,7 @@ from typing import Any, get_type_hints
 
 import click
 import typer
+from typer import Option
 
 from fedsmall.files import FULL, one_line
 from fedsmall.sim.cli.commands import COMMANDS, Entry
@@ -45,27 +43,19 @@ class LazyCommand(click.Command):
 def with_whole_help(command: click.Command) -> click.Command:
     """The command, and all below it, with what its function's annotations say of every argument.
 
-    A terminal breaks the lines of paragraphs. Typer below 0.21 (all that Flower allows) loses the help of arguments,
-    which newer ones of click set to nothing: in click 8.5 Argument has a ``help`` of its own.
+    A terminal breaks the lines of paragraphs. Typer below 0.21 loses the help of arguments, which click 8.5 has anew.
     """
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             with_whole_help(inner)
     command.help = "\n\n".join(one_line(paragraph) for paragraph in (command.help or "").split("\n\n"))
-    arguments = [
-        parameter
-        for parameter in command.params
-        if isinstance(parameter, typer.core.TyperArgument) and not parameter.help
-    ]
+    kind = typer.core.TyperArgument
+    arguments = [parameter for parameter in command.params if isinstance(parameter, kind) and not parameter.help]
     hints = get_type_hints(command.callback, include_extras=True) if arguments else {}
     for argument in arguments:
-        argument.help = _help_of(hints.get(str(argument.name)))
+        notes = getattr(hints.get(str(argument.name)), "__metadata__", ())
+        argument.help = next((note.help for note in notes if isinstance(note, typer.models.ArgumentInfo)), None)
     return command
-
-
-def _help_of(annotation: Any) -> str | None:
-    notes = [note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, typer.models.ArgumentInfo)]
-    return notes[0].help if notes else None
 
 
 class Commands(typer.core.TyperGroup):
@@ -108,7 +98,7 @@ def show_version(asked: bool) -> None:
 
 @app.callback()
 def fedsmall(
-    version: bool = typer.Option(
+    version: bool = Option(
         False, "--version", help="Show the version and leave.", is_eager=True, callback=show_version
     ),
 ) -> None:

@@ -46,6 +46,7 @@ COMMANDS: dict[str, Entry] = {
     "demo": Entry(".run:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN),
     "run": Entry(".run:run", "Run a scenario and write its report.", RUN),
     "compare": Entry(".run:compare", "Put finished runs side by side, with paired differences.", RUN),
+    "retrain": Entry(".retrain:retrain", "A run again without a hospital that leaves, from the same seeds.", RUN),
     "report": Entry(".run:report", "Make the report of a run anew, from its folder.", RUN),
     "predict": Entry(".predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
     "columns": Entry(

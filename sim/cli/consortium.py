@@ -6,33 +6,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from fedsmall.sim.cli.options import say, say_roll
+from fedsmall.sim.cli.options import command_group, say, say_roll
 from fedsmall.sim.consortium import keys, members, server, supervisor
 from fedsmall.sim.consortium.supervisor import stay
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    help="Provision a consortium: authority, certificates, and a kit per site.",
-)
-Folder = Annotated[Path, typer.Option("--folder", "-f", help="the consortium's folder")]
+app = command_group("Provision a consortium: authority, certificates, and a kit per site.")
+Folder = Annotated[Path, Option("--folder", "-f", help="the consortium's folder")]
 HERE = Path("consortium")
 LOOPBACK = "127.0.0.1"
 
 
 @app.command("init")
 def init(
-    name: Annotated[str, typer.Argument(help="the consortium's name")],
-    host: Annotated[str, typer.Option(help="the name or address that the sites dial")],
-    port: Annotated[int, typer.Option(help="the public port, TLS only")] = 8443,
+    name: Annotated[str, Argument(help="the consortium's name")],
+    host: Annotated[str, Option(help="the name or address that the sites dial")],
+    port: Annotated[int, Option(help="the public port, TLS only")] = 8443,
     folder: Folder = HERE,
-    listen: Annotated[str, typer.Option(help="the address the gate listens at")] = "0.0.0.0",
-    inner_host: Annotated[
-        str, typer.Option(help="the SuperLink's own host: the loopback, or a private network")
-    ] = LOOPBACK,
-    inner_port: Annotated[int, typer.Option(help="the SuperLink's own port")] = 18443,
-    days: Annotated[int, typer.Option(min=1, help="how long the certificates are good for")] = 365,
+    listen: Annotated[str, Option(help="the address the gate listens at")] = "0.0.0.0",
+    inner_host: Annotated[str, Option(help="the SuperLink's own host: the loopback, or a private network")] = LOOPBACK,
+    inner_port: Annotated[int, Option(help="the SuperLink's own port")] = 18443,
+    days: Annotated[int, Option(min=1, help="how long the certificates are good for")] = 365,
 ) -> None:
     """Make the folder, a private authority and the server's certificate."""
     members.create(folder, name, host, port, listen=listen, inner_port=inner_port, days=days, inner_host=inner_host)
@@ -43,10 +38,10 @@ def init(
 
 @app.command("add-site")
 def add_site(
-    name: Annotated[str, typer.Argument(help="the site's name: lower-case letters, digits, hyphens")],
-    key: Annotated[Path | None, typer.Option(help="the public key that the site sent (the .pub file)")] = None,
+    name: Annotated[str, Argument(help="the site's name: lower-case letters, digits, hyphens")],
+    key: Annotated[Path | None, Option(help="the public key that the site sent (the .pub file)")] = None,
     folder: Folder = HERE,
-    days: Annotated[int, typer.Option(min=1, help="how long the site is admitted for")] = 365,
+    days: Annotated[int, Option(min=1, help="how long the site is admitted for")] = 365,
 ) -> None:
     """Admit a site: first without a key, to get its kit; then with the key that it sent back."""
     member = members.add_site(folder, name, key, days)
@@ -86,7 +81,7 @@ def roll(folder: Folder = HERE) -> None:
 
 
 @app.command("revoke")
-def revoke(name: Annotated[str, typer.Argument(help="the site's name")], folder: Folder = HERE) -> None:
+def revoke(name: Annotated[str, Argument(help="the site's name")], folder: Folder = HERE) -> None:
     """Shut a site out for good: its key is let go at once where the server runs."""
     members.revoke(folder, name)
     say(f"{name} is revoked.")
@@ -99,8 +94,8 @@ def revoke(name: Annotated[str, typer.Argument(help="the site's name")], folder:
 @app.command("renew")
 def renew(
     folder: Folder = HERE,
-    host: Annotated[list[str] | None, typer.Option(help="further names the certificate must hold")] = None,
-    days: Annotated[int, typer.Option(min=1, help="how long the certificate is good for")] = 365,
+    host: Annotated[list[str] | None, Option(help="further names the certificate must hold")] = None,
+    days: Annotated[int, Option(min=1, help="how long the certificate is good for")] = 365,
 ) -> None:
     """A new certificate for the server, from the same authority: the kits stay as they are."""
     record = members.load(folder)
@@ -111,17 +106,16 @@ def renew(
     say(f"The server's certificate is good for {days} days; restart the server to use it.")
 
 
-server_app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run the coordinator's server.")
+server_app = command_group("Run the coordinator's server.")
 
 
 @server_app.command("up")
 def up(
     folder: Folder = HERE,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="return when it is up; stop with `down`")] = False,
-    only: Annotated[str, typer.Option(help="superlink, superexec or gate alone: a container each")] = "",
+    detach: Annotated[bool, Option("--detach", "-d", help="return when it is up; stop with `down`")] = False,
+    only: Annotated[str, Option(help="superlink, superexec or gate alone: a container each")] = "",
     durable: Annotated[
-        bool,
-        typer.Option("--durable", help="the SuperLink's state on the disk: slower; a run survives its death"),
+        bool, Option("--durable", help="the SuperLink's state on the disk: slower; a run survives its death")
     ] = False,
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""
@@ -138,8 +132,7 @@ def up(
 
 @server_app.command("down")
 def down(
-    folder: Folder = HERE,
-    only: Annotated[str, typer.Option(help="superlink, superexec or gate alone, as at `up`")] = "",
+    folder: Folder = HERE, only: Annotated[str, Option(help="superlink, superexec or gate alone, as at `up`")] = ""
 ) -> None:
     """Stop the server; a run that is under way goes on when it is up again, unless it was stopped."""
     say("stopped" if server.down(folder, only) else "nothing ran")

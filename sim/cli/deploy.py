@@ -2,43 +2,42 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, kind_of_run, kind_of_scenario, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.cli.consortium import HERE, Folder
-from fedsmall.sim.cli.options import say
+from fedsmall.sim.cli.options import complete_folder, say, say_faults
 from fedsmall.sim.consortium import flower_cli, members, runs, server
 from fedsmall.sim.report.facts import expectation
 from fedsmall.sim.runs import scenario
 
-Run = Annotated[str, typer.Argument(help="the run's name")]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
+Run = Annotated[str, Argument(help="the run's name")]
+Detach = Annotated[bool, Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
 
 
 def start(
-    path: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="a .toml file, or a name from `fedsmall list scenarios`")
-    ],
+    path: Annotated[Path, Argument(metavar="SCENARIO", help="a .toml file, or a name from `fedsmall list scenarios`")],
     folder: Folder = HERE,
-    name: Annotated[str | None, typer.Option(help="the run's name; by default the scenario's")] = None,
-    sites: Annotated[str, typer.Option(help="only these sites, separated by commas")] = "",
-    quorum: Annotated[int | None, typer.Option(help="how many sites must answer; by default more than half")] = None,
-    round_deadline: Annotated[float, typer.Option(help="seconds that a contact waits for a site")] = 600.0,
-    start_deadline: Annotated[float, typer.Option(help="seconds to wait for all sites to connect")] = 300.0,
-    wait_for: Annotated[str, typer.Option(help="first wait until these sites are connected, separated by commas")] = "",
-    within: Annotated[float, typer.Option(min=0, metavar="MINUTES", help="how long at most (--wait-for)")] = 10.0,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="set a key of the scenario, key=value")] = None,
+    name: Annotated[str | None, Option(help="the run's name; by default the scenario's")] = None,
+    sites: Annotated[str, Option(help="only these sites, separated by commas")] = "",
+    quorum: Annotated[int | None, Option(help="how many sites must answer; by default more than half")] = None,
+    round_deadline: Annotated[float, Option(help="seconds that a contact waits for a site")] = 600.0,
+    start_deadline: Annotated[float, Option(help="seconds to wait for all sites to connect")] = 300.0,
+    wait_for: Annotated[str, Option(help="first wait until these sites are connected, separated by commas")] = "",
+    within: Annotated[float, Option(min=0, metavar="MINUTES", help="how long at most (--wait-for)")] = 10.0,
+    settings: Annotated[list[str] | None, Option("--set", help="set a key of the scenario, key=value")] = None,
     detach: Detach = False,
     region: Annotated[
-        str, typer.Option(metavar="NAME", help="of a scenario with several servers, run the region whose this one is")
+        str, Option(metavar="NAME", help="of a scenario with several servers, run the region whose this one is")
     ] = "",
     above: Annotated[
-        bool, typer.Option("--above", help="run what goes on above the regions, which are the sites of this consortium")
+        bool, Option("--above", help="run what goes on above the regions, which are the sites of this consortium")
     ] = False,
 ) -> None:
     """Run a scenario over the consortium's sites."""
@@ -49,53 +48,38 @@ def start(
         run = name or _slug(asked.name)
         _wait_for(folder, _words(wait_for), 60 * within)
         extension.prepare(folder, run, asked, round_deadline_s=round_deadline, start_deadline_s=start_deadline)
-        return follow(folder, run, runs.launch(folder, run, say), detach)
+        runs.launch(folder, run, say)
+        return follow(folder, run, detach)
     read = scenario.load(scenario.find(path), settings or [])
     plans = read.plans()
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
     base = name or _slug(read.name)
     named = [base if len(plans) == 1 else f"{base}-{_slug(p.method.label)}-seed{p.seed}" for p in plans]
-    place = _Place(folder, _words(sites), region, above)
+    apart = bool(region) or above
     for run, plan in zip(named, plans, strict=True):  # before anybody waits
-        place.sites(plan)
-        runs.check_new(folder, run, plan, apart=place.apart)
+        _sites_of(folder, plan, _words(sites), region, above)
+        runs.check_new(folder, run, plan, apart=apart)
     _wait_for(folder, _words(wait_for), 60 * within)
+    words: dict[str, Any] = {"apart": True, "region": region} if apart else {}
+    words |= {"quorum": quorum, "round_deadline_s": round_deadline, "start_deadline_s": start_deadline}
     for run, plan in zip(named, plans, strict=True):
-        chosen = place.sites(plan)
+        chosen = _sites_of(folder, plan, _words(sites), region, above)
         plan = runs.sealed_where_possible(folder, plan, chosen)
-        patience: dict[str, Any] = {"quorum": quorum, "round_deadline_s": round_deadline, **place.words}
-        runs.prepare(folder, run, plan, chosen, about=read.about, start_deadline_s=start_deadline, **patience)
-        follow(folder, run, runs.launch(folder, run, say), detach)
+        runs.prepare(folder, run, plan, chosen, about=read.about, **words)
+        runs.launch(folder, run, say)
+        follow(folder, run, detach)
 
 
-class _Place(NamedTuple):
-    """The server at which a run is started: the only one, a region's, or the one above the regions."""
-
-    folder: Path
-    chosen: list[str]
-    region: str
-    above: bool
-
-    @property
-    def apart(self) -> bool:
-        """Whether there are several servers, each of which is started by itself."""
-        return bool(self.region) or self.above
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """What a run's sheet says of it."""
-        return {"apart": True, "region": self.region} if self.apart else {}
-
-    def sites(self, plan: Plan) -> tuple[str, ...]:
-        """The sites of a run here. PlanError where they are not admitted, or said twice."""
-        if not self.apart:
-            return runs.site_names(self.folder, self.chosen, plan)
-        if self.chosen or (self.region and self.above):
-            raise PlanError(
-                "--region and --above take the sites that the scenario names, one of the two: leave --sites out."
-            )
-        return runs.sites_apart(self.folder, plan, self.region)
+def _sites_of(folder: Path, plan: Plan, chosen: list[str], region: str, above: bool) -> tuple[str, ...]:
+    """The sites of a run at the only server, at that of a ``region``, or at the one ``above`` the regions."""
+    if not region and not above:
+        return runs.site_names(folder, chosen, plan)
+    if chosen or (region and above):
+        raise PlanError(
+            "--region and --above take the sites that the scenario names, one of the two: leave --sites out."
+        )
+    return runs.sites_apart(folder, plan, region)
 
 
 def resume(
@@ -104,11 +88,12 @@ def resume(
     detach: Detach = False,
     contact: Annotated[
         int | None,
-        typer.Option("--from", min=1, metavar="CONTACT", help="an earlier contact that the run's journal still holds"),
+        Option("--from", min=1, metavar="CONTACT", help="an earlier contact that the run's journal still holds"),
     ] = None,
 ) -> None:
     """Go on with a run that ended early, from its last contact and to the same bits, or from an earlier contact."""
-    follow(folder, run, runs.resume(folder, run, say, contact), detach)
+    runs.resume(folder, run, say, contact)
+    follow(folder, run, detach)
 
 
 def status(folder: Folder = HERE) -> None:
@@ -131,12 +116,12 @@ def stop(run: Run, folder: Folder = HERE) -> None:
 def logs(
     run: Run,
     folder: Folder = HERE,
-    last: Annotated[int, typer.Option(min=1, help="how many lines to show")] = 30,
+    last: Annotated[int, Option(min=1, help="how many lines to show")] = 30,
     check: Annotated[
-        bool, typer.Option("--verify", help="hold the run's log against what its sites have signed of theirs")
+        bool, Option("--verify", help="hold the run's log against what its sites have signed of theirs")
     ] = False,
     against: Annotated[
-        list[Path] | None, typer.Option(help="and against a copy of a site's log, its log.jsonl; may be given again")
+        list[Path] | None, Option(help="and against a copy of a site's log, its log.jsonl; may be given again")
     ] = None,
 ) -> None:
     """The last orders and answers of a run, with every silence and every answer set aside."""
@@ -163,10 +148,7 @@ def _verify(folder: Path, run: str, copies: list[Path]) -> None:
         faults += log_check.between(site, lines, entries, key.read_bytes())
         lost = log_check.lost(site, lines, entries)
         say(f"{path.name}, of {site}: {lost} answers left it and are not in the run's log")
-    for fault in faults:
-        say(fault, "red")
-    if faults:
-        raise typer.Exit(1)
+    say_faults(faults)
     signed = sum("signed" in entry for entry in entries)
     say(f"{run}: {len(entries)} lines hold, {signed} answers are signed; the last is {entries[-1]['digest']}")
 
@@ -176,7 +158,7 @@ def _warn(folder: Path) -> None:
         say(line, "yellow")
 
 
-def follow(folder: Path, run: str, number: int, detach: bool) -> None:
+def follow(folder: Path, run: str, detach: bool) -> None:
     """Show how a run goes until it ends, and what came of it; with ``detach`` return at once."""
     if detach:
         say(f"{run} is on its way; `fedsmall status` shows how it goes")
@@ -196,7 +178,7 @@ def follow(folder: Path, run: str, number: int, detach: bool) -> None:
             say(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
 
     try:
-        outcome = runs.watch(folder, run, number, progress, waits)
+        outcome = runs.watch(folder, run, progress, waits)
     except RuntimeError as error:
         say(f"{run} ended early: {error}", "red")
         raise typer.Exit(1) from None
@@ -213,11 +195,9 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
         return say(f"Report: {home / 'report.html'}")
     for event in outcome["events"]:
         say(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
-    evaluations = outcome["evaluations"] or [{}]
-    judged = next(
-        (evaluation for evaluation in evaluations if evaluation.get("t") == outcome.get("chosen")), evaluations[-1]
-    )
-    if chosen := outcome.get("chosen"):
+    evaluations, chosen = outcome["evaluations"] or [{}], outcome.get("chosen")
+    judged = next((evaluation for evaluation in evaluations if evaluation.get("t") == chosen), evaluations[-1])
+    if chosen:
         say(f"ended after round {evaluations[-1]['t']}; the model is that of round {chosen}, of the lowest loss")
     common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
@@ -227,16 +207,11 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
         say(expectation([validation]))
     left = [name for name in ("model.safetensors", "packages", "outcome.json", "log.jsonl") if (home / name).exists()]
     say(f"in {home}: {', '.join(left)}")
-    say(f"Report: {_page(home)}")
-
-
-def _page(home: Path) -> Path:
-    from fedsmall.sim.cli.options import complete_folder
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.folder import read
 
     run = read(complete_folder(home))
-    return write_report(home, [run], run.scenario.name)
+    say(f"Report: {write_report(home, [run], run.scenario.name)}")
 
 
 def _wait_for(folder: Path, names: list[str], within_s: float) -> None:

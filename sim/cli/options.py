@@ -1,36 +1,32 @@
 """What several commands share, so that they read and behave alike: options, and how they print."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
 from rich.console import Console
+from typer import Option
 
+from fedsmall.errors import PlanError
 from fedsmall.files import plain
-from fedsmall.sealing.roll import digest_words, roll_digest
+from fedsmall.sealing.letters import digest_words, roll_digest
 
-ENGINE = typer.Option(help="cohort, inprocess or ray; the fastest one here if not given", show_default=False)
-DEVICE = typer.Option(
-    help="where models train: auto, cpu, cuda, cuda:1 or mps; what the scenario says if not given", show_default=False
-)
-OUT = typer.Option(help="the run's folder; runs/NAME if not given. Never written over", show_default=False)
-SET = typer.Option(
-    "--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1", show_default=False
-)
-DATA_ROOT = typer.Option(
-    envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)", show_default=False
-)
-PROCESSES = typer.Option(min=1, help="how many plans run at once; one for each core if not given", show_default=False)
-WORKERS = typer.Option(
-    min=1, help="cohort: processes that share the sites of one plan, for many sites or long walks", show_default=False
-)
-ADDRESS = typer.Option(
-    help='cohort, ray: a running Ray cluster ("auto", or its address) that the sites are spread over',
-    show_default=False,
-)
+ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
+DEVICE = Option(help="where models train: auto, cpu, cuda, cuda:1 or mps; what the scenario says if not given")
+OUT = Option(help="the run's folder; runs/NAME if not given. Never written over")
+SET = Option("--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1")
+DATA_ROOT = Option(envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)")
+PROCESSES = Option(min=1, help="how many plans run at once; one for each core if not given")
+WORKERS = Option(min=1, help="cohort: processes that share the sites of one plan, for many sites or long walks")
+ADDRESS = Option(help='cohort, ray: a running Ray cluster ("auto", or its address) that the sites are spread over')
 
 # a word of another's stands there as it came, and does nothing else
 console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def command_group(help: str) -> typer.Typer:
+    """An application of several commands, which says what they are where none is named."""
+    return typer.Typer(no_args_is_help=True, add_completion=False, help=help)
 
 
 def say(text: str, style: str | None = None) -> None:
@@ -46,11 +42,22 @@ def say_roll(roll: Mapping[str, str]) -> None:
     say(f'to pin in policy.toml: roll = "sha256:{roll_digest(roll)}"')
 
 
-def complete_folder(folder: Path) -> Path:
-    """The folder of a run; one over real sites gets the files of a simulation's first.
+def say_faults(faults: Sequence[str]) -> None:
+    """Print faults, and exit with 1 where there are any."""
+    for fault in faults:
+        say(fault, "red")
+    if faults:
+        raise typer.Exit(1)
 
-    PlanError where a run over real sites is not finished.
-    """
+
+def check_unwritten(path: Path | None) -> None:
+    """Raise PlanError where a file to write is there already."""
+    if path is not None and path.exists():
+        raise PlanError(f"{path} is there already; it is not written over")
+
+
+def complete_folder(folder: Path) -> Path:
+    """The folder of a run; over real sites (PlanError where not finished) it gets the files of a simulation's first."""
     if (folder / "sheet.json").is_file() and not (folder / "run.json").is_file():
         from fedsmall.sim.consortium.finished import complete  # brings torch, which the others do without
 

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from typer import Option
 
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from fedsmall.sealing.waybills import ALL_HELP_BELOW, HELPERS
+from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
 
@@ -22,7 +23,6 @@ PLAIN, NUMBER = 4, 8  # bytes of a number as it is, and in the fixed point of a 
 
 
 def _say_together(asked: bool) -> None:
-    """Print what each feature of a plan does not go with, and exit."""
     if asked:
         for name, others in refused_partners().items():
             console.print(f"{name}: not with {', '.join(others)}" if others else f"{name}: with all", markup=False)
@@ -30,36 +30,27 @@ def _say_together(asked: bool) -> None:
 
 
 def plan(
-    sites: Annotated[int, typer.Option(min=1, help="m, the number of sites", show_default=False)],
-    samples: Annotated[int, typer.Option(min=1, help="n, the samples of each site", show_default=False)],
-    error: Annotated[float, typer.Option(help="epsilon, the error that is aimed for")] = 0.05,
-    failure: Annotated[float, typer.Option(help="delta, the chance with which it may be missed")] = 0.01,
-    permute_every: Annotated[int, typer.Option(min=1, help="d, the rounds between two permutations")] = 1,
+    sites: Annotated[int, Option(min=1, help="m, the number of sites")],
+    samples: Annotated[int, Option(min=1, help="n, the samples of each site")],
+    error: Annotated[float, Option(help="epsilon, the error that is aimed for")] = 0.05,
+    failure: Annotated[float, Option(help="delta, the chance with which it may be missed")] = 0.01,
+    permute_every: Annotated[int, Option(min=1, help="d, the rounds between two permutations")] = 1,
     parameters: Annotated[
-        int | None,
-        typer.Option(min=1, help="the numbers of a model: adds what Radon points make of it", show_default=False),
+        int | None, Option(min=1, help="the numbers of a model: adds what Radon points make of it")
     ] = None,
     height: Annotated[
-        int | None,
-        typer.Option(min=1, help="h of the Radon point; as large as sites allow if not given", show_default=False),
+        int | None, Option(min=1, help="h of the Radon point; as large as sites allow if not given")
     ] = None,
     groups: Annotated[
-        int | None,
-        typer.Option(min=1, help="G, groups of models that never merge: adds what they change", show_default=False),
+        int | None, Option(min=1, help="G, groups of models that never merge: adds what they change")
     ] = None,
-    models: Annotated[
-        int | None,
-        typer.Option(min=1, help="M, how many models travel; one a site if not given", show_default=False),
-    ] = None,
-    contacts: Annotated[int, typer.Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
-    patients: Annotated[float, typer.Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
+    models: Annotated[int | None, Option(min=1, help="M, how many models travel; one a site if not given")] = None,
+    contacts: Annotated[int, Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
+    patients: Annotated[float, Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
     together: Annotated[
-        bool, typer.Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
+        bool, Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="a folder for a figure of the bound over delta, n and m", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, Option(help="a folder for a figure of the bound over delta, n and m")] = None,
 ) -> None:
     """How many rounds to leave between two aggregations, so that models have seen enough samples before they meet.
 
@@ -104,12 +95,7 @@ def _table(advice: Advice) -> Table:
 
 
 def _privacy(advice: Advice, epsilon: float) -> str:
-    """One line on whether privacy for each patient at ``epsilon`` is worth it.
-
-    A step's gradient gets noise * clip / lot in every number. For given steps and delta the noise grows with
-    lot / (samples * epsilon), so samples * epsilon decides, whatever the lot. The limit was measured
-    (docs/methods.md), on models of a few hundred to some thousand numbers.
-    """
+    """Whether privacy for each patient at ``epsilon`` is worth it: samples * epsilon decides (docs/methods.md)."""
     enough, samples, sites = ceil(PATIENTS_EPSILON / epsilon), advice.samples_per_site, advice.sites
     asked = f"Privacy for each patient at epsilon {epsilon:g} takes about {enough} patients a site"
     if samples >= enough:
@@ -122,10 +108,8 @@ def _privacy(advice: Advice, epsilon: float) -> str:
 
 
 def _hidden(advice: Advice, parameters: int | None) -> str:
-    sites, sealed = (
-        advice.sites,
-        f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange.",
-    )
+    sites = advice.sites
+    sealed = f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange."
     if sites < HELPERS:
         return f"{sealed}\nSecure sums take three sites at least."
     helpers = sites if sites < ALL_HELP_BELOW else HELPERS  # each sends a vector as long as the model
@@ -191,8 +175,7 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(advice: Advice, folder: Path) -> Path:
-    from fedsmall.sim.report.figures import save
-    from fedsmall.sim.report.sweep import sweep
+    from fedsmall.sim.report.figures import save, sweep
     from fedsmall.sim.runs.files import check_free
 
     check_free(folder)

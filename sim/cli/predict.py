@@ -6,45 +6,38 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from fedsmall.own_code import look_in
+from fedsmall.entry_points import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
-from fedsmall.sim.cli.options import complete_folder, say
+from fedsmall.sim.cli.options import check_unwritten, complete_folder, say
 
-MODEL = typer.Argument(help="the folder of a run, or a package: a folder or .zip", show_default=False)
-METHOD = typer.Option(help="of a run: the method, by its label; its main one if not given", show_default=False)
-SITE = typer.Option(help="of a run: this site's own model instead of the common one", show_default=False)
-VISITORS = typer.Option(help="of a run: the last models trained at this site, together", show_default=False)
-DISTILLED_ONE = typer.Option("--distilled", help="of a run: the one model that was made of several")
+MODEL = Argument(help="the folder of a run, or a package: a folder or .zip")
+METHOD = Option(help="of a run: the method, by its label; its main one if not given")
+SITE = Option(help="of a run: this site's own model instead of the common one")
+VISITORS = Option(help="of a run: the last models trained at this site, together")
+DISTILLED_ONE = Option("--distilled", help="of a run: the one model that was made of several")
 
 
 def predict(
     model: Annotated[Path, MODEL],
-    new: Annotated[Path, typer.Argument(help="a table, a folder of images, or an .npz", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option(help="a CSV to write; shown if not given. Never written over", show_default=False)
-    ] = None,
+    new: Annotated[Path, Argument(help="a table, a folder of images, or an .npz")],
+    out: Annotated[Path | None, Option(help="a CSV to write; shown if not given. Never written over")] = None,
     method: Annotated[str | None, METHOD] = None,
-    seed: Annotated[int | None, typer.Option(help="of a run: one seed; all if not given", show_default=False)] = None,
+    seed: Annotated[int | None, Option(help="of a run: one seed; all if not given")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,
-    column: Annotated[
-        str | None, typer.Option("--id", help="a column of the table that names its rows", show_default=False)
-    ] = None,
-    array: Annotated[str, typer.Option(help="the array of an .npz")] = "x",
-    sheet: Annotated[
-        str | None,
-        typer.Option(help="the sheet of an Excel workbook, where several hold something", show_default=False),
-    ] = None,
+    column: Annotated[str | None, Option("--id", help="a column of the table that names its rows")] = None,
+    array: Annotated[str, Option(help="the array of an .npz")] = "x",
+    sheet: Annotated[str | None, Option(help="the sheet of an Excel workbook, where several hold something")] = None,
 ) -> None:
     """Probabilities and a class, or the number, for every row: columns are found by name, and no label is needed.
 
     Several seeds answer with their mean, and say how far they are apart.
     """
-    if out is not None and out.exists():
-        raise ValueError(f"{out} is there already; it is not written over")
+    check_unwritten(out)
     look_in(Path.cwd())
     from fedsmall.package.predictor import predictor_of, summary
 
@@ -60,12 +53,10 @@ def predict(
 
 def export(
     model: Annotated[Path, MODEL],
-    form: Annotated[str, typer.Option("--format", help="onnx, torchscript or zip")] = "onnx",
-    out: Annotated[
-        Path | None, typer.Option(help="the file; named after the model if not given. Never written over")
-    ] = None,
+    form: Annotated[str, Option("--format", help="onnx, torchscript or zip")] = "onnx",
+    out: Annotated[Path | None, Option(help="the file; named after the model if not given. Never written over")] = None,
     method: Annotated[str | None, METHOD] = None,
-    seed: Annotated[int | None, typer.Option(help="of a run: the seed", show_default=False)] = None,
+    seed: Annotated[int | None, Option(help="of a run: the seed")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,
@@ -85,8 +76,7 @@ def export(
         )
     ending = exporting.ENDINGS.get(form, "")
     path = out or Path(model.resolve().name.removesuffix(".zip") + ending)
-    if path.exists():
-        raise ValueError(f"{path} is there already; it is not written over")
+    check_unwritten(path)
     exporting.export(stored[0], path, form)
     say(f"{path}: {stored[0].package.name}, {stored[0].package.label}, seed {stored[0].package.seed}")
     form_of = stored[0].package.preparation.form
@@ -114,13 +104,13 @@ def packages(
 
 
 def _who(stored: list[Any]) -> str:
-    """One line that names the models that answer."""
     package = stored[0].package
     seeds = ", ".join(dict.fromkeys(str(model.package.seed) for model in stored))
     whose = f", the model of {package.whose}"
     if package.whose.startswith(OF_VISITORS) or package.whose == DISTILLED:
         whose = f", {package.whose}"
-    whose = "" if package.whose in (COMMON, CENTRAL) else whose
+    elif package.whose in (COMMON, CENTRAL):
+        whose = ""
     rule = f"; {package.positive} above {package.threshold:g}" if package.positive else ""
     several = f" seeds {seeds}, their mean" if len(stored) > 1 else f" seed {seeds}"
     return f"{package.name}, {package.label}{whose},{several}{rule}. No medical device"
@@ -131,37 +121,29 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
     first = column or ("image" if package.preparation.form.kind == "images" and rows.names[0] != "1" else "row")
     names = rows.names if column is None else _column_values(rows.table, column)
     if package.kind == "times":
-        predictions = _curves(package, answers.together)
+        import numpy as np
+
+        from fedsmall.evaluation.survival import mean_time
+
+        # the mean time without the event up to the last cut, and the survival probability at each
+        means = mean_time(answers.together, np.asarray(package.cuts))
+        firsts = [{f"mean_{package.target}": repr(float(mean))} for mean in means]
+        predictions = [first | cells for first, cells in zip(firsts, _cells(package, answers.together), strict=True)]
     elif package.numbers:
-        numbers = answers.together.reshape(len(names), -1)
-        predictions = [{name: repr(float(v)) for name, v in zip(package.columns, row, strict=True)} for row in numbers]
+        predictions = _cells(package, answers.together.reshape(len(names), -1))
     else:
-        predictions = [
-            {"class": package.class_names[place]}
-            | {name: repr(float(p)) for name, p in zip(package.columns, row, strict=True)}
-            for place, row in zip(answers.named, answers.together, strict=True)
-        ]
+        classes = [{"class": package.class_names[place]} for place in answers.named]
+        predictions = [named | cells for named, cells in zip(classes, _cells(package, answers.together), strict=True)]
     more: list[dict[str, Any]] = [{"notes": "; ".join(notes)} for notes in rows.notes]
     if len(answers.each) > 1:
         more = [{"spread": repr(float(far))} | note for far, note in zip(answers.spread, more, strict=True)]
-    table = [
-        {first: name} | prediction | other for name, prediction, other in zip(names, predictions, more, strict=True)
-    ]
+    cells = zip(names, predictions, more, strict=True)
+    table = [{first: name} | prediction | other for name, prediction, other in cells]
     return list(table[0]), table
 
 
-def _curves(package: Any, survival: Any) -> list[dict[str, str]]:
-    """The mean time without the event up to the last cut, and the survival probability at each cut."""
-    import numpy as np
-
-    from fedsmall.evaluation.survival import mean_time
-
-    means = mean_time(survival, np.asarray(package.cuts))
-    return [
-        {f"mean_{package.target}": repr(float(mean))}
-        | {name: repr(float(p)) for name, p in zip(package.columns, curve, strict=True)}
-        for mean, curve in zip(means, survival, strict=True)
-    ]
+def _cells(package: Any, rows: Any) -> list[dict[str, str]]:
+    return [{name: repr(float(v)) for name, v in zip(package.columns, row, strict=True)} for row in rows]
 
 
 def _column_values(table: Any, column: str) -> list[str]:

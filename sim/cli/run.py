@@ -2,28 +2,37 @@
 
 import time
 import tomllib
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument
 
-from fedsmall.entry_points import SCENARIOS, kind_of_scenario, load_extension
+from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
-from fedsmall.own_code import look_in
-from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, WORKERS, complete_folder
+from fedsmall.sim.cli.options import (
+    ADDRESS,
+    DATA_ROOT,
+    DEVICE,
+    ENGINE,
+    OUT,
+    PROCESSES,
+    SET,
+    WORKERS,
+    command_group,
+    complete_folder,
+)
 from fedsmall.sim.report.terminal import print_run, terminal
-from fedsmall.sim.runs.folder import read_all
+from fedsmall.sim.runs.folder import Run, read_all
 from fedsmall.sim.runs.merge import merge
 
 console = terminal()
 
 
 def run(
-    scenario: Annotated[
-        Path, typer.Argument(help="a .toml file, or a name from `fedsmall list scenarios`", show_default=False)
-    ],
+    scenario: Annotated[Path, Argument(help="a .toml file, or a name from `fedsmall list scenarios`")],
     engine: Annotated[str | None, ENGINE] = None,
     device: Annotated[str | None, DEVICE] = None,
     out: Annotated[Path | None, OUT] = None,
@@ -55,31 +64,20 @@ def run(
     from fedsmall.sim.runs.progress import watcher
 
     folder = out or free_folder(asked.name)
-    plans = asked.plans()
-    watching = watcher(console, plans, asked.name)
     shared = {name: value for name, value in (("workers", workers), ("address", address)) if value is not None}
-    done = execute(
-        asked,
-        folder,
-        engine=engine,
-        data_root=data_root,
-        watcher=watching,
-        options=shared | ({"device": device} if device else {}),
-        processes=1 if shared else processes,  # one plan at a time has all the workers
-    )
+    settings = shared | ({"device": device} if device else {})
+    processes = 1 if shared else processes  # one plan at a time has all the workers
+    where: dict[str, Any] = {"engine": engine, "data_root": data_root, "processes": processes}
+    done = execute(asked, folder, watcher=watcher(console, asked.plans(), asked.name), options=settings, **where)
     print_run(console, done)
     path = write_report(folder, [done], asked.name)
     console.print(f"\nReport: {path}")
-    if done.not_run:
-        raise typer.Exit(130)
-    if done.failed:
-        raise typer.Exit(1)
+    _exit_by([done])
 
 
-def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]) -> None:
+def report(folder: Annotated[Path, Argument(help="the folder of a run")]) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
     from fedsmall.sim.report.html import write_report
-    from fedsmall.sim.runs.folder import read_all
 
     runs = read_all(complete_folder(folder))
     for run in runs:
@@ -89,15 +87,13 @@ def report(folder: Annotated[Path, typer.Argument(help="the folder of a run", sh
 
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(help="folders of runs", show_default=False)],
-    out: Annotated[Path | None, OUT] = None,
+    folders: Annotated[list[Path], Argument(help="folders of runs")], out: Annotated[Path | None, OUT] = None
 ) -> None:
     """Put finished runs side by side: one table for each data set, methods paired seed by seed.
 
     With --out a report is written there too.
     """
     from fedsmall.sim.report.html import write_report
-    from fedsmall.sim.report.terminal import print_run
 
     runs = [run for folder in folders for run in read_all(complete_folder(folder))]
     merged = merge(runs)
@@ -129,7 +125,6 @@ def demo(
     """
     from fedsmall.sim.engines.run import DEFAULT_ENGINE
     from fedsmall.sim.report.html import write_report
-    from fedsmall.sim.report.terminal import print_run
     from fedsmall.sim.runs.execute import execute
     from fedsmall.sim.runs.files import check_free, free_folder
     from fedsmall.sim.runs.progress import watcher
@@ -145,33 +140,30 @@ def demo(
         asked = [Scenario(**{**scenario.model_dump(), "seeds": SLOW_SEEDS, "evaluate_every": 50}) for scenario in asked]
     done = []
     for scenario in asked:
-        watching = watcher(console, scenario.plans(), scenario.name)
-        done.append(
-            execute(
-                scenario, folder / scenario.name.replace(" ", "_"), engine=engine, watcher=watching, processes=processes
-            )
-        )
+        watching, place = watcher(console, scenario.plans(), scenario.name), folder / scenario.name.replace(" ", "_")
+        done.append(execute(scenario, place, engine=engine, watcher=watching, processes=processes))
         print_run(console, done[-1])
         console.print()
         if done[-1].not_run:
             break
     path = write_report(folder, done, TITLE, ABOUT)
     console.print(f"{time.monotonic() - started:.0f} seconds. The report, to open in a browser: {path}")
+    _exit_by(done)
+
+
+def _exit_by(done: Sequence[Run]) -> None:
     if any(run.not_run for run in done):
         raise typer.Exit(130)
     if any(run.failed for run in done):
         raise typer.Exit(1)
 
 
-listing = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="The methods, tasks and scenarios that come along."
-)
+listing = command_group("The methods, tasks and scenarios that come along.")
 
 
 @listing.command()
 def methods() -> None:
     """Every method by name, with its source; any part of it can be set anew in a scenario."""
-    from fedsmall.entry_points import SCENARIOS, extensions, load_extension
     from fedsmall.methods import METHODS
 
     table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
@@ -186,11 +178,11 @@ def methods() -> None:
 @listing.command()
 def tasks() -> None:
     """The data sets by name, and the forms in which your own data are named."""
-    from fedsmall.planning.tasks import TASKS
+    from fedsmall.data.sources.registry import TASKS
 
     table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, place in TASKS.items():
-        table.add_row(f"[bold]{name}[/bold]", _first_line(place))
+    for name, read in TASKS.items():
+        table.add_row(f"[bold]{name}[/bold]", str(read.__doc__).partition("\n")[0])
     console.print(table)
     console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
     console.print("docs/data.md shows each.", markup=False)
@@ -206,8 +198,3 @@ def scenarios() -> None:
         with path.open("rb") as file:
             table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
     console.print(table)
-
-
-def _first_line(place: str) -> str:
-    module, _, name = place.partition(":")
-    return str(getattr(import_module(module), name).__doc__).partition("\n")[0]

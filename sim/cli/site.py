@@ -1,27 +1,27 @@
 """``fedsmall site``: what a hospital runs: its key, its programs, its log, and what it has of runs on its own disk."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from fedsmall.clients import consent
 from fedsmall.clients.policy import Policy, load_policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.entry_points import load_extension
-from fedsmall.sealing.roll import known_identities
-from fedsmall.sim.cli.options import say, say_roll
+from fedsmall.sealing.letters import known_identities
+from fedsmall.sim.cli.options import check_unwritten, command_group, say, say_faults, say_roll
 from fedsmall.sim.consortium import keys, supervisor
 from fedsmall.sim.consortium import site as sites
 from fedsmall.sim.consortium.site import Site
 from fedsmall.sim.consortium.supervisor import stay
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's side of a consortium.")
-Kit = Annotated[Path, typer.Option("--kit", "-k", help="the folder that the coordinator sent")]
-Home = Annotated[Path | None, typer.Option(help="where the site's programs write; by default the kit's state folder")]
-RunName = Annotated[str, typer.Argument(help="the run's name; `fedsmall site log` shows it")]
+app = command_group("Run a hospital's side of a consortium.")
+Kit = Annotated[Path, Option("--kit", "-k", help="the folder that the coordinator sent")]
+Home = Annotated[Path | None, Option(help="where the site's programs write; by default the kit's state folder")]
+RunName = Annotated[str, Argument(help="the run's name; `fedsmall site log` shows it")]
 HERE = Path()
 
 
@@ -46,38 +46,33 @@ def keygen(kit: Kit = HERE) -> None:
     if not site.identity.exists():
         keys.new_identity(site.identity)
     keys.tell_identity(public, site.identity)
-    mark = keys.fingerprint(public.read_bytes())
-    say(f"The private key of {card.site} stays here: {kit / 'site.key'}, and its identity: {site.identity}")
-    say(f"Send this file to the coordinator: {kit / 'site.key.pub'}")
-    say(f"and read this fingerprint to them on the telephone: {mark}")
+    say(f"The private key of {card.site} stays here: {site.key}, and its identity: {site.identity}")
+    say(f"Send this file to the coordinator: {public}")
+    say(f"and read this fingerprint to them on the telephone: {keys.fingerprint(public.read_bytes())}")
 
 
 def roll(kit: Kit = HERE, home: Home = None) -> None:
     """The identities of the hospitals that this site has met, and one number to compare with them on the telephone."""
-    site = site_of(kit, home)
-    known = known_identities(site.home)
-    if not known:
+    if not (known := known_identities(site_of(kit, home).home)):
         raise ValueError("this site has met no other in a sealed run yet; ask the coordinator: `consortium roll`")
     say_roll(known)
 
 
 def up(
     kit: Kit = HERE,
-    data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
+    data: Annotated[Path | None, Option(help="the site's file or folder of data")] = None,
     home: Home = None,
     classic: Annotated[
-        bool, typer.Option("--classic", help="Flower's SuperNode and SuperExec in place of the one resident program")
+        bool, Option("--classic", help="Flower's SuperNode and SuperExec in place of the one resident program")
     ] = False,
-    port: Annotated[int, typer.Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")
-    ] = False,
-    only: Annotated[str, typer.Option(help="station (data, no network) or network (no data): a container each")] = "",
-    device: Annotated[str, typer.Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
+    port: Annotated[int, Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
+    detach: Annotated[bool, Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")] = False,
+    only: Annotated[str, Option(help="station (data, no network) or network (no data): a container each")] = "",
+    device: Annotated[str, Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
     region: Annotated[
-        Path | None, typer.Option(metavar="CONSORTIUM", help="speak for a region: the folder of its own consortium")
+        Path | None, Option(metavar="CONSORTIUM", help="speak for a region: the folder of its own consortium")
     ] = None,
-    insecure: Annotated[bool, typer.Option(help="plain text; on the loopback only, for trials")] = False,
+    insecure: Annotated[bool, Option(help="plain text; on the loopback only, for trials")] = False,
 ) -> None:
     """Join the federation: start the station and the resident; all connections go out."""
     site = site_of(kit, home)
@@ -88,11 +83,11 @@ def up(
 
 
 def check(
-    data: Annotated[Path, typer.Option(help="the site's file or folder of data")],
-    task: Annotated[str, typer.Option(help='a task\'s name or table, as {csv = "", label = "outcome"}')] = "",
-    plan: Annotated[Path | None, typer.Option("--scenario", help="the scenario that is to be run, or its name")] = None,
-    site: Annotated[str, typer.Option(help="the site's name")] = "site",
-    floor: Annotated[int, typer.Option(min=1, help="counts below this are not written out")] = 8,
+    data: Annotated[Path, Option(help="the site's file or folder of data")],
+    task: Annotated[str, Option(help='a task\'s name or table, as {csv = "", label = "outcome"}')] = "",
+    plan: Annotated[Path | None, Option("--scenario", help="the scenario that is to be run, or its name")] = None,
+    site: Annotated[str, Option(help="the site's name")] = "site",
+    floor: Annotated[int, Option(min=1, help="counts below this are not written out")] = 8,
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
     from fedsmall.planning.check import check_site
@@ -100,8 +95,10 @@ def check(
 
     if bool(task) == (plan is not None):
         raise ValueError("say what the data are for: either --task or --scenario")
-    table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
-    read = scenario.load(scenario.find(plan)) if plan is not None else scenario.build(table)
+    if plan is not None:
+        read = scenario.load(scenario.find(plan))
+    else:
+        read = scenario.build({"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]})
     report = check_site(read.plans()[0], site, data, floor)
     for line in report.lines():
         say(line)
@@ -126,11 +123,11 @@ def unpause(kit: Kit = HERE, home: Home = None) -> None:
 
 
 def approve(
-    run: Annotated[str, typer.Argument(help="the run's name; without it, all that have asked are listed")] = "",
+    run: Annotated[str, Argument(help="the run's name; without it, all that have asked are listed")] = "",
     kit: Kit = HERE,
     home: Home = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="say yes without being asked")] = False,
-    no: Annotated[bool, typer.Option("--no", help="refuse the run without being asked")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="say yes without being asked")] = False,
+    no: Annotated[bool, Option("--no", help="refuse the run without being asked")] = False,
 ) -> None:
     """Say yes or no to a run that waits here, because the policy has `approve = true`; shows what it is first."""
     site = site_of(kit, home)
@@ -177,10 +174,10 @@ OWNERS_ALONE = 0o600  # the mode of what has a line or a point for every patient
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="the folder of a finished run: sheet, scaling and model")],
-    data: Annotated[Path | None, typer.Option(help="the site's file or folder of data")] = None,
+    run: Annotated[Path, Argument(help="the folder of a finished run: sheet, scaling and model")],
+    data: Annotated[Path | None, Option(help="the site's file or folder of data")] = None,
     kit: Kit = HERE,
-    site: Annotated[str, typer.Option(help="the site's name; the kit's if not given")] = "",
+    site: Annotated[str, Option(help="the site's name; the kit's if not given")] = "",
 ) -> None:
     """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
     for line in load_extension("fedsmall.audits", "own_site")(run, site or Site(kit, kit).card.site, data):
@@ -191,13 +188,11 @@ def package(
     run: RunName,
     kit: Kit = HERE,
     home: Home = None,
-    own: Annotated[
-        bool, typer.Option("--own", help="the model that this site trained last, not the common one")
-    ] = False,
+    own: Annotated[bool, Option("--own", help="the model that this site trained last, not the common one")] = False,
     visitors: Annotated[
-        bool, typer.Option("--visitors", help="the last models that were trained at this site, together (keep_last)")
+        bool, Option("--visitors", help="the last models that were trained at this site, together (keep_last)")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="the folder to write; RUN-common and the like if not given")] = None,
+    out: Annotated[Path | None, Option(help="the folder to write; RUN-common and the like if not given")] = None,
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
     from fedsmall.clients.kept import OWN_MODEL, VISITORS, load_kept
@@ -209,7 +204,9 @@ def package(
 
     if own and visitors:
         raise PlanError("--own and --visitors each mean other models; give one of them")
-    site, what = site_of(kit, home), VISITORS if visitors else OWN_MODEL if own else COMMON
+    site, what = site_of(kit, home), COMMON
+    if own or visitors:
+        what = VISITORS if visitors else OWN_MODEL
     with _open_kit(kit):
         stored = load_kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
@@ -231,7 +228,7 @@ def report(
     run: RunName,
     kit: Kit = HERE,
     home: Home = None,
-    out: Annotated[Path | None, typer.Option(help="the page; RUN-at-SITE.html if not given")] = None,
+    out: Annotated[Path | None, Option(help="the page; RUN-at-SITE.html if not given")] = None,
 ) -> None:
     """One page on a run for this hospital: what left it, what the model is worth here, its budget, its log.
 
@@ -243,19 +240,17 @@ def report(
     site = site_of(kit, home)
     run_here = own_run(site.home, policy_of(kit), site.card.site, run)
     path = out or Path(f"{run}-at-{run_here.site}.html")
-    if path.exists():
-        raise ValueError(f"{path} is there already; it is not written over")
+    check_unwritten(path)
     write(path, page(run_here).encode(), OWNERS_ALONE)
-    say(
-        f"{path}: {len(run_here.sent)} messages left {run_here.site} in {run}, {run_here.size} bytes of models and sums"
-    )
+    sent = f"{len(run_here.sent)} messages left {run_here.site} in {run}"
+    say(f"{path}: {sent}, {run_here.size} bytes of models and sums")
 
 
 def predictions(
     run: RunName,
     kit: Kit = HERE,
     home: Home = None,
-    out: Annotated[Path | None, typer.Option(help="the CSV; RUN.csv if not given")] = None,
+    out: Annotated[Path | None, Option(help="the CSV; RUN.csv if not given")] = None,
 ) -> None:
     """What a forest over split columns says of this hospital's new patients; nobody else has it."""
     from fedsmall.clients.runs import PREDICTIONS, RUNS, run_folder
@@ -264,8 +259,7 @@ def predictions(
     from fedsmall.sim.runs.files import write
 
     file, path = run_folder(site_of(kit, home).home / RUNS, run) / PREDICTIONS, out or Path(f"{run}.csv")
-    if path.exists():
-        raise PlanError(f"{path} is there already; it is not written over")
+    check_unwritten(path)
     if not file.exists():
         raise PlanError(f"of {run!r} there are no predictions here: it is not over, or they are another site's")
     with _open_kit(kit):
@@ -274,11 +268,7 @@ def predictions(
     say(f"{path}: {len(content.splitlines()) - 1} patients. It is no medical device.")
 
 
-def forget(
-    run: RunName,
-    kit: Kit = HERE,
-    home: Home = None,
-) -> None:
+def forget(run: RunName, kit: Kit = HERE, home: Home = None) -> None:
     """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
     from fedsmall.clients.runs import forget_run
     from fedsmall.clients.socket_frames import is_answered
@@ -298,12 +288,12 @@ def log(
     kit: Kit = HERE,
     home: Home = None,
     check: Annotated[
-        bool, typer.Option("--verify", help="check that nothing was changed, cut off or replaced since it was written")
+        bool, Option("--verify", help="check that nothing was changed, cut off or replaced since it was written")
     ] = False,
     against: Annotated[
-        Path | None, typer.Option(help="hold it against the coordinator's log of a run, its log.jsonl")
+        Path | None, Option(help="hold it against the coordinator's log of a run, its log.jsonl")
     ] = None,
-    last: Annotated[int, typer.Option(min=1, help="how many lines to show")] = 20,
+    last: Annotated[int, Option(min=1, help="how many lines to show")] = 20,
 ) -> None:
     """What left this site, when, and to which run."""
     site = site_of(kit, home)
@@ -325,42 +315,23 @@ def log(
 def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
     from fedsmall.sim.consortium import log_check
 
-    result, faults = written.verify(), []
-    if result.fault:
-        faults = [result.fault]
-    elif against is not None:
+    result = written.verify()
+    faults = [result.fault] if result.fault else []
+    if against is not None and not faults:
         faults, missing = log_check.against_coordinator(site.card.site, written.entries(), against, site.key)
         say(f"{missing} answers left and are not in the coordinator's log")
-    for fault in faults:
-        say(fault, "red")
-    if faults:
-        raise typer.Exit(1)
+    say_faults(faults)
     say(f"{result.lines} lines hold; the last is {result.head}")
 
 
 def _open_kit(kit: Path) -> AbstractContextManager[None]:
-    """Within it, the site's files are decrypted by the key that its policy names, if any."""
     from fedsmall.clients.shelf import sealed_by
 
     return sealed_by(policy_of(kit).rest_key)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {  # as its help lists them
-    "keygen": keygen,
-    "roll": roll,
-    "up": up,
-    "check": check,
-    "audit": audit,
-    "package": package,
-    "pause": pause,
-    "unpause": unpause,
-    "approve": approve,
-    "report": report,
-    "predictions": predictions,
-    "forget": forget,
-    "down": down,
-    "status": status,
-    "log": log,
-}
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+# as its help lists them
+for command in (keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget):
+    app.command()(command)
+for command in (down, status, log):
+    app.command()(command)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer import Argument, Option
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.commands import from_repository
@@ -21,42 +22,31 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def tune(
-    scenario: Annotated[
-        str, typer.Argument(help="a scenario's file or name, or an item of `reproduce list`", show_default=False)
-    ],
-    rates: Annotated[str, typer.Option(help="the rates to try, separated by commas")] = "0.01,0.03,0.1,0.3",
+    scenario: Annotated[str, Argument(help="a scenario's file or name, or an item of `reproduce list`")],
+    rates: Annotated[str, Option(help="the rates to try, separated by commas")] = "0.01,0.03,0.1,0.3",
     draws: Annotated[
-        int | None, typer.Option(help="draw this many rates at random between the smallest and the largest")
+        int | None, Option(help="draw this many rates at random between the smallest and the largest")
     ] = None,
     tries_of: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--try",
             help="try a method's key with several values too, as in aggregate_every=50,10; ties go to the first",
-            show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
+    seeds: Annotated[int, Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
     metric: Annotated[
-        str | None,
-        typer.Option(
-            help="what makes a rate better: else the scenario's metric, by routes the loss", show_default=False
-        ),
+        str | None, Option(help="what makes a rate better: else the scenario's metric, by routes the loss")
     ] = None,
     by: Annotated[
-        str | None,
-        typer.Option(help="folds: some sites are left out; routes: none is (where the scenario has validate)"),
+        str | None, Option(help="folds: some sites are left out; routes: none is (where the scenario has validate)")
     ] = None,
     engine: Annotated[str | None, ENGINE] = None,
     device: Annotated[str | None, DEVICE] = None,
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="where the search is written (CSV, and a figure beside it)", show_default=False)
-    ] = None,
-    write: Annotated[
-        Path | None, typer.Option(help="write the scenario with the chosen rates to this .toml", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, Option(help="where the search is written (CSV, and a figure beside it)")] = None,
+    write: Annotated[Path | None, Option(help="write the scenario with the chosen rates to this .toml")] = None,
 ) -> None:
     """Choose a learning rate for every method of a scenario, by validation on training sites; test data are not read.
 
@@ -66,56 +56,53 @@ def tune(
     """
     from fedsmall.sim.runs.scenario import find, load
     from fedsmall.sim.tuning.grid import grid, settings_in
-    from fedsmall.sim.tuning.search import measure_of, save, spaced_rates
+    from fedsmall.sim.tuning.search import measure_of, spaced_rates
 
     kept = from_repository("evidence.items")
     item = kept.items().get(scenario) if kept else None
     _check_item(item is not None, write=write, tries_of=tries_of)
     plain = item.scenarios("quick") if item else {"": load(find(Path(scenario)), setting or [])}
     whole = grid(plain[""], settings_in(tries_of)) if tries_of else None
-    asked = {"": whole.scenario} if whole else plain
     tried = item.search if item and item.search else numbers(rates)
     if draws is not None:
         tried = spaced_rates(min(tried), max(tried), draws, seed=0)
     options = {"by": by, "engine": engine, "device": device, "data_root": data_root, "most_seeds": seeds}
     metric = measure_of(plain[""], by, metric or (item.metric if item else None), data_root)
-    tries = {
-        variant: _search_variant(variant, scenario_of_variant, tried, metric, **options)
-        for variant, scenario_of_variant in asked.items()
-    }
     path = out or (item.kept_search if item else Path(f"tune-{Path(scenario).stem}.csv"))
-    save(path, tries)
     folder = item.figures if item and out is None else path.parent
-    _draw(tries, asked, metric, folder, item.name if item else path.stem)
-    _finish(path, write, asked[""], tries[""], whole)
+    asked = {"": whole.scenario} if whole else plain
+    tries = _search(asked, tried, metric, path, folder / f"lr-{item.name if item else path.stem}", **options)
+    _write_choice(write, asked[""], tries[""], whole, path)
 
 
-def _check_item(of_item: bool, write: Path | None, tries_of: list[str] | None) -> None:
-    if tries_of and of_item:
-        raise PlanError("--try is for a scenario; an item of `reproduce list` has the settings of its paper")
-    if write is not None and of_item:
-        raise PlanError("--write is for a scenario; the search of an item of `reproduce list` is used where it is kept")
-    if write is not None and write.exists():
-        raise PlanError(f"{write} exists already; choose another with --write, or remove it")
+def _search(
+    asked: "Mapping[str, Scenario]", tried: Sequence[float], metric: str, path: Path, figure: Path, **options: Any
+) -> "dict[str, list[Try]]":
+    """All runs of every variant's search, with lines and tables as they end, a file, and figures."""
+    from fedsmall.sim.report.figures import save as save_figure
+    from fedsmall.sim.tuning.figure import sensitivity
+    from fedsmall.sim.tuning.search import choose, save, search
 
+    tries: dict[str, list[Try]] = {}
+    for variant, scenario in asked.items():
 
-def _search_variant(
-    variant: str, scenario: "Scenario", tried: Sequence[float], metric: str, **options: Any
-) -> "list[Try]":
-    """All runs of one variant's search, with a line for each seed and a table at the end."""
-    from fedsmall.sim.tuning.search import choose, search
+        def report(seed: int, so_far: "list[Try]", variant: str = variant) -> None:
+            worst = max(choice.regret for choice in choose(so_far).values())
+            loses = f"{_value(worst, metric)}{' points' if _is_percent(metric) else ''}"
+            console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
 
-    def report(seed: int, so_far: "list[Try]") -> None:
-        worst = max(choice.regret for choice in choose(so_far).values())
-        loses = f"{_value(worst, metric)}{' points' if _is_percent(metric) else ''}"
-        console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
-
-    tries = search(scenario, tried, metric=metric, on_seed=report, **options)
-    _show(choose(tries, metric), metric)
+        tries[variant] = search(scenario, tried, metric=metric, on_seed=report, **options)
+        _show(choose(tries[variant], metric), metric)
+    save(path, tries)
+    for variant, scenario in asked.items():
+        drawn = sensitivity(choose(tries[variant], metric), [plan.method for plan in scenario.plans()], metric)
+        save_figure(drawn, figure.with_name(f"{figure.name}{'-' + variant if variant else ''}.svg"))
     return tries
 
 
-def _finish(path: Path, write_to: Path | None, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None") -> None:
+def _write_choice(
+    write_to: Path | None, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None", path: Path
+) -> None:
     """Print the choice and where the search lies; write the scenario with it to ``write_to``."""
     from fedsmall.sim.runs.files import write
     from fedsmall.sim.runs.scenario import as_toml
@@ -131,20 +118,13 @@ def _finish(path: Path, write_to: Path | None, scenario: "Scenario", tries: "lis
         console.print(f"Scenario: {write_to}")
 
 
-def _draw(
-    tries: "dict[str, list[Try]]",
-    asked: "Mapping[str, Scenario]",
-    metric: str,
-    folder: Path,
-    searched: str,
-) -> None:
-    from fedsmall.sim.report.figures import save
-    from fedsmall.sim.tuning.figure import sensitivity
-    from fedsmall.sim.tuning.search import choose
-
-    for variant, some in tries.items():
-        name = f"lr-{searched}{'-' + variant if variant else ''}.svg"
-        save(sensitivity(choose(some, metric), [plan.method for plan in asked[variant].plans()], metric), folder / name)
+def _check_item(of_item: bool, write: Path | None, tries_of: list[str] | None) -> None:
+    if tries_of and of_item:
+        raise PlanError("--try is for a scenario; an item of `reproduce list` has the settings of its paper")
+    if write is not None and of_item:
+        raise PlanError("--write is for a scenario; the search of an item of `reproduce list` is used where it is kept")
+    if write is not None and write.exists():
+        raise PlanError(f"{write} exists already; choose another with --write, or remove it")
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -159,9 +139,9 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
-    from fedsmall.sim.report.sentences import named
+    from fedsmall.sim.report.sentences import metric_name
 
-    head = f"{named(metric)} on sites never seen"
+    head = f"{metric_name(metric)} on sites never seen"
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
         score = choice.scores[choice.lr]

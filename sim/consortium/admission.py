@@ -1,11 +1,9 @@
 """How a site dials the server before it starts anything, and whether the server would let it in.
 
-Flower's programs only log that they failed. So the site activates its node once and lets go of it again: clock, key
-and admission are checked first.
-
-It dials through the proxy that the environment names (``HTTPS_PROXY``, ``https_proxy`` or ``ALL_PROXY``, asked to
-CONNECT; ``NO_PROXY`` is dialled directly; on macOS and Windows also the system's settings), as the site's programs do.
-TLS is between the site and the gate: a proxy sees the server's name, and how much and when.
+Flower's programs only log that they failed, so the site first activates its node once and lets go of it. It dials
+through the proxy that the environment names (``HTTPS_PROXY``, ``https_proxy``, ``ALL_PROXY``; not for ``NO_PROXY``; on
+macOS and Windows also the system's), as they do. TLS is between site and gate: a proxy sees the server's name, and how
+much and when.
 """
 
 import ssl
@@ -26,10 +24,7 @@ UNSEEN_S = 0.5  # the server tells whole seconds
 
 
 class Dialled(NamedTuple):
-    """The first answer: days left of the server's certificate, and the server's clock (None: not told).
-
-    ``ahead_s``: seconds by which this machine's clock is ahead of the server's.
-    """
+    """Days left of the server's certificate, and seconds by which this machine's clock is ahead (None: not told)."""
 
     days: int
     ahead_s: float | None
@@ -46,10 +41,7 @@ def proxy_of(address: str) -> str:
 
 
 def check_server(address: str, authority: Path) -> int:
-    """Dial the server once and return the days that are left of its certificate.
-
-    Raises ValueError that says what is wrong.
-    """
+    """Dial the server once; the days that are left of its certificate. ValueError that says what is wrong."""
     return dial(address, authority).days
 
 
@@ -58,10 +50,7 @@ def dial(address: str, authority: Path) -> Dialled:
     context = ssl.create_default_context(cafile=str(authority))
     before = time.time()
     try:
-        with (
-            httpx.Client(verify=context, timeout=DIAL_S) as client,
-            client.stream("GET", f"https://{address}/") as answer,
-        ):
+        with httpx.stream("GET", f"https://{address}/", verify=context, timeout=DIAL_S) as answer:
             shown = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
             when = answer.headers.get("Date")
     except httpx.HTTPError as error:
@@ -72,8 +61,10 @@ def dial(address: str, authority: Path) -> Dialled:
 
 
 def _explain_error(error: httpx.HTTPError, address: str) -> str:
-    """What is wrong, in words that say who must mend it."""
-    root, proxy = _system_error(error), proxy_of(address)
+    proxy = proxy_of(address)
+    root: BaseException | None = error  # down to the system's or TLS's error under httpx's
+    while root is not None and not isinstance(root, OSError):
+        root = root.__cause__ or root.__context__
     if isinstance(error, httpx.ProxyError):
         return f"the proxy {proxy} does not let this site through to {address} ({error}); ask whoever runs the proxy"
     if isinstance(root, ssl.SSLCertVerificationError):
@@ -84,21 +75,6 @@ def _explain_error(error: httpx.HTTPError, address: str) -> str:
     through = f" through the proxy {proxy}" if proxy else ""
     why = (root.strerror if root else None) or "no answer"
     return f"{address} cannot be reached{through} ({why}); is the server up?"
-
-
-def _system_error(error: BaseException | None) -> OSError | None:
-    """The system's or TLS's error under httpx's."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def clock_ahead(address: str, authority: Path) -> float:
-    """Seconds by which this machine's clock is ahead of the server's, by the date in its answer; negative: behind."""
-    ahead = dial(address, authority).ahead_s
-    if ahead is None:
-        raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
-    return ahead
 
 
 def check_clock(ahead: float) -> None:
@@ -114,38 +90,35 @@ def check_clock(ahead: float) -> None:
 
 
 def check_admission(address: str, authority: Path, key: Path, note: Path, expires: str) -> str:
-    """Activate the site's node once and let go of it; one line that says that the site is let in.
+    """Activate the site's node once and let go of it; one line that says that the site is let in, else ValueError.
 
     ``note`` keeps Flower's number of the node: a SuperNode that was killed counts as connected for a minute, which only
-    the number tells from one that is not admitted. Raises ValueError where the site is not let in.
+    the number tells from one that is not admitted.
     """
-    ahead = clock_ahead(address, authority)
+    from fedsmall.clients.fleet import Fleet  # brings Flower's client, which takes its time
+
+    if (ahead := dial(address, authority).ahead_s) is None:
+        raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
     check_clock(ahead)
     mark = keys.fingerprint(keys.read_public_key(key.with_name(key.name + ".pub")))
     try:
-        _activate(address, authority, key, note)
+        fleet = Fleet(address, authority.read_bytes(), key, note)
+        with fleet.client:
+            if fleet.activate():
+                fleet.release()
     except httpx.HTTPStatusError as error:
-        _explain(error.response.status_code, mark, expires)
+        raise ValueError(_explain_status(error.response.status_code, mark, expires)) from None
     except (httpx.HTTPError, RuntimeError) as error:
         raise ValueError(f"{address} gave no answer that Flower knows ({type(error).__name__})") from None
     return f"the server lets this site in: key {mark}, admitted until {expires}, clocks {abs(ahead):.1f} s apart"
 
 
-def _activate(address: str, authority: Path, key: Path, note: Path) -> None:
-    from fedsmall.clients.fleet import Fleet  # brings Flower's client, which takes its time
-
-    fleet = Fleet(address, authority.read_bytes(), key, note)
-    with fleet.client:
-        if fleet.activate():
-            fleet.release()
-
-
-def _explain(status: int, mark: str, expires: str) -> None:
+def _explain_status(status: int, mark: str, expires: str) -> str:
     if status in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT):
-        raise ValueError("the gate answers, but the server behind it does not; the coordinator must start it")
+        return "the gate answers, but the server behind it does not; the coordinator must start it"
     if date.fromisoformat(expires) < datetime.now(UTC).date():
-        raise ValueError(f"this site's admission expired on {expires}; ask the coordinator for a new one") from None
-    raise ValueError(
+        return f"this site's admission expired on {expires}; ask the coordinator for a new one"
+    return (
         f"the server does not let this site in (HTTP {status}): it does not know the key {mark}, or has revoked it. "
         "Read this fingerprint to the coordinator on the telephone, who compares it with `fedsmall consortium list`"
-    ) from None
+    )

@@ -1,9 +1,4 @@
-"""The folder of a finished run over real sites, completed with the files of a simulation's.
-
-To its own files (:mod:`fedsmall.strategies.server.deployment`) it adds those of :mod:`fedsmall.sim.runs.folder`:
-scenario, plans, summary, rounds, packages; but no predictions of single samples, class counts or sites' own models,
-which a coordinator does not know.
-"""
+"""The folder of a finished run over real sites, completed with the files of a simulation's (:mod:`sim.runs.folder`)."""
 
 import json
 import platform
@@ -24,12 +19,10 @@ from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.evaluation.trivial import trivial_for
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import COMMON, TrainedOn
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.sealing.tallies import TOGETHER
 from fedsmall.sim.consortium.run_log import RunLog, run_log
 from fedsmall.sim.engines.record import RunRecord, versions
@@ -37,7 +30,6 @@ from fedsmall.sim.runs.files import write, write_json
 from fedsmall.sim.runs.folder import REAL_SITES, Run, cores
 from fedsmall.sim.runs.scenario import as_toml, of_plan
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.wire import Arrays
 
 Told = Mapping[str, Any]
 MODEL_FILE = "model.safetensors"
@@ -53,47 +45,38 @@ def write_run(folder: Path, outcome: Told) -> Run:
     evaluations = [evaluation for evaluation in evaluations if evaluation.common or evaluation.sites]
     last = _last_evaluation(outcome).get("told", {})
     sums = {site: sums_from_json(reply["sums"]) for site, reply in sorted(last.items()) if "sums" in reply}
-    y = _held_out_classes(add_sums(sums.values()))
+    called = add_sums(sums.values()).get(CALLED, np.zeros((0, 0)))  # (classes, classes); none for regression
+    y = np.repeat(np.arange(len(called)), called.sum(axis=1).astype(np.int64))
     plan = sheet.plan.model_copy(update={"route_seed": outcome["plan"].get("route_seed")})
     scenario = of_plan(plan, sheet.about)
-    if task is not None:
-        scenario = scenario.model_copy(update={"metric": _metric(plan, task, y)})
+    if task is not None:  # the metric is chosen as in a simulation, but by the held-out patients' classes
+        metric = default_metric([y], task) if plan.metric is None else known_metric(plan.metric, task.loss)
+        scenario = scenario.model_copy(update={"metric": metric})
     plan = plan.model_copy(update={"metric": scenario.metric})
     run = Run(scenario, [plan], folder, about=_about(sheet, outcome, log, last))
     write(folder / "scenario.toml", as_toml(scenario))
     write_json(folder / "plans.json", [planned.model_dump(mode="json") for planned in run.plans])
     record = _record(folder, plan, outcome, task, [replace(evaluation, told={}) for evaluation in evaluations], log)
-    if record.model is not None and record.preparation is None and task is not None and not has_own_models(plan):
+    if record.model is not None and record.preparation is None and task is not None and not plan.has_own_models:
         run.about["notes"].append(OTHER_ROWS)
     plan_run = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)
     plan_run.row["real"] = _real(sheet, outcome, log, last)
-    _write_whole(folder, record)
+    path = folder / MODEL_FILE
+    if record.model is not None and record.model.keys() != load(path.read_bytes()).keys():
+        write(path, save(record.model))  # with its frozen part, which no site has sent
     if task is not None and sums:
-        plan_run.row["real"]["judged"] = _shown_metrics(judged_at_home(sums, task), last)
+        judged = judged_at_home(sums, task)
+        if TOGETHER in last:  # single sites' are hidden: the totals and the number of sites
+            judged = {"sites": {}, "together": {**judged["together"], "sites": last[TOGETHER][TELLING]}, "hidden": True}
+        plan_run.row["real"]["judged"] = judged
     run.save()
     return run
 
 
-def _shown_metrics(shown: dict[str, Any], last: Told) -> dict[str, Any]:
-    """The sums that a page needs; where single sites' are hidden, the totals and the number of sites."""
-    if TOGETHER not in last:
-        return shown
-    return {"sites": {}, "together": {**shown["together"], "sites": last[TOGETHER][TELLING]}, "hidden": True}
-
-
-def _write_whole(folder: Path, record: RunRecord) -> None:
-    """Write the run's model with its frozen part, which no site has sent."""
-    path = folder / MODEL_FILE
-    if record.model is not None and record.model.keys() != load(path.read_bytes()).keys():
-        write(path, save(record.model))
-
-
 def _last_evaluation(outcome: Told) -> Told:
     every = outcome["evaluations"] or [{}]
-    return next(
-        (evaluation for evaluation in every if outcome.get("chosen") and evaluation["t"] == outcome["chosen"]),
-        every[-1],
-    )
+    chosen = outcome.get("chosen")
+    return next((evaluation for evaluation in every if chosen and evaluation["t"] == chosen), every[-1])
 
 
 def complete(folder: Path) -> None:
@@ -108,10 +91,7 @@ def complete(folder: Path) -> None:
 
 
 def _pool_sums(evaluation: Evaluation, task: Task | None) -> Evaluation:
-    """The evaluation by the sums of all sites, once all that evaluated have told them.
-
-    Until then the common model's metrics are means of the sites' own, which is not the AUC of all patients.
-    """
+    """The evaluation by the sums of all sites, once all that evaluated have told them; else means of sites' metrics."""
     sums = {site: reply["sums"] for site, reply in evaluation.told.items() if "sums" in reply}
     judged = {TOGETHER} if TOGETHER in sums else set(evaluation.extra.get("held_out", {}))
     if task is None or not sums or set(sums) != judged:
@@ -121,28 +101,18 @@ def _pool_sums(evaluation: Evaluation, task: Task | None) -> Evaluation:
     return replace(evaluation, common=common | {name: metrics[name] for name in metrics if name in common})
 
 
-def _held_out_classes(sums: Arrays) -> np.ndarray:
-    """The classes of the patients in the sums, (samples,), in no order; empty for regression."""
-    if CALLED not in sums:
-        return np.zeros(0, dtype=np.int64)
-    counts = sums[CALLED].sum(axis=1).astype(np.int64)
-    return np.repeat(np.arange(len(counts)), counts)
-
-
-def _metric(plan: Plan, task: Task, y: np.ndarray) -> str:
-    """The run's metric, chosen as in a simulation, but by the held-out patients' classes."""
-    if plan.metric is not None:
-        return known_metric(plan.metric, task.loss)
-    return default_metric([y], task)
-
-
 def _record(
     folder: Path, plan: Plan, outcome: Told, task: Task | None, evaluations: list[Evaluation], log: RunLog
 ) -> RunRecord:
     path = folder / MODEL_FILE
     model = load(path.read_bytes()) if path.exists() else None
-    if model is not None and task is not None and not has_own_models(plan):
+    if model is not None and task is not None and not plan.has_own_models:
         model = completed(plan, task, model)
+    privacy, samples = plan.privacy, outcome.get("samples", {})
+    known = bool(samples) and not privacy.is_patient_level  # else what is told is the size of a lot
+    promise = dict(outcome.get("privacy", {}))
+    if privacy.is_patient_level and privacy.epsilon is not None:  # every site keeps to the epsilon of the plan
+        promise = {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
     return RunRecord(
         plan=plan,
         engine=REAL_SITES,
@@ -155,22 +125,14 @@ def _record(
         model=model,
         events=sorted([*outcome["events"], *log.events], key=lambda event: event["t"]),
         versions=versions(),
-        privacy=_promise(plan, outcome),
+        privacy=promise,
         task=task,
         preparation=_preparation(folder, outcome),
-        trained_on={COMMON: _trained_on(plan, outcome)},
+        trained_on={COMMON: TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)},
         chosen=outcome.get("chosen", 0),
         averaged=[(models, whole) for models, whole in outcome.get("averaged", ())],
         sent_by=list(outcome.get("sent_by", ())),
     )
-
-
-def _promise(plan: Plan, outcome: Told) -> dict[str, float]:
-    """What the run's ledger says; for patients the epsilon of the plan, which every site keeps to."""
-    privacy = plan.method.privacy
-    if privacy is not None and is_patient_level(plan) and privacy.epsilon is not None:
-        return {"epsilon_least": privacy.epsilon, "epsilon": privacy.epsilon, "delta": privacy.delta}
-    return dict(outcome.get("privacy", {}))
 
 
 def _preparation(folder: Path, outcome: Told) -> Preparation | None:
@@ -185,12 +147,6 @@ def _preparation(folder: Path, outcome: Told) -> Preparation | None:
     if not path.exists():
         return None
     return prepared.with_scaling(Scaling(**{k: np.array(v) for k, v in json.loads(path.read_text()).items()}))
-
-
-def _trained_on(plan: Plan, outcome: Told) -> TrainedOn:
-    samples = outcome.get("samples", {})
-    known = bool(samples) and not is_patient_level(plan)  # else what is told is the size of a lot
-    return TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)
 
 
 def _about(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str, Any]:
@@ -210,7 +166,6 @@ def _about(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str,
 
 
 def _real(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str, Any]:
-    """What only a run over real sites has: facts of each site and of each contact."""
     samples = outcome.get("samples", {})
     sites = {
         name: {

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+import tomli_w
+
 CONNECTION = "coordinator"  # the name of the SuperLink in Flower's config.toml
 SAY_S = 300.0
+DIRECTLY: dict[str, Any] = {"trust_env": False, "timeout": 5}  # a proxy is for what is far away
 BUNDLE = Path(__file__).parent / "bundle"  # what goes to real sites
 
 
@@ -59,31 +61,21 @@ def direct(*hosts: str) -> dict[str, str]:
 def write_connection(home: Path, address: str, certificate: Path) -> None:
     """Write Flower's ``config.toml``: one SuperLink, over TLS, and none by default that would start a daemon."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lines = [
-        "[superlink]",
-        f'default = "{CONNECTION}"',
-        "",
-        f"[superlink.{CONNECTION}]",
-        f'address = "{address}"',
-        f"root-certificates = {json.dumps(str(certificate.absolute()))}",
-    ]
-    (home / "config.toml").write_text("\n".join(lines) + "\n")
+    superlink = {"address": address, "root-certificates": str(certificate.absolute())}
+    (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: superlink}}))
 
 
 def call(
     home: Path, *arguments: str, say: Callable[[str], None] | None = None, timeout_s: float = SAY_S
 ) -> dict[str, Any]:
-    """Run a ``flwr`` command with ``--format json`` and return its answer; ``say`` gets the command first.
-
-    Raises RuntimeError with Flower's own words where it failed.
-    """
-    command = [tool("flwr"), *arguments]
+    """Run a ``flwr`` command, which ``say`` gets first; returns its JSON, or raises RuntimeError with its words."""
     if say:
         say(shown(["flwr", *arguments], {"FLWR_HOME": environment(home)["FLWR_HOME"]}))
     variables = {**os.environ, **environment(home), **direct(*_superlink(home))}
-    settings: dict[str, Any] = {"env": variables, "capture_output": True, "text": True}
+    settings: dict[str, Any] = {"env": variables, "capture_output": True, "text": True, "check": False}
+    command = [tool("flwr"), *arguments, "--format", "json"]
     try:
-        done = subprocess.run([*command, "--format", "json"], timeout=timeout_s, check=False, **settings)
+        done = subprocess.run(command, timeout=timeout_s, **settings)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"`flwr {' '.join(arguments[:2])}` gave no answer within {timeout_s:g} s") from None
     answer = _last_json(done.stdout)
@@ -101,15 +93,11 @@ def shown(command: Sequence[str], variables: Mapping[str, str] | None = None) ->
 
 def healthy(address: str, authority: Path) -> bool:
     """Whether a server answers at an address, with a certificate of the authority's for that name."""
-    context = ssl.create_default_context(cafile=str(authority))
-    handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
-        with urllib.request.build_opener(*handlers).open(f"https://{address}/health", timeout=5):
-            return True
-    except urllib.error.HTTPError:
-        return True  # it speaks, with a certificate we trust
-    except OSError:
+        httpx.get(f"https://{address}/health", verify=ssl.create_default_context(cafile=str(authority)), **DIRECTLY)
+    except (httpx.HTTPError, OSError):
         return False
+    return True  # whatever it says, it speaks, with a certificate we trust
 
 
 def wait_until(truth: Callable[[], bool], timeout_s: float) -> bool:
@@ -134,7 +122,6 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def _superlink(home: Path) -> list[str]:
-    """The host in Flower's ``config.toml``, if there is one."""
     try:
         address = tomllib.loads((home / "config.toml").read_text())["superlink"][CONNECTION]["address"]
     except (OSError, LookupError):

@@ -2,11 +2,8 @@
 
 Open-source Flower has no user accounts, and one port serves the sites (``/v1/fleet/``), the ``flwr`` commands
 (``/v1/control/``) and the ServerApp (``/v1/runtime/``): whoever reaches it can run code at every hospital. So the
-SuperLink listens on the loopback alone, and the public port passes the ten calls that a registered site makes.
-
-A call costs the SuperLink milliseconds even where it is refused, so the gate limits the rate first: by the key in the
-call where that is an admitted site's, else by address and over all addresses. Sites behind one address do not share
-a limit.
+SuperLink listens on the loopback alone, and the public port passes the ten calls that a registered site makes, at a
+limited rate: by the key in the call where that is an admitted site's, else by address and over all addresses.
 """
 
 import base64
@@ -14,7 +11,7 @@ import grp
 import os
 import pwd
 import shutil
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
@@ -25,16 +22,8 @@ from fedsmall.sim.consortium.members import Consortium
 # flwr 1.41 superlink/routers/fleet/router.py, less register-node and unregister-node: sites are registered by the
 # coordinator. A call that a later Flower adds is refused until someone has looked at it.
 FLEET_CALLS = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
+    *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages"),
+    *("get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
 )
 LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 
@@ -43,75 +32,33 @@ LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 # and never refused. Only more calls at once than are held back are refused, with a 503, which sites ask again after.
 LIMITS = {"member": (100, 16), "stranger": (10, 4), "strangers": (40, 16)}
 
-CONFIGURATION = """\
-# Written by `fedsmall server up`; changes here are lost.
-{user}worker_processes 1;
-worker_rlimit_nofile 4096;
-daemon off;
-pid {work}/nginx.pid;
-error_log stderr warn;
-events {{ worker_connections 2048; }}
-http {{
-    server_tokens off;
-    log_format gate '$time_iso8601 $remote_addr $request_method $uri $status $request_length $bytes_sent';
-    access_log {access_log} gate;
-    client_body_temp_path {work}/body;
-    proxy_temp_path {work}/proxy;
-    fastcgi_temp_path {work}/fastcgi;
-    uwsgi_temp_path {work}/uwsgi;
-    scgi_temp_path {work}/scgi;
-    map_hash_bucket_size 1024;
-    map $http_flwr_public_key $site {{ default ""; {sites}}}
-    map $site $member {{ "" ""; default $binary_remote_addr$site; }}
-    map $site $stranger {{ "" $binary_remote_addr; default ""; }}
-    map $site $strangers {{ "" all; default ""; }}
-    {zones}
-    limit_req_log_level info;
-    limit_conn_log_level info;
-    client_header_timeout 10s;
-    server {{
-        listen {listen} ssl;
-        ssl_certificate {certificate};
-        ssl_certificate_key {key};
-        ssl_protocols TLSv1.2 TLSv1.3;
-        ssl_session_cache shared:sites:1m;
-        client_max_body_size {largest}m;
-        location ~ ^/v1/fleet/({calls})$ {{
-            limit_except POST {{ deny all; }}
-            {limits}
-            proxy_pass https://{upstream};
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host $http_host;
-            proxy_ssl_trusted_certificate {authority};
-            proxy_ssl_verify on;
-            proxy_ssl_name localhost;
-            proxy_ssl_session_reuse on;
-            proxy_read_timeout 120s;
-        }}
-        location / {{ return 403; }}
-    }}
-}}
-"""
+CONFIGURATION = Path(__file__).with_name("gate.conf")
 
 
 def configuration(record: Consortium, folder: Path, *, upstream: str | None = None, access_log: str = "") -> str:
     """The gate's nginx configuration; ``upstream`` is the SuperLink's host and port, the loopback by default."""
-    work = (folder / "gate").absolute()
-    return CONFIGURATION.format(
+    folder = folder.absolute()
+    zones = [f"limit_req_zone ${who} zone={who}:10m rate={rate}r/s;" for who, (rate, _) in LIMITS.items()]
+    zones += [f"limit_conn_zone ${who} zone={who}_lines:10m;" for who in LIMITS]  # an empty variable is not counted
+    # a second's calls more than the rate pass at once, another second's wait
+    limits = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
+    limits += [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
+    # a site whose key is not here counts as a stranger
+    keys = [folder / "sites" / f"{name}.pub" for name in members.admitted(record)]
+    return CONFIGURATION.read_text().format(
         user=_worker(folder),
-        work=work,
-        access_log=access_log or (folder / "log" / "gate-access.log").absolute(),
+        work=folder / "gate",
+        access_log=access_log or folder / "log" / "gate-access.log",
         listen=f"{record.listen}:{record.port}",
-        certificate=(folder / "server" / "server.crt").absolute(),
-        key=(folder / "server" / "server.key").absolute(),
-        authority=(folder / "ca" / "ca.crt").absolute(),
+        certificate=folder / "server" / "server.crt",
+        key=folder / "server" / "server.key",
+        authority=folder / "ca" / "ca.crt",
         calls="|".join(FLEET_CALLS),
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
-        sites="".join(f'"{key}" {name}; ' for name, key in _admitted_keys(record, folder).items()),
-        zones="\n    ".join(_zones()),
-        limits="\n            ".join(_limits()),
+        sites="".join(f'"{header(path.read_bytes())}" {path.stem}; ' for path in keys if path.exists()),
+        zones="\n    ".join(zones),
+        limits="\n            ".join(limits),
     )
 
 
@@ -120,35 +67,9 @@ def _worker(folder: Path) -> str:
     if os.geteuid() != 0:
         return ""
     owner = folder.stat()
-    try:
+    with suppress(KeyError):  # a folder of nobody's whom this machine knows
         return f"user {pwd.getpwuid(owner.st_uid).pw_name} {grp.getgrgid(owner.st_gid).gr_name};\n"
-    except KeyError:  # a folder of nobody's whom this machine knows
-        return "user root root;\n"
-
-
-def _zones() -> list[str]:
-    """The zones of nginx's limits; an empty variable is not counted."""
-    rates = [f"limit_req_zone ${who} zone={who}:10m rate={rate}r/s;" for who, (rate, _) in LIMITS.items()]
-    return rates + [f"limit_conn_zone ${who} zone={who}_lines:10m;" for who in LIMITS]
-
-
-def _limits() -> list[str]:
-    """A second's calls more than the rate pass at once, another second's wait."""
-    bursts = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
-    return bursts + [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
-
-
-def _admitted_keys(record: Consortium, folder: Path) -> Mapping[str, str]:
-    """The public keys of admitted sites, by name, as Flower's programs send them in a header.
-
-    A site whose key is not in ``folder`` counts as a stranger and is slowed down.
-    """
-    paths = {
-        name: folder / "sites" / f"{name}.pub"
-        for name, member in sorted(record.members.items())
-        if member.standing(members.today()) == "admitted"
-    }
-    return {name: header(path.read_bytes()) for name, path in paths.items() if path.exists()}
+    return "user root root;\n"
 
 
 def header(public: bytes) -> str:

@@ -1,8 +1,7 @@
 """The server's keeper: lets go of sites whose admission expires, and restores what a killed SuperLink forgot.
 
-A SuperLink keeps its state in memory unless the server is ``durable``; the run's journal and the sites' keys are on
-disk. After a restart the sites are registered anew, and every run is resumed, to the same bits. Runs are resumed on a
-durable server too: no ServerApp outlives a restart.
+A SuperLink keeps its state in memory unless the server is ``durable``. After a restart the sites are registered anew
+and every run is resumed, to the same bits; on a durable server too, for no ServerApp outlives a restart.
 """
 
 import json

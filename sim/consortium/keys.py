@@ -1,8 +1,4 @@
-"""Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site.
-
-Node keys are NIST P-384 in the OpenSSH form, for Flower's SuperNode authentication. A private key is written once,
-readable by its owner alone, and never overwritten.
-"""
+"""Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site."""
 
 import base64
 import hashlib
@@ -39,49 +35,30 @@ def write_private(path: Path, content: bytes) -> None:
 def new_authority(folder: Path, name: str, days: int) -> None:
     """Make a private certificate authority: ``folder/ca.key`` (0600) and ``folder/ca.crt``."""
     key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedsmall consortium {name}")])
-    certificate = (
-        _builder(subject, subject, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    write_private(folder / "ca.key", _private_pem(key))
-    (folder / "ca.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    subject = _common_name(f"fedsmall consortium {name}")
+    extensions = [x509.SubjectKeyIdentifier.from_public_key(key.public_key())]
+    _write_signed(folder / "ca", key, _builder(subject, subject, key, days, extensions, is_authority=True), key)
 
 
 def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], days: int) -> None:
-    """Make ``folder/server.key`` (0600) and ``folder/server.crt``, signed by the authority, for all ``hosts``.
-
-    The loopback, where the gate speaks to the SuperLink, is added. An existing pair is replaced.
-    """
+    """Make ``folder/server.key`` (0600) and ``server.crt`` anew, for ``hosts`` and the loopback."""
     ca_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
-    ca = load_certificate(authority / "ca.crt")
     if not isinstance(ca_key, ec.EllipticCurvePrivateKey):
         raise ValueError("the authority's key is not the elliptic-curve key that `consortium init` makes")
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsmall server")])
+    key, issuer = ec.generate_private_key(ec.SECP384R1()), load_certificate(authority / "ca.crt").subject
     names = [general_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
-    certificate = (
-        _builder(subject, ca.subject, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA384())
-    )
+    extensions = [
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName(names),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
+    ]
     (folder / "server.key").unlink(missing_ok=True)
-    write_private(folder / "server.key", _private_pem(key))
-    (folder / "server.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    builder = _builder(_common_name("fedsmall server"), issuer, key, days, extensions, is_authority=False)
+    _write_signed(folder / "server", key, builder, ca_key)
 
 
 def new_identity(path: Path) -> None:
-    """Make the identity (a file, 0600) with which a site's letters are signed.
-
-    Raises FileExistsError where there is one already: other sites know the site by it.
-    """
+    """Make the identity (a file, 0600) that signs a site's letters; FileExistsError where there is one."""
     write_private(path, secrets.token_bytes(32))
 
 
@@ -92,17 +69,14 @@ def tell_identity(public: Path, identity: Path) -> None:
 
 
 def read_identity(public: Path) -> str | None:
-    """The identity that stands in the file of a site's public key, as 64 hexadecimal digits; None where none does."""
+    """The identity in the file of a site's public key, 64 hexadecimal digits; None where there is none."""
     words = public.read_text(errors="replace").split()[2:]
     identities = [word.removeprefix(STATION) for word in words if word.startswith(STATION)]
     return identities[0] if identities and re.fullmatch("[0-9a-f]{64}", identities[0]) else None
 
 
 def new_site_key(path: Path) -> str:
-    """Make a site's key pair, ``path`` (0600) and ``path.pub``, and return the public half's fingerprint.
-
-    Raises FileExistsError where there is one already: a new key must be registered anew.
-    """
+    """Make the key pair ``path`` (0600) and ``path.pub``; returns the fingerprint. FileExistsError for a second."""
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PrivateFormat.OpenSSH
     private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
@@ -172,35 +146,44 @@ def general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    days: int,
+    extensions: Sequence[x509.ExtensionType],
+    *,
+    is_authority: bool,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    return (
+    uses = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+    uses |= dict.fromkeys(("encipher_only", "decipher_only"), False)
+    uses |= dict.fromkeys(("key_cert_sign", "crl_sign"), is_authority)
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(minutes=5))  # clocks in hospitals differ
         .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+        .add_extension(x509.KeyUsage(not is_authority, **uses), critical=True)
     )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    form = serialization.PrivateFormat.PKCS8
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+def _write_signed(
+    path: Path, key: ec.EllipticCurvePrivateKey, builder: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey
+) -> None:
+    """Write ``path``.key and ``path``.crt."""
+    certificate, form = builder.sign(signer, hashes.SHA384()), serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    write_private(path.with_name(f"{path.name}.key"), private)
+    path.with_name(f"{path.name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

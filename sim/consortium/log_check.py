@@ -1,11 +1,7 @@
-"""Whether the logs of a run's two ends are as they were written: each by itself, and each against the others.
-
-To hide a line one must rewrite three records: the site's log, the coordinator's log of the run, and the statements
-that the site has signed, of which the coordinator keeps every site's last one apart.
-"""
+"""Whether the logs of a run's two ends are as they were written: each by itself, and each against the others."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +33,10 @@ def read_site_log(path: Path) -> tuple[str, list[Entry]]:
 
 def between(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry], public: bytes | None) -> list[str]:
     """Where the log of ``site`` and the coordinator's log of a run disagree, one line for each end; none if nowhere."""
-    whole = [*_site_faults(site, of_site, of_run, public)][:1]
-    return [*whole, *[*_run_faults(site, of_site, of_run)][:1]]
+    shown = (entry for entry in _of_run(of_site, of_run) if "seen" in entry)
+    seen = [(int(entry["seen"]), str(entry["seen_head"])) for entry in shown]
+    run_faults = (fault for line, head in seen for fault in _seen_fault(f"{site} was shown", line, head, of_run))
+    return [*islice(_site_faults(site, of_site, of_run, public), 1), *islice(run_faults, 1)]
 
 
 def lost(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry]) -> int:
@@ -48,10 +46,7 @@ def lost(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry]) -> int:
 
 
 def against_coordinator(site: str, of_site: Sequence[Entry], path: Path, key: Path) -> tuple[list[str], int]:
-    """What :func:`between` and :func:`lost` find, for a site with a copy of the coordinator's log.
-
-    ``key`` is the site's; the public half beside it is read. Raises ValueError for a file that is no such log.
-    """
+    """What :func:`between` and :func:`lost` find by a copy of the coordinator's log; ``key`` is the site's."""
     of_run, public = read_whole(path, path.name), key.with_name(f"{key.name}.pub")
     if not any(entry["event"] == "order" and entry.get("site") == site for entry in of_run):
         raise ValueError(f"{path.name} holds no order to {site}; is it the coordinator's log of a run?")
@@ -76,8 +71,7 @@ def check_run(folder: Path, run: str) -> list[str]:
 
 
 def _site_faults(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry], public: bytes | None) -> Iterator[str]:
-    for answer in _answers(site, of_run):
-        signed = statement_of(answer.get("signed"))
+    for answer, signed in _answers(site, of_run):
         if signed is None or (public is not None and not signed.is_by(public)):
             yield f"the coordinator's log: line {answer['n']} is an answer that {site} has not signed"
         elif signed.line > len(of_site):
@@ -88,12 +82,6 @@ def _site_faults(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry], p
             yield f"what {site} sent with its line {signed.line} is not what the coordinator got"
 
 
-def _run_faults(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry]) -> Iterator[str]:
-    for entry in _of_run(of_site, of_run):
-        if "seen" in entry:
-            yield from _seen_fault(f"{site} was shown", int(entry["seen"]), str(entry["seen_head"]), of_run)
-
-
 def _seen_fault(who: str, line: int, head: str, of_run: Sequence[Entry]) -> Iterator[str]:
     if line > len(of_run):
         yield f"the coordinator's log was cut off: {who} its line {line}, and it has {len(of_run)}"
@@ -102,8 +90,7 @@ def _seen_fault(who: str, line: int, head: str, of_run: Sequence[Entry]) -> Iter
 
 
 def _told_faults(site: str, entries: Sequence[Entry], public: bytes | None) -> Iterator[str]:
-    for answer in _answers(site, entries):
-        signed = statement_of(answer.get("signed"))
+    for answer, signed in _answers(site, entries):
         if signed is None and public is None:
             continue
         if signed is None or (public is not None and not signed.is_by(public)):
@@ -136,13 +123,14 @@ def _other_runs(site: str, entries: Sequence[Entry], folder: Path) -> Iterator[s
                 yield f"{site}'s log was written anew: it signed another line {signed.line} in {path.parent.name}"
 
 
-def _answers(site: str, entries: Sequence[Entry]) -> list[Entry]:
-    return [entry for entry in entries if entry["event"] == "answer" and entry.get("site") == site]
+def _answers(site: str, entries: Sequence[Entry]) -> list[tuple[Entry, Statement | None]]:
+    """The answers of a site, and what it has signed with each."""
+    answers = [entry for entry in entries if entry["event"] == "answer" and entry.get("site") == site]
+    return [(answer, statement_of(answer.get("signed"))) for answer in answers]
 
 
 def _signed_statements(site: str, entries: Sequence[Entry]) -> list[Statement]:
-    statements = (statement_of(answer.get("signed")) for answer in _answers(site, entries))
-    return [signed for signed in statements if signed is not None]
+    return [signed for _, signed in _answers(site, entries) if signed is not None]
 
 
 def _of_run(of_site: Sequence[Entry], of_run: Sequence[Entry]) -> list[Entry]:

@@ -16,6 +16,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -24,15 +25,13 @@ from fedsmall.files import write
 from fedsmall.parts import Frozen
 from fedsmall.sim.consortium import keys
 
+INNER = "127.0.0.1"  # where the SuperLink listens by default
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECORD = "consortium.json"
 
 
 class Member(Frozen):
-    """A site of the consortium; ``fingerprint`` is None until the site has sent its public key.
-
-    ``identity`` signs its letters to other sites, where the site has sent one with its key.
-    """
+    """A site; ``fingerprint`` is None until it has sent its public key, and with it the ``identity`` of its letters."""
 
     name: str
     fingerprint: str | None = None
@@ -51,16 +50,13 @@ class Member(Frozen):
 
 
 class Consortium(Frozen):
-    """What the coordinator knows. Sites dial ``address``; the gate listens at ``listen``.
-
-    The SuperLink listens at ``inner_host`` and ``inner_port``: the loopback, or a network of the coordinator's alone.
-    """
+    """What the coordinator knows. Sites dial ``address``, where the gate ``listen``s; the SuperLink is behind it."""
 
     name: str
     host: str
     port: int
     listen: str = "0.0.0.0"
-    inner_host: str = "127.0.0.1"
+    inner_host: str = INNER
     inner_port: int
     created: date
     members: dict[str, Member] = Field(default_factory=dict)
@@ -89,31 +85,13 @@ def checked_name(name: str) -> str:
 
 
 def create(
-    folder: Path,
-    name: str,
-    host: str,
-    port: int,
-    *,
-    listen: str,
-    inner_port: int,
-    days: int,
-    inner_host: str = "127.0.0.1",
+    folder: Path, name: str, host: str, port: int, *, listen: str, inner_port: int, days: int, inner_host: str = INNER
 ) -> Consortium:
-    """Make a new consortium's folder; authority and server certificate are valid for ``days``.
-
-    Raises ValueError where the folder holds one already.
-    """
+    """Make a consortium's folder, its certificates valid for ``days``; ValueError where it holds one already."""
     if (folder / RECORD).exists():
         raise ValueError("this folder holds a consortium already; choose another, or add sites to this one")
-    record = Consortium(
-        name=checked_name(name),
-        host=host,
-        port=port,
-        listen=listen,
-        inner_host=inner_host,
-        inner_port=inner_port,
-        created=today(),
-    )
+    inner: dict[str, Any] = {"inner_host": inner_host, "inner_port": inner_port}
+    record = Consortium(name=checked_name(name), host=host, port=port, listen=listen, created=today(), **inner)
     for part in ("ca", "server", "sites", "kits", "flwr", "state", "log", "runs"):
         (folder / part).mkdir(parents=True, exist_ok=True, mode=0o700)
     keys.new_authority(folder / "ca", name, days)
@@ -136,32 +114,40 @@ def save(folder: Path, record: Consortium) -> None:
 
 
 def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Member:
-    """Admit a site for ``days`` and write its kit; the public key may follow later.
-
-    Raises ValueError for a revoked name, another key under a known name, or a key that another site uses.
-    """
+    """Admit a site and write its kit; ValueError for a revoked name, another key, or the key of another site."""
     record = load(folder)
-    known = record.members.get(checked_name(name))
-    if known and known.revoked:
+    known = record.members.get(checked_name(name)) or Member(name=name, added=today(), expires=today())
+    if known.revoked:
         raise ValueError(f"{name} is revoked; admit the hospital under a new name and a new key")
-    mark, identity = (known.fingerprint, known.identity) if known else (None, None)
+    changes: dict[str, Any] = {"expires": today() + timedelta(days=days)}
     if public_key is not None:
-        identity = _same_identity(name, identity, keys.read_identity(public_key))
-        key = keys.read_public_key(public_key)
-        mark = _fresh_fingerprint(record, name, keys.fingerprint(key))
+        identity, key = keys.read_identity(public_key), keys.read_public_key(public_key)
+        if known.identity and identity not in (None, known.identity):
+            raise ValueError(f"{name}'s letters have another identity already; revoke it, and admit a new name")
+        mark = keys.fingerprint(key)
+        if known.fingerprint not in (None, mark):
+            raise ValueError(f"{name} has the key {known.fingerprint} already; revoke it, and admit a new name")
+        for other in record.members.values():
+            if other.name != name and other.fingerprint == mark:
+                own = "every site makes its own (`fedsmall site keygen`)"
+                raise ValueError(f"{other.name} uses this key already; {own}")
+        changes |= {"fingerprint": mark, "identity": identity or known.identity}
         (folder / "sites" / f"{name}.pub").write_bytes(key + b"\n")
-    added = known.added if known else today()
-    until = today() + timedelta(days=days)
-    member = Member(name=name, fingerprint=mark, identity=identity, added=added, expires=until)
-    save(folder, _with(record, member))
-    write_kit(folder, record, member)
+    member = known.model_copy(update=changes)
+    _save_member(folder, record, member)
+    _write_kit(folder, record, member)
     return member
+
+
+def admitted(record: Consortium) -> list[str]:
+    """The names of all sites that are admitted now, in order."""
+    return [name for name, member in sorted(record.members.items()) if member.standing(today()) == "admitted"]
 
 
 def roll_of(record: Consortium) -> dict[str, str]:
     """The identities of all sites that are admitted now and have one, by name."""
-    admitted = {name: m for name, m in sorted(record.members.items()) if m.standing(today()) == "admitted"}
-    return {name: member.identity for name, member in admitted.items() if member.identity}
+    identities = {name: record.members[name].identity for name in admitted(record)}
+    return {name: identity for name, identity in identities.items() if identity}
 
 
 def revoke(folder: Path, name: str) -> Member:
@@ -170,36 +156,32 @@ def revoke(folder: Path, name: str) -> Member:
     if name not in record.members:
         raise ValueError(f"no site {name!r}; this consortium has {', '.join(sorted(record.members)) or 'none'}")
     member = record.members[name].model_copy(update={"revoked": today()})
-    save(folder, _with(record, member))
+    _save_member(folder, record, member)
     return member
 
 
 def certificates(folder: Path) -> dict[str, int]:
     """The days that are left of the authority's and the server's certificate."""
-    files = {"authority": folder / "ca" / "ca.crt", "server": folder / "server" / "server.crt"}
-    return {label: keys.days_left(keys.load_certificate(path)) for label, path in files.items()}
+    paths = {"authority": folder / "ca" / "ca.crt", "server": folder / "server" / "server.crt"}
+    return {label: keys.days_left(keys.load_certificate(path)) for label, path in paths.items()}
 
 
 def warnings(folder: Path) -> list[str]:
     """What has expired or does within a month, a line each, with what to do."""
     remedy = {"server": "`fedsmall consortium renew` makes a new one", "authority": "make a new consortium before"}
-    lines = [
-        f"{line}; {remedy[label]}"
-        for label, days in certificates(folder).items()
-        for line in keys.warnings({f"the {label}'s certificate": days})
-    ]
+    lines = []
+    for label, days in certificates(folder).items():
+        lines += [f"{line}; {remedy[label]}" for line in keys.warnings({f"the {label}'s certificate": days})]
     for name, member in sorted(load(folder).members.items()):
-        days = (member.expires - today()).days
+        days, renews = (member.expires - today()).days, f"`fedsmall consortium add-site {name}` renews"
         if member.standing(today()) == "admitted" and days <= keys.SOON:
-            lines.append(f"{name} is admitted for {days} more days; `fedsmall consortium add-site {name}` renews that")
+            lines.append(f"{name} is admitted for {days} more days; {renews} that")
         elif member.standing(today()) == "expired":
-            lines.append(
-                f"{name}'s admission expired on {member.expires}; `fedsmall consortium add-site {name}` renews it"
-            )
+            lines.append(f"{name}'s admission expired on {member.expires}; {renews} it")
     return lines
 
 
-def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
+def _write_kit(folder: Path, record: Consortium, member: Member) -> None:
     """What the site is given: where to dial, whom to trust, and a policy to fill in. No private key is in it."""
     kit = folder / "kits" / member.name
     kit.mkdir(parents=True, exist_ok=True)
@@ -209,24 +191,7 @@ def write_kit(folder: Path, record: Consortium, member: Member) -> Path:
     write(kit / "site.json", (json.dumps(card, indent=2) + "\n").encode(), flush=True)
     if not (kit / "policy.toml").exists():
         (kit / "policy.toml").write_text(files(fedsmall.clients).joinpath("policy.toml").read_text())
-    return kit
 
 
-def _fresh_fingerprint(record: Consortium, name: str, mark: str) -> str:
-    known = record.members.get(name)
-    if known and known.fingerprint not in (None, mark):
-        raise ValueError(f"{name} has the key {known.fingerprint} already; revoke it, and admit a new name")
-    for other in record.members.values():
-        if other.name != name and other.fingerprint == mark:
-            raise ValueError(f"{other.name} uses this key already; every site makes its own (`fedsmall site keygen`)")
-    return mark
-
-
-def _same_identity(name: str, known: str | None, sent: str | None) -> str | None:
-    if known and sent not in (None, known):
-        raise ValueError(f"{name}'s letters have another identity already; revoke it, and admit a new name")
-    return sent or known
-
-
-def _with(record: Consortium, member: Member) -> Consortium:
-    return record.model_copy(update={"members": record.members | {member.name: member}})
+def _save_member(folder: Path, record: Consortium, member: Member) -> None:
+    save(folder, record.model_copy(update={"members": record.members | {member.name: member}}))

@@ -16,8 +16,8 @@ OF_RUN = {"taken back": "the run was taken back to an earlier contact", "stopped
 class RunLog:
     """The log, read: ``sites`` holds counts by name, ``contacts`` [t, seconds, answers] of every contact.
 
-    A site has "orders", "answers", "refused" and "silent" messages of all kinds, and bytes "sent" to it and that
-    "came" from it. ``events`` are those written by others than the strategy. Times are ISO 8601, UTC.
+    A site has "orders", "answers", "refused" and "silent" messages, and bytes "sent" to it and that "came" from it.
+    ``events`` are those of others than the strategy. Times are ISO 8601, UTC.
     """
 
     sites: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -34,7 +34,10 @@ class RunLog:
         self.started, self.ended = self.started or entry["time"], entry["time"]
         event = entry["event"]
         if event == LAUNCHED:
-            self._launched()
+            self.launches += 1
+            self._now = None  # a contact that was cut off is begun anew
+            if self.launches > 1:
+                self._note("resumed", "", "the run was resumed")
         elif event in COUNTED and "site" in entry:
             self._count(event, entry)
         elif event in OF_SITES:
@@ -42,16 +45,9 @@ class RunLog:
         elif event in OF_RUN:
             self._note(event, "", OF_RUN[event], entry.get("contact"))
 
-    def _launched(self) -> None:
-        self.launches += 1
-        self._now = None  # a contact that was cut off is begun anew
-        if self.launches > 1:
-            self._note("resumed", "", "the run was resumed")
-
     def _count(self, event: str, entry: Mapping[str, Any]) -> None:
-        counts = self.sites.setdefault(
-            str(entry["site"]), dict.fromkeys(("orders", "answers", "refused", "silent", "sent", "came"), 0)
-        )
+        none = dict.fromkeys(("orders", "answers", "refused", "silent", "sent", "came"), 0)
+        counts = self.sites.setdefault(str(entry["site"]), none)
         counts[COUNTED[event]] += 1
         size = int(entry.get("bytes", 0))
         counts["sent"] += size if event == "order" else 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsmall.aggregation.sums import check_hidden
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
@@ -17,14 +18,12 @@ from fedsmall.files import one_line, write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
-from fedsmall.planning.run_sheet import RunSheet
+from fedsmall.planning.run_sheet import RunSheet, Sheet
 from fedsmall.planning.validation import among, check_real_sites
-from fedsmall.privacy.hidden import check_hidden
-from fedsmall.sealing.words import needs_letters
 from fedsmall.sim.consortium import flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.travel.regions import check_apart
+from fedsmall.travel.journey import check_apart
 
 Say = Callable[[str], None]
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
@@ -40,7 +39,7 @@ ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still liv
 def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ...]:
     """The sites of a run: those chosen, else all that are admitted. PlanError where the plan asks for others."""
     admitted = admitted_sites(folder, chosen)
-    names = tuple(sorted(chosen)) or tuple(admitted)
+    names = tuple(name for name in sorted(chosen) or admitted if name not in plan.without)
     if not names:
         raise PlanError("No site is admitted yet; `fedsmall consortium add-site` admits one.")
     if plan.sites is not None and plan.sites > len(names):
@@ -51,8 +50,7 @@ def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ..
 
 def admitted_sites(folder: Path, chosen: Sequence[str]) -> list[str]:
     """All sites that are admitted now; PlanError where one of those chosen is not."""
-    record = members.load(folder)
-    admitted = [n for n, m in sorted(record.members.items()) if m.standing(members.today()) == "admitted"]
+    admitted = members.admitted(members.load(folder))
     for name in chosen:
         if name not in admitted:
             raise PlanError(f"There is no admitted site {name!r}. {nearest(name, admitted)}")
@@ -71,20 +69,14 @@ def sites_apart(folder: Path, plan: Plan, region: str = "") -> tuple[str, ...]:
 
 
 def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> None:
-    """PlanError where a run of that name exists, or the plan hands models on as they are, which sites refuse.
-
-    ``apart``: its several servers are started one by one.
-    """
+    """PlanError where a run of that name exists, or the plan, its servers perhaps ``apart``, is none for sites."""
     check_real_sites(plan, apart=apart)
     if (folder / "runs" / run).exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
 
 
 def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
-    """The plan with sealed travellers, where it hands models on, leaves ``sealed`` open, and all sites have identities.
-
-    That is the default over real sites; ``sealed = false`` in the scenario keeps them open.
-    """
+    """The plan, its hand-overs sealed where the scenario leaves that open and all sites have identities."""
     method, privacy = plan.method, plan.method.privacy
     if privacy is None or not method.permutes or method.region_count > 1 or "sealed" in privacy.model_fields_set:
         return plan
@@ -98,25 +90,37 @@ def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> P
     return changed if set(sites) <= set(members.roll_of(members.load(folder))) else plan
 
 
+def roll_for(folder: Path, sites: Iterable[str], without: str) -> dict[str, str]:
+    """The identities of the consortium's sites; PlanError where of ``sites`` one has none; it may run ``without``."""
+    roll = members.roll_of(members.load(folder))
+    if missing := sorted(set(sites) - set(roll)):
+        raise PlanError(
+            f"{', '.join(missing)} has sent no identity for sealed letters: `fedsmall site keygen` there, then "
+            f"`fedsmall consortium add-site NAME --key site.key.pub`; or run without {without}."
+        )
+    return roll
+
+
 def prepare(
     folder: Path, run: str, plan: Plan, sites: tuple[str, ...], *, apart: bool = False, **patience: Any
 ) -> Path:
     """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
     check_new(folder, run, plan, apart=apart)
     check_features(among(plan, len(sites)))
-    home, roll = folder / "runs" / run, {}
-    if needs_letters(plan):
-        roll = members.roll_of(members.load(folder))
-        if missing := sorted(set(sites) - set(roll)):
-            raise PlanError(
-                f"{', '.join(missing)} has sent no identity for sealed letters: `fedsmall site keygen` there, then "
-                "`fedsmall consortium add-site NAME --key site.key.pub`; or run without sealed and secure."
-            )
-    sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=_without_paths(plan), sites=sites, roll=roll, **patience)
-    home.mkdir(parents=True, mode=0o700)
-    write(home / "sheet.json", sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
-    log_of(home).write("prepared", sites=list(sites), method=plan.method.label, seed=plan.seed)
-    return home
+    roll = roll_for(folder, sites, "sealed and secure") if plan.privacy.hidden else {}
+    if isinstance(plan.task, dict):  # sites do not see the coordinator's paths
+        task = {k: Path(v).name if k in FILES and isinstance(v, str) else v for k, v in plan.task.items()}
+        plan = plan.model_copy(update={"task": task})
+    sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=plan, sites=sites, roll=roll, **patience)
+    return write_sheet(folder / "runs" / run / "sheet.json", sheet, method=plan.method.label, seed=plan.seed)
+
+
+def write_sheet(path: Path, sheet: Sheet, **words: Any) -> Path:
+    """Make the folder of a run with its sheet at ``path`` and a log that begins with ``words``; returns the folder."""
+    path.parent.mkdir(parents=True, mode=0o700)
+    write(path, sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
+    log_of(path.parent).write("prepared", sites=list(sheet.sites), **words)
+    return path.parent
 
 
 def launch(folder: Path, run: str, say: Say) -> int:
@@ -131,10 +135,7 @@ def launch(folder: Path, run: str, say: Say) -> int:
 
 
 def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
-    """Resume a run that ended early, from its last state or from that of an earlier ``contact``.
-
-    PlanError where there is none, it still runs, or it is finished; and where something would be released twice.
-    """
+    """Resume a run that ended early, from its last state or an earlier ``contact``; PlanError where that cannot be."""
     home = run_home(folder, run)
     if (home / "outcome.json").exists():
         raise PlanError(f"{run!r} is finished; its model is in {home.name}/model.safetensors")
@@ -153,9 +154,7 @@ def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
 def _go_back(home: Path, contact: int) -> None:
     if kind := kind_of_run(home):
         raise PlanError(f"{home.name!r} is over split {kind}, where nothing is told twice. Resume it without --from.")
-    sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
-    privacy = sheet.plan.method.privacy
-    if privacy is not None and privacy.counted:
+    if RunSheet.model_validate_json((home / "sheet.json").read_text()).plan.privacy.counted:
         raise PlanError(
             f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "
             "Resume it without --from, or start a new run."
@@ -183,31 +182,21 @@ def is_under_way(home: Path) -> bool:
 
 
 def watch(
-    folder: Path,
-    run: str,
-    number: int,
-    progress: Callable[[dict[str, Any]], None],
-    waiting: Callable[[str], None] = lambda _: None,
+    folder: Path, run: str, progress: Callable[[dict[str, Any]], None], waiting: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Wait for the end of a run and return its outcome. Raises RuntimeError with the one line that ended it early.
-
-    ``waiting`` is called repeatedly with the hospitals that the run waits for; an empty line for none.
-    """
+    """Wait for a run's end; its outcome, or RuntimeError with its last line. ``waiting`` hears who is waited for."""
     home, asked = run_home(folder, run), time.monotonic()
-    known = asked  # when Flower knew the run last, as this number or as that of its resumption
+    known = asked  # when Flower knew the run last, as its last number
     while True:
-        if (home / "outcome.json").exists():
-            outcome: dict[str, Any] = json.loads((home / "outcome.json").read_text())
+        if outcome := read_words(home / "outcome.json"):
             return outcome
-        if (home / "failure.json").exists():
-            raise RuntimeError(json.loads((home / "failure.json").read_text())["reason"])
-        if (home / "progress.json").exists():
-            progress(json.loads((home / "progress.json").read_text()))
+        if failure := read_words(home / "failure.json"):
+            raise RuntimeError(failure["reason"])
+        if at := read_words(home / "progress.json"):
+            progress(at)
         waiting(waits(home))
         if time.monotonic() - asked > ASK_FLOWER_S:
-            asked = time.monotonic()
-            number = numbers(home)[-1]
-            state = _state(folder, number)
+            asked, state = time.monotonic(), _state(folder, numbers(home)[-1])
             known = known if state == UNKNOWN else asked
             ended = state.startswith("finished") or asked - known > BACK_S
             if ended and not any((home / f).exists() for f in ("outcome.json", "failure.json")):
@@ -223,10 +212,7 @@ def wait_for(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until all of these sites are connected; ``say`` is called whenever that changes.
-
-    ``online`` gives the names of those that are. Raises PlanError that names who is missing after the timeout.
-    """
+    """Wait until these sites are all ``online``; ``say`` hears of changes. PlanError for who is missing."""
     wanted, deadline, announced = set(names), clock() + within_s, None
     while missing := sorted(wanted - online()):
         if clock() >= deadline:
@@ -246,33 +232,28 @@ def online(folder: Path) -> set[str]:
 
 def waits(home: Path) -> str:
     """Which hospitals a run waits for, and why, in one line; empty where it waits for none."""
-    path = home / WAITS_FILE
     try:
-        reasons = json.loads(path.read_text())
+        reasons = json.loads((home / WAITS_FILE).read_text())
     except (OSError, ValueError):  # none, or one that is being replaced
         return ""
-    return one_line(
-        "; ".join(dict.fromkeys(_with_site_name(site, reason) for site, reason in sorted(reasons.items()))), 1000
-    )
-
-
-def _with_site_name(site: str, reason: str) -> str:
-    return f"{site}: {reason.removeprefix(f'{site}: ')}"
+    lines = (f"{site}: {reason.removeprefix(f'{site}: ')}" for site, reason in sorted(reasons.items()))
+    return one_line("; ".join(dict.fromkeys(lines)), 1000)
 
 
 def states(folder: Path) -> list[tuple[str, str, str]]:
     """Name, state and one line of every run of a consortium."""
     rows = []
     for home in sorted(path.parent for name in SHEETS for path in (folder / "runs").glob(f"*/{name}")):
-        at = json.loads((home / "progress.json").read_text()) if (home / "progress.json").exists() else {}
+        at = read_words(home / "progress.json")
         line = f"round {at['t']} of {at['rounds']}" if at else ""
         if (home / "outcome.json").exists():
-            rows.append((home.name, "finished", line))
-        elif (home / "failure.json").exists():
-            rows.append((home.name, "failed", json.loads((home / "failure.json").read_text())["reason"]))
+            state = "finished"
+        elif failure := read_words(home / "failure.json"):
+            state, line = "failed", failure["reason"]
         else:
-            state = f"{line}; it waits for {waits(home)}" if waits(home) else line
-            rows.append((home.name, "running" if is_running(home) else "ended early; resume it", state))
+            state = "running" if is_running(home) else "ended early; resume it"
+            line = f"{line}; it waits for {waits(home)}" if waits(home) else line
+        rows.append((home.name, state, line))
     return rows
 
 
@@ -293,11 +274,9 @@ def run_home(folder: Path, run: str) -> Path:
 
 def is_running(home: Path) -> bool:
     """Whether a ServerApp conducts the run now: it holds a lock that its death lets go."""
-
-    path = home / "lock"
-    if not path.exists():
+    if not (home / "lock").exists():
         return False
-    with path.open("r+") as file:
+    with (home / "lock").open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -315,13 +294,9 @@ def _state(folder: Path, number: int) -> str:
 
 def numbers(home: Path) -> list[int]:
     """Flower's numbers for a run, in order: one for its start and one for every time that it was resumed."""
-    path = home / "flower.json"
-    return list(json.loads(path.read_text())["runs"]) if path.exists() else []
+    return list(read_words(home / "flower.json").get("runs", []))
 
 
-def _without_paths(plan: Plan) -> Plan:
-    """The plan as sites may see it, without the coordinator's paths."""
-    if isinstance(plan.task, str):
-        return plan
-    task = {k: Path(v).name if k in FILES and isinstance(v, str) else v for k, v in plan.task.items()}
-    return plan.model_copy(update={"task": task})
+def read_words(path: Path) -> dict[str, Any]:
+    """The words in a JSON file of a run; none where it is not there."""
+    return dict(json.loads(path.read_text())) if path.exists() else {}

@@ -34,29 +34,24 @@ def process_folder(folder: Path, only: str = "") -> Path:
 
 def programs(folder: Path, record: Consortium, *, durable: bool = False) -> list[Program]:
     """The four programs of the server, as they would be typed; a ``durable`` SuperLink keeps its state on the disk."""
+    folder = folder.absolute()
     variables = flower_cli.environment(folder / "flwr") | flower_cli.direct(record.inner_host)
-    authority = folder / "ca" / "ca.crt"
-    secret = ["--superexec-auth-secret-file", str((folder / "server" / "superexec.secret").absolute())]
+    secret = ["--superexec-auth-secret-file", str(folder / "server" / "superexec.secret")]
+    authority = str(folder / "ca" / "ca.crt")
     superlink = [
         flower_cli.tool("flower-superlink"),
         *("--host", _bind(record.inner_host), "--port", str(record.inner_port), "--isolation", "process"),
-        *("--ssl-ca-certfile", str(authority.absolute())),
-        *("--ssl-certfile", str((folder / "server" / "server.crt").absolute())),
-        *("--ssl-keyfile", str((folder / "server" / "server.key").absolute())),
+        *("--ssl-ca-certfile", authority, "--ssl-certfile", str(folder / "server" / "server.crt")),
+        *("--ssl-keyfile", str(folder / "server" / "server.key")),
         *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-        *(("--database", str((folder / "state" / "superlink.db").absolute())) if durable else ()),
-        *secret,
+        *(("--database", str(folder / "state" / "superlink.db")) if durable else ()),
     ]
-    keeper = [sys.executable, "-m", "fedsmall.sim.consortium.keeper", str(folder.absolute())]
-    keeper += ["--durable"][: int(durable)]
-    superexec = [
-        flower_cli.tool("flower-superexec"),
-        *("--root-certificates", str(authority.absolute()), "--runtime-api-address", record.inner_address, *secret),
-    ]
-    folders = {RUNS: str((folder / "runs").absolute()), SITES: str((folder / "sites").absolute())}
+    superexec = [flower_cli.tool("flower-superexec"), "--root-certificates", authority]
+    superexec += ["--runtime-api-address", record.inner_address, *secret]
+    keeper = [sys.executable, "-m", "fedsmall.sim.consortium.keeper", str(folder), *(["--durable"] if durable else [])]
     return [
-        Program("superlink", superlink, variables),
-        Program("superexec", superexec, variables | folders),
+        Program("superlink", [*superlink, *secret], variables),
+        Program("superexec", superexec, variables | {RUNS: str(folder / "runs"), SITES: str(folder / "sites")}),
         Program("gate", gate.command(gate.write(record, folder))),
         Program("keeper", keeper, variables),
     ]
@@ -66,27 +61,29 @@ def up(folder: Path, say: Say, only: str = "", *, durable: bool = False) -> None
     """Start the server's programs and wait until sites can dial in; ``say`` gets every command.
 
     ``only`` starts one of them, for a container each; the state is then on disk, as for a ``durable`` server, and the
-    SuperExec's container runs the keeper and updates the register of sites.
-    Raises ValueError for an expired certificate, a name that it does not hold, or a busy port.
+    SuperExec's container runs the keeper and updates the register of sites. Raises ValueError for an expired
+    certificate, a name that it does not hold, or a busy port.
     """
-    record = members.load(folder)
-    if supervisor.running(process_folder(folder, only)):
+    record, processes = members.load(folder), process_folder(folder, only)
+    if supervisor.running(processes):
         raise ValueError("the server runs already; `fedsmall server down` stops it")
     _check(folder, record, only)
-    if only != "gate":  # which passes calls on, and needs no secret of its own
-        _write_secret(folder)
+    secret = folder / "server" / "superexec.secret"
+    if only != "gate" and not secret.exists():  # the gate passes calls on, and needs no secret of its own
+        keys.write_private(secret, secrets.token_bytes(32))
     flower_cli.write_connection(folder / "flwr", record.inner_address, folder / "ca" / "ca.crt")
-    if only in ("", "superexec"):  # where the keeper is; until the server is up it does nothing
+    has_keeper = only in ("", "superexec")
+    if has_keeper:  # until the server is up it does nothing
         (folder / "state" / SEEN).unlink(missing_ok=True)
     every = programs(folder, record, durable=durable or bool(only))
     commands = [program for program in every if only in ("", program.name) or (only, program.name) == KEPT]
     for program in commands:
         say(flower_cli.shown(program.command))
-    supervisor.start(process_folder(folder, only), commands)
-    if only in ("", "superexec"):
+    supervisor.start(processes, commands)
+    if has_keeper:
         if not flower_cli.wait_until(lambda: is_up(folder), START_S):
-            supervisor.stop(process_folder(folder, only))
-            raise ValueError(f"the server did not come up within {START_S:.0f} s; see {process_folder(folder, only)}")
+            supervisor.stop(processes)
+            raise ValueError(f"the server did not come up within {START_S:.0f} s; see {processes}")
         register(folder, say)
         note(folder, state(folder) | {STARTED: True})
 
@@ -106,32 +103,29 @@ def register(folder: Path, say: Say) -> None:
     """Bring the SuperLink's register of node keys in line with the consortium: admit, and let go."""
     with (folder / "state" / "register.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time: a command of the coordinator's, or the keeper
-        _register(folder, say)
-
-
-def _register(folder: Path, say: Say) -> None:
-    record, home = members.load(folder), folder / "flwr"
-    present = registered(folder)
-    for name, member in sorted(record.members.items()):
-        standing = member.standing(members.today())
-        if standing == "admitted" and name not in present:
-            key = str((folder / "sites" / f"{name}.pub").absolute())
-            command = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
-            _note_node(folder, name, int(flower_cli.call(home, *command, say=say)["node-id"]))
-        if standing in ("revoked", "expired") and name in present:
-            say(f"# {name} is {standing}")
-            flower_cli.call(home, "supernode", "unregister", str(present[name].node), flower_cli.CONNECTION, say=say)
-    tell_gate(folder)
+        home, present = folder / "flwr", registered(folder)
+        for name, member in sorted(members.load(folder).members.items()):
+            standing = member.standing(members.today())
+            if standing == "admitted" and name not in present:
+                key = str((folder / "sites" / f"{name}.pub").absolute())
+                command = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
+                nodes = _nodes(folder) | {name: int(flower_cli.call(home, *command, say=say)["node-id"])}
+                write(folder / "state" / "nodes.json", json.dumps(nodes, indent=2).encode(), flush=True)
+            if standing in ("revoked", "expired") and name in present:
+                say(f"# {name} is {standing}")
+                node = str(present[name].node)
+                flower_cli.call(home, "supernode", "unregister", node, flower_cli.CONNECTION, say=say)
+        tell_gate(folder)
 
 
 def tell_gate(folder: Path) -> None:
     """Let a gate that runs beside this server know who is admitted; lines that are open go on meanwhile."""
     path = gate.path_in(folder)
     before = path.read_text() if path.exists() else ""
-    runs = supervisor.pids(process_folder(folder)).get("gate")
-    if runs and before != gate.write(members.load(folder), folder).read_text():
+    number = supervisor.pids(process_folder(folder)).get("gate")
+    if number and before != gate.write(members.load(folder), folder).read_text():
         with suppress(ProcessLookupError):
-            os.kill(runs, signal.SIGHUP)
+            os.kill(number, signal.SIGHUP)
 
 
 def registered(folder: Path) -> dict[str, "Node"]:
@@ -171,8 +165,7 @@ def down(folder: Path, only: str = "") -> bool:
 
 def is_up(folder: Path) -> bool:
     """Whether the SuperLink answers, with its own certificate."""
-    record = members.load(folder)
-    return flower_cli.healthy(record.inner_address, folder / "ca" / "ca.crt")
+    return flower_cli.healthy(members.load(folder).inner_address, folder / "ca" / "ca.crt")
 
 
 def check_up(folder: Path) -> None:
@@ -186,17 +179,6 @@ def _bind(host: str) -> str:
     return host if host == "127.0.0.1" else "0.0.0.0"
 
 
-def _write_secret(folder: Path) -> None:
-    path = folder / "server" / "superexec.secret"
-    if not path.exists():
-        keys.write_private(path, secrets.token_bytes(32))
-
-
 def _nodes(folder: Path) -> dict[str, int]:
     path = folder / "state" / "nodes.json"  # beside the SuperLink's database: they are lost together
     return json.loads(path.read_text()) if path.exists() else {}
-
-
-def _note_node(folder: Path, name: str, node: int) -> None:
-    content = json.dumps(_nodes(folder) | {name: node}, indent=2).encode()
-    write(folder / "state" / "nodes.json", content, flush=True)

@@ -1,7 +1,6 @@
 """A site's side as processes: the station with the data, and the resident that speaks to the network.
 
-The *classic* programs, Flower's SuperNode and SuperExec with a fresh ClientApp for every message, can take the
-resident's place; they give the same bits.
+The *classic* programs, Flower's SuperNode and SuperExec with a fresh ClientApp for every message, give the same bits.
 """
 
 import json
@@ -17,11 +16,12 @@ from fedsmall.clients.launcher import APPROVED
 from fedsmall.clients.policy import OWN, load_policy
 from fedsmall.clients.relay import KEY, SOCKET
 from fedsmall.parts import Frozen
-from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sim.consortium import admission, flower_cli, keys, supervisor
 from fedsmall.sim.consortium.supervisor import Program
 
 Say = Callable[[str], None]
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 NETWORK = {False: ("resident",), True: ("supernode", "superexec")}  # by whether the programs are the classic ones
 
 
@@ -42,7 +42,7 @@ class Site(NamedTuple):
 
     @property
     def card(self) -> KitInfo:
-        """The kit's card. Raises ValueError where the folder is no kit."""
+        """The kit's card; ValueError where the folder is no kit."""
         path = self.kit / "site.json"
         if not path.is_file():
             raise ValueError("this folder is no kit: it has no site.json. The coordinator makes kits, with add-site")
@@ -70,31 +70,27 @@ class Site(NamedTuple):
 
 
 def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | None = None) -> list[Program]:
-    """The two programs of a site: no port is open, and nothing secret is on a command line.
-
-    With ``region``, the folder of the region's own consortium, the first program holds no data.
-    """
-    return [_desk(site, region) if region else _station(site, data, device), _resident(site)]
-
-
-def _desk(site: Site, region: Path) -> Program:
-    command = [*(sys.executable, "-m", "fedsmall.clients.region_desk"), site.card.site, str(site.home.absolute())]
-    command += [str((site.kit / "policy.toml").absolute()), str(site.socket_path.absolute())]
-    return Program("station", [*command, str((region / "runs").absolute())])
-
-
-def _station(site: Site, data: Path | None, device: str) -> Program:
-    policy = (site.kit / "policy.toml").absolute()
-    command = [*(sys.executable, "-m", "fedsmall.clients.station"), site.card.site, str(site.home.absolute())]
-    command += [str(policy), str(site.socket_path.absolute()), device]
-    return Program("station", [*command, *([str(data.absolute())] if data else [])])
+    """The two programs of a site, or of a ``region`` (its consortium's folder); none has a port or shows a secret."""
+    socket, home = str(site.socket_path.absolute()), site.home.absolute()
+    command = [sys.executable, "-m", "fedsmall.clients.resident", site.card.address]
+    command += [
+        str((site.kit / "ca.crt").absolute()),
+        str(site.key.absolute()),
+        socket,
+        str(home),
+        _bundle_digests(site),
+    ]
+    resident = Program("resident", command, flower_cli.environment(home / "flwr"))
+    return [_station(site, data, device, region), resident]
 
 
-def _resident(site: Site) -> Program:
-    authority, key = (site.kit / "ca.crt").absolute(), site.key.absolute()
-    command = [sys.executable, "-m", "fedsmall.clients.resident", site.card.address, str(authority)]
-    command += [str(key), str(site.socket_path.absolute()), str(site.home.absolute()), _bundle_digests(site)]
-    return Program("resident", command, flower_cli.environment(site.home.absolute() / "flwr"))
+def _station(site: Site, data: Path | None, device: str, region: Path | None = None) -> Program:
+    """What holds the data; for a region, what speaks for its consortium."""
+    module = "fedsmall.clients.region_desk" if region else "fedsmall.clients.station"
+    command = [sys.executable, "-m", module, site.card.site, str(site.home.absolute())]
+    command += [str(path.absolute()) for path in (site.kit / "policy.toml", site.socket_path)]
+    command += [str((region / "runs").absolute())] if region else [device, *([str(data.absolute())] if data else [])]
+    return Program("station", command)
 
 
 def _bundle_digests(site: Site) -> str:
@@ -106,21 +102,13 @@ def classic_programs(
     site: Site, data: Path | None, port: int, *, insecure: bool = False, device: str = "cpu"
 ) -> list[Program]:
     """The three classic programs of a site; ``port`` is the SuperNode's own, on the loopback."""
-    card, home = site.card, site.home.absolute()
+    home = site.home.absolute()
     secret = ["--superexec-auth-secret-file", str(home / "superexec.secret")]
     trust = ["--insecure"] if insecure else ["--root-certificates", str((site.kit / "ca.crt").absolute())]
     trust += [] if insecure else ["--auth-supernode-private-key", str(site.key.absolute())]
-    supernode = [
-        *(flower_cli.tool("flower-supernode"), "--superlink", card.address, *trust),
-        *("--isolation", "process", "--host", "127.0.0.1", "--port", str(port), *secret),
-    ]
-    superexec = [
-        flower_cli.tool("flower-superexec"),
-        "--insecure",
-        "--runtime-api-address",
-        f"127.0.0.1:{port}",
-        *secret,
-    ]
+    supernode = [flower_cli.tool("flower-supernode"), "--superlink", site.card.address, *trust]
+    supernode += ["--isolation", "process", "--host", "127.0.0.1", "--port", str(port), *secret]
+    superexec = [flower_cli.tool("flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{port}"]
     variables = flower_cli.environment(home / "flwr")
     relay = {SOCKET: str(site.socket_path.absolute()), APPROVED: _bundle_digests(site)}
     relay |= {} if insecure else {KEY: str(site.key.absolute())}
@@ -129,7 +117,7 @@ def classic_programs(
     return [
         _station(site, data, device),
         Program("supernode", supernode, variables),
-        Program("superexec", superexec, variables | relay),
+        Program("superexec", [*superexec, *secret], variables | relay),
     ]
 
 
@@ -148,14 +136,13 @@ def up(
     """Start a site's programs; ``say`` gets every command, the admission, and what expires soon.
 
     ``classic`` programs need a ``port`` of the loopback, and ``insecure`` (plain text) goes with them alone. ``only``
-    starts the "station", which needs the data and no network, or the "network" half, which needs no data. The station
-    trains on ``device``. With ``region``, the folder of a region's consortium, the site holds no data and speaks for
-    it.
+    starts the "station", which needs the data and no network, or the "network" half. The station trains on ``device``.
+    With ``region``, the folder of a region's consortium, the site holds no data and speaks for it.
 
-    Connections only go out. Raises ValueError, in one line, for: no key, no server, a certificate of another authority
-    or name, plain text where TLS is expected, a wrong clock, an unknown key, an expired admission.
+    Raises ValueError, in one line, for: no key, no server, a certificate of another authority or name, plain text where
+    TLS is expected, a wrong clock, an unknown key, an expired admission.
     """
-    card, left = site.card, None
+    card, left, is_classic = site.card, None, classic or insecure
     load_policy(site.kit / "policy.toml").check_device(device)
     if only != "network" and device != "cpu":
         from fedsmall.training.device import check_device  # brings torch, which takes its time
@@ -163,8 +150,8 @@ def up(
         check_device(device)
     if data is not None and not data.exists():
         raise ValueError("there are no data at the place that --data names")
-    _check_region(region, data, classic=classic or insecure)
-    if insecure and not _is_loopback(card.address):
+    _check_region(region, data, is_classic)
+    if insecure and card.address.rpartition(":")[0] not in LOOPBACK:
         raise ValueError("--insecure is for trials on the loopback; to any other address this site speaks TLS only")
     if not insecure and only != "station":
         if not site.key.exists():
@@ -176,34 +163,28 @@ def up(
         raise ValueError("this site is up already; `fedsmall site down` stops it")
     _prepare(site)
     if left is not None:
-        _be_admitted(site, left, say)
-    old = classic or insecure
+        say(admission.check_admission(card.address, site.kit / "ca.crt", site.key, site.home / "node", card.expires))
+        for line in warnings(site, {"the server's certificate": left}):
+            say(line)
     every = programs(site, data, device, region)
-    if old:
+    if is_classic:
         every = classic_programs(site, data, port, insecure=insecure, device=device)
-    names = {"station": ("station",), "network": NETWORK[old]}.get(only, ("station", *NETWORK[old]))
+    names = {"station": ("station",), "network": NETWORK[is_classic]}.get(only, ("station", *NETWORK[is_classic]))
     commands = [program for program in every if program.name in names]
     for program in commands:
         say(flower_cli.shown(program.command))
     supervisor.start(site.process_folder, commands)
 
 
-def _check_region(region: Path | None, data: Path | None, *, classic: bool) -> None:
+def _check_region(region: Path | None, data: Path | None, is_classic: bool) -> None:
     if region is None:
         return
     if data is not None:
         raise ValueError("--region speaks for hospitals that hold their own data: leave --data out")
-    if classic:
+    if is_classic:
         raise ValueError("a region is spoken for by the resident alone: leave --classic and --insecure out")
     if not (region / "consortium.json").is_file():
         raise ValueError(f"{region.name} is no consortium's folder; --region takes that of the region's own server")
-
-
-def _be_admitted(site: Site, left: int, say: Say) -> None:
-    card, authority = site.card, site.kit / "ca.crt"
-    say(admission.check_admission(card.address, authority, site.key, site.home / "node", card.expires))
-    for line in warnings(site, {"the server's certificate": left}):
-        say(line)
 
 
 def warnings(site: Site, further: Mapping[str, int] | None = None) -> list[str]:
@@ -228,7 +209,3 @@ def _prepare(site: Site) -> None:
     launcher.parent.mkdir(exist_ok=True, mode=0o700)
     launcher.write_text(f'#!/bin/sh\nexec {json.dumps(sys.executable)} -m fedsmall.clients.launcher "$@"\n')
     launcher.chmod(0o700)
-
-
-def _is_loopback(address: str) -> bool:
-    return address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]", "::1")

@@ -1,7 +1,6 @@
 """Keeps one side's programs running: starts them, restarts what ends, stops them all; nothing outlives it.
 
-A process folder holds ``programs.json``, ``supervisor.pid``, and a log per program. Every program leads its own
-process group, so that its children end with it.
+A process folder holds ``programs.json``, ``supervisor.pid``, and a log per program; each leads its own process group.
 """
 
 import contextlib
@@ -12,10 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import NamedTuple
 
 import psutil
 
@@ -26,13 +25,12 @@ PR_SET_PDEATHSIG = 1
 TICK_S = 0.05
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A command under a name, with what it needs in its environment beside the supervisor's own."""
 
     name: str
-    command: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    command: list[str]
+    environment: dict[str, str] = {}  # noqa: RUF012
 
 
 @dataclass
@@ -48,15 +46,11 @@ _started: list[subprocess.Popen[bytes]] = []  # kept: Python warns of a child th
 
 
 def start(folder: Path, programs: Sequence[Program]) -> subprocess.Popen[bytes]:
-    """Start a supervisor for the programs in the background and return it.
-
-    Raises ValueError where one is running for this folder already.
-    """
+    """Start a supervisor for the programs in the background and return it; ValueError where one runs already."""
     if running(folder):
         raise ValueError("already running; stop it first with `down`")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    rows = [[p.name, list(p.command), dict(p.environment)] for p in programs]
-    (folder / "programs.json").write_text(json.dumps(rows))
+    (folder / "programs.json").write_text(json.dumps(programs))
     with (folder / "supervisor.log").open("ab") as log:
         command = [sys.executable, "-m", "fedsmall.sim.consortium.supervisor", str(folder)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -90,8 +84,9 @@ def stop(folder: Path, timeout_s: float = 3 * GRACE_S) -> bool:
         if time.monotonic() > deadline:
             raise TimeoutError("the programs did not stop; see supervisor.log")
         time.sleep(0.1)
-    for process in [child for child in _started if child.pid == pid]:
-        process.wait(GRACE_S)
+    for process in _started:
+        if process.pid == pid:
+            process.wait(GRACE_S)
     return True
 
 
@@ -109,19 +104,13 @@ def stay(folder: Path, say: Callable[[str], None]) -> None:
 
 def supervise(folder: Path) -> None:
     """Run the folder's programs until SIGTERM or SIGINT; the main loop of the supervisor's own process."""
-    rows = json.loads((folder / "programs.json").read_text())
-    children = [_Child(Program(name, command, environment)) for name, command, environment in rows]
-    stopping = False
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = True
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    children = [_Child(Program(*row)) for row in json.loads((folder / "programs.json").read_text())]
+    received: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _frame: received.append(got))
     _write_pid(folder / "supervisor.pid", os.getpid())
     try:
-        while not stopping:
+        while not received:
             for child in children:
                 _look_after(folder, child)
             time.sleep(0.2)
@@ -131,14 +120,12 @@ def supervise(folder: Path) -> None:
 
 
 def _look_after(folder: Path, child: _Child) -> None:
-    now = time.monotonic()
-    process = child.process
+    now, process = time.monotonic(), child.process
     if process is None:
         if now >= child.due:
             _launch(folder, child, now)
         return
-    code = process.poll()
-    if code is None:
+    if (code := process.poll()) is None:
         return
     _signal_group(process.pid, signal.SIGKILL)  # what it started must not outlive it
     child.process = None
@@ -151,7 +138,7 @@ def _launch(folder: Path, child: _Child, now: float) -> None:
     program = child.program
     with (folder / f"{program.name}.log").open("ab") as log:
         child.process = subprocess.Popen(
-            list(program.command),
+            program.command,
             env={**os.environ, **program.environment},
             stdin=subprocess.DEVNULL,
             stdout=log,

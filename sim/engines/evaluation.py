@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
-from fedsmall.travel.moments import Moment, Visitors
+from fedsmall.travel.journey import Moment, Visitors
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 MOST_SAMPLES = 100_000  # of more training samples no threshold is found
@@ -38,12 +39,10 @@ Predict = Callable[[Arrays, np.ndarray], np.ndarray]  # (models, samples, output
 
 @dataclass
 class LastRound:
-    """What is kept of a run's last or best round.
+    """What is kept by round of a run's last or best round.
 
-    All of it is by round: a run may end early with its best round, which alone is then kept. ``outputs`` (samples,
-    outputs) are the one model's on the common test set; ``thresholds`` are its own by all training samples
-    (:func:`fedsmall.evaluation.clinical.thresholds_of`). Where ``wanted``, ``own`` are the models that sites trained
-    last, by site; that of all pooled data is "central".
+    ``outputs`` (samples, outputs) are the one model's on the common test set, ``thresholds`` its own by all training
+    samples. Where ``wanted``, ``own`` are by site the models that trained last; that of all pooled data is "central".
     """
 
     wanted: bool = False
@@ -63,59 +62,53 @@ class LastRound:
                 del by_round[t]
 
 
+@final
+@dataclass
 class CentralEvaluator:
-    """Evaluates models where all test samples are at hand; K models go through at once.
+    """Evaluates models where all test samples are at hand, K at once; the last round's results go into ``last``."""
 
-    The last round's results are written into ``last``.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        federation: Federation,
-        trainer: OneModelTrainer,
-        visitors: Visitors | None = None,
-        last: LastRound | None = None,
-    ) -> None:
-        self.last = last or LastRound()
-        self.plan = plan
-        self.visitors = visitors
-        self.federation = federation
-        self.trainer = trainer
+    plan: Plan
+    federation: Federation
+    trainer: OneModelTrainer
+    visitors: Visitors | None = None
+    last: LastRound = field(default_factory=LastRound)
 
     def __call__(self, moment: Moment) -> Evaluation:
         """Evaluate the common model, if there is one, and what the sites have trained."""
-        t, common, models = moment.contact.t, moment.common, moment.models()
-        may_be_last = t == self.plan.rounds or self.plan.stop is not None
-        if may_be_last and (self.last.wanted or self.plan.method.is_central):
-            rows = [{name: np.array(array[row]) for name, array in models.items()} for row in range(len(moment.sites))]
-            self.last.own[t] = dict(zip(moment.sites, rows, strict=True))
-        if self.plan.method.is_central:
-            return self._of_one(t, models)
-        task = self.federation.task
+        t, models, is_central = moment.contact.t, moment.models(), self.plan.method.is_central
+        common = first_of(models) if is_central else moment.common
+        task, may_be_last = self.federation.task, t == self.plan.rounds or self.plan.may_end_early
+        if may_be_last and (self.last.wanted or is_central):
+            for row, site in enumerate(moment.sites):
+                own = {name: np.array(array[row]) for name, array in models.items()}
+                self.last.own.setdefault(t, {})[site] = own
         # on the way the sites' own models are judged by what a curve shows, at the end by all
         if not may_be_last:
             shown = {*ON_THE_WAY, OTHER_NAMES.get(self.plan.metric or "", self.plan.metric)}
             task = replace(task, metrics=tuple(name for name in task.metrics if name in shown))
-        of_common = self._judge_common(t, common) if common is not None else None
+        of_common = self._judge_common(t, common, may_be_last) if common is not None else None
         names, models = by_lot(self.plan.seed, moment.sites, models)
-        of_sites = self._judge_sites(models, self.federation.test, task)
-        extra = {}
+
+        def of_sites(samples: Samples) -> dict[str, Any]:
+            return {} if is_central else spread(evaluate_in_parts(self._predict, models, samples, task))
+
+        extra: dict[str, Any] = {}
         for name, samples in self.federation.extra:
             of_extra = self._metrics(common, samples) if common is not None else None
-            extra[name] = {"common": of_extra, "sites": self._judge_sites(models, samples, task)}
-        of_sites["names"] = names
-        of_held_out = self._held_out(common)
-        kept = self._evaluate_visitors() if t == self.plan.rounds else {}
-        several = common is not None and self.plan.method.is_ensemble
-        differ = self._spread_of(common, self.federation.test) if common is not None and several else {}
-        extra |= {"held_out": of_held_out} if of_held_out else {}
-        return Evaluation(t, of_common, of_sites, extra, kept, differ)
+            extra[name] = {"common": of_extra, "sites": of_sites(samples)}
+        if is_central:
+            return Evaluation(t, of_common, {}, extra)
+        test = self.federation.test
+        differ = self._spread_of(common, test) if common is not None and self.plan.method.is_ensemble else {}
+        if common is not None and (of_held_out := self._held_out(lambda *home: self._at_home(common, *home))):
+            extra["held_out"] = of_held_out
+        visited = self._evaluate_visitors() if t == self.plan.rounds else {}
+        return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, visited, differ)
 
     def _spread_of(self, members: Arrays, samples: Samples) -> dict[str, float]:
         """The mean over the samples of how far members differ."""
-        spreads = members_spread(self._predict(members, samples.x), self.federation.task.loss)
-        means = dict(zip(("deviation", "information"), (float(values.mean()) for values in spreads), strict=True))
+        deviation, information = members_spread(self._predict(members, samples.x), self.federation.task.loss)
+        means = {"deviation": float(deviation.mean()), "information": float(information.mean())}
         return {name: value for name, value in means.items() if not np.isnan(value)}
 
     def _evaluate_visitors(self) -> dict[str, Any]:
@@ -125,27 +118,24 @@ class CentralEvaluator:
             return {}
         of_sites = [self._together(models, self.federation.test) for models in members.values()]
         known = [name for name in of_sites[0] if all(name in metrics for metrics in of_sites)]
-        summary = spread({name: np.array([metrics[name] for metrics in of_sites]) for name in known})
-        held_out = dict(zip(self.federation.names, self.federation.held_out, strict=False))
-        on_own_samples = {
-            site: self._together(members[site], samples)
-            for site, samples in held_out.items()
-            if site in members and samples is not None and len(samples)
-        }
         differ = [self._spread_of(models, self.federation.test) for models in members.values()]
-        summary["spread"] = {name: float(np.mean([spreads[name] for spreads in differ])) for name in differ[0]}
-        return {**summary, "names": list(members)} | ({"held_out": on_own_samples} if on_own_samples else {})
+        at_home = self._held_out(
+            lambda site, samples: self._together(members[site], samples) if site in members else None
+        )
+        return {
+            **spread({name: np.array([metrics[name] for metrics in of_sites]) for name in known}),
+            "spread": {name: float(np.mean([spreads[name] for spreads in differ])) for name in differ[0]},
+            "names": list(members),
+        } | ({"held_out": at_home} if at_home else {})
 
-    def _of_one(self, t: int, models: Arrays) -> Evaluation:
-        model = first_of(models)
-        extra = {
-            name: {"common": self._metrics(model, samples), "sites": {}} for name, samples in self.federation.extra
-        }
-        return Evaluation(t, self._judge_common(t, model), {}, extra)
+    def _held_out(self, judge: Callable[[str, Samples], dict[str, float] | None]) -> dict[str, dict[str, float]]:
+        homes = zip(self.federation.names, self.federation.held_out, strict=False)
+        judged = {site: judge(site, samples) for site, samples in homes if samples is not None and len(samples)}
+        return {site: metrics for site, metrics in judged.items() if metrics is not None}
 
-    def _judge_common(self, t: int, model: Arrays) -> dict[str, float]:
-        outputs = self._answer(model, self.federation.test.x)
-        if t == self.plan.rounds or self.plan.stop is not None:
+    def _judge_common(self, t: int, model: Arrays, may_be_last: bool) -> dict[str, float]:
+        outputs = self._on_test(model)
+        if may_be_last:
             self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
 
@@ -155,61 +145,64 @@ class CentralEvaluator:
         if task.classes != 2 or task.kind != "classes" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
         with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
-            outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
+            at_sites = zip(self.federation.names, train, strict=True)
+            outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in at_sites])
         if not np.isfinite(outputs).all():
             return {}
         p = probabilities(outputs, task.loss)[:, 1]
         return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in train]) == 1)
 
-    def _judge_sites(self, models: Arrays, samples: Samples, task: Task) -> dict[str, Any]:
-        return spread(evaluate_in_parts(self._predict, models, samples, task))
-
     def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
         return self._worth(self._answer(model, samples.x), samples)
 
     def _together(self, members: Arrays, samples: Samples) -> dict[str, float]:
-        outputs = answer(self._predict(members, samples.x), self.federation.task.loss, self.plan.method.together)
-        return self._worth(outputs, samples)
+        return self._worth(_answer(self.plan, self.federation.task, self._predict(members, samples.x)), samples)
 
     def _worth(self, outputs: np.ndarray, samples: Samples) -> dict[str, float]:
         metrics = evaluate(outputs, samples.y, self.federation.task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
-    def _answer(self, model: Arrays, x: np.ndarray) -> np.ndarray:
-        """Outputs, (samples, outputs), of one model or of an ensemble."""
-        method = self.plan.method
-        members = model if method.is_ensemble else stack_of_one(model)
-        return answer(self._predict(members, x), self.federation.task.loss, method.together)
+    def _at_home(self, model: Arrays, site: str, samples: Samples) -> dict[str, float]:
+        return self._worth(self._answer(model, samples.x, site), samples)
+
+    def _on_test(self, model: Arrays) -> np.ndarray:
+        """Outputs on the test set, of each sample as the site that held it out has the model, where sites add to it."""
+        homes = zip(self.federation.names, self.federation.held_out, strict=False)
+        held = [(site, part.x) for site, part in homes if part is not None and len(part)]
+        if not self.plan.method.keeps_intercepts or sum(len(x) for _, x in held) != len(self.federation.test):
+            return self._answer(model, self.federation.test.x)
+        return np.concatenate([self._answer(model, x, site) for site, x in held])
+
+    def _answer(self, model: Arrays, x: np.ndarray, site: str | None = None) -> np.ndarray:
+        """Outputs, (samples, outputs), of one model or of an ensemble, at a ``site`` with what it adds of its own."""
+        if site is not None and self.plan.method.keeps_intercepts:
+            return self.trainer.predict_at(self.federation.names.index(site), model, x, {})
+        return _answer(self.plan, self.federation.task, self._predict(_members(self.plan, model), x))
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:
         """Outputs, (models, samples, outputs), of stacked models."""
-        state = tensors_of(models)
-        return self.trainer.predict(self.trainer.stack_of(state), x)
+        return self.trainer.predict(self.trainer.stack_of(tensors_of(models)), x)
 
-    def _held_out(self, common: Arrays | None) -> dict[str, Any]:
-        if common is None or not any(self.federation.held_out):
-            return {}
-        return {
-            site: self._metrics(common, held_out)
-            for site, held_out in zip(self.federation.names, self.federation.held_out, strict=True)
-            if held_out is not None and len(held_out)
-        }
+
+def _members(plan: Plan, model: Arrays) -> Arrays:
+    return model if plan.method.is_ensemble else stack_of_one(model)
+
+
+def _answer(plan: Plan, task: Task, outputs: np.ndarray) -> np.ndarray:
+    return answer(outputs, task.loss, plan.method.together)
 
 
 def predictions_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     """The predictions of ``outputs`` (samples, outputs) on the common test set, beside the truth, as a run keeps them.
 
-    "probabilities" (samples, classes) and "labels" (samples,), or for regression "predictions" and "labels", in the
-    target's unit; "sites" is each sample's site, where the sites held the test set out, and "groups/sex" its subgroup
-    by that column.
+    "labels" and "probabilities" (samples, classes), or "predictions" in the target's unit; "sites" is each sample's
+    site, where the sites held the test set out, and "groups/sex" its subgroup by that column.
     """
     predictions = _predictions(outputs, federation.test.y, federation.task)
-    homes = [
-        (site, held) for site, held in zip(federation.names, federation.held_out, strict=False) if held is not None
-    ]
-    counts = [len(held) for _, held in homes]
-    if sum(counts) == len(outputs):
-        predictions["sites"] = np.repeat([site for site, _ in homes], counts)
+    held_out = zip(federation.names, federation.held_out, strict=False)
+    counts = {site: len(held) for site, held in held_out if held is not None}
+    if sum(counts.values()) == len(outputs):
+        predictions["sites"] = np.repeat(list(counts), list(counts.values()))
     groups = {f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}
     return {**predictions, **groups}
 
@@ -230,11 +223,13 @@ def _predictions(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
 
 
 @final
+@dataclass
 class LocalJudges:
     """What sites would answer where all samples are at hand: on what each holds out, and on what models never saw."""
 
-    def __init__(self, plan: Plan, federation: Federation, trainer: Trainer) -> None:
-        self.plan, self.federation, self.trainer = plan, federation, trainer
+    plan: Plan
+    federation: Federation
+    trainer: Trainer
 
     def __call__(self, question: Question) -> Answers:
         """The answers to a question, by site in order."""
@@ -254,36 +249,33 @@ class LocalJudges:
     def _never_seen(self, question: Question) -> Answers:
         if not isinstance(self.trainer, OneModelTrainer):
             return {}
-        validation, task = self.plan.method.validation, self.federation.task
-        floor, shapes = validation.floor if validation else 1, reported_shapes(self.plan, task)
-        samples_of = dict(
-            zip(self.federation.names, self.federation.train if validation else self.federation.kept_back, strict=False)
-        )
+        method, task, names = self.plan.method, self.federation.task, self.federation.names
+        shapes = reported_shapes(self.plan, task)
+        unseen = self.federation.train if method.routes else self.federation.kept_back
+        samples_of = dict(zip(names, unseen, strict=False))
         distinct = {id(model): model for model in question.models.values()}
         stacks_of = {key: self._stacks(self.trainer, model, question.counts) for key, model in distinct.items()}
         answers: Answers = {}
         for site, model in sorted(question.models.items()):
             samples, ask = samples_of[site], partial(self._predict, self.trainer, stacks_of[id(model)])
-            if len(samples) < floor:
+            if len(samples) < method.floor:
                 continue
             folds = folds_of_samples(self.plan, site, samples) if question.counts else None
             outputs = ask(0, samples.x) if folds is None else by_folds(folds, samples.x, ask)
             sums = metric_sums(outputs, samples.y, task)
-            answers[site] = Answer(sums=sums if validation else {name: sums[name] for name in shapes})
+            answers[site] = Answer(sums={name: sums[name] for name in shapes})
         return answers
 
     def _stacks(self, trainer: OneModelTrainer, model: Arrays, counts: Sequence[int]) -> list[Stack]:
         """The members of an ensemble as a stack; one stack per route, where there are several."""
-        members = model if self.plan.method.is_ensemble else stack_of_one(model)
-        ends = np.cumsum(counts).tolist() if counts else [None]
-        starts = [0, *ends[:-1]]
+        members, ends = _members(self.plan, model), np.cumsum(counts).tolist() if counts else [None]
         return [
             trainer.stack_of(tensors_of({name: array[start:end] for name, array in members.items()}))
-            for start, end in zip(starts, ends, strict=True)
+            for start, end in pairwise([0, *ends])
         ]
 
     def _predict(self, trainer: OneModelTrainer, stacks: Sequence[Stack], route: int, x: np.ndarray) -> np.ndarray:
-        return answer(trainer.predict(stacks[route], x), self.federation.task.loss, self.plan.method.together)
+        return _answer(self.plan, self.federation.task, trainer.predict(stacks[route], x))
 
 
 def by_lot(seed: int, sites: tuple[str, ...], models: Arrays) -> tuple[list[str], Arrays]:
@@ -298,15 +290,11 @@ def evaluate_in_parts(predict: Predict, models: Arrays, samples: Samples, task: 
     """Every metric of each model on the samples, (models,) by name, as :func:`evaluate_many` gives them."""
     count = len(next(iter(models.values())))
     few = max(1, AT_ONCE // max(1, len(samples) * task.outputs) // 64) * 64  # that are predicted together anyway
-    parts = [
-        evaluate_many(predict({name: array[k : k + few] for name, array in models.items()}, samples.x), samples.y, task)
-        for k in range(0, count, few)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    sizes = [min(few, count - k) for k in range(0, count, few)]
-    names = [name for name in task.metrics if any(name in part for part in parts)]
+    cuts = [{name: array[start : start + few] for name, array in models.items()} for start in range(0, count, few)]
+    parts = [evaluate_many(predict(cut, samples.x), samples.y, task) for cut in cuts]
+    sizes = [len(next(iter(cut.values()))) for cut in cuts]
     return {
-        name: np.concatenate([p.get(name, np.full(n, np.nan)) for p, n in zip(parts, sizes, strict=True)])
-        for name in names
+        name: np.concatenate([p.get(name, np.full(size, np.nan)) for p, size in zip(parts, sizes, strict=True)])
+        for name in task.metrics
+        if any(name in part for part in parts)
     }

@@ -1,7 +1,7 @@
 """The engine ``inprocess``: Flower's ClientApp called for one site after the other in this process.
 
-It holds all uses of Flower's private interface, tested with Flower 1.41. A message can only be made where a task
-identity is set, which Flower's runtimes do; here it is set for a process that has no runtime.
+All uses of Flower's private interface are here (Flower 1.41): a message can only be made where a task identity is set,
+which a process without Flower's runtime must do itself.
 """
 
 import copy
@@ -41,11 +41,6 @@ def failure(order: Message, reason: str) -> Message:
     return Message(Error(code=CLIENT_APP_ERROR, reason=reason), reply_to=order)
 
 
-def client_context(run_id: int, node_id: int, node_config: dict[str, Any]) -> Context:
-    """A client's context, which keeps its state for as long as the grid lives."""
-    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config={})
-
-
 class LocalGrid(Grid):
     """What the grids in this process share: node ids 2, 3, ..., one per site, and the run that Flower wants to see."""
 
@@ -75,8 +70,7 @@ class LocalGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Answer the messages at once and keep the replies until they are pulled."""
         orders = list(messages)
-        replies = list(self.send_and_receive(orders))
-        self._waiting |= {reply.metadata.reply_to_message_id: reply for reply in replies}
+        self._waiting |= {reply.metadata.reply_to_message_id: reply for reply in self.send_and_receive(orders)}
         return [order.metadata.message_id for order in orders]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -95,10 +89,10 @@ class InProcessGrid(LocalGrid):
         super().__init__(sites, run_id)
         self.app = app
         self.tracebacks: dict[int, str] = {}
-        self._contexts: dict[int, Context] = {
-            node: client_context(run_id, node, {"partition-id": index, "num-partitions": sites})
-            for index, node in enumerate(self.nodes)
-        }
+        self._contexts: dict[int, Context] = {}  # a client's state is kept for as long as the grid lives
+        for index, node in enumerate(self.nodes):
+            config: dict[str, Any] = {"partition-id": index, "num-partitions": sites}
+            self._contexts[node] = Context(run_id, node, config, state=RecordDict(), run_config={})
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Every site's answer, in the order of the messages."""

@@ -22,11 +22,8 @@ QUIET = {
 
 
 def connect(address: str | None) -> bool:
-    """Connect to the Ray cluster at ``address``, or start a local one; False if already connected.
-
-    Raises PlanError where no cluster answers.
-    """
-    _hush()
+    """Connect to the Ray cluster at ``address``, or start one; False if connected. PlanError where none answers."""
+    os.environ.update(QUIET | os.environ)
     import ray
 
     if ray.is_initialized():
@@ -44,10 +41,7 @@ def connect(address: str | None) -> bool:
 
 
 def gpu_share(device: torch.device) -> float:
-    """The part of a GPU that an actor asks Ray for; 0 where it trains elsewhere.
-
-    Raises PlanError for a GPU by number, and where the connected Ray has none.
-    """
+    """The part of a GPU that an actor asks Ray for, or 0. PlanError for one by number, and where Ray has none."""
     if device.type != "cuda":
         return 0.0
     if device.index is not None:
@@ -59,11 +53,6 @@ def gpu_share(device: torch.device) -> float:
     return 1 / SHARED_BY
 
 
-def _hush() -> None:
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-
-
 def with_ray_grid(
     sites: int,
     work: Callable[[Grid], Any],
@@ -72,12 +61,11 @@ def with_ray_grid(
     cpus: int | None = None,
     address: str | None = None,
 ) -> Any:
-    """Call ``work`` with the grid of Flower's simulation runtime and return what it returns.
+    """Call ``work`` with the grid of Flower's simulation runtime and return what it returns, or raise its error.
 
-    ``cpus`` bounds what Ray starts here (all by default); with ``address`` a running Ray cluster is used. The sites
-    train on ``device``. An error in ``work`` is raised here; Flower would only log it.
+    ``cpus`` bounds what Ray starts here (all by default); with ``address`` a running cluster is used.
     """
-    _hush()
+    os.environ.update(QUIET | os.environ)
     if address is not None:
         connect(address)
     from flwr.simulation import run_simulation

@@ -12,7 +12,6 @@ import torch
 from fedsmall import __version__
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.preparation import Preparation
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import completed
 from fedsmall.package.record import TrainedOn, count_samples
 from fedsmall.plan import Plan
@@ -35,12 +34,10 @@ class Distilled(NamedTuple):
 class RunRecord(Outcome):
     """The outcome of one plan on an engine, and with what it can be repeated.
 
-    ``device`` is where its models trained; ``read`` is who could read whose data, where counted; ``distilled`` is the
-    one model that sites made of several. ``predictions`` are the model's on the test samples
-    (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none or it was cut short;
-    ``thresholds`` are its own by the training samples. ``own`` are the models that sites trained last, where asked for,
-    and Central's; ``kept`` are then each site's last visitors, {name: (members, ...)}. ``task``, ``preparation`` and
-    ``trained_on`` go into packages of these models.
+    ``read`` is who could read whose data; ``distilled`` the one model that sites made of several. ``predictions`` are
+    the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
+    ``thresholds`` its own by the training samples. ``own`` are the models that sites trained last, where asked for, and
+    Central's; ``kept`` each site's last visitors, {name: (members, ...)}.
     """
 
     plan: Plan
@@ -67,23 +64,24 @@ def record_of(plan: Plan, engine: str, outcome: Outcome, path: str, device: torc
 
 def with_end(record: RunRecord, last: LastRound, read: dict[str, Any], federation: Federation) -> RunRecord:
     """The record with what was seen in the ``last`` round, and who could be ``read`` by whom."""
-    t = record.chosen or record.rounds
-    outputs, thresholds = last.outputs.get(t), last.thresholds.get(t, {})
-    predictions = predictions_of(outputs, federation) if outputs is not None and len(outputs) else {}
-    end: dict[str, Any] = {"predictions": predictions, "task": federation.task}
-    models = last.own.get(t, {})
-    end["own"] = {site: whole_model(record.plan, federation.task, model) for site, model in models.items()}
-    if record.model is not None:
-        end["model"] = whole_model(record.plan, federation.task, record.model)
-    end |= {"preparation": federation.preparation, "thresholds": thresholds}
-    return replace(record, read=read, trained_on=count_samples(federation), **end)
+    t, plan, task = record.chosen or record.rounds, record.plan, federation.task
+    outputs = last.outputs.get(t)
+    return replace(
+        record,
+        model=None if record.model is None else whole_model(plan, task, record.model),
+        read=read,
+        predictions=predictions_of(outputs, federation) if outputs is not None and len(outputs) else {},
+        own={site: whole_model(plan, task, model) for site, model in last.own.get(t, {}).items()},
+        task=task,
+        preparation=federation.preparation,
+        trained_on=count_samples(federation),
+        thresholds=last.thresholds.get(t, {}),
+    )
 
 
 def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:
     """A model with its frozen layers, which do not travel."""
-    if has_own_models(plan):
-        return trained
-    return completed(plan, task, trained)
+    return trained if plan.has_own_models else completed(plan, task, trained)
 
 
 def versions() -> dict[str, str]:

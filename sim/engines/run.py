@@ -2,9 +2,10 @@
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,10 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import nearest
-from fedsmall.models.own_models import has_own_models
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_at_hand, check_run
-from fedsmall.privacy.exposure import Exposure
-from fedsmall.privacy.patient_level import is_patient_level
+from fedsmall.privacy.reading import Exposure
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
 from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -30,11 +29,11 @@ from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, 
 from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device
 from fedsmall.training.distillation import distillation
-from fedsmall.training.frozen_body import as_trained
+from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.moments import Moment, Visitors, Watcher
+from fedsmall.travel.journey import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
 from fedsmall.wire import Arrays, stack_of_one
 
@@ -57,21 +56,18 @@ def run_plan(
 ) -> RunRecord:
     """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
-    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.exposure`).
-    ``progress(round, rounds)`` is called after each contact; ``stop()`` is asked after each and ends the run early.
-    ``options`` are the engine's own; every engine has "device". Raises PlanError for an unknown engine.
+    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.reading`).
+    ``progress(round, rounds)`` is called and ``stop()`` asked after each contact. ``options`` are the engine's own.
     """
-    check_engine(engine, options or ())
+    check_engine(engine, options or {})
     plan = plan.with_model_of(len(federation.names))
-    check_run(plan, federation)
     trained_on = federation.pooled() if plan.method.is_central else federation
     engine_options = {"device": "cpu"} | (options or {})
-    agreed = _agreed(plan, federation)
-    last, visitors = LastRound(own_models), _visitors(agreed, trained_on)
-    work = _Work(agreed, trained_on, progress, stop, engine_options.pop("device"), visitors=visitors, last=last)
-    work = work.exposed() if exposed else work
-    outcome, path, device = ENGINES[engine](work, engine_options)
-    record = record_of(plan, engine, work.with_patients(outcome), path, device)
+    device = engine_options.pop("device")
+    check_run(plan, federation)
+    work = _Work(_agreed(plan, federation), trained_on, progress, stop, device, exposed, LastRound(own_models))
+    outcome, path, used = ENGINES[engine](work, engine_options)
+    record = record_of(plan, engine, work.with_patients(outcome), path, used)
     record = with_end(record, work.last, work.read(), federation)
     return replace(record, distilled=work.distilled(outcome), kept=work.kept())
 
@@ -84,8 +80,7 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
     check_at_hand(plan)
-    agreed = _agreed(plan, federation)
-    work = _Work(agreed, federation, None, None, "cpu", visitors=_visitors(agreed, federation)).exposed()
+    work = _Work(_agreed(plan, federation), federation, exposed=True)
     outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
     record = record_of(plan, "flower", outcome, "loop", torch.device("cpu"))
     return with_end(record, work.last, work.read(), federation)
@@ -99,40 +94,37 @@ def _agreed(plan: Plan, federation: Federation) -> Plan:
     return with_weights(plan, agreed_weights(federation.class_sums, federation.task))
 
 
-def _visitors(plan: Plan, federation: Federation) -> Visitors | None:
-    samples = [len(site) for site in federation.train]
-    return Visitors(plan, federation.names, samples) if plan.method.keep_last else None
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Work:
     plan: Plan
     federation: Federation
-    progress: Progress | None
-    stop: Stop | None
-    device: str | torch.device
-    exposure: Exposure | None = None
+    progress: Progress | None = None
+    stop: Stop | None = None
+    device: str | torch.device = "cpu"
+    exposed: bool = False
     last: LastRound = field(default_factory=LastRound)
-    visitors: Visitors | None = None
+
+    @cached_property
+    def visitors(self) -> Visitors | None:
+        """Who keeps each site's last models, where the plan asks for them."""
+        samples = [len(site) for site in self.federation.train]
+        return Visitors(self.plan, self.federation.names, samples) if self.plan.method.keep_last else None
+
+    @cached_property
+    def exposure(self) -> Exposure | None:
+        """Who counts the patients that can be read: of networks that leave sites for one server, at every contact."""
+        method, train = self.plan.method, self.federation.train
+        is_counted = self.exposed and method.is_federated and method.trains_networks and method.has_one_server
+        if not is_counted or method.is_dynamic:
+            return None
+        if not self.plan.has_own_models:
+            train = as_trained(self.plan, self.federation.task, train)
+        return Exposure(self.plan, self.federation.names, train, self.initial)
 
     @property
     def watchers(self) -> tuple[Watcher, ...]:
         """Those who look at every moment of the run."""
         return tuple(watcher for watcher in (self.exposure, self.visitors) if watcher is not None)
-
-    def exposed(self) -> "_Work":
-        """The same, with somebody who counts the patients that can be read, where models leave sites at all."""
-        method = self.plan.method
-        if not method.is_federated or method.topology is not None or method.region_count > 1:
-            return self  # who sees what is counted for one server
-        if not method.trains_networks:
-            return self  # and for networks
-        if method.is_dynamic:
-            return self  # nobody sees most updates, and those that come are of several contacts
-        train = self.federation.train
-        if not has_own_models(self.plan):
-            train = as_trained(self.plan, self.federation.task, train)
-        return replace(self, exposure=Exposure(self.plan, self.federation.names, train, self.initial))
 
     def read(self) -> dict[str, Any]:
         """What was counted; empty where nothing was."""
@@ -165,11 +157,14 @@ class _Work:
 
     def with_patients(self, outcome: Outcome) -> Outcome:
         """What patient-level privacy has cost the sites, from least to most: a simulation knows all their sizes."""
-        if is_patient_level(self.plan):
-            privacy, train = self.plan.method.privacy, self.federation.train
-            assert privacy is not None
+        if self.plan.privacy.is_patient_level:
+            train = self.federation.train
             epsilons = epsilons_spent(self.plan, train, outcome.rounds, all_here(len(train)))
-            outcome.privacy = {"epsilon_least": min(epsilons), "epsilon": max(epsilons), "delta": privacy.delta}
+            outcome.privacy = {
+                "epsilon_least": min(epsilons),
+                "epsilon": max(epsilons),
+                "delta": self.plan.privacy.delta,
+            }
         return outcome
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
@@ -183,9 +178,13 @@ class _Work:
                 tell(moment.contact, evaluation)
             return evaluation
 
+        return self.through(sites, evaluator, in_pieces)
+
+    def through(self, trainer: Trainer, evaluator: Evaluator, in_pieces: bool = True) -> Outcome:
+        """The rounds of the plan with a ``trainer``."""
         return run_rounds(
             self.plan,
-            sites,
+            trainer,
             self.initial,
             evaluator=evaluator,
             progress=self.progress,
@@ -195,11 +194,7 @@ class _Work:
         )
 
     def evaluator(self, trainer: Trainer, judge: Judge, sites: Callable[[], Mapping[str, int]]) -> Evaluator:
-        """Who evaluates models: this process on the common test set, the sites on all else.
-
-        Where part of a site's model stays at the site, the sites evaluate all. Rounds that are not the best are
-        forgotten.
-        """
+        """Who evaluates: this process on the common test set, the sites on all else, on all where they keep layers."""
         on_test = None
         if isinstance(trainer, OneModelTrainer):
             on_test = CentralEvaluator(self.plan, self.federation, trainer, self.visitors, self.last)
@@ -220,10 +215,7 @@ class _Work:
 
 
 def distil_members(plan: Plan, federation: Federation, members: Arrays | None, kept: Mapping[str, Arrays]) -> Distilled:
-    """The model that sites distil of an ensemble's ``members``, or else each site of what it ``kept``.
-
-    Trained by the batched engine whatever the run was on: it is the same federated averaging everywhere.
-    """
+    """The model that sites distil of an ensemble's ``members``, or else each site of what it ``kept``."""
     teachers = cohort_for(plan, federation.task, federation.names, federation.train)
     assert isinstance(teachers, OneModelTrainer)
 
@@ -246,10 +238,9 @@ def _outputs(trainer: OneModelTrainer, models: Arrays, x: np.ndarray) -> np.ndar
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep up to half a GiB of freed memory for the arrays of the next step.
+    """Let this process keep up to half a GiB of freed memory for the arrays of the next step, with glibc.
 
-    By default glibc returns every large array to the system, which clears the pages anew: a tenth of the time of a
-    residual network's step. Does nothing with another C library.
+    By default it returns every large array to the system, which costs a tenth of a residual network's step.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -272,16 +263,7 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
 
         sharing = with_workers(whole, work.federation, **options)
     with sharing as trainer:
-        outcome = run_rounds(
-            work.plan,
-            trainer,
-            work.initial,
-            evaluator=evaluator,
-            progress=work.progress,
-            stop=work.stop,
-            watchers=work.watchers,
-        )
-        return outcome, whole.path, whole.device
+        return work.through(trainer, evaluator), whole.path, whole.device
 
 
 def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
@@ -290,33 +272,32 @@ def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
     from fedsmall.sim.engines.inprocess import InProcessGrid
 
     give_federation(work.plan, work.federation)
-    device = work.device_of_one()
+    work.device = device = work.device_of_one()
     grid = InProcessGrid(app_on(str(device)), len(work.federation.names))
-    return replace(work, device=device).on(grid), "loop", device
+    return work.on(grid), "loop", device
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> Ran:
     from fedsmall.sim.engines.ray import with_ray_grid
 
-    device = work.device_of_one()
-    placed = replace(work, device=device)
-    return with_ray_grid(len(work.federation.names), placed.on, device=device, **options), "loop", device
+    work.device = device = work.device_of_one()
+    return with_ray_grid(len(work.federation.names), work.on, device=device, **options), "loop", device
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
-ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {
-    "cohort": _batched,
-    "inprocess": _in_process,
-    "ray": _ray,
-}
+ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
 OPTIONS = {"cohort": ("device", "workers", "address"), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
 
 
-def check_engine(engine: str, options: Iterable[str] = ()) -> None:
-    """Raise PlanError for an engine that does not exist, or an option that it does not have."""
+def check_engine(engine: str, options: Mapping[str, Any]) -> None:
+    """Raise PlanError for an engine that does not exist, an option that it lacks, a cluster that does not answer."""
     if engine not in ENGINES:
         raise PlanError(f"There is no engine {engine!r}. {nearest(engine, list(ENGINES))}")
     for option in options:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
+    if options.get("address") is not None:
+        from fedsmall.sim.engines.ray import connect
+
+        connect(options["address"])

@@ -57,15 +57,13 @@ class Workers(Protocol):
 class ParallelCohort(OneModelTrainer):
     """A cohort that gives the walking of many models to ``workers``.
 
-    Plans whose sites remember something (a local rule, moments that stay) are trained in this process: their memory is
-    one for all rows. Numbers are those without workers up to the arithmetic of the batched path, and the same to the
-    bit for the same number of workers.
+    Plans whose sites remember something (a local rule, moments that stay) train in this process. Numbers are those
+    without workers up to the arithmetic of the batched path, and the same to the bit for the same number of workers.
     """
 
     def __init__(self, cohort: Cohort, workers: Workers) -> None:
         self.inner, self._workers = cohort, workers
-        self.plan, self.task, self.names = cohort.plan, cohort.task, cohort.names
-        self.samples = cohort.samples
+        self.plan, self.task, self.names, self.samples = cohort.plan, cohort.task, cohort.names, cohort.samples
         self.path, self.device = cohort.path, cohort.device
         self.reason = f"{cohort.reason}; {workers.count} workers"
         self._alone = cohort.plan.method.rule != "none" or cohort.plan.recipe.optimizer_state == "stay"
@@ -83,11 +81,12 @@ class ParallelCohort(OneModelTrainer):
         count = min(self._workers.count, len(stack) // SMALLEST)
         if self._alone or count < 2:
             return self.inner.walk(stack, legs, signals)
-        edges = np.linspace(0, len(stack), count + 1).astype(int)
-        shares = [slice(int(a), int(b)) for a, b in pairwise(edges)]
+        shares = [slice(int(a), int(b)) for a, b in pairwise(np.linspace(0, len(stack), count + 1).astype(int))]
         walked = self._workers.walk([_part(stack, legs, rows) for rows in shares])
         for rows, result in zip(shares, walked, strict=True):
-            _put(stack, rows, result)
+            for kept, walked_rows in ((stack.state, result.state), (stack.optimizer, result.carried)):
+                for name, tensor in _tensors(walked_rows).items():
+                    kept[name][rows] = tensor
         return self.inner.report(np.concatenate([result.loss for result in walked]), legs[-1])
 
 
@@ -97,27 +96,8 @@ def _part(stack: Stack, legs: Sequence[Leg], rows: slice) -> StackPart:
     return StackPart(Rows(share.state).arrays(), Rows(share.optimizer).arrays(), part_legs)
 
 
-def _put(stack: Stack, rows: slice, walked: Walked) -> None:
-    for name, tensor in stack.state.items():
-        tensor[rows] = torch.from_numpy(np.array(walked.state[name]))
-    for name, tensor in stack.optimizer.items():
-        tensor[rows] = torch.from_numpy(np.array(walked.carried[name]))
-
-
-# -- what happens in a worker -----------------------------------------------------------------------------------------
-
-Given = tuple[Plan, Task, tuple[str, ...], tuple[Samples, ...], str, str]
-_held: list[Cohort] = []
-
-
-def _begin(given: Given) -> None:
-    plan, task, names, samples, path, device = given
-    torch.set_num_threads(1)
-    _held[:] = [Cohort(plan, task, names, samples, path=path, device=device)]
-
-
-def _walk(part: StackPart) -> Walked:
-    return walk_part(_held[0], part)
+def _tensors(arrays: Arrays) -> Tensors:
+    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
 def walk_part(cohort: Cohort, part: StackPart) -> Walked:
@@ -127,11 +107,37 @@ def walk_part(cohort: Cohort, part: StackPart) -> Walked:
     return Walked(Rows(stack.state).arrays(), Rows(stack.optimizer).arrays(), trained.loss)
 
 
-def _tensors(arrays: Arrays) -> Tensors:
-    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+Given = tuple[Plan, Task, tuple[str, ...], tuple[Samples, ...], str, str]
 
 
-# -- where workers live -----------------------------------------------------------------------------------------------
+class _Worker:
+    """What is in a worker's process, a Ray actor among them: a cohort of its own, on one thread."""
+
+    def __init__(self, given: Given) -> None:
+        plan, task, names, samples, path, device = given
+        torch.set_num_threads(1)
+        self._cohort = Cohort(plan, task, names, samples, path=path, device=device)
+
+    def walk(self, part: StackPart) -> Walked:
+        """Walk a part."""
+        return walk_part(self._cohort, part)
+
+    def node(self) -> str:
+        """The machine that a Ray actor runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+
+_here: list[_Worker] = []  # in a process of LocalWorkers
+
+
+def _begin(given: Given) -> None:
+    _here[:] = [_Worker(given)]
+
+
+def _walk(part: StackPart) -> Walked:
+    return _here[0].walk(part)
 
 
 class LocalWorkers:
@@ -163,7 +169,7 @@ class RayWorkers:
         most = resources.get("GPU", 0) // share if share else resources.get("CPU", 1)
         self.count = count or max(1, int(min(most, resources.get("CPU", 1))))
         held = ray.put(given)  # the samples go once to each machine
-        actor = ray.remote(_Actor).options(num_cpus=1, num_gpus=share)
+        actor = ray.remote(_Worker).options(num_cpus=1, num_gpus=share)
         self._actors = [actor.remote(held) for _ in range(self.count)]
 
     def walk(self, parts: Sequence[StackPart]) -> list[Walked]:
@@ -182,21 +188,6 @@ class RayWorkers:
             self._ray.kill(actor)
         if self._started:
             self._ray.shutdown()
-
-
-class _Actor:
-    def __init__(self, given: Given) -> None:
-        _begin(given)
-
-    def walk(self, part: StackPart) -> Walked:
-        """Walk a part."""
-        return _walk(part)
-
-    def node(self) -> str:
-        """The machine that this runs on."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
 
 
 @contextmanager

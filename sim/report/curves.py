@@ -27,6 +27,9 @@ MANY = (*GROUPS, *SPARE)
 CLASSES = (*SPARE, *LOOKS.values())
 SHADES = (0.12, 0.88)  # of the colour map, between which grades lie: light to dark, so they are told apart in grey
 DASHED = (0, (5, 2))
+CONSTANT = "always one class"
+OF_BINS = ["samples", "predicted", "observed", "observed_low", "observed_high"]
+STEPS = "Steps are of test samples: keep this page as you keep those."
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -41,8 +44,8 @@ class Line(NamedTuple):
     bars: Any = None
 
 
-def curves(place: tuple[Figure, Axes], lines: Iterable[Line], named: bool = True) -> Figure:
-    """Draw lines with their bands and bars into a figure, and the names of those that are ``named``."""
+def curves(place: tuple[Figure, Axes], lines: Iterable[Line], with_names: bool = True) -> Figure:
+    """Draw lines with their bands and bars into a figure, ``with_names`` in a legend."""
     figure, axes = place
     for line in lines:
         if line.y is not None:
@@ -51,7 +54,7 @@ def curves(place: tuple[Figure, Axes], lines: Iterable[Line], named: bool = True
             axes.fill_between(line.x, *line.band, color=line.look["color"], alpha=0.16, lw=0)
         if line.bars is not None:
             axes.vlines(line.x, *line.bars, color=line.look["color"], lw=1.2)
-    if named:
+    if with_names:
         with mpl.rc_context(STYLE):
             axes.legend(fontsize=8.5, loc="best", labelcolor=INK, handlelength=2.2)
     return figure
@@ -71,10 +74,8 @@ def empty(x: str, y: str, style: dict[Any, Any] = STYLE) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _plain(look: Style, name: str | None, lw: float, *, marked: bool = False, dashed: bool = True) -> dict[str, Any]:
-    marks = {"marker": look.marker, "ms": 4.5} if marked else {}
-    dashes = {"ls": look.dashes} if dashed else {}
-    return {"color": look.colour, **dashes, **marks, "lw": lw, "label": name}
+def _plain(look: Style, name: str | None, lw: float) -> dict[str, Any]:
+    return {"color": look.colour, "ls": look.dashes, "lw": lw, "label": name}
 
 
 def _cells(values: Iterable[float]) -> list[str]:
@@ -96,16 +97,11 @@ class Judged(NamedTuple):
     two: bool
 
     @property
-    def label(self) -> str:
-        """The method that is shown."""
-        return next(iter(self.pairs))
-
-    @property
     def classes(self) -> list[tuple[str, Pair, Style]]:
         """The classes of the model that is shown, with a look for each."""
-        looks = [self.looks[self.label]] if self.two else CLASSES
-        shown = self.pairs[self.label][0].items()
-        return [(name, pair, look) for (name, pair), look in zip(shown, looks, strict=False)]
+        label, seeds = next(iter(self.pairs.items()))
+        looks = [self.looks[label]] if self.two else CLASSES
+        return [(name, pair, look) for (name, pair), look in zip(seeds[0].items(), looks, strict=False)]
 
     def points(self, curve: Callable[..., Curve], names: tuple[str, str]) -> str:
         """The points of the curves of all methods and seeds, as CSV."""
@@ -121,49 +117,43 @@ class Judged(NamedTuple):
 
 def of_classes(judged: Judged) -> list[Drawing]:
     """The ROC curve, precision and recall, and calibration."""
-    seeds = judged.pairs[judged.label]
-    band = "Band: 95% interval of the mean over seeds, point by point." if len(seeds) > 1 and judged.two else ""
+    several = len(next(iter(judged.pairs.values()))) > 1
+    band = "Band: 95% interval of the mean over seeds, point by point." if several and judged.two else ""
     thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if judged.two else ""
     bars = "Ten bins; upright: Wilson's interval of each." if judged.two else "Ten bins."
-    area = [diagonal("always one class"), *_of_methods(judged, roc, _roc_at)]
     precise = _of_methods(judged, precision_recall, _pr_at)
     if judged.two:
-        ((name, (_, positive)),) = seeds[0].items()
+        ((name, (_, positive), _),) = judged.classes
         rate = float(positive.mean())
         precise = [diagonal(f"always {name}")._replace(x=[-0.01, 1.01], y=[rate, rate]), *precise]
+    area = curves(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *_of_methods(judged, roc, _roc_at)])
+    rates = judged.points(roc, ("false_positive_rate", "sensitivity"))
+    precision = curves(square("sensitivity (recall)", "PPV (precision)"), precise)
+    recalls = judged.points(precision_recall, ("recall", "precision"))
+    bins_of = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
+    lines = [_bins(bins, look, None if judged.two else name, judged.two) for name, bins, look in bins_of]
+    calibrated = curves(square("predicted probability", "observed share"), [diagonal("perfect"), *lines])
+    rows: list[list[object]] = [
+        ["class", *OF_BINS],
+        *([name, *_bin_cells(row)] for name, bins, _ in bins_of for row in bins),
+    ]
     return [
-        Drawing(
-            curves(square("1 - specificity", "sensitivity"), area),
-            "ROC curve",
-            f"ROC curve. {thick} {band}",
-            judged.points(roc, ("false_positive_rate", "sensitivity")),
-            "roc.csv",
-        ),
-        Drawing(
-            curves(square("sensitivity (recall)", "PPV (precision)"), precise),
-            "precision and recall",
-            f"Precision and recall. {band}",
-            judged.points(precision_recall, ("recall", "precision")),
-            "pr.csv",
-        ),
-        _draw_calibration(judged, f"Calibration. {bars}"),
+        Drawing(area, "ROC curve", f"ROC curve. {thick} {band}", rates, "roc.csv"),
+        Drawing(precision, "precision and recall", f"Precision and recall. {band}", recalls, "pr.csv"),
+        Drawing(calibrated, "calibration", f"Calibration. {bars}", as_csv(rows), "calibration.csv"),
     ]
 
 
-def _draw_calibration(judged: Judged, caption: str) -> Drawing:
-    bins_of = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
-    lines = [_bins(bins, look, None if judged.two else name, bars=judged.two) for name, bins, look in bins_of]
-    rows: list[list[Any]] = [["class", "samples", "predicted", "observed", "observed_low", "observed_high"]]
-    rows += [[name, bin_.samples, bin_.predicted, *bin_.observed[:3]] for name, bins, _ in bins_of for bin_ in bins]
-    figure = curves(square("predicted probability", "observed share"), [diagonal("perfect"), *lines])
-    return Drawing(figure, "calibration", caption, as_csv(rows), "calibration.csv")
+def _bins(bins: Sequence[Bin], look: Style, name: str | None, with_bars: bool) -> Line:
+    shares = [row.observed for row in bins]
+    ends = [share.low for share in shares], [share.high for share in shares]
+    drawn = {"color": look.colour, "marker": look.marker, "ms": 4.5, "lw": 1.4, "label": name}
+    points = [row.predicted for row in bins], [share.value for share in shares]
+    return Line(*points, drawn, bars=ends if with_bars else None)
 
 
-def _bins(bins: Sequence[Bin], look: Style, name: str | None, *, bars: bool) -> Line:
-    shares = [bin_.observed for bin_ in bins]
-    ends = ([bin_.low for bin_ in shares], [bin_.high for bin_ in shares])
-    drawn = _plain(look, name, 1.4, marked=True, dashed=False)
-    return Line([bin_.predicted for bin_ in bins], [bin_.value for bin_ in shares], drawn, bars=ends if bars else None)
+def _bin_cells(row: Bin) -> list[object]:
+    return [row.samples, row.predicted, *row.observed[:3]]
 
 
 def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[Curve], np.ndarray]) -> list[Line]:
@@ -171,12 +161,12 @@ def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[
     if not judged.two:
         class_curves = [(curve(*pair), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
         return [Line(drawn.x, drawn.y, look) for drawn, look in class_curves]
-    (label, *others), lines = judged.pairs, []
+    lines, (label, *others) = [], list(judged.pairs)[: MOST_OTHERS + 1]
     on_grid = {
-        other: np.array([at_grid(curve(*pair)) for classes in judged.pairs[other] for pair in classes.values()])
-        for other in [label, *others[:MOST_OTHERS]]
+        method: np.array([at_grid(curve(*pair)) for classes in judged.pairs[method] for pair in classes.values()])
+        for method in [label, *others]
     }
-    for other in others[:MOST_OTHERS]:
+    for other in others:
         lines.append(Line(GRID, on_grid[other].mean(axis=0), _plain(judged.looks[other], other, 1.0) | {"alpha": 0.9}))
     colour = {"color": judged.looks[label].colour}
     if len(on_grid[label]) > 1:
@@ -194,7 +184,7 @@ def _roc_at(curve: Curve) -> np.ndarray:
 def _pr_at(curve: Curve) -> np.ndarray:
     """The best precision at every recall of the grid or above."""
     best = np.maximum.accumulate(curve.y[::-1])[::-1]
-    return np.array([best[min(np.searchsorted(curve.x, recall - 1e-12), len(best) - 1)] for recall in GRID])
+    return best[np.minimum(np.searchsorted(curve.x, GRID - 1e-12), len(best) - 1)]
 
 
 # Grades, and several labels
@@ -204,23 +194,17 @@ def of_grades(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawin
     """What the model says of the samples of each grade, and the calibration of being above each grade."""
     means = {name: p[y == label].mean(axis=0) for label, name in enumerate(names) if (y == label).any()}
     above = {f"above {name}": (p[:, label + 1 :].sum(axis=1), y > label) for label, name in enumerate(names[:-1])}
-    return [
-        Drawing(
-            _bars(names, means),
-            "what is said of each grade",
-            "The mean probability of every grade, for the test samples that are truly of each. Of a perfect model each "
-            "bar has one shade.",
-            as_csv([["true", *names], *([name, *_cells(shares)] for name, shares in means.items())]),
-            "grades.csv",
-        ),
-        _reliability(
-            above,
-            "calibration of being above a grade",
-            "How many are above a grade over the probability that the model gives to that, in fifths of the test "
-            "samples in the order of that probability. On the diagonal it is as likely as the model says.",
-            ("which", "above.csv"),
-        ),
-    ]
+    data = as_csv([["true", *names], *([name, *_cells(shares)] for name, shares in means.items())])
+    said = (
+        "The mean probability of every grade, for the test samples that are truly of each. Of a perfect model each bar "
+        "has one shade."
+    )
+    calibrated = (
+        "How many are above a grade over the probability that the model gives to that, in fifths of the test samples "
+        "in the order of that probability. On the diagonal it is as likely as the model says."
+    )
+    drawn = Drawing(_bars(names, means), "what is said of each grade", said, data, "grades.csv")
+    return [drawn, _reliability(above, "calibration of being above a grade", calibrated, "which", "above.csv")]
 
 
 def _bars(names: Sequence[str], means: Mapping[str, np.ndarray]) -> Figure:
@@ -244,34 +228,26 @@ def of_labels(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawin
     rocs = {name: roc(*pair) for name, pair in shown.items() if 0 < pair[1].mean() < 1}
     lines = [Line(*curve[:2], _plain(look, name, 1.6)) for (name, curve), look in zip(rocs.items(), MANY, strict=False)]
     points = [[name, *_cells(point)] for name, curve in rocs.items() for point in zip(*curve[:2], strict=True)]
-    return [
-        Drawing(
-            curves(square("1 - specificity", "sensitivity"), [diagonal(), *lines]),
-            "ROC curves",
-            "ROC curve of each label. Steps are of test samples: keep this page as you keep those.",
-            as_csv([["label", "1_minus_specificity", "sensitivity"], *points]),
-            "roc.csv",
-        ),
-        _reliability(
-            shown,
-            "calibration",
-            "How many have each label over the probability that the model gives it, in fifths of the test samples in "
-            "the order of that probability. On the diagonal it is as frequent as the model says.",
-            ("label", "calibration.csv"),
-        ),
-    ]
+    data = as_csv([["label", "1_minus_specificity", "sensitivity"], *points])
+    area = curves(square("1 - specificity", "sensitivity"), [diagonal(), *lines])
+    calibrated = (
+        "How many have each label over the probability that the model gives it, in fifths of the test samples in the "
+        "order of that probability. On the diagonal it is as frequent as the model says."
+    )
+    drawn = Drawing(area, "ROC curves", f"ROC curve of each label. {STEPS}", data, "roc.csv")
+    return [drawn, _reliability(shown, "calibration", calibrated, "label", "calibration.csv")]
 
 
-def _reliability(pairs: Mapping[str, Pair], title: str, caption: str, named: tuple[str, str]) -> Drawing:
+def _reliability(pairs: Mapping[str, Pair], title: str, caption: str, head: str, file: str) -> Drawing:
     """Observed over predicted, in fifths of the samples by prediction; a line for each of the ``pairs``."""
     fifths = {name: group_means(*pair, FIFTHS) for name, pair in pairs.items()}
     lines = [
-        Line(points[:, 1], points[:, 2], _plain(look, name, 1.4, marked=True))
+        Line(points[:, 1], points[:, 2], _plain(look, name, 1.4) | {"marker": look.marker, "ms": 4.5})
         for (name, points), look in zip(fifths.items(), MANY, strict=False)
     ]
     rows = [[name, *_cells(point)] for name, points in fifths.items() for point in points]
     figure = curves(square("predicted", "observed"), [diagonal(), *lines])
-    return Drawing(figure, title, caption, as_csv([[named[0], "samples", "predicted", "observed"], *rows]), named[1])
+    return Drawing(figure, title, caption, as_csv([[head, "samples", "predicted", "observed"], *rows]), file)
 
 
 def group_means(predicted: np.ndarray, true: np.ndarray, groups: int) -> np.ndarray:
@@ -285,9 +261,8 @@ def group_means(predicted: np.ndarray, true: np.ndarray, groups: int) -> np.ndar
 
 def of_numbers(name: str, predicted: np.ndarray, true: np.ndarray) -> list[Drawing]:
     """What was true over what was predicted, and the errors."""
-    held = "Each dot is a test sample: keep this page as you keep those."
-    tenths, apart = group_means(predicted, true, TENTHS), predicted - true
-    mean, spread = apart.mean(), float(apart.std(ddof=1)) if len(true) > 1 else 0.0
+    tenths, errors = group_means(predicted, true, TENTHS), predicted - true
+    mean, spread = errors.mean(), float(errors.std(ddof=1)) if len(true) > 1 else 0.0
     dots = {"ls": "", "marker": "o", "ms": 3, "color": LOOK.colour, "alpha": 0.45}
     means = {"ls": "-", "lw": 1, "marker": "D", "ms": 4.5, "color": INK, "label": "means of tenths"}
     ends = [min(predicted.min(), true.min()), max(predicted.max(), true.max())]
@@ -296,23 +271,20 @@ def of_numbers(name: str, predicted: np.ndarray, true: np.ndarray) -> list[Drawi
     axes.axhline(0, color=INK, lw=0.9, ls=(0, (1, 2)))
     for place in (-Z95, 0, Z95):
         axes.axhline(mean + place * spread, color=LOOK.colour, lw=1.1, ls=DASHED)
-    return [
-        Drawing(
-            curves(empty(f"predicted {name}", f"true {name}"), pairs),
-            "predicted and true",
-            f"True over predicted. Diamonds: means of tenths of the samples, in the order of predictions. {held}",
-            as_csv([["samples", "mean_predicted", "mean_true"], *map(_cells, tenths)]),
-            "predicted.csv",
-        ),
-        Drawing(
-            curves((figure, axes), [Line(predicted, apart, dots)], named=False),
-            "errors",
-            "Errors over predictions. Dashed: the mean error, and 1.96 standard deviations around it, between which "
-            "lie 95% of errors if they are normal (Bland & Altman 1986).",
-            as_csv([["mean_error", "sd_of_errors"], _cells([mean, spread])]),
-            "errors.csv",
-        ),
-    ]
+    curves((figure, axes), [Line(predicted, errors, dots)], with_names=False)
+    truth = curves(empty(f"predicted {name}", f"true {name}"), pairs)
+    over = (
+        "True over predicted. Diamonds: means of tenths of the samples, in the order of predictions. Each dot is a "
+        "test sample: keep this page as you keep those."
+    )
+    bland = (
+        "Errors over predictions. Dashed: the mean error, and 1.96 standard deviations around it, between which lie "
+        "95% of errors if they are normal (Bland & Altman 1986)."
+    )
+    rows = as_csv([["samples", "mean_predicted", "mean_true"], *map(_cells, tenths)])
+    row = as_csv([["mean_error", "sd_of_errors"], _cells([mean, spread])])
+    drawn = Drawing(truth, "predicted and true", over, rows, "predicted.csv")
+    return [drawn, Drawing(figure, "errors", bland, row, "errors.csv")]
 
 
 def of_times(name: str, survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> list[Drawing]:
@@ -329,25 +301,18 @@ def of_times(name: str, survival: np.ndarray, cuts: np.ndarray, labels: np.ndarr
     model = {"color": LOOK.colour, "marker": LOOK.marker, "ms": 4, "lw": 1.6, "label": "the model"}
     constant = {"color": INK, "lw": 1.1, "ls": DASHED, "label": "one curve for all"}
     share, error = empty(name, "share without the event"), empty(name, "Brier score")
-    drawn = curves(error, [Line(when, scores, model), Line(when, flat, constant)], named=False)
     share[1].set_ylim(-0.02, 1.02)
+    curves(error, [Line(when, scores, model), Line(when, flat, constant)], with_names=False)
     error[1].set_ylim(bottom=0)
+    of_groups = (
+        "Share without the event, in thirds of the test samples by predicted risk: steps as it was (Kaplan-Meier), "
+        f"dots the mean of what the model says. {STEPS}"
+    )
+    over_time = "Mean squared error of the predicted share at each time; dashed: one curve for all test samples."
+    data = as_csv([[name, "model", "one_curve"], *errors])
     return [
-        Drawing(
-            curves(share, _steps(groups)),
-            "survival by predicted risk",
-            "Share without the event, in thirds of the test samples by predicted risk: steps as it was (Kaplan-Meier), "
-            "dots the mean of what the model says. Steps are of test samples: keep this page as you keep those.",
-            as_csv(rows),
-            "survival.csv",
-        ),
-        Drawing(
-            curves((drawn, error[1]), []),
-            "Brier score over time",
-            "Mean squared error of the predicted share at each time; dashed: one curve for all test samples.",
-            as_csv([[name, "model", "one_curve"], *errors]),
-            "brier.csv",
-        ),
+        Drawing(curves(share, _steps(groups)), "survival by predicted risk", of_groups, as_csv(rows), "survival.csv"),
+        Drawing(curves(error, []), "Brier score over time", over_time, data, "brier.csv"),
     ]
 
 
@@ -377,52 +342,36 @@ def _steps(groups: Mapping[str, tuple[Pair, Pair]]) -> list[Line]:
 def of_sums(
     together: Mapping[str, Any], contacts: Sequence[Any], names: Sequence[str], look: Style, label: str
 ) -> list[Drawing]:
-    """The ROC curve at the edges of bins, calibration, and seconds of contacts, as far as there are numbers.
-
-    ``names`` are those of classes or labels; the first of two classes has no curve.
-    """
+    """ROC curve, calibration and seconds of contacts, as far as told; ``names`` are those of the curves."""
     drawings = []
-    if together.get("roc"):
+    if points := together.get("roc"):
         caption = "ROC curve of all patients together, a point at every edge of the bins in which scores were told."
-        drawings.append(_binned_roc(together["roc"], names, look, label, caption))
+        shown = [(label, look)] if len(names) == 1 else list(zip(names, CLASSES, strict=False))[:MOST_CURVES]
+        lines = [
+            Line(x, y, {"color": of_class.colour, "marker": ".", "ms": 4, "lw": 1.8, "label": name})
+            for (x, y), (name, of_class) in zip(points, shown, strict=False)
+        ]
+        rows = [["class", "false_positive_rate", "sensitivity"]]
+        for name, curve in zip(names, points, strict=True):
+            rows += [[name, *_cells(point)] for point in zip(*curve, strict=True)]
+        figure = curves(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *lines])
+        drawings.append(Drawing(figure, "ROC curve", caption, as_csv(rows), "roc.csv"))
     if together.get("confidence"):
         caption = "Calibration: of those named with such a probability, how many are. Upright: Wilson's interval."
         sums = zip(*together["confidence"], strict=True)  # of each bin samples, their probabilities, who was right
         bins = [Bin(int(n), float(sure / n), wilson(int(right), int(n))) for n, sure, right in sums if n]
         place = square("probability of the class that is named", "share that is of it")
-        heads = ["samples", "predicted", "observed", "observed_low", "observed_high"]
-        rows = [[str(row.samples), str(row.predicted), *map(str, row.observed[:3])] for row in bins]
-        figure = curves(place, [diagonal("perfect"), _bins(bins, look, None, bars=True)])
-        drawings.append(Drawing(figure, "calibration", caption, as_csv([heads, *rows]), "calibration.csv"))
+        figure = curves(place, [diagonal("perfect"), _bins(bins, look, None, with_bars=True)])
+        data = as_csv([OF_BINS, *map(_bin_cells, bins)])
+        drawings.append(Drawing(figure, "calibration", caption, data, "calibration.csv"))
     if len(contacts) > 2:
         caption = "Seconds of each contact, from the first order to the last answer."
-        rows = [["round", "seconds", "answers"], *(list(map(str, row)) for row in sorted(contacts))]
-        drawing = _seconds(contacts, look)
-        drawings.append(Drawing(drawing, "seconds of contacts", caption, as_csv(rows), "contacts.csv"))
+        figure, axes = empty("round", "seconds", STYLE | LARGE)
+        rounds, seconds, _ = zip(*sorted(contacts), strict=True)
+        line = Line(rounds, seconds, {"color": look.colour, "marker": ".", "ms": 5, "lw": 1.2})
+        curves((figure, axes), [line], with_names=False)
+        axes.set_ylim(0, None)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        data = as_csv([["round", "seconds", "answers"], *sorted(contacts)])
+        drawings.append(Drawing(figure, "seconds of contacts", caption, data, "contacts.csv"))
     return drawings
-
-
-def _binned_roc(
-    points: Sequence[Sequence[Any]], names: Sequence[str], look: Style, label: str, caption: str
-) -> Drawing:
-    two = len(names) == 1
-    marks = {"marker": ".", "ms": 4, "lw": 1.8}
-    lines = [
-        Line(x, y, {"color": of_class.colour, **marks, "label": label if two else name})
-        for (x, y), name, of_class in zip(points[:MOST_CURVES], names, [look] if two else CLASSES, strict=False)
-    ]
-    rows = [["class", "false_positive_rate", "sensitivity"]]
-    for name, curve in zip(names, points, strict=True):
-        rows += [[name, *_cells(point)] for point in zip(*curve, strict=True)]
-    figure = curves(square("1 - specificity", "sensitivity"), [diagonal("always one class"), *lines])
-    return Drawing(figure, "ROC curve", caption, as_csv(rows), "roc.csv")
-
-
-def _seconds(contacts: Sequence[Any], look: Style) -> Figure:
-    figure, axes = empty("round", "seconds", STYLE | LARGE)
-    rounds, seconds, _ = zip(*sorted(contacts), strict=True)
-    line = Line(rounds, seconds, {"color": look.colour, "marker": ".", "ms": 5, "lw": 1.2})
-    curves((figure, axes), [line], named=False)
-    axes.set_ylim(0, None)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    return figure

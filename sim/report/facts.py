@@ -1,7 +1,4 @@
-"""What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who could read it.
-
-A fact is stated where it holds, as its template filled with numbers of the run's rows.
-"""
+"""What a report says of a run beside its table: when it ended, what it promises, what leaves a site, who reads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median_low
@@ -9,12 +6,10 @@ from typing import Any, NamedTuple
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.site_sums import OF_PATIENTS
-from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import is_patient_level
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.sentences import amount, metric_name, plural
 from fedsmall.sim.report.tables import AREAS, by_label, primary
 from fedsmall.sim.runs.folder import PlanRun, Run
 
@@ -26,26 +21,16 @@ def say(facts: Mapping[str, Callable[[Plan], Any]], plans: Sequence[Plan]) -> li
     return [text for text, holds in facts.items() if any(map(holds, plans))]
 
 
-def say_of_methods(
-    run: Run, key: str, template: str, numbers: Callable[[list[PlanRun], list[dict[str, Any]]], Row]
-) -> list[str]:
-    """A sentence for each method whose rows have ``key``; ``numbers`` are those of its runs and of these rows."""
-    groups = {label: _with(done, key) for label, done in by_label(run.done).items()}
-    return [
-        template.format(label=label, **numbers(done, [plan_run.row[key] for plan_run in done]))
-        for label, done in groups.items()
-        if done
-    ]
-
-
-def _with(done: Sequence[PlanRun], key: str) -> list[PlanRun]:
-    return [plan_run for plan_run in done if plan_run.row.get(key)]
+def _runs_with(run: Run, key: str) -> dict[str, list[PlanRun]]:
+    """The runs of each method whose rows have ``key``, without methods that have none."""
+    groups = by_label(run.done).items()
+    having = {label: [plan_run for plan_run in done if plan_run.row.get(key)] for label, done in groups}
+    return {label: done for label, done in having.items() if done}
 
 
 def _rows(run: Run, key: str) -> dict[str, list[dict[str, Any]]]:
     """The rows of each method under ``key``, without methods that have none."""
-    groups = {label: _with(done, key) for label, done in by_label(run.done).items()}
-    return {label: [plan_run.row[key] for plan_run in done] for label, done in groups.items() if done}
+    return {label: [plan_run.row[key] for plan_run in done] for label, done in _runs_with(run, key).items()}
 
 
 def _federated(run: Run) -> list[Plan]:
@@ -70,26 +55,27 @@ STOPPED = (
 
 def stop_sentences(run: Run) -> list[str]:
     """A sentence for each method whose plans could end early and have found a best round."""
-    return say_of_methods(run, "chosen", STOPPED, _stop_numbers)
+    return [_stop_sentence(label, done) for label, done in _runs_with(run, "chosen").items()]
 
 
-def _stop_numbers(done: Sequence[PlanRun], kept: Sequence[Any]) -> Row:
+def _stop_sentence(label: str, done: Sequence[PlanRun]) -> str:
     plan, rows = done[0].plan, [plan_run.row["stop"] for plan_run in done]
     assert plan.stop is not None
-    ends = [plan_run.row["rounds"] for plan_run in done]
-    early, several = sum(end < plan.rounds for end in ends), len(done) > 1
+    ends, several = [plan_run.row["rounds"] for plan_run in done], len(done) > 1
+    early = sum(end < plan.rounds for end in ends)
     some = f"ended early in {early} of {len(ends)} runs" if early else "went to its end"
-    return {
-        "how": "ended early" if early == len(ends) else some,
-        "ends": _median(ends),
-        "rounds": plan.rounds,
-        "median": f", median of {len(done)} runs" if several else "",
-        "models": "models" if plan.method.family == "standalone" else "model",
-        "kept": _median(kept),
-        "whom": _judges(plan, *(round(_mean(rows, name)) for name in ("samples", "sites"))),
-        "loss": f"{_mean(rows, 'loss'):.3g}" + " on average" * several,
-        "patience": plural(plan.stop.patience, "evaluation"),
-    }
+    return STOPPED.format(
+        label=label,
+        how="ended early" if early == len(ends) else some,
+        ends=_median(ends),
+        rounds=plan.rounds,
+        median=f", median of {len(done)} runs" if several else "",
+        models="models" if plan.method.family == "standalone" else "model",
+        kept=_median([plan_run.row["chosen"] for plan_run in done]),
+        whom=_judges(plan, *(round(_mean(rows, name)) for name in ("samples", "sites"))),
+        loss=f"{_mean(rows, 'loss'):.3g}" + " on average" * several,
+        patience=plural(plan.stop.patience, "evaluation"),
+    )
 
 
 def _judges(plan: Plan, samples: int, sites: int) -> str:
@@ -112,18 +98,17 @@ UNCOVERED = "Outside the epsilon: {sums}what models are worth on held-out sample
 
 def promises(run: Run) -> list[str]:
     """A sentence for each method under differential privacy that was run to its end; none where no ledger is."""
-    return say_of_methods(run, "privacy", PROMISED, _promise_numbers)
+    return [_promise(label, done) for label, done in _runs_with(run, "privacy").items()]
 
 
-def _promise_numbers(done: Sequence[PlanRun], spent: Sequence[Row]) -> Row:
-    privacy = done[0].plan.method.privacy
-    assert privacy is not None
-    most = f"{max(row['epsilon'] for row in spent):.3g}"
-    if privacy.level == "site":
-        return {"epsilon": most, "delta": privacy.delta, "whom": "site, against readers of the final model"}
-    least = f"{min(row['epsilon_least'] for row in spent):.3g}"
-    whole = most if least == most else f"{least} to {most}, by the site,"
-    return {"epsilon": whole, "delta": privacy.delta, "whom": "patient, whoever sees whatever the site sends"}
+def _promise(label: str, done: Sequence[PlanRun]) -> str:
+    privacy, spent = done[0].plan.privacy, [plan_run.row["privacy"] for plan_run in done]
+    epsilon, whom = f"{max(row['epsilon'] for row in spent):.3g}", "site, against readers of the final model"
+    if privacy.level != "site":
+        least = f"{min(row['epsilon_least'] for row in spent):.3g}"
+        epsilon = epsilon if least == epsilon else f"{least} to {epsilon}, by the site,"
+        whom = "patient, whoever sees whatever the site sends"
+    return PROMISED.format(label=label, epsilon=epsilon, delta=privacy.delta, whom=whom)
 
 
 def uncovered(run: Run) -> list[str]:
@@ -153,7 +138,7 @@ def ensemble_sentences(run: Run) -> list[str]:
 
 
 def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
-    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": named(metric)}
+    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": metric_name(metric)}
     if all(row.get("spread") for row in rows):
         lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
     if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
@@ -196,14 +181,11 @@ WORDS = {"loss": "negative log-likelihood", "brier": "Brier score", "ece": "cali
 
 def unseen_heads() -> list[str]:
     """The columns of the table, after the method's name."""
-    return [WORDS.get(name, named(name)) for name in METRICS]
+    return [WORDS.get(name, metric_name(name)) for name in METRICS]
 
 
 def unseen_rows(run: Run) -> dict[str, list[tuple[str, ...]]]:
-    """By where it is expected, a row of each method that was validated by routes: its metrics over the seeds.
-
-    The last cell has the worst and the best hospital.
-    """
+    """By where it is expected, a row of each validated method: metrics over the seeds, worst and best hospital."""
     rows: dict[str, list[tuple[str, ...]]] = {}
     for label, validations in _rows(run, "validation").items():
         cells = [_over_seeds(name, [fold["metrics"].get(name) for fold in validations]) for name in METRICS]
@@ -227,7 +209,7 @@ def expectation(validations: Sequence[Row]) -> str:
         whom="the patient" if _of_patients(validations) else "its hospital",
         seeds=f", mean over {len(validations)} seeds" if len(validations) > 1 else "",
     )
-    metrics = ", ".join(f"{WORDS.get(name, named(name))} {value}" for name, value in values.items())
+    metrics = ", ".join(f"{WORDS.get(name, metric_name(name))} {value}" for name, value in values.items())
     return EXPECTED.format(where=WHERE[_of_patients(validations)], metrics=metrics, rests_on=rests_on)
 
 
@@ -340,8 +322,8 @@ def _read(row: Readable) -> str:
 
 DYNAMIC = (
     "Under {label} a site sends its model only where that is further than {bound:g} (squared) from the last model that "
-    "all had, where an average asks for it, and at the end; else a word. Of {due} averages{runs} {out} were left out, "
-    "{some} took some models and {whole} all."
+    "all had, where an average asks for it, and at the end; else a word. Of {due} averages{runs} {left_out} were left "
+    "out, {partial} took some models and {whole} all."
 )
 LARGEST = (
     "Under {} the {} of a model that have changed most leave a site, with what was left over before, which hides "
@@ -355,7 +337,7 @@ HIDDEN = {
     "blur": "what leaves is blurred under {}",
 }
 SENT: dict[str, Callable[[Plan], Any]] = {
-    "The other layers of its model never leave it.": has_own_models,
+    "The other layers of its model never leave it.": lambda plan: plan.has_own_models,
     "The moments of its optimizer travel with the model.": lambda plan: (
         plan.recipe.has_state and plan.recipe.optimizer_state == "travel"
     ),
@@ -387,48 +369,41 @@ def leaves_a_site(run: Run) -> list[str]:
     first = [f"At each contact a site sends {_sent(run, plans)}.", *say(SENT, plans)]
     first += [*dynamic_sentences(run), *_rounding_lines(plans), *say(SENT_BESIDE, plans), *[HELD_OUT] * run.real]
     first += [*say(SENT_AT_EVALUATIONS, plans), _noise_sentence(plans), *promises(run), *uncovered(run)]
-    return [*first, f"{_unsent_sentence(run)} {_seen_by_servers(run, plans)}"]
+    counted = "what can be reconstructed from models stands below"
+    if not readers(run) and not blind(run):
+        counted = "what could be reconstructed from models was not counted (docs/security.md)"
+    unsent = f"No record is sent as such, and no file name or identity of a patient; {counted}."
+    return [*first, f"{unsent} {_seen_by_servers(run, plans)}"]
 
 
 def _sent(run: Run, plans: Sequence[Plan]) -> str:
-    model = "the trained layers that all sites share" if any(map(has_own_models, plans)) else "its trained model"
-    beside = ["the number of its samples"] * (not all(map(is_patient_level, plans)))
-    return " and ".join([model + _size(run), *beside, *["its training loss"] * any(map(tells_loss, plans))])
-
-
-def _size(run: Run) -> str:
+    is_partial = any(plan.has_own_models for plan in plans)
+    sent = ["the trained layers that all sites share" if is_partial else "its trained model"]
     model = next((model for plan_run in run.done if (model := run.model_of(plan_run)) is not None), None)
-    if model is None:
-        return ""
-    numbers = sum(array.size for array in model.values())
-    return f" ({numbers:,} numbers, {amount(sum(array.nbytes for array in model.values()))})"
+    if model is not None:
+        numbers, size = (sum(getattr(array, name) for array in model.values()) for name in ("size", "nbytes"))
+        sent[0] += f" ({numbers:,} numbers, {amount(size)})"
+    sent += ["the number of its samples"] * (not all(plan.privacy.is_patient_level for plan in plans))
+    return " and ".join([*sent, *["its training loss"] * any(map(tells_loss, plans))])
 
 
 def dynamic_sentences(run: Run) -> list[str]:
     """Where averages may be left out, what a site sends instead, and how many were: a sentence for each method."""
-    return say_of_methods(run, "averages", DYNAMIC, _averages)
-
-
-def _averages(done: Sequence[PlanRun], rows: Sequence[Row]) -> Row:
-    return {
-        "bound": done[0].plan.method.divergence,
-        "due": sum(len(row["models"]) for row in rows),
-        "runs": "" if len(done) == 1 else f" in {len(done)} runs",
-        "out": sum(row["left_out"] for row in rows),
-        "some": sum(row["partial"] for row in rows),
-        "whole": sum(row["whole"] for row in rows),
-    }
+    lines = []
+    for label, done in _runs_with(run, "averages").items():
+        rows = [plan_run.row["averages"] for plan_run in done]
+        counts = {name: sum(row[name] for row in rows) for name in ("left_out", "partial", "whole")}
+        due, runs = sum(len(row["models"]) for row in rows), "" if len(done) == 1 else f" in {len(done)} runs"
+        lines.append(DYNAMIC.format(label=label, bound=done[0].plan.method.divergence, due=due, runs=runs, **counts))
+    return lines
 
 
 def _rounding_lines(plans: Sequence[Plan]) -> list[str]:
     wires: dict[Any, list[Plan]] = {}
     for plan in plans:
         wires.setdefault(plan.method.wire, []).append(plan)
-    largest = [
-        LARGEST.format(_labels(those), wire.removeprefix("top"))
-        for wire, those in wires.items()
-        if share_of(wire) is not None
-    ]
+    cut = {wire: _labels(those) for wire, those in wires.items() if share_of(wire) is not None}
+    largest = [LARGEST.format(labels, wire.removeprefix("top")) for wire, labels in cut.items()]
     return largest + [ROUNDED.format(_labels(wires[wire]), bits, wire) for wire, bits in BITS.items() if wire in wires]
 
 
@@ -442,20 +417,13 @@ def _noise_sentence(plans: Sequence[Plan]) -> str:
 
 def _under(plans: Sequence[Plan], *kinds: str) -> str:
     """The methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
-    return _labels([plan for plan in plans if _kind(plan.method.privacy) in kinds])
+    return _labels([plan for plan in plans if _kind(plan.privacy) in kinds])
 
 
-def _kind(privacy: Privacy | None) -> str:
-    if privacy is None or privacy.open:
+def _kind(privacy: Privacy) -> str:
+    if privacy.open:
         return ""
     return privacy.level if privacy.counted else "blur"
-
-
-def _unsent_sentence(run: Run) -> str:
-    counted = "what can be reconstructed from models stands below"
-    if not readers(run) and not blind(run):
-        counted = "what could be reconstructed from models was not counted (docs/security.md)"
-    return f"No record is sent as such, and no file name or identity of a patient; {counted}."
 
 
 def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
@@ -466,25 +434,22 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
     parts = [_seen_by_server(run, served, "the other methods' " if peers or regions else "")] * bool(served)
     parts += [f"Under {_labels(peers)} there is no server: the site that a model is sent to sees it."] * bool(peers)
     if regions:
+        between: dict[str, list[float]] = {}
+        for plan_run in run.done:
+            if plan_run.plan in regions:
+                between.setdefault(plan_run.label, []).append(plan_run.row.get("bytes_between", 0))
+        sizes = {label: amount(mean(sizes_sent)) for label, sizes_sent in between.items()}
+        went = ", ".join(f"{size} ({label})" if len(sizes) > 1 else size for label, size in sizes.items()) or "nothing"
         parts.append(
             f"Under {_labels(regions)} a region's server sees the models of its sites; one above them is told the "
-            f"regions' common models. Between servers went {_between_servers(run)} a run."
+            f"regions' common models. Between servers went {went} a run."
         )
     return " ".join(parts)
 
 
-def _between_servers(run: Run) -> str:
-    sent: dict[str, list[float]] = {}
-    for plan_run in run.done:
-        if plan_run.plan.method.region_count > 1:
-            sent.setdefault(plan_run.plan.method.label, []).append(plan_run.row.get("bytes_between", 0))
-    sizes = {label: amount(mean(sizes_sent)) for label, sizes_sent in sent.items()}
-    return ", ".join(f"{size} ({label})" if len(sizes) > 1 else size for label, size in sizes.items()) or "nothing"
-
-
 def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
-    sealed = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.sealed])
-    secure = _labels([plan for plan in plans if plan.method.privacy and plan.method.privacy.secure])
+    sealed = _labels([plan for plan in plans if plan.privacy.sealed])
+    secure = _labels([plan for plan in plans if plan.privacy.secure])
     if not (sealed or secure):
         return f"The server hands {whose}models on and sees each."
     parts = [f"those handed on under {sealed}, which are sealed"] * bool(sealed)

@@ -1,4 +1,4 @@
-"""The figures of a run, as matplotlib figures and as SVG that takes the page's own ink, light or dark."""
+"""The figures of a run and of a plan: matplotlib's, and SVG that takes the page's own ink, light or dark."""
 
 import io
 import re
@@ -11,15 +11,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import Scale, interval
-from fedsmall.sim.report.sentences import amount, named
-from fedsmall.sim.report.style import Style, looks
+from fedsmall.plan import Plan
+from fedsmall.planning.theory import Advice, period_for
+from fedsmall.sim.report.sentences import amount, metric_name
+from fedsmall.sim.report.style import LOOKS, Style, looks
 from fedsmall.sim.report.tables import by_label, primary, scale_of, table
 from fedsmall.sim.runs.folder import PlanRun, Run
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action, contacts_of
 
 INK, RULE = "#1b2530", "#d5dae1"  # become currentColor and var(--rule) in a page
 STYLE: dict[Any, Any] = {
@@ -50,6 +53,18 @@ WHITE = {"figure.facecolor": "white", "axes.facecolor": "white"}  # of a file th
 LARGE: dict[Any, Any] = {"font.size": 11, "axes.labelsize": 11}  # of figures that a telephone shows small
 SMALL = (4.1, 3.9)  # inches, of figures of which several stand side by side
 
+MOST_NAMES = 20
+MOST_MARKED = 200  # sites whose every training is marked
+MOST_COUNTED = 500  # models whose sites are counted
+MODELS = ("FedDC", "FedAvg", "FedDC+Radon")  # looks for models that are followed
+
+FAILURES = tuple(0.01 * i for i in range(1, 100, 4))  # as in the authors' notebook, like the two that follow
+SIZES = (8, 16, 32, 64, 128, 256)
+SITES = (50, 100, 150, 500, 2000)
+COLOURS = ("#c9b6dd", "#9fb4d8", "#56a5d8", "#3aa6a6", "#12876f", "#0d5c4b")
+MARKERS = "ovsDPh"
+YOURS = "#d9541e"
+
 Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
 
 
@@ -70,9 +85,8 @@ def overview(run: Run) -> Figure:
             look = drawn[row.label]
             of_sites = _per_site(groups[row.label], shown.metric)
             size = 9 if len(of_sites) > 20 else 26
-            axes.scatter(
-                of_sites, _jitter(len(of_sites), height), s=size, color=look.colour, alpha=0.4, linewidths=0, zorder=2
-            )
+            heights = height + 0.26 * np.sin(np.arange(len(of_sites)) * 2.399963)  # keep dots apart, always the same
+            axes.scatter(of_sites, heights, s=size, color=look.colour, alpha=0.4, linewidths=0, zorder=2)
             if row.common is not None:
                 low, high = np.nan_to_num([row.common.low, row.common.high], nan=row.common.mean)
                 axes.plot([low, high], [height, height], color=look.colour, lw=2.4, zorder=3, solid_capstyle="butt")
@@ -85,9 +99,10 @@ def overview(run: Run) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(f"{named(shown.metric)} on the test samples")
+        axes.set_xlabel(f"{metric_name(shown.metric)} on the test samples")
         _as_shares(axes.xaxis, shown.metric)
-        _within(axes, shown.metric)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, -0.01), high if shown.lower_is_better else min(high, 1.01))
     return figure
 
 
@@ -115,8 +130,11 @@ def curves(run: Run) -> Figure:
         for axes, (name, panel) in zip(parts, PANELS.items(), strict=True):
             _panel(axes, run, name)
             axes.set(title=panel.title)
-        parts[0].set(ylabel=named(primary(run)))
-        _legend(figure, parts, [label for label, _ in course_looks(run)])
+        parts[0].set(ylabel=metric_name(primary(run)))
+        named = [zip(*part.get_legend_handles_labels(), strict=True) for part in reversed(parts)]
+        handles = {label: handle for pairs in named for handle, label in pairs}
+        labels = [label for label, _ in course_looks(run) if label in handles]
+        figure.legend([handles[name] for name in labels], labels, loc="outside upper left", ncols=min(len(labels), 5))
     return figure
 
 
@@ -126,7 +144,7 @@ def course(run: Run, name: str) -> Figure:
         figure = Figure(figsize=(4.1, 3.4), layout="constrained")
         axes = figure.subplots()
         _panel(axes, run, name)
-        axes.set(ylabel=named(primary(run)))
+        axes.set(ylabel=metric_name(primary(run)))
     return figure
 
 
@@ -136,15 +154,22 @@ def course_looks(run: Run) -> list[tuple[str, Style]]:
 
 
 def course_points(run: Run, name: str) -> dict[str, Points]:
-    """What a panel draws, by method: x, and the values of all seeds there."""
+    """What a panel draws, by method: every x that all seeds have, and their values there."""
     panel, metric = PANELS[name], primary(run)
     key = metric if panel.whose == "common" else f"{metric}_mean"
-    along = _round if panel.along == "rounds" else _bytes
-    return {
-        label: _points(group, panel.whose, key, along)
-        for label, group in by_label(run.done).items()
-        if panel.along == "rounds" or any(plan_run.row["bytes_sent"] for plan_run in group)
-    }
+    of_methods: dict[str, Points] = {}
+    for label, group in by_label(run.done).items():
+        if panel.along == "bytes" and not any(plan_run.row["bytes_sent"] for plan_run in group):
+            continue
+        values: dict[float, list[float]] = {}
+        for plan_run in group:
+            for evaluation in plan_run.evaluations:
+                value = (evaluation[panel.whose] or {}).get(key)
+                if value is not None and np.isfinite(value):
+                    x = float(evaluation["t"]) if panel.along == "rounds" else _bytes(plan_run, evaluation["t"])
+                    values.setdefault(x, []).append(float(value))
+        of_methods[label] = [(x, of_seeds) for x, of_seeds in sorted(values.items()) if len(of_seeds) == len(group)]
+    return of_methods
 
 
 def _panel(axes: Axes, run: Run, name: str) -> None:
@@ -187,27 +212,11 @@ def _curve(axes: Axes, points: Points, look: Style, label: str, scale: Scale) ->
     means = [interval(values, scale=scale) for _, values in points]
     middle = [mean.mean for mean in means]
     every = max(1, len(x) // 8)
-    axes.plot(
-        x, middle, color=look.colour, ls=look.dashes, marker=look.marker, ms=4.5, lw=1.6, markevery=every, label=label
-    )
+    drawn: dict[str, Any] = {"color": look.colour, "ls": look.dashes, "marker": look.marker, "label": label}
+    axes.plot(x, middle, ms=4.5, lw=1.6, markevery=every, **drawn)
     if all(mean.n > 1 for mean in means):
         low, high = [mean.low for mean in means], [mean.high for mean in means]
         axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
-
-
-def _points(group: Sequence[PlanRun], whose: str, name: str, along: Callable[[PlanRun, int], float]) -> Points:
-    """The values of all seeds at every x that all of them have."""
-    values: dict[float, list[float]] = {}
-    for plan_run in group:
-        for evaluation in plan_run.evaluations:
-            value = (evaluation[whose] or {}).get(name)
-            if value is not None and np.isfinite(value):
-                values.setdefault(along(plan_run, evaluation["t"]), []).append(float(value))
-    return [(x, of_seeds) for x, of_seeds in sorted(values.items()) if len(of_seeds) == len(group)]
-
-
-def _round(plan_run: PlanRun, t: int) -> float:
-    return float(t)
 
 
 def _bytes(plan_run: PlanRun, t: int) -> float:
@@ -227,21 +236,6 @@ def _per_site(group: Sequence[PlanRun], metric: str) -> np.ndarray:
     return np.asarray(np.mean(values, axis=0)) if same else np.array([])
 
 
-def _jitter(count: int, height: int) -> np.ndarray:
-    """Heights that keep dots apart, the same every time."""
-    heights: np.ndarray = height + 0.26 * np.sin(np.arange(count) * 2.399963)
-    return heights
-
-
-def _legend(figure: Figure, axes: Sequence[Axes], order: Sequence[str]) -> None:
-    handles: dict[str, Any] = {}
-    for part in axes:
-        for handle, label in zip(*part.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    labels = [label for label in order if label in handles]
-    figure.legend([handles[label] for label in labels], labels, loc="outside upper left", ncols=min(len(labels), 5))
-
-
 def _as_amounts(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(10, numticks=6))
@@ -250,11 +244,6 @@ def _as_amounts(axes: Axes) -> None:
     few = high / low < 15
     axes.xaxis.set_minor_locator(LogLocator(10, subs=(2.0, 5.0) if few else ()))
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda size, _: amount(size)))
-
-
-def _within(axes: Axes, metric: str) -> None:
-    low, high = axes.get_xlim()
-    axes.set_xlim(max(low, -0.01), high if metric in LOWER_IS_BETTER else min(high, 1.01))
 
 
 def _as_shares(axis: Any, metric: str) -> None:
@@ -271,3 +260,135 @@ def square(x: str, y: str) -> tuple[Figure, Axes]:
         axes.set_xticks(np.linspace(0, 1, 6))
         axes.set_yticks(np.linspace(0, 1, 6))
     return figure, axes
+
+
+# Where travelling models were
+
+
+def chain(run: Run, followed: int = 3) -> Figure | None:
+    """Where some models were after each contact, and how many sites a model has seen; None where nothing is chained."""
+    plans = [plan for plan in run.plans if plan.method.permute_every and not plan.method.routes]
+    plan = next((plan for plan in plans if plan.method.aggregate_every), None)
+    plan = plan or next(iter(plans), None)
+    sites = run.about.get("sites", 0)
+    if plan is None or sites < 2 or (plan.method.regions is not None and plan.method.regions.are_apart(sites)):
+        return None
+    rounds, places, averages = journeys(plan, sites)
+    # up to a little beyond the first average, where that is not too much to look at
+    contacts = next((index + 3 for index, t in enumerate(rounds) if t in averages and index < 30), 25)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(10.2, 3.1), layout="constrained")
+        paths, seen = figure.subplots(1, 2, width_ratios=(2.2, 1))
+        _paths(paths, rounds[:contacts], places[:contacts], sites, followed)
+        shown = [t for t in averages if t <= rounds[:contacts][-1]]
+        for t in shown:
+            paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
+        paths.set_xlabel("round" + " (dashed upright line: all models are averaged)" * bool(shown))
+        paths.set_title(f"{plan.method.label}, seed {plan.seed}: where {min(followed, sites)} of {sites} models were")
+        _seen(seen, rounds, places, sites)
+        if len(names := site_names(run)) == sites <= MOST_NAMES:
+            paths.set_yticks(range(sites), names)
+            paths.set_ylabel("")
+    return figure
+
+
+def site_names(run: Run) -> list[str]:
+    """The names of a run's sites in order, as far as its evaluations name them."""
+    ends = [plan_run.evaluations[-1]["sites"].get("names") or [] for plan_run in run.done if plan_run.evaluations]
+    return sorted(max(ends, key=len, default=[]))
+
+
+def journeys(plan: Plan, sites: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Rounds (contacts,), each model's site after each, by name (contacts, models), and the rounds of averaging."""
+    contacts, places = zip(*journey(plan, sites), strict=True)
+    averages = [contact.t for contact in contacts if contact.action is Action.AGGREGATE]
+    return np.array([0, *(contact.t for contact in contacts)]), np.array([*places, places[-1]]), averages
+
+
+def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int, followed: int) -> None:
+    models = places.shape[1]
+    if sites <= MOST_MARKED:  # more would be a grey area, and megabytes
+        grid_x, grid_y = np.meshgrid(rounds, np.arange(sites))
+        axes.scatter(grid_x, grid_y, s=2.5, color=RULE, linewidths=0)
+    chosen = np.linspace(0, models - 1, min(followed, models)).astype(int)
+    for look, model in zip((LOOKS[name] for name in MODELS), chosen, strict=False):
+        path = places[:, model]
+        axes.plot(rounds, path, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.6)
+    axes.set_ylabel("site")
+    axes.grid(visible=False)
+    axes.margins(x=0.01)
+    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+
+def _seen(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int) -> None:
+    """Sites that a model has trained at: fewest, mean and most over the models, or a sample of very many."""
+    places = places[:, np.unique(np.linspace(0, places.shape[1] - 1, MOST_COUNTED).astype(int))]
+    models = np.arange(places.shape[1])
+    been, counts = np.zeros((len(models), sites), bool), [np.zeros(len(models), dtype=int)]
+    for at in places[:-1]:
+        counts.append(counts[-1] + ~been[models, at])
+        been[models, at] = True
+    seen = np.array(counts[1:])  # (contacts, models)
+    look = LOOKS["FedDC"]
+    axes.plot(rounds[1:], seen.mean(axis=1), color=look.colour, lw=1.8)
+    axes.fill_between(rounds[1:], seen.min(axis=1), seen.max(axis=1), color=look.colour, alpha=0.15, lw=0)
+    axes.axhline(sites, color=INK, lw=0.8, ls=(0, (1, 2)))
+    axes.set_title("sites that a model has seen")
+    axes.set(xlabel="round", ylim=(0, sites * 1.06))
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+
+# The bound on the aggregation period
+
+
+def sweep(advice: Advice) -> Figure:
+    """Proposition 4's bound over delta for sites of several sizes, and over n for several numbers of sites.
+
+    The federation of ``advice`` is a thicker line, with a ring at its bound and a star where the simulation has every
+    model through. What takes more sites than there are is left out.
+    Source: Kamp et al. 2023, Appendix A.5.1; the grids are those of the authors' notebook.
+    """
+    m, n, d = advice.sites, advice.samples_per_site, advice.permute_every
+    error, delta = advice.error, advice.failure
+    with mpl.rc_context(STYLE | {"figure.facecolor": "white", "axes.facecolor": "white"}):
+        figure = Figure(figsize=(8.2, 3.9), layout="constrained")
+        by_failure, by_size = figure.subplots(1, 2)
+        failures, sizes = sorted({*FAILURES, delta}), sorted({*SIZES, n})
+        _lines(by_failure, "n", SIZES, n, failures, lambda size, chance: period_for(m, size, d, error, chance))
+        by_failure.set(xlabel="delta, the chance of failure", title=f"m = {m}, by delta")
+        _lines(by_size, "m", SITES, m, sizes, lambda sites, size: period_for(sites, int(size), d, error, delta))
+        by_size.set(xlabel="n, samples of a site", title=f"delta = {delta:g}, by n")
+        by_size.set_xscale("log", base=2)
+        by_size.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:g}"))
+        by_size.xaxis.set_minor_locator(NullLocator())
+        for axes, x in ((by_failure, delta), (by_size, n)):
+            axes.plot(x, advice.bound, "o", color="none", mec=YOURS, mew=1.8, ms=11, zorder=5, label="your bound")
+            axes.plot(x, advice.all_models, "*", color=YOURS, mec=INK, mew=0.7, ms=11, zorder=6, label="simulated")
+            axes.legend(fontsize=8, labelcolor=INK)
+        by_failure.set_ylabel("b at least, in rounds")
+        figure.suptitle(f"Proposition 4: rounds between aggregations, epsilon = {error:g}, d = {d}", fontsize=10.5)
+    return figure
+
+
+def _lines(
+    axes: Axes,
+    symbol: str,
+    values: Sequence[int],
+    own: int,
+    xs: Sequence[float],
+    period: Callable[[int, float], float | None],
+) -> None:
+    for value in sorted({*values, own}):
+        bounds = [period(value, x) for x in xs]
+        reached = [np.nan if bound is None else bound for bound in bounds]
+        look: dict[str, Any] = {"color": YOURS, "lw": 2.4, "zorder": 4, "label": f"{symbol} = {value}, yours"}
+        if value != own:
+            index = values.index(value)
+            look = {"color": COLOURS[index], "marker": MARKERS[index], "lw": 1.2, "zorder": 3}
+            look["label"] = f"{symbol} = {value}"
+        axes.plot(xs, reached, ms=4, **look)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda b, _: f"{b:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

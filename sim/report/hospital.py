@@ -1,8 +1,4 @@
-"""A hospital's own page on a run: what left it, what the model is worth on its own patients, its budget and its log.
-
-Made at the hospital from its disk. The page holds no record of a patient, but its curves have a point for each patient
-held out: it is for the hospital.
-"""
+"""A hospital's own page on a run, made from its disk and for itself: curves have a point for each patient held out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,6 +44,9 @@ KINDS = {
 }
 
 
+OF_CLASSES = ("accuracy", "balanced_accuracy", "auc", "brier", "loss")
+
+
 class Kind(NamedTuple):
     """All that left of one kind: how many messages, bytes of arrays, and from when to when."""
 
@@ -80,13 +79,12 @@ class OwnRun(NamedTuple):
     @property
     def kinds(self) -> list[Kind]:
         """What left, by kind."""
-        by_kind: dict[str, list[dict[str, Any]]] = {}
-        for entry in self.sent:
-            by_kind.setdefault(entry["kind"], []).append(entry)
-        return [
-            Kind(kind, _leaves(kind), len(all_of), _size(all_of), all_of[0]["time"][:19], all_of[-1]["time"][:19])
-            for kind, all_of in by_kind.items()
-        ]
+        kinds = []
+        for kind in dict.fromkeys(entry["kind"] for entry in self.sent):
+            sent = [entry for entry in self.sent if entry["kind"] == kind]
+            times = sent[0]["time"][:19], sent[-1]["time"][:19]
+            kinds.append(Kind(kind, _leaves(kind), len(sent), _size(sent), *times))
+        return kinds
 
     @property
     def size(self) -> int:
@@ -110,26 +108,21 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
     Sealed files are opened by the key that the policy names; PolicyError for a wrong key.
     """
     log, folder = SiteLog(home, site), run_folder(home / RUNS, run)
-    entries = log.of_run(run)
+    entries, budget = log.of_run(run), tuple(_budget(log, policy))
     with sealed_by(policy.rest_key):
         common, evaluation = load_kept(folder, COMMON), own_evaluation(folder)
         kinds = {str(entry.get("kind")) for entry in entries} & set(extensions(SCENARIOS))
         extension = load_extension(SCENARIOS, kinds.pop()).site_part(folder, site) if kinds else None
-    return OwnRun(
-        site,
-        run,
-        entries,
-        log.verify(),
-        read_agreed(folder),
-        evaluation,
-        None if common is None else common.package,
-        tuple(_budget(log, policy)),
-        extension,
-    )
+    package = None if common is None else common.package
+    return OwnRun(site, run, entries, log.verify(), read_agreed(folder), evaluation, package, budget, extension)
 
 
 def _leaves(kind: str) -> str:
     return str(load_extension(SCENARIOS, kind).LEAVES) if kind in extensions(SCENARIOS) else KINDS.get(kind, "")
+
+
+def _size(entries: Sequence[dict[str, Any]]) -> int:
+    return sum(int(entry.get("bytes", 0)) for entry in entries)
 
 
 def page(own: OwnRun) -> str:
@@ -142,28 +135,18 @@ def as_run(own_run: OwnRun) -> Run | None:
     """The evaluation here as a run of one plan, such as clinical pages are made of; None where there is none."""
     if own_run.agreed is None or own_run.evaluation is None:
         return None
-    plan, predictions, y = own_run.agreed.plan, own_run.evaluation.said, own_run.evaluation.y
-    task = _task(own_run)
-    metric = plan.metric or default_metric([y], task)
-    outputs = predictions if task.kind != "classes" else np.log(np.clip(predictions, 1e-300, None))
-    outputs = outputs_of(outputs) if task.ordered else logit(predictions) if task.kind == "labels" else outputs
+    plan, said, y, t = own_run.agreed.plan, own_run.evaluation.said, own_run.evaluation.y, own_run.evaluation.t
+    task = _task(own_run.package, own_run.evaluation)
+    outputs = np.log(np.clip(said, 1e-300, None)) if task.kind == "classes" else said
+    outputs = outputs_of(outputs) if task.ordered else logit(said) if task.kind == "labels" else outputs
     worth = evaluate(outputs, y, task)
     row = {"method": plan.method.name, "label": plan.method.label, "seed": plan.seed, "common": worth, "sites": {}}
-    row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": own_run.evaluation.t}
-    plan_run = PlanRun(0, plan, row, [{"t": own_run.evaluation.t, "common": worth, "sites": {}, "extra": {}}], [])
-    shown = {"loss": task.loss, "class_names": task.class_names, "target": task.target, "cuts": task.cuts}
-    shown |= {"labels": task.labels}
-    about = {"task": shown, "notes": []}
-    key = prediction_key(plan_run)
-    scenario = of_plan(plan).model_copy(update={"metric": metric})
-    return Run(
-        scenario,
-        [plan],
-        None,
-        [plan_run],
-        about,
-        predictions={f"{key}/{name}": array for name, array in _as_arrays(predictions, y, task).items()},
-    )
+    row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": t}
+    plan_run = PlanRun(0, plan, row, [{"t": t, "common": worth, "sites": {}, "extra": {}}], [])
+    shown = {name: getattr(task, name) for name in ("loss", "class_names", "target", "cuts", "labels")}
+    scenario = of_plan(plan).model_copy(update={"metric": plan.metric or default_metric([y], task)})
+    arrays = {f"{prediction_key(plan_run)}/{name}": array for name, array in _as_arrays(said, y, task).items()}
+    return Run(scenario, [plan], None, [plan_run], {"task": shown, "notes": []}, predictions=arrays)
 
 
 def _as_arrays(predictions: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
@@ -175,44 +158,34 @@ def _as_arrays(predictions: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     return {"probabilities" if task.kind == "classes" else "predictions": predictions, "labels": y}
 
 
-def _task(own_run: OwnRun) -> Task:
+def _task(package: Package | None, evaluation: OwnEvaluation) -> Task:
     """The task, as far as evaluation needs it."""
-    assert own_run.evaluation is not None
-    if own_run.package is not None:
-        task = own_run.package.learns
-        if task.kind == "labels":
-            return replace(task, metrics=OF_LABELS)
-        if task.kind != "classes":  # what was said is in the unit of the truth already
-            more = ("rmse", "r2") if task.target and task.kind == "numbers" else ()
-            metrics = ("c_index", "ibs", "loss") if task.kind == "times" else ("mae", *more, "loss")
-            loss = task.loss if task.kind == "times" else "l1"
-            return Task("here", (), task.classes, loss, metrics, target=task.target, cuts=task.cuts)
-        loss, classes, names = ORDINAL if task.ordered else "cross_entropy", task.classes, task.class_names
-    else:  # sites with models of their own, whose package holds no class
-        loss = "cross_entropy" if own_run.evaluation.y.dtype.kind in "iu" else "l1"
-        classes, names = own_run.evaluation.said.shape[1], ()
-    metrics = ("mae", "loss") if loss == "l1" else ("accuracy", "balanced_accuracy", "auc", "brier", "loss")
-    return Task("here", (), classes, loss, (*GRADED, *metrics) if loss == ORDINAL else metrics, names)
+    if package is None:  # sites with models of their own, whose package holds no class
+        loss = "cross_entropy" if evaluation.y.dtype.kind in "iu" else "l1"
+        return Task("here", (), evaluation.said.shape[1], loss, ("mae", "loss") if loss == "l1" else OF_CLASSES)
+    task = package.learns
+    if task.kind == "labels":
+        return replace(task, metrics=OF_LABELS)
+    metrics: tuple[str, ...] = (*GRADED, *OF_CLASSES) if task.ordered else OF_CLASSES
+    if task.kind == "classes":
+        loss = ORDINAL if task.ordered else "cross_entropy"
+        return Task("here", (), task.classes, loss, metrics, task.class_names)
+    loss, metrics = task.loss, ("c_index", "ibs", "loss")
+    if task.kind != "times":  # what was said is in the unit of the truth already
+        loss, metrics = "l1", ("mae", *(("rmse", "r2") if task.target else ()), "loss")
+    return Task("here", (), task.classes, loss, metrics, target=task.target, cuts=task.cuts)
 
 
 def _budget(log: SiteLog, policy: Policy) -> list[str]:
     """What was spent of the privacy of patients and of the site over all runs, and what the policy allows."""
-    lines = [
-        f"{run}: epsilon {spent:.3g} at delta {policy.delta:g} to each patient"
-        for run, spent in spent_here(log, policy.delta)
-    ]
+    runs, delta = spent_here(log, policy.delta), f"at delta {policy.delta:g}"
+    lines = [f"{run}: epsilon {spent:.3g} {delta} to each patient" for run, spent in runs]
     if policy.most_epsilon is not None:
         lines.append(f"The policy here allows epsilon {policy.most_epsilon:g} to a patient, over all runs.")
     releases, noise = log.spent()
     if releases and noise is not None:
         spent = epsilon(noise, policy.delta, releases)
-        lines.append(
-            f"{releases} releases under clip and noise, over all runs: epsilon {spent:.3g} at delta {policy.delta:g}"
-        )
+        lines.append(f"{releases} releases under clip and noise, over all runs: epsilon {spent:.3g} {delta}")
     if policy.budget is not None:
         lines.append(f"The policy here allows epsilon {policy.budget:g} to the site, over all runs.")
     return lines
-
-
-def _size(entries: Sequence[dict[str, Any]]) -> int:
-    return sum(int(entry.get("bytes", 0)) for entry in entries)

@@ -12,28 +12,13 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
-from fedsmall.models.own_models import has_own_models
 from fedsmall.package.store import words
 from fedsmall.plan import Plan
-from fedsmall.sim.report import facts, figures
-from fedsmall.sim.report.chain import chain
-from fedsmall.sim.report.model import (
-    Clinical,
-    Outcome,
-    at_sites,
-    class_names,
-    clinical,
-    clinical_sections,
-    grades,
-    outcome,
-    outcome_sections,
-    question,
-)
-from fedsmall.sim.report.real_sites import at_home, real_sections, real_sentences, repeat
+from fedsmall.sim.report import facts, figures, model, real_sites, sentences, tables
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Section
-from fedsmall.sim.report.sentences import amount, named, p_of, sentences, short, value, with_interval
+from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
-from fedsmall.sim.report.tables import Table, by_label, metrics_of, primary, scale_of, table
+from fedsmall.sim.report.tables import Table, by_label, primary
 from fedsmall.sim.report.tripod import participants, tripod
 from fedsmall.sim.runs.chosen import choose_packages, main_method
 from fedsmall.sim.runs.files import as_csv, write
@@ -87,11 +72,9 @@ def table_of(shown: Table) -> str:
 
 def methods(shown: Table) -> Cells:
     """Methods side by side."""
-    place = f"on {shown.where}" if shown.where else "on the test samples"
-    if shown.whose != "common" and not shown.where:
-        place = "on the sites' own test samples"
-    whose = "common" if shown.whose == "common" else "the sites' own"
-    heads = ["method", "common model", "sites' own models", "spread over sites"]
+    is_common = shown.whose == "common"
+    place = "on the test samples" if is_common else "on the sites' own test samples"
+    place = f"on {shown.where}" if shown.where else place
     rows: list[list[object]] = []
     for row in shown.rows:
         means = [with_interval(shown, mean) if mean else SMALL.format("none") for mean in (row.common, row.sites)]
@@ -103,12 +86,12 @@ def methods(shown: Table) -> Cells:
         spread = "" if row.spread is None else value(shown, row.spread)
         rows.append([row.label, *means, spread, *(lead if shown.reference or row.lead else [])])
     labels = [row.label for row in shown.rows]
-    return Cells(
-        [*heads, *([f"{shown.reference} minus this", "p"] if shown.reference else [])],
-        rows,
-        COMPARED.format(named(shown.metric).capitalize(), place, whose),
-        reference=labels.index(shown.reference) if shown.reference in labels else None,
+    heads = ["method", "common model", "sites' own models", "spread over sites"]
+    heads += [f"{shown.reference} minus this", "p"] if shown.reference else []
+    caption = COMPARED.format(
+        metric_name(shown.metric).capitalize(), place, "common" if is_common else "the sites' own"
     )
+    return Cells(heads, rows, caption, reference=labels.index(shown.reference) if shown.reference in labels else None)
 
 
 def shown_scenario(run: Run) -> dict[str, Any]:
@@ -117,20 +100,6 @@ def shown_scenario(run: Run) -> dict[str, Any]:
     if isinstance(shown.get("task"), dict):
         shown["task"] = {key: "(your files)" if key in FILES else value for key, value in shown["task"].items()}
     return shown
-
-
-def run_facts(run: Run) -> list[str]:
-    """What was run, on what."""
-    about, plan = run.about, run.plans[0]
-    low, high = about.get("samples_per_site", (0, 0))
-    samples = str(low) if low == high else f"{low} to {high}"
-    seeds = len(run.scenario.seeds)
-    return [
-        f"{about.get('sites')} sites, {samples} samples each, judged on {about.get('test_samples')} test samples",
-        f"model {plan.model}, {plan.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}",
-        f"engine {engine_of(about)}",
-        f"{about.get('cores')} cores, {about.get('machine')}, {str(about.get('started'))[:10]}",
-    ]
 
 
 def names_of(plans: Sequence[Plan]) -> str:
@@ -150,29 +119,39 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     Where sites have models of their own, it is the common layers, completed at each site with its own. The mean is over
     the runs that have the metric; None at a site where none do, as the AUC of a single class.
     """
-    means = {}
+    known: dict[str, dict[str, list[float]]] = {}
     for label, group in by_label(run.done).items():
         by_seed = [plan_run.row["extra"].get("held_out") for plan_run in group]
         if all(by_seed):
-            names = sorted(set().union(*by_seed))
-            known = {
-                site: [held_out[site][metric] for held_out in by_seed if metric in held_out.get(site, ())]
-                for site in names
-            }
-            means[label] = {site: sum(values) / len(values) if values else None for site, values in known.items()}
-    sites = {site for values in means.values() for site in values}
-    by_label_and_site = {label: {site: values.get(site) for site in sorted(sites)} for label, values in means.items()}
-    return by_label_and_site if len(sites) <= MANY_SITES else {}
+            of_sites = known.setdefault(label, {})
+            for site, metrics in (entry for held_out in by_seed for entry in held_out.items()):
+                of_sites.setdefault(site, []).extend([metrics[metric]] * (metric in metrics))
+    sites = sorted({site for of_sites in known.values() for site in of_sites})
+    if len(sites) > MANY_SITES:
+        return {}
+    means: dict[str, dict[str, float | None]] = {label: dict.fromkeys(sites) for label in known}
+    for label, of_sites in known.items():
+        means[label] |= {site: sum(values) / len(values) for site, values in of_sites.items() if values}
+    return means
 
 
-def question_section(run: Run, shown: Clinical | None) -> Section:
-    """What is asked of which classes, and what was run."""
-    about: list[str] = [run.scenario.about or question(run)]
+def question_section(run: Run, shown: model.Clinical | None) -> Section:
+    """What is asked of which classes, and what was run on what."""
+    asked: list[str] = [run.scenario.about or model.question(run)]
     if shown:
         names = shown.classes
         several = f"The {len(names)} classes are {', '.join(names)}; curves are of each against the rest."
-        about.append(TWO_CLASSES.format(*names) if shown.two else several)
-    return Section("The question", "question", [Markup(" ").join(about)], notes=["; ".join(run_facts(run))])
+        asked.append(TWO_CLASSES.format(*names) if shown.two else several)
+    about, plan = run.about, run.plans[0]
+    low, high = about.get("samples_per_site", (0, 0))
+    samples, seeds = str(low) if low == high else f"{low} to {high}", len(run.scenario.seeds)
+    facts_of_run = [
+        f"{about.get('sites')} sites, {samples} samples each, judged on {about.get('test_samples')} test samples",
+        f"model {plan.model}, {plan.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}",
+        f"engine {engine_of(about)}",
+        f"{about.get('cores')} cores, {about.get('machine')}, {str(about.get('started'))[:10]}",
+    ]
+    return Section("The question", "question", [Markup(" ").join(asked)], notes=["; ".join(facts_of_run)])
 
 
 def participant_sections(run: Run) -> list[Section]:
@@ -181,12 +160,10 @@ def participant_sections(run: Run) -> list[Section]:
     if not sites:
         return []
     held_out = bool(sites[0].held_out)
-    names = class_names(run, len(sites[0].train))
+    names = model.class_names(run, len(sites[0].train))
     heads = ["site", "training", *names, *(["held out", *names] if held_out else [])]
-    rows = [
-        [site.name, sum(site.train), *site.train, *([sum(site.held_out), *site.held_out] if held_out else [])]
-        for site in sites
-    ]
+    counts = [(site.name, site.train, site.held_out) for site in sites]
+    rows = [[name, sum(train), *train, *([sum(out), *out] if held_out else [])] for name, train, out in counts]
     judged = ", and held out to judge by" * held_out
     caption = f"Samples of each class to train on{judged} (seed {run.plans[0].seed})."
     return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
@@ -194,35 +171,26 @@ def participant_sections(run: Run) -> list[Section]:
 
 def unseen_tables(run: Run) -> list[Section]:
     """What to expect where models were validated by routes."""
-    heads = ["method", *facts.unseen_heads(), "accuracy, worst and best hospital"]
-    return [
-        Section(
-            table=Cells(
-                heads,
-                rows,
-                UNSEEN.format(where[0].upper() + where[1:], "the patient" if "patients" in where else "its hospital"),
-            )
-        )
-        for where, rows in facts.unseen_rows(run).items()
-    ]
+    heads, sections = ["method", *facts.unseen_heads(), "accuracy, worst and best hospital"], []
+    for where, rows in facts.unseen_rows(run).items():
+        caption = UNSEEN.format(where[0].upper() + where[1:], "the patient" if "patients" in where else "its hospital")
+        sections.append(Section(table=Cells(heads, rows, caption)))
+    return sections
 
 
 def sent_table(run: Run, shown: Table) -> Cells:
     """What every method sent."""
     sites = max(run.about.get("sites", 1), 1)
-    rows = [
-        [row.label, f"{row.contacts:g}", amount(row.bytes_sent), amount(row.bytes_sent / sites)]
-        for row in shown.of_methods
-    ]
+    sizes = [(row, amount(row.bytes_sent), amount(row.bytes_sent / sites)) for row in shown.of_methods]
+    rows = [[row.label, f"{row.contacts:g}", of_all, of_one] for row, of_all, of_one in sizes]
     return Cells(["method", "contacts", "bytes sent, all sites", "bytes per site"], rows)
 
 
 def readers_table(run: Run) -> Cells | None:
     """Whose records could be read by whom; None where that was not counted."""
     rows = [[row.label, row.patients, *row.cells] for row in facts.readers(run)]
-    return (
-        Cells(["method", "patients", *facts.READER_HEADS], rows, READABLE.format(run.plans[0].seed)) if rows else None
-    )
+    heads = ["method", "patients", *facts.READER_HEADS]
+    return Cells(heads, rows, READABLE.format(run.plans[0].seed)) if rows else None
 
 
 def site_by_site_section(run: Run, shown: Table) -> list[Section]:
@@ -234,14 +202,13 @@ def site_by_site_section(run: Run, shown: Table) -> list[Section]:
         [label, *("not estimable" if mean is None else value(shown, mean) for mean in sites.values())]
         for label, sites in means.items()
     ]
-    whose = "layers, completed with the site's own," if has_own_models(run.plans[0]) else "model"
-    caption = (
-        f"{named(shown.metric).capitalize()} of the common {whose} on each site's own held-out samples, mean over runs."
-    )
+    whose = "layers, completed with the site's own," if run.plans[0].has_own_models else "model"
+    name = metric_name(shown.metric).capitalize()
+    caption = f"{name} of the common {whose} on each site's own held-out samples, mean over runs."
     return [Section("Site by site", table=Cells(["method", *next(iter(means.values()))], rows, caption))]
 
 
-def tripod_table(run: Run, shown: Clinical | None) -> Cells:
+def tripod_table(run: Run, shown: model.Clinical | None) -> Cells:
     """TRIPOD+AI, item by item."""
     rows = [[item.number, item.asks, item.answer or "not answered here"] for item in tripod(run, shown)]
     return Cells(["item", "what it asks", "where"], rows, ABRIDGED, words=(1, 2))
@@ -255,7 +222,9 @@ def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
 def part_of(run: Run, extension: str, name: str) -> Markup:
     """What an extension shows of a run in the section of that name; nothing where it is not there, or not needed."""
     audited = run.folder is not None and (run.folder / "audit").is_dir()
-    needed = {"audit": audited, "travels": any(plan_run.plan.method.moves for plan_run in run.done)}
+    methods = [plan_run.plan.method for plan_run in run.done]
+    needed = {"audit": audited, "travels": any(method.moves for method in methods)}
+    needed["regression"] = any(method.regression is not None for method in methods)
     if extension not in extensions("fedsmall.pages") or not needed[extension]:
         return Markup()
     return load_extension("fedsmall.pages", extension).part(run, name)  # type: ignore[no-any-return]
@@ -288,17 +257,17 @@ def model_card(run: Run) -> Markup:
     return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, escape(words(*stored, package)))
 
 
-def links(run: Run, shown: Clinical | None, other: Outcome | None = None) -> list[tuple[str, str]]:
+def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -> list[tuple[str, str]]:
     """The parts of a run's section to which its page links, with what they are called."""
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
         parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
         parts |= {"grades": "grades" if run.about["task"].get("loss") == ORDINAL else ""}
-        parts |= {"hospitals": "hospitals" if at_sites(shown) else ""}
+        parts |= {"hospitals": "hospitals" if model.at_sites(shown) else ""}
         parts |= {"subgroups": "subgroups" if shown.said.groups else ""}
     if other:
         parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
-    parts |= {"real": "real hospitals"} if at_home(run) else {}
+    parts |= {"real": "real hospitals"} if real_sites.at_home(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     return [(part, name) for part, name in parts.items() if name]
 
@@ -306,31 +275,23 @@ def links(run: Run, shown: Clinical | None, other: Outcome | None = None) -> lis
 def overview_data(run: Run) -> str:
     """What every method came to, by seed and fold, as CSV."""
     metric = primary(run)
-    rows = [["method", "seed", "fold", f"common_{metric}", f"sites_{metric}_mean"]]
+    rows: list[list[object]] = [["method", "seed", "fold", f"common_{metric}", f"sites_{metric}_mean"]]
     for label, group in by_label(run.done).items():
         for plan_run in group:
             ends = (plan_run.row["common"] or {}).get(metric), plan_run.row["sites"].get(f"{metric}_mean")
-            rows.append(
-                [
-                    label,
-                    str(plan_run.plan.seed),
-                    str(plan_run.plan.fold),
-                    *("" if v is None else f"{v:.6g}" for v in ends),
-                ]
-            )
+            rows.append([label, *plan_run.key, *("" if end is None else f"{end:.6g}" for end in ends)])
     return as_csv(rows)
 
 
 def course_data(run: Run) -> str:
     """The points of the course of a run, as CSV."""
-    rows = [["panel", "method", "x", "mean", "low", "high", "seeds"]]
+    rows: list[list[object]] = [["panel", "method", "x", "mean", "low", "high", "seeds"]]
     for panel in figures.PANELS:
         for label, points in figures.course_points(run, panel).items():
             for x, values in points:
-                mean = interval(values, scale=scale_of(primary(run)))
-                rows.append(
-                    [panel, label, f"{x:g}", *(f"{v:.6g}" for v in (mean.mean, mean.low, mean.high)), str(mean.n)]
-                )
+                mean = interval(values, scale=tables.scale_of(primary(run)))
+                ends = (f"{end:.6g}" for end in (mean.mean, mean.low, mean.high))
+                rows.append([panel, label, f"{x:g}", *ends, mean.n])
     return as_csv(rows)
 
 
@@ -344,23 +305,6 @@ def anchor(run: Run) -> str:
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
 
 
-USED = (  # by the templates
-    *(amount, anchor, at_home, by_label, chain, clinical, clinical_sections, course_data, dashes_of, events_of),
-    *(
-        events_table,
-        failed_table,
-        further_samples,
-        grades,
-        links,
-        methods,
-        metrics_of,
-        model_card,
-        named,
-        names_of,
-    ),
-    *(outcome, outcome_sections, overview_data, participant_sections, question_section, readers_table, real_sections),
-    *(real_sentences, repeat, sent_table, sentences, shown_scenario, site_by_site_section, table, part_of),
-    *(tripod_table, unseen_tables, figures.course_looks),
-)
-TEMPLATES.globals |= {function.__name__: function for function in USED}
-TEMPLATES.globals |= {"figures": figures, "facts": facts, "toml": tomli_w.dumps}
+OF_PAGES = (facts, figures, model, real_sites, sentences, tables)
+TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
+TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)} | {"toml": tomli_w.dumps}

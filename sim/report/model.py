@@ -5,7 +5,7 @@ samples that it has not seen. Other seeds stand beside it.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.wire import Arrays
 
 MOST_CLASSES, MOST_SITES = 12, 40
+NOWHERE = np.array([], dtype=str)  # the sites of samples that are nobody's own
 LEAST = 5  # samples of a site on which a statistic is shown
 HALF = 0.5
 CUT = re.compile(r"(?P<below>below )?(?P<low>-?[\d.]+(e[-+]?\d+)?)( to below .*| or more)?$")
@@ -55,45 +56,53 @@ class Worth(NamedTuple):
     of_seeds: Interval | None
 
 
-def _kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
-    """The method shown, and the predictions of each method by seed, where one of these arrays was kept.
+def _over_seeds(values: Iterable[float], scale: Scale) -> Interval | None:
+    """The interval over the seeds whose values are known; None for a single one."""
+    known = [value for value in values if np.isfinite(value)]
+    return interval(known, scale=scale) if len(known) > 1 else None
 
-    The folds of a seed are concatenated; the method is "" where nothing was kept.
-    """
+
+def _task(run: Run) -> Mapping[str, Any]:
+    return run.about.get("task") or {}
+
+
+def _kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
+    """The method shown ("" for none), and the predictions of methods that kept such an array, by seed, folds joined."""
     parts_of: dict[str, dict[int, list[Arrays]]] = {}
     for label, group in by_label(run.done).items():
         for plan_run in group:
             predictions = run.predictions_of(plan_run)
             if set(names) & set(predictions) and len(predictions["labels"]):
                 parts_of.setdefault(label, {}).setdefault(plan_run.plan.seed, []).append(predictions)
-    kept = {label: {seed: _concatenate(parts) for seed, parts in seeds.items()} for label, seeds in parts_of.items()}
+    kept = {
+        label: {
+            seed: {
+                name: np.concatenate([part[name] for part in parts])
+                for name in parts[0]
+                if all(name in part for part in parts)
+            }
+            for seed, parts in seeds.items()
+        }
+        for label, seeds in parts_of.items()
+    }
     main = table(run).reference if kept else None
     return main if main in kept else next(iter(kept), ""), kept
-
-
-def _concatenate(parts: Sequence[Arrays]) -> Arrays:
-    names = [name for name in parts[0] if all(name in part for part in parts)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _folds(run: Run, label: str) -> int:
     return int(next(plan_run.plan.folds or 0 for plan_run in run.done if plan_run.label == label))
 
 
-def _of_sites(sites: np.ndarray | None) -> list[tuple[str, np.ndarray]]:
+def _masks_of_sites(sites: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """The sites by name, with their samples as a mask; none where the test set is nobody's own."""
-    names = sorted(set(sites.tolist())) if sites is not None else []
-    return [(name, sites == name) for name in names[:MOST_SITES]]
+    return [(name, sites == name) for name in sorted(set(sites.tolist()))[:MOST_SITES]]
 
 
 # Classes
 
 
 class Said(NamedTuple):
-    """Predictions: ``p`` (samples, classes), ``y`` (samples,) and ``sites`` (samples,) or none.
-
-    ``groups`` names each sample's subgroup, (samples,), by column.
-    """
+    """Predictions ``p`` (samples, classes), ``y``, ``sites`` or (0,), and each sample's group by column, (samples,)."""
 
     p: np.ndarray
     y: np.ndarray
@@ -105,17 +114,9 @@ class Said(NamedTuple):
         return self.p[:, label], self.y == label
 
 
-def _to_said(arrays: Arrays) -> Said:
-    groups = {name.removeprefix(KEPT_AS): groups_of for name, groups_of in arrays.items() if name.startswith(KEPT_AS)}
-    return Said(arrays["probabilities"], arrays["labels"], arrays.get("sites", np.array([], dtype=str)), groups)
-
-
 @dataclass(frozen=True)
 class Clinical:
-    """A classifier: its method's ``label`` and ``seed``, and the predictions of all methods, by seed.
-
-    ``thresholds`` are three of two classes with how each was found, the chosen one first.
-    """
+    """A classifier, with the predictions of all methods; of two classes three ``thresholds``, the chosen one first."""
 
     run: Run
     label: str
@@ -127,18 +128,17 @@ class Clinical:
     @property
     def seed(self) -> int:
         """The seed of the model that is shown."""
-        (seed, *_) = self.kept[self.label]
-        return seed
-
-    @property
-    def said(self) -> Said:
-        """What the model that is shown says."""
-        return self.kept[self.label][self.seed]
+        return int(next(iter(self.kept[self.label])))
 
     @property
     def of_seeds(self) -> list[Said]:
         """What the models of all seeds of its method say."""
         return list(self.kept[self.label].values())
+
+    @property
+    def said(self) -> Said:
+        """What the model that is shown says."""
+        return self.of_seeds[0]
 
     @property
     def two(self) -> bool:
@@ -150,22 +150,13 @@ class Clinical:
         """The classes for which curves are drawn: the positive one of two, or each against the rest."""
         return [(1, self.classes[1])] if self.two else list(enumerate(self.classes))[:MOST_CLASSES]
 
-    @property
-    def matrix(self) -> np.ndarray:
-        """How many of each class (rows) are called what (columns), (classes, classes); at the chosen threshold."""
-        called = (self.said.p[:, 1] >= self.thresholds[0][1]).astype(int) if self.two else self.said.p.argmax(axis=1)
-        cells = np.bincount(self.said.y * len(self.classes) + called, minlength=len(self.classes) ** 2)
-        return cells.reshape(len(self.classes), -1)
-
     def worth(self, label: int) -> list[Worth]:
         """The statistics of one class against the rest."""
-        statistics = []
-        for name, estimate in of_two.STATISTICS.items():
-            values = [of_two.VALUES[name](*predictions.positive(label)) for predictions in self.of_seeds]
-            known = [value for value in values if np.isfinite(value)]
-            mean = interval(known, scale="share") if len(known) > 1 else None
-            statistics.append(Worth(name, estimate(*self.said.positive(label)), mean))
-        return statistics
+        pairs = [predictions.positive(label) for predictions in self.of_seeds]
+        return [
+            Worth(name, of_two.estimate_of(name, *pairs[0]), _over_seeds((value(*pair) for pair in pairs), "share"))
+            for name, value in of_two.VALUES.items()
+        ]
 
 
 def clinical(run: Run) -> Clinical | None:
@@ -173,7 +164,7 @@ def clinical(run: Run) -> Clinical | None:
     label, kept = _kept_predictions(run, "probabilities")
     if not kept:
         return None
-    predictions = {method: {seed: _to_said(arrays) for seed, arrays in seeds.items()} for method, seeds in kept.items()}
+    predictions = {method: {seed: _said_of(arrays) for seed, arrays in seeds.items()} for method, seeds in kept.items()}
     seed, first = next(iter(predictions[label].items()))
     group = [method for method in by_label(run.done)[label] if method.plan.seed == seed]
     classes = first.p.shape[1]
@@ -181,32 +172,35 @@ def clinical(run: Run) -> Clinical | None:
     return Clinical(run, label, _folds(run, label), class_names(run, classes), predictions, thresholds)
 
 
+def _said_of(arrays: Arrays) -> Said:
+    groups = {name.removeprefix(KEPT_AS): groups_of for name, groups_of in arrays.items() if name.startswith(KEPT_AS)}
+    return Said(arrays["probabilities"], arrays["labels"], arrays.get("sites", NOWHERE), groups)
+
+
 def class_names(run: Run, classes: int) -> tuple[str, ...]:
     """The names of the classes, or their numbers where they have none."""
-    names = tuple((run.about.get("task") or {}).get("class_names") or ())
+    names = tuple(_task(run).get("class_names") or ())
     return names if len(names) == classes else tuple(f"class {label}" for label in range(classes))
 
 
 def _thresholds(group: Sequence[PlanRun]) -> tuple[tuple[str, float], ...]:
     """The chosen threshold and two others, with how each was found; the mean over the folds of a seed."""
     asked = group[0].plan.threshold
-    thresholds = [plan_run.row.get("thresholds") or {} for plan_run in group]
     wanted = asked["sensitivity"] if isinstance(asked, dict) else SENSITIVITY
-    ways = {
-        "number": ("as the scenario says", asked if isinstance(asked, float) else None),
-        "half": ("even odds", HALF),
-        "youden": ("most sensitivity + specificity on the training samples (Youden)", _mean(thresholds, "youden")),
-        "sensitivity": (f"sensitivity of {100 * wanted:g}% on the training samples", _mean(thresholds, "sensitivity")),
+    ways: dict[str, tuple[str, Sequence[float]]] = {
+        "number": ("as the scenario says", [asked] if isinstance(asked, float) else []),
+        "half": ("even odds", [HALF]),
+        "youden": ("most sensitivity + specificity on the training samples (Youden)", _values(group, "youden")),
+        "sensitivity": (f"sensitivity of {100 * wanted:g}% on the training samples", _values(group, "sensitivity")),
     }
     first = "sensitivity" if isinstance(asked, dict) else "number" if isinstance(asked, float) else asked or "half"
-    order = [first, *(way for way in ways if way != first)]
-    known = [(how, threshold) for how, threshold in map(ways.__getitem__, order) if threshold is not None]
-    return tuple(known[:3])
+    order = [ways.pop(first), *ways.values()]
+    return tuple((how, float(np.mean(values))) for how, values in order if values)[:3]
 
 
-def _mean(thresholds: Sequence[dict[str, float]], name: str) -> float | None:
-    values = [row[name] for row in thresholds if name in row]
-    return float(np.mean(values)) if values else None
+def _values(group: Sequence[PlanRun], name: str) -> list[float]:
+    rows = [plan_run.row.get("thresholds") or {} for plan_run in group]
+    return [row[name] for row in rows if name in row]
 
 
 OF_MODEL = Markup(
@@ -218,6 +212,9 @@ AT_THRESHOLDS = Markup(
     'PPV and NPV hold where {} is as frequent as in these test samples. <code>threshold = "youden"</code>, '
     "<code>{{sensitivity = 0.95}}</code> or a number in the scenario chooses; what is found is found on training "
     "samples alone."
+)
+CHOSEN_FIRST = (
+    "The chosen threshold first, and others beside it. Intervals by test samples (Wilson), under each what was counted."
 )
 RANKED = (
     "By test samples: DeLong's interval for the ROC-AUC, on the scale of the logit; 500 bootstrap resamples for the "
@@ -238,12 +235,15 @@ def clinical_sections(shown: Clinical) -> list[Section]:
     names, (y, positive) = shown.classes, (shown.said.y, shown.classes[-1])
     of_positive = f", {(y == 1).sum()} of them {positive}" if shown.two else ""
     cut = f", from a probability of {shown.thresholds[0][1]:.3f} on ({shown.thresholds[0][0]})" if shown.two else ""
-    called = [[name, *row, row.sum()] for name, row in zip(names, shown.matrix, strict=True)]
+    p, (_, least) = shown.said.p, shown.thresholds[0] if shown.two else ("", HALF)
+    called = (p[:, 1] >= least).astype(int) if shown.two else p.argmax(axis=1)
+    matrix = np.bincount(y * len(names) + called, minlength=len(names) ** 2).reshape(len(names), -1)
+    rows = [[name, *row, row.sum()] for name, row in zip(names, matrix, strict=True)]
     first = Section(
         "The model that is shown",
         "model",
         [_of_model(shown.label, shown.seed, shown.folds, len(y), len(shown.of_seeds), positive=of_positive)],
-        Cells(["truth", *(f"called {name}" for name in names), "all"], called, f"Who is called what{cut}."),
+        Cells(["truth", *(f"called {name}" for name in names), "all"], rows, f"Who is called what{cut}."),
     )
     return [first, *_at_thresholds(shown), _ranking(shown), *_hospitals(shown), *_subgroups(shown)]
 
@@ -251,17 +251,12 @@ def clinical_sections(shown: Clinical) -> list[Section]:
 def _at_thresholds(shown: Clinical) -> list[Section]:
     if not shown.two:
         return []
-    errors = [(how, at_threshold(*shown.said.positive(1), threshold)) for how, threshold in shown.thresholds]
-    rows = [
-        [FROM.format(at.threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))]
-        for how, at in errors
-    ]
+    rows = []
+    for how, threshold in shown.thresholds:
+        at = at_threshold(*shown.said.positive(1), threshold)
+        rows.append([FROM.format(threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))])
     heads = [f"called {shown.classes[1]} from", "sensitivity", "specificity", "PPV", "NPV"]
-    caption = (
-        "The chosen threshold first, and others beside it. Intervals by test samples (Wilson), under each what was "
-        "counted."
-    )
-    cells = Cells(heads, rows, caption, reference=0)
+    cells = Cells(heads, rows, CHOSEN_FIRST, reference=0)
     return [Section("Model at thresholds", "thresholds", table=cells, notes=[AT_THRESHOLDS.format(shown.classes[1])])]
 
 
@@ -272,27 +267,19 @@ def _ranking(shown: Clinical) -> Section:
         for label, name in shown.of_class
         for each in shown.worth(label)
     ]
-    note = RANKED + HINGE * ((shown.run.about.get("task") or {}).get("loss") == "hinge")
-    cells = Cells([*of_class, "statistic", "by test samples", "over seeds"], rows, words=words)
-    return Section("Ranking and calibration", "ranking", table=cells, notes=[note], figures=_draw_curves(shown))
-
-
-def _draw_curves(shown: Clinical) -> list[Drawing]:
     groups = by_label(shown.run.done).values()
     pairs = {
-        label: [
-            {name: predictions.positive(k) for k, name in shown.of_class} for predictions in shown.kept[label].values()
-        ]
-        for label in [shown.label, *(label for label in shown.kept if label != shown.label)]
+        label: [{name: said.positive(k) for k, name in shown.of_class} for said in shown.kept[label].values()]
+        for label in sorted(shown.kept, key=lambda label: label != shown.label)
     }
-    return curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.two))
+    drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.two))
+    note = RANKED + HINGE * (_task(shown.run).get("loss") == "hinge")
+    cells = Cells([*of_class, "statistic", "by test samples", "over seeds"], rows, words=words)
+    return Section("Ranking and calibration", "ranking", table=cells, notes=[note], figures=drawn)
 
 
 class AtPart(NamedTuple):
-    """The model shown on a part of the samples, of a site or a subgroup; only its names where it is hidden.
-
-    For two classes ``area`` and ``errors`` at the chosen threshold, for more ``accuracy``.
-    """
+    """The model on the samples of a site or subgroup: of two classes ``area`` and ``errors``, of more ``accuracy``."""
 
     column: str
     group: str
@@ -313,7 +300,7 @@ class AtPart(NamedTuple):
         if self.hidden:
             return [Markup("<small>not shown</small>")]
         if self.area is None or self.errors is None:
-            return [self.samples, *(share(each) for each in (self.accuracy,) if each)]
+            return [self.samples, *([share(self.accuracy)] if self.accuracy else [])]
         return [self.samples, self.positive, number(self.area), *map(share, self.errors[5:7])]
 
 
@@ -327,7 +314,7 @@ def _at(shown: Clinical, column: str, name: str, mask: np.ndarray) -> AtPart:
 
 def at_sites(shown: Clinical) -> list[AtPart]:
     """The model of two classes on each site's own held-out samples, by name."""
-    return [_at(shown, "site", site, mask) for site, mask in _of_sites(shown.said.sites)] if shown.two else []
+    return [_at(shown, "site", site, mask) for site, mask in _masks_of_sites(shown.said.sites)] if shown.two else []
 
 
 def _hospitals(shown: Clinical) -> list[Section]:
@@ -338,10 +325,7 @@ def _hospitals(shown: Clinical) -> list[Section]:
 
 
 def subgroups(shown: Clinical) -> list[AtPart]:
-    """Every group of every column that the scenario names, in order.
-
-    Groups below ``FLOOR`` samples are hidden, and others by which they could be computed.
-    """
+    """Every group of every column that the scenario names, in order; those hidden have a name alone."""
     parts = []
     for column, names in shown.said.groups.items():
         sizes = dict(zip(*(counts.tolist() for counts in np.unique(names, return_counts=True)), strict=True))
@@ -395,10 +379,7 @@ def _subgroups(shown: Clinical) -> list[Section]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A model of another outcome, or what a page adds on grades; ``asks`` says what is predicted.
-
-    ``sites`` are the statistics named ``heads`` at each site that held out enough samples: (site, samples, estimates).
-    """
+    """A model of another outcome, or what a page adds on grades; ``sites``: (site, samples, an estimate by head)."""
 
     label: str
     seed: int
@@ -434,7 +415,7 @@ def _number(estimate: Estimate) -> Markup:
 
 def question(run: Run) -> str:
     """What a run asks of a new sample, where its scenario does not say."""
-    task = run.about.get("task") or {}
+    task = _task(run)
     if (target := task.get("target")) is None:
         return "What is the class of a new sample?"
     if labels := task.get("labels"):
@@ -442,31 +423,52 @@ def question(run: Run) -> str:
     return f"When does the event come to a new sample, in {target}?" if task.get("cuts") else f"What is its {target}?"
 
 
+class Asked(NamedTuple):
+    """What is predicted and shown of it; ``of_seeds`` are the arrays behind statistics, the first seed's first."""
+
+    asks: str
+    of_seeds: Sequence[tuple[np.ndarray, ...]]
+    statistics: Mapping[str, Statistic]
+    of_sites: Mapping[str, Callable[..., float]]
+    figures: Sequence[Drawing]
+    notes: Sequence[str] = ()
+
+
 def outcome(run: Run) -> Outcome | None:
     """The model that a page shows of no classes; None where they are classes, or where nothing was kept of it."""
-    task = run.about.get("task") or {}
-    label, kept = (
-        _kept_predictions(run, "predictions", "survival", "label_probabilities") if task.get("target") else ("", {})
-    )
+    task = _task(run)
+    if not task.get("target"):
+        return None
+    label, kept = _kept_predictions(run, "predictions", "survival", "label_probabilities")
     if not kept:
         return None
     seeds = list(kept[label].values())
-    make = _of_times if task.get("cuts") else _of_labels if task.get("labels") else _of_numbers
-    heads, asks, arrays, statistics, drawings, *notes = make(task, seeds)
-    sites = _at_each_site(seeds[0].get("sites"), arrays[0], [*heads.values()])
-    worth = [_worth(name, of, arrays, scale) for name, (of, scale) in statistics.items()]
-    whose = (label, next(iter(kept[label])), _folds(run, label), len(seeds[0]["labels"]), len(seeds))
-    return Outcome(*whose, asks, worth, drawings, [*heads], sites, notes)
+    ask = _ask_times if task.get("cuts") else _ask_labels if task.get("labels") else _ask_numbers
+    sites = seeds[0].get("sites", NOWHERE)
+    return _outcome_of((label, next(iter(kept[label])), _folds(run, label)), ask(task, seeds), sites)
 
 
-def _of_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> tuple[Any, ...]:
-    name, arrays = (
-        task["target"],
-        [(predictions["predictions"][:, 0], predictions["labels"][:, 0]) for predictions in seeds],
-    )
+def _outcome_of(model: tuple[str, int, int], asked: Asked, sites: np.ndarray, more: Sequence[Worth] = ()) -> Outcome:
+    """What is shown of a ``model`` (method, seed, folds): the first seed's predictions, and statistics over seeds."""
+    first, worth, at_sites = asked.of_seeds[0], [], []
+    for name, (statistic, scale) in asked.statistics.items():
+        over = _over_seeds((statistic(*arrays) for arrays in asked.of_seeds), scale)
+        worth.append(Worth(name, bootstrap_interval(statistic, *first), over))
+    for site, mask in _masks_of_sites(sites):
+        if mask.sum() >= LEAST:
+            arrays = [array[mask] for array in first]
+            estimates = [bootstrap_interval(statistic, *arrays) for statistic in asked.of_sites.values()]
+            at_sites.append((site, int(mask.sum()), estimates))
+    counts, worth = (len(first[0]), len(asked.of_seeds)), [*worth, *more]
+    return Outcome(*model, *counts, asked.asks, worth, asked.figures, list(asked.of_sites), at_sites, asked.notes)
+
+
+def _ask_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
+    name, of_seeds = task["target"], [(seed["predictions"][:, 0], seed["labels"][:, 0]) for seed in seeds]
     shown: dict[str, Statistic] = {statistic: (of, "plain") for statistic, of in NUMBER_STATISTICS.items()}
-    heads = {"mean absolute error": mean_absolute_error, "mean error": mean_error}
-    return heads, f"A number is predicted: {name}", arrays, shown, curves.of_numbers(name, *arrays[0])
+    at_sites = {"mean absolute error": mean_absolute_error, "mean error": mean_error}
+    figures = curves.of_numbers(name, *of_seeds[0])
+    return Asked(f"A number is predicted: {name}", of_seeds, shown, at_sites, figures)
 
 
 LABELS: dict[str, tuple[str, Scale]] = {
@@ -479,20 +481,16 @@ OF_EACH = {"ROC-AUC": "auc", "F1": "macro_f1", "average precision": "average_pre
 CALLED = "A label is called where its probability is above one half. F1 of a label that is nowhere is left out."
 
 
-def _of_labels(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> tuple[Any, ...]:
-    names, arrays = (
-        task["labels"],
-        [(predictions["label_probabilities"], predictions["labels"]) for predictions in seeds],
-    )
+def _ask_labels(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
+    names, of_seeds = task["labels"], [(seed["label_probabilities"], seed["labels"]) for seed in seeds]
     counts = zip(names, seeds[0]["labels"].sum(axis=0), strict=True)
-    asks = "Labels are predicted, each by itself; of the test samples they are there so often: " + ", ".join(
-        f"{name} in {int(count)}" for name, count in counts
-    )
+    often = ", ".join(f"{name} in {int(count)}" for name, count in counts)
+    asks = f"Labels are predicted, each by itself; of the test samples they are there so often: {often}"
     shown: dict[str, Statistic] = {name: (partial(_metric, metric), scale) for name, (metric, scale) in LABELS.items()}
     for label, name in enumerate(names):
         shown |= {f"{name}: {word}": (partial(_metric, m, label=label), "share") for word, m in OF_EACH.items()}
-    heads = {name: shown[name][0] for name in list(shown)[:3:2]}
-    return heads, asks, arrays, shown, curves.of_labels(names, *arrays[0]), CALLED
+    at_sites = {name: shown[name][0] for name in list(shown)[:3:2]}
+    return Asked(asks, of_seeds, shown, at_sites, curves.of_labels(names, *of_seeds[0]), [CALLED])
 
 
 def _metric(name: str, p: np.ndarray, y: np.ndarray, label: int | None = None) -> float:
@@ -502,17 +500,14 @@ def _metric(name: str, p: np.ndarray, y: np.ndarray, label: int | None = None) -
     return float(label_metrics(odds[None], y, (name,))[name][0])
 
 
-def _concordance(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
-    return float(concordance(survival[None], cuts[0], *labels.T)[0])
+def _of_curves(statistic: Callable[..., Any], survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
+    return float(statistic(survival[None], cuts[0], *labels.T)[0])
 
 
-def _integrated_brier(survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
-    return float(integrated_brier(survival[None], cuts[0], *labels.T)[0])
-
-
+CONCORDANCE = "concordance index (Harrell)"
 TIMES: dict[str, Statistic] = {
-    "concordance index (Harrell)": (_concordance, "plain"),
-    "integrated Brier score": (_integrated_brier, "plain"),
+    CONCORDANCE: (partial(_of_curves, concordance), "plain"),
+    "integrated Brier score": (partial(_of_curves, integrated_brier), "plain"),
 }
 CONCORDANT = (
     "Concordance: of pairs of which it is known who had the event first, the share that the model has in that order "
@@ -521,18 +516,15 @@ CONCORDANT = (
 )
 
 
-def _of_times(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> tuple[Any, ...]:
-    name, arrays = (
-        task["target"],
-        [(predictions["survival"], predictions["cuts"], predictions["labels"]) for predictions in seeds],
-    )
+def _ask_times(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
+    name, of_seeds = task["target"], [(seed["survival"], seed["cuts"], seed["labels"]) for seed in seeds]
     events = int(seeds[0]["labels"][:, 1].sum())
     asks = (
         f"The time until an event is predicted, {name}; it happened in {events} of the test samples, and the others "
         "were seen without it until their time"
     )
-    heads = {"concordance index (Harrell)": _concordance}
-    return heads, asks, arrays, TIMES, curves.of_times(name, *arrays[0]), CONCORDANT
+    at_sites = {CONCORDANCE: TIMES[CONCORDANCE][0]}
+    return Asked(asks, of_seeds, TIMES, at_sites, curves.of_times(name, *of_seeds[0]), [CONCORDANT])
 
 
 def _kappa(p: np.ndarray, y: np.ndarray) -> float:
@@ -562,46 +554,18 @@ LIKELIEST = (
 def grades(run: Run) -> Outcome | None:
     """What a page adds on grades; None where classes have no order, or nothing was kept of a model."""
     shown = clinical(run)
-    if shown is None or (run.about.get("task") or {}).get("loss") != ORDINAL:
+    if shown is None or _task(run).get("loss") != ORDINAL:
         return None
-    predictions, names, arrays = shown.said, shown.classes, [(of_seed.p, of_seed.y) for of_seed in shown.of_seeds]
-    worth = [_worth(name, of, arrays, scale) for name, (of, scale) in GRADES.items()]
-    worth += [_recall(label, name, arrays) for label, name in enumerate(names)]
-    return Outcome(
-        *(shown.label, shown.seed, shown.folds, len(predictions.y), len(arrays)),
-        "Grades are predicted, from the lowest to the highest: " + ", ".join(names),
-        worth,
-        curves.of_grades(names, predictions.p, predictions.y),
-        ("kappa", "grades off"),
-        _at_each_site(predictions.sites if len(predictions.sites) else None, arrays[0], (_kappa, _mean_grade_error)),
-        [LIKELIEST],
-    )
+    names, of_seeds = shown.classes, [(of_seed.p, of_seed.y) for of_seed in shown.of_seeds]
+    asks = f"Grades are predicted, from the lowest to the highest: {', '.join(names)}"
+    at_sites = {"kappa": _kappa, "grades off": _mean_grade_error}
+    asked = Asked(asks, of_seeds, GRADES, at_sites, curves.of_grades(names, *of_seeds[0]), [LIKELIEST])
+    recalls = [_recall(label, name, of_seeds) for label, name in enumerate(names)]
+    return _outcome_of((shown.label, shown.seed, shown.folds), asked, shown.said.sites, recalls)
 
 
-def _recall(label: int, name: str, arrays: Sequence[tuple[np.ndarray, np.ndarray]]) -> Worth:
+def _recall(label: int, name: str, of_seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Worth:
     """The share of a grade's samples that are called so: the first seed's with Wilson's interval."""
-    counts = [(int((p[y == label].argmax(axis=1) == label).sum()), int((y == label).sum())) for p, y in arrays]
-    shares = [hits / of for hits, of in counts if of]
-    title = f"recall of {name} ({counts[0][1]} samples)"
-    return Worth(title, wilson(*counts[0]), interval(shares, scale="share") if len(shares) > 1 else None)
-
-
-def _worth(
-    name: str, statistic: Callable[..., float], of_seeds: Sequence[tuple[np.ndarray, ...]], scale: Scale
-) -> Worth:
-    """A statistic of the first seed's predictions, and over the seeds; ``scale`` bounds it."""
-    known = [value for value in (statistic(*arrays) for arrays in of_seeds) if np.isfinite(value)]
-    return Worth(
-        name, bootstrap_interval(statistic, *of_seeds[0]), interval(known, scale=scale) if len(known) > 1 else None
-    )
-
-
-def _at_each_site(
-    sites: np.ndarray | None, arrays: tuple[np.ndarray, ...], statistics: Sequence[Callable[..., float]]
-) -> list[tuple[str, int, list[Estimate]]]:
-    of_sites = []
-    for site, mask in _of_sites(sites):
-        if mask.sum() >= LEAST:
-            at_site = tuple(array[mask] for array in arrays)
-            of_sites.append((site, int(mask.sum()), [bootstrap_interval(of, *at_site) for of in statistics]))
-    return of_sites
+    counts = [(int((p[y == label].argmax(axis=1) == label).sum()), int((y == label).sum())) for p, y in of_seeds]
+    over = _over_seeds((hits / of for hits, of in counts if of), "share")
+    return Worth(f"recall of {name} ({counts[0][1]} samples)", wilson(*counts[0]), over)

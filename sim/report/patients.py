@@ -32,10 +32,7 @@ def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, sca
     The patients are those of one test set, even where each run draws its own. By seeds alone where no predictions of
     the ``group`` are kept.
     """
-    mean, members = (
-        list(values.values()),
-        [plan_run for plan_run in group if (plan_run.plan.seed, plan_run.plan.fold) in values],
-    )
+    mean, members = list(values.values()), [plan_run for plan_run in group if plan_run.key in values]
     predictions = [run.predictions_of(plan_run) for plan_run in members]
     if not predictions or not all("labels" in arrays for arrays in predictions):
         return interval(mean, scale=scale, shared=Shared(patients=run.about.get("test_samples") if group else None))
@@ -65,20 +62,14 @@ def behind_difference(
 
 
 def behind_lead(run: Run, group: Sequence[PlanRun], metric: str, scale: Scale, kept: bool = True) -> Shared:
-    """What the differences of a method from the trivial predictor share, as in :func:`behind_difference`.
-
-    Nothing where :func:`p_over_constant` asks the patients besides.
-    """
+    """What differences from the trivial predictor share; nothing where :func:`p_over_constant` asks besides."""
     if kept and all(_over_constant(run, plan_run, metric) is not None for plan_run in group):
         return NOTHING
     predictions = [run.predictions_of(plan_run) for plan_run in group]
     if not kept or not all("labels" in arrays and "probabilities" not in arrays for arrays in predictions):
         return _of_unkept(run, group[0])
-    gaps = [
-        _without(run, plan_run, metric, scale) - _without(run, plan_run, metric, scale, constant=True)
-        for plan_run in group
-    ]
-    return _of_gaps(run, gaps, group[0])
+    pairs = [[_without(run, plan_run, metric, scale, constant) for constant in (False, True)] for plan_run in group]
+    return _of_gaps(run, [model - least for model, least in pairs], group[0])
 
 
 def _of_unkept(run: Run, plan_run: PlanRun) -> Shared:
@@ -98,9 +89,9 @@ def p_over_constant(run: Run, group: Sequence[PlanRun], common: Values, least: V
     """The p-value, by test samples, of what models of classes are ahead of the trivial predictor; None if not known."""
     gains, errors = [], []
     for plan_run in group:
-        key, error = (plan_run.plan.seed, plan_run.plan.fold), _over_constant(run, plan_run, metric)
-        if error is not None and key in common and key in least:
-            gains.append(common[key] - least[key])
+        error = _over_constant(run, plan_run, metric)
+        if error is not None and plan_run.key in common and plan_run.key in least:
+            gains.append(common[plan_run.key] - least[plan_run.key])
             errors.append(error)
     return p_of_samples(gains, errors) if errors else None
 

@@ -12,8 +12,8 @@ from fedsmall.data.outcomes import kind_of
 from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilson
 from fedsmall.sim.report import curves
 from fedsmall.sim.report.model import HALF, class_names
-from fedsmall.sim.report.sections import SMALL, Cells, Drawing, Section, number, share
-from fedsmall.sim.report.sentences import amount, named, plural
+from fedsmall.sim.report.sections import SMALL, Cells, Section, number, share
+from fedsmall.sim.report.sentences import amount, metric_name, plural
 from fedsmall.sim.report.style import looks
 from fedsmall.sim.runs.folder import PlanRun, Run
 
@@ -26,10 +26,7 @@ WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
 
 
 class Home(NamedTuple):
-    """A hospital: how many it ``trained`` on, as it said, and on how many it evaluated the model; the results.
-
-    ``brier`` is NaN where there is none; ``errors`` are at even odds, None unless there are two classes.
-    """
+    """A hospital: how many it ``trained`` on and evaluated, and results; NaN or None where it has none."""
 
     site: str
     trained: int | None
@@ -49,22 +46,19 @@ class AtHome:
     labels: tuple[str, ...] = ()
 
     @property
-    def real(self) -> dict[str, Any]:
+    def real(self) -> Any:
         """What only a run over real sites has."""
-        facts: dict[str, Any] = self.one.row["real"]
-        return facts
+        return self.one.row["real"]
 
     @property
-    def judged(self) -> dict[str, Any]:
+    def judged(self) -> Any:
         """What hospitals have told of the model on the patients whom they hold out; empty where none has."""
-        sums: dict[str, Any] = self.real.get("judged", {})
-        return sums
+        return self.real.get("judged", {})
 
     @property
-    def together(self) -> dict[str, Any]:
+    def together(self) -> Any:
         """What the sums of all sites say; empty where none were told."""
-        sums: dict[str, Any] = self.judged.get("together", {})
-        return sums
+        return self.judged.get("together", {})
 
     @property
     def two(self) -> bool:
@@ -79,39 +73,31 @@ class AtHome:
 
     @property
     def silent(self) -> list[str]:
-        """The hospitals that have told no sums: they were away, hold too few out, or their policy lets none be told.
-
-        Empty where each site's sums are hidden.
-        """
+        """Who told no sums: away, too few held out, or by policy; empty where each site's sums are hidden."""
         hidden = self.judged.get("hidden")
         return [] if hidden else sorted(set(self.real["sites"]) - set(self.judged.get("sites", {})))
 
 
 def at_home(run: Run) -> list[AtHome]:
     """The runs over real sites among those of a page."""
-    labels = tuple((run.about.get("task") or {}).get("labels") or ())
-    return [AtHome(plan_run, class_names_of(run), labels) for plan_run in run.done if "real" in plan_run.row]
+    task = run.about.get("task") or {}
+    has_classes = kind_of(task.get("loss", "l1")) == "classes"  # not numbers, nor what an earlier release does not say
+    classes = class_names(run, int(task["classes"])) if has_classes else ()
+    labels = tuple(task.get("labels") or ())
+    return [AtHome(plan_run, classes, labels) for plan_run in run.done if "real" in plan_run.row]
 
 
 def real_sentences(run: Run) -> list[str]:
     """A line for each run over real sites: of whom its figures are, and how exact."""
-    return [_sentence(home) for home in at_home(run)]
-
-
-def _sentence(home: AtHome) -> str:
-    whole, label = home.together, home.one.label
-    if not whole:
-        return f"{label}: no hospital has told sums, so nothing is known of all patients together."
-    binned = whole["auc_error"] >= LEAST_TOLD
-    exact = f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off" if binned else ""
-    hospitals = plural(whole["sites"], "hospital")
-    return f"{label}: judged at home on {whole['count']} patients whom {hospitals} held out{exact}."
-
-
-def class_names_of(run: Run) -> tuple[str, ...]:
-    """The names of the classes; none where numbers are predicted, or a run of an earlier release does not say."""
-    task = run.about.get("task") or {}
-    return () if kind_of(task.get("loss", "l1")) != "classes" else class_names(run, int(task["classes"]))
+    lines = []
+    for home in at_home(run):
+        whole, told = home.together, "no hospital has told sums, so nothing is known of all patients together"
+        if whole:
+            told = f"judged at home on {whole['count']} patients whom {plural(whole['sites'], 'hospital')} held out"
+            if whole["auc_error"] >= LEAST_TOLD:
+                told += f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off"
+        lines.append(f"{home.one.label}: {told}.")
+    return lines
 
 
 def repeat(run: Run) -> str:
@@ -122,17 +108,10 @@ def repeat(run: Run) -> str:
 
 
 def _home(site: str, counts: Mapping[str, Any], judged: Mapping[str, Any]) -> Home:
-    matrix = np.array(judged.get("called", [[0]]))
-    metrics = judged["metrics"]
-    return Home(
-        site,
-        counts.get("samples"),
-        judged["count"],
-        Estimate(*judged["auc"]) if "auc" in judged else NONE._replace(value=metrics.get("auc", float("nan"))),
-        wilson(int(np.trace(matrix)), int(matrix.sum())),
-        _errors(judged),
-        metrics.get("brier", float("nan")),
-    )
+    matrix, metrics = np.array(judged.get("called", [[0]])), judged["metrics"]
+    area = Estimate(*judged["auc"]) if "auc" in judged else NONE._replace(value=metrics.get("auc", float("nan")))
+    accuracy, brier = wilson(int(np.trace(matrix)), int(matrix.sum())), metrics.get("brier", float("nan"))
+    return Home(site, counts.get("samples"), judged["count"], area, accuracy, _errors(judged), brier)
 
 
 def _errors(judged: Mapping[str, Any]) -> AtThreshold | None:
@@ -184,13 +163,12 @@ def real_sections(run: Run) -> list[Section]:
     sections: list[Section] = []
     for place, home in enumerate(homes):
         title = "Over real hospitals" + (f": {home.one.label}" if len(homes) > 1 or not run.real else "")
+        names = home.classes[1:] if home.two else home.classes or home.labels
+        look, label = looks([home.one.plan.method])[home.one.label], home.one.label
+        drawn = curves.of_sums(home.together, home.real["contacts"], names, look, label)
         sections.append(Section(title, "real" + (str(place + 1) if place else "")))
         sections += _judged_sections(home) if home.together else [Section(sentences=[UNTOLD.format(home.real["run"])])]
-        sections += [
-            Section(figures=_draw_figures(home)),
-            Section(sentences=[_when(home)]),
-            Section(table=_messages(home)),
-        ]
+        sections += [Section(figures=drawn), Section(sentences=[_when(home)]), Section(table=_messages(home))]
     return sections
 
 
@@ -199,14 +177,14 @@ def _judged_sections(home: AtHome) -> list[Section]:
     silent = SILENT.format(", ".join(home.silent)) if home.silent else ""
     words = {"count": whole["count"], "hospitals": plural(whole["sites"], "hospital")}
     first = TOLD.format(label=home.one.label, **words, silent=silent, hidden=HIDDEN if hidden else "")
-    parts = [Section(sentences=[first])]
-    parts += [Section(table=_hospitals(home))] if home.homes else []
     over = "No interval over hospitals: it takes each one's own sums." if hidden else OVER_HOSPITALS
     caption = f"All {whole['count']} together. {over}"
-    parts.append(Section(table=Cells(["statistic", "value", "95% over hospitals"], _metrics(home), caption, (0,))))
-    parts += [Section(table=_labels(home))] if home.labels else []
-    parts += [Section(table=_matrix(home))] if whole.get("called") else []
-    return [*parts, Section(notes=[UNSHOWN.format("Nor is anything known of one hospital. " if hidden else "", run)])]
+    tables = [_hospitals(home)] if home.homes else []
+    tables.append(Cells(["statistic", "value", "95% over hospitals"], _metrics(home), caption, (0,)))
+    tables += [_labels(home)] if home.labels else []
+    tables += [_matrix(home)] if whole.get("called") else []
+    last = UNSHOWN.format("Nor is anything known of one hospital. " if hidden else "", run)
+    return [Section(sentences=[first]), *(Section(table=cells) for cells in tables), Section(notes=[last])]
 
 
 def _hospitals(home: AtHome) -> Cells:
@@ -243,41 +221,28 @@ def _metrics(home: AtHome) -> list[list[object]]:
             ends = over.get(name) or {}
             known = ends.get("low") is not None
             cell = f"{ends['low']:.3f} to {ends['high']:.3f}" if known else SMALL.format("none")
-            rows.append([WORDS.get(name, named(name)), f"{values[name]:.3f}", cell])
+            rows.append([WORDS.get(name, metric_name(name)), f"{values[name]:.3f}", cell])
     return rows
 
 
 def _labels(home: AtHome) -> Cells:
-    missing = SMALL.format("not defined here")
-    rows = [
-        [
-            label,
-            f"{metrics['there']:.0f}",
-            *(missing if v is None else f"{v:.3f}" for v in (metrics["auc"], metrics["f1"])),
-        ]
-        for label, metrics in zip(home.labels, home.together["each"], strict=True)
-    ]
+    rows = []
+    for label, metrics in zip(home.labels, home.together["each"], strict=True):
+        values = (metrics["auc"], metrics["f1"])
+        cells = [SMALL.format("not defined here") if value is None else f"{value:.3f}" for value in values]
+        rows.append([label, f"{metrics['there']:.0f}", *cells])
     caption = "Label by label, all hospitals together; called where its probability is above one half."
     return Cells(["label", "have it", "ROC-AUC", "F1"], rows, caption)
 
 
 def _matrix(home: AtHome) -> Cells:
-    errors, matrix = _errors(home.together), home.together["called"]
-    ppv, npv = (
-        (f"{100 * proportion.value:.1f}" if proportion.of else "-" for proportion in (errors.ppv, errors.npv))
-        if errors
-        else ("", "")
-    )
-    frequent = f" PPV {ppv}%, NPV {npv}%, where {home.classes[1]} is as frequent as here." if errors else ""
+    errors, matrix, frequent = _errors(home.together), home.together["called"], ""
+    if errors:
+        ppv, npv = (f"{100 * at.value:.1f}" if at.of else "-" for at in (errors.ppv, errors.npv))
+        frequent = f" PPV {ppv}%, NPV {npv}%, where {home.classes[1]} is as frequent as here."
     rows = [[name, *row, sum(row)] for name, row in zip(home.classes, matrix, strict=True)]
     caption = f"Who is called what, all hospitals together, at even odds.{frequent}"
     return Cells(["truth", *(f"called {name}" for name in home.classes), "all"], rows, caption)
-
-
-def _draw_figures(home: AtHome) -> list[Drawing]:
-    names = home.classes[1:] if home.two else home.classes or home.labels
-    look = looks([home.one.plan.method])[home.one.label]
-    return curves.of_sums(home.together, home.real["contacts"], names, look, home.one.label)
 
 
 def _when(home: AtHome) -> str:
@@ -296,16 +261,14 @@ def _messages(home: AtHome) -> Cells:
     rows = []
     for site, site_counts in sorted(home.real["sites"].items()):
         *counts, sent, received = (int(site_counts.get(name, 0)) for name in COUNTED)
-        rows.append(
-            [site, *counts, amount(sent), amount(received), _spent_text(site_counts.get("charged", {}), home.one)]
-        )
+        spent = _spent_text(site_counts.get("charged", {}), home.one)
+        rows.append([site, *counts, amount(sent), amount(received), spent])
     heads = ["hospital", "answered", "refused", "silent", "bytes to it", "bytes from it"]
     return Cells([*heads, "charged to its privacy budget"], rows, MESSAGES, words=(6,))
 
 
 def _spent_text(ledger: Mapping[str, float], plan_run: PlanRun) -> str:
-    privacy = plan_run.plan.method.privacy
-    if privacy is None or not privacy.counted:
+    if not plan_run.plan.privacy.counted:
         return "no ledger"
     if not ledger:
         return "not told"

@@ -19,10 +19,7 @@ DATA = Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>')
 
 
 class Cells(NamedTuple):
-    """A table; columns of ``words`` stand to the left, and a row that is too short ends in a broad cell.
-
-    ``reference`` is the number of the highlighted row.
-    """
+    """A table; columns of ``words`` stand to the left, a short row ends in a broad cell, ``reference`` is lit."""
 
     heads: Sequence[object]
     rows: Sequence[Sequence[object]]

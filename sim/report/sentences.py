@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
-from fedsmall.sim.report.tables import AREAS, Table, TableRow, between, by_label, table
+from fedsmall.sim.report.tables import AREAS, Judged, Table, TableRow, by_label, table
 from fedsmall.sim.runs.folder import PlanRun, Run
 
 NAMES = {
@@ -68,7 +68,7 @@ def _digits(shown: Table, number: float, sign: str = "") -> str:
     return f"{100 * number if shown.percent else number:{sign}{form}}"
 
 
-def named(metric: str) -> str:
+def metric_name(metric: str) -> str:
     """A metric's name in running text."""
     return NAMES.get(metric, metric.replace("_", " "))
 
@@ -117,56 +117,50 @@ def p_of(shown: Table, lead: Comparison) -> str:
 
 def _headline(shown: Table, run: Run) -> str:
     """Whether anything was learnt that a prediction which looks at no sample does not know."""
-    least, rows = shown.trivial, [row for row in shown.of_methods if row.ahead]
+    least, aheads = shown.trivial, {row.label: row.ahead for row in shown.of_methods if row.ahead}
     mean = shown.main(least) if least else None
-    if least is None or mean is None or not rows:
+    if least is None or mean is None or not aheads:
         return ""
-    constant = f"{_constant(least, run)}, which gives {named(shown.metric)} {value(shown, mean.mean)}"
-    seeds = max(row.ahead.difference.n for row in rows if row.ahead)
+    worth = f"{metric_name(shown.metric)} {value(shown, mean.mean)}"
+    constant = f"{_constant(least, run)}, which gives {worth}"
+    seeds = max(ahead.difference.n for ahead in aheads.values())
     if seeds < ENOUGH:
         few = "1 seed is" if seeds == 1 else f"{seeds} seeds are"
         return f"{few} too few to say whether any method is better than {constant}; {ENOUGH} are the least. "
-    good = [row.label for row in rows if shown.beats_trivial(row)]
-    aheads = {row.label: row.ahead for row in rows if row.ahead}
+    good = [row.label for row in shown.of_methods if shown.beats_trivial(row)]
     bad = [label for label, a in aheads.items() if a.decides(shown.comparisons) and not shown.is_better(a)]
     worse = f"{list_words(bad)} {verb_for(bad)} worse than {constant}. " if bad else ""
     if not good:
         return f"No method here is shown to be better than {constant}. {worse}"
-    if shown.reference in [row.label for row in rows] and shown.reference not in good:
-        return (
-            f"{shown.reference} is not shown to be better than {constant}; {list_words(good)} {verb_for(good)}. {worse}"
-        )
+    if shown.reference in aheads and shown.reference not in good:
+        others = f"{list_words(good)} {verb_for(good)}"
+        return f"{shown.reference} is not shown to be better than {constant}; {others}. {worse}"
     return worse
 
 
 def _constant(least: TableRow, run: Run) -> str:
     """The trivial predictor, with the class that it names where that is known and always one."""
-    named_classes = {plan_run.row.get("trivial", {}).get("class") for plan_run in run.done}
+    classes = {plan_run.row.get("trivial", {}).get("class") for plan_run in run.done}
     names = run.about.get("task", {}).get("class_names") or ()
-    only = next(iter(named_classes)) if len(named_classes) == 1 else None
-    of = f" ({names[only]})" if only is not None and only < len(names) else ""
-    return f"predicting {least.label}{of}"
+    only = classes.pop() if len(classes) == 1 else None
+    return f"predicting {least.label}" + (f" ({names[only]})" if only is not None and only < len(names) else "")
 
 
 def _without_common_model(shown: Table) -> str:
     """The first sentence where no federated method has a common model."""
-    metric, sign = named(shown.metric), -1 if shown.lower_is_better else 1
+    metric, sign = metric_name(shown.metric), -1 if shown.lower_is_better else 1
     of_sites = {row.label: row.sites for row in shown.of_methods if row.sites}
     pooled = {row.label: row.common for row in shown.of_methods if row.common}
-    for means, who in (
-        (of_sites, "The sites' own models of {} reach {} {} on average."),
-        (pooled, "{} reaches {} {}."),
-    ):
-        if means:
-            best = max(means, key=lambda label: sign * means[label].mean)
-            return who.format(best, metric, with_interval(shown, means[best]))
-    return "No model could be judged."
+    if not (means := of_sites or pooled):
+        return "No model could be judged."
+    best = max(means, key=lambda label: sign * means[label].mean)
+    reach = f"{metric} {with_interval(shown, means[best])}"
+    return f"The sites' own models of {best} reach {reach} on average." if of_sites else f"{best} reaches {reach}."
 
 
 def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str:
     """The first sentence: what federation is worth."""
-    metric = named(shown.metric)
-    reference = _reference(shown)
+    metric, reference = metric_name(shown.metric), _reference(shown)
     alone = next((row for row in shown.rows if row.family == "standalone"), None)
     central = next((row for row in shown.rows if row.family == "central"), None)
     ours = shown.main(reference) if reference else None
@@ -174,22 +168,19 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
         return _without_common_model(shown)
     ends = ""
     if central and central.common:
-        ends = f"; training on {_same(run)} pooled gives {value(shown, central.common.mean)}"
+        number = run.about.get("training_samples")  # runs of earlier releases do not hold it
+        patients = f"the same {number:,} patients" if number else "the same patients"
+        ends = f"; training on {patients} pooled gives {value(shown, central.common.mean)}"
     if alone is None or alone.sites is None:
         reach = "reaches" if shown.whose == "common" else "reach"
         return f"The {shown.models} of {reference.label} {reach} {metric} {with_interval(shown, ours)}{ends}."
-    gap = between(run, groups[reference.label], groups[alone.label], shown.metric, None, (shown.whose, "sites"))
+    judged = Judged(run, shown.metric, None)
+    gap = judged.between(groups[reference.label], groups[alone.label], (shown.whose, "sites"))
     gain = f" ({by(shown, gap)})" if gap else ""
     return (
         f"A site alone reaches {metric} {value(shown, alone.sites.mean)} on average, the {shown.models} of "
         f"{reference.label} {value(shown, ours.mean)}{gain}{ends}."
     )
-
-
-def _same(run: Run) -> str:
-    """The sizes of the sites; runs of earlier releases do not hold them."""
-    number = run.about.get("training_samples")
-    return f"the same {number:,} patients" if number else "the same patients"
 
 
 def _trivial(shown: Table) -> str:
@@ -211,15 +202,15 @@ def _travelling(shown: Table) -> str:
     if reference is None or not leads:
         return "There is no second federated method in this run, so no method is compared with another."
     roles = [_role(reference, row) for row, _ in leads]
-    named_rows = [  # two in one role, as with other recipes, go by name
+    named = [  # two in one role, as with other recipes, go by name
         (role if roles.count(role) == 1 else row.label, lead)
         for role, (row, lead) in zip(roles, leads, strict=True)
         if role
     ]
-    clauses = [
-        f"{_verb(shown, lead, _learnt(shown))} {name} ({by(shown, lead)})"
-        for name, lead in named_rows or [(row.label, lead) for row, lead in leads[:2]]
-    ]
+    least = shown.trivial.lead if shown.trivial else None  # without it nothing is known against the reference
+    has_learnt = least is None or (least.decides(shown.comparisons) and shown.is_better(least))
+    named = named or [(row.label, lead) for row, lead in leads[:2]]
+    clauses = [f"{_verb(shown, lead, has_learnt)} {name} ({by(shown, lead)})" for name, lead in named]
     return f"{reference.label} {list_words(clauses, ', and it ')}."
 
 
@@ -237,12 +228,6 @@ def _role(reference: TableRow, other: TableRow) -> str:
     if abs(other.bytes_sent - reference.bytes_sent) <= SAME_TRAFFIC * reference.bytes_sent:
         return f"FedAvg with the same traffic (b = {other_method.aggregate_every})"
     return ""
-
-
-def _learnt(shown: Table) -> bool:
-    """Whether the reference method is shown to beat the trivial predictor, or the run does not hold it."""
-    lead = shown.trivial.lead if shown.trivial else None
-    return lead is None or (lead.decides(shown.comparisons) and shown.is_better(lead))
 
 
 def _equal(gap: Interval) -> bool:

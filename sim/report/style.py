@@ -1,7 +1,4 @@
-"""One look for all tables and figures: a method's place, colour, marker and line.
-
-Colours are those of Okabe and Ito, for colour-blind readers; markers and dashes tell methods apart in grey.
-"""
+"""One look for all tables and figures. Colours: Okabe and Ito, for colour-blind readers; markers hold in grey."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -53,9 +50,8 @@ SPARE = (
 def place(method: Method) -> tuple[int, ...]:
     """Where a method stands: alone, averaged, chained, in trees, central; in each, rare averaging before frequent."""
     family = ("standalone", "federated", "central").index(method.family)
-    kind = (
-        3 if method.tree else 2 if method.permute_every and method.aggregate_every else int(bool(method.permute_every))
-    )
+    is_chained, is_averaged = bool(method.permute_every), bool(method.aggregate_every)
+    kind = 3 if method.tree else is_chained + (is_chained and is_averaged)
     return family, kind, _listed(method), -(method.aggregate_every or 0)
 
 

@@ -1,10 +1,8 @@
-"""What a run shows, in numbers: for every method mean and interval, and paired differences between methods.
-
-The common model and the sites' own models have a column each.
-"""
+"""What a run shows, in numbers: for every method mean and interval, and paired differences between methods."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +17,7 @@ from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 
 NO_TRAFFIC = {"contacts": 0, "bytes_sent": 0, "stopped": False}
 PRIMARY = ("accuracy", "mae", "mse", "loss")  # of runs that do not say what they are judged by
+Keys = list[tuple[int, int]]  # seeds and folds
 AREAS = ("auc", "average_precision", "r2", "c_index", "ibs", "kappa")  # shown as 0.831
 
 
@@ -51,10 +50,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """The trivial predictor and all methods by one ``metric``, on the test samples or on a further set ``where``.
-
-    ``whose`` models are compared: the "common" ones, or the "sites'" where no method has a common one.
-    """
+    """All methods and the trivial predictor by one ``metric``; models compared are the "common" or the "sites'"."""
 
     metric: str
     where: str | None
@@ -107,29 +103,102 @@ class Table:
         return (lead.difference.mean > 0) != self.lower_is_better
 
 
+class Judged(NamedTuple):
+    """The models of a run, judged by one ``metric`` on its test samples or on a further set ``where``."""
+
+    run: Run
+    metric: str
+    where: str | None
+
+    def values(self, group: Sequence[PlanRun], whose: str, end: str = "mean") -> dict[tuple[int, int], float]:
+        """Values at the end by seed and fold: the "common" models', or the "sites": their mean, or their "sd"."""
+        values, name = {}, self.metric if whose == "common" else f"{self.metric}_{end}"
+        for plan_run in group:
+            row = plan_run.row if self.where is None else plan_run.row["extra"].get(self.where, {})
+            value = (row.get(whose) or {}).get(name)
+            if value is not None and np.isfinite(value):  # one site's own model may have diverged
+                values[plan_run.key] = float(value)
+        return values
+
+    def between(self, ours: Sequence[PlanRun], theirs: Sequence[PlanRun], whose: tuple[str, str]) -> Comparison | None:
+        """``ours`` minus ``theirs``, of ``whose`` models each, with what their runs share."""
+        first, second = ({plan_run.key: plan_run for plan_run in group} for group in (ours, theirs))
+        kept = self.where is None and whose == ("common", "common")
+
+        def shared(keys: Keys) -> Shared:
+            pairs = [(first[key], second[key]) for key in keys]
+            return behind_difference(self.run, pairs, self.metric, scale_of(self.metric), kept)
+
+        return self._difference(self.values(ours, whose[0]), self.values(theirs, whose[1]), shared)
+
+    def ahead(
+        self, group: Sequence[PlanRun], trivials: Sequence[PlanRun], whose: str, own: Values
+    ) -> Comparison | None:
+        """A method's ``own`` values minus the trivial predictor's, by test samples too where predictions are kept."""
+        least = self.values(trivials, whose) or self.values(trivials, "common")
+        kept = self.where is None and whose == "common"
+
+        def shared(keys: Keys) -> Shared:
+            members = [plan_run for plan_run in group if plan_run.key in keys]
+            return behind_lead(self.run, members, self.metric, scale_of(self.metric), kept)
+
+        ahead = self._difference(own, least, shared)
+        asked = p_over_constant(self.run, group, own, least, self.metric) if kept else None
+        return ahead and replace(ahead, of_samples=asked)
+
+    def _difference(self, a: Values, b: Values, shared: Callable[[Keys], Shared]) -> Comparison | None:
+        """``a`` minus ``b`` at seeds and folds that both have, None for none; as a share where both are positive."""
+        keys = sorted(set(a) & set(b))
+        if not keys:
+            return None
+        first, second = [a[key] for key in keys], [b[key] for key in keys]
+        scales: dict[Scale, Scale] = {"share": "gain", "positive": "change" if min(*first, *second) > 0 else "plain"}
+        scale = scales.get(scale_of(self.metric), "plain")
+        return paired(first, second, test="t", scale=scale, shared=shared(keys))
+
+    def row(
+        self, group: Sequence[PlanRun], trivials: Sequence[PlanRun], reference: Sequence[PlanRun] | None, whose: str
+    ) -> TableRow:
+        """The row of a method's runs, or of the ``trivials``, beside the ``reference`` method's."""
+        common, sites = self.values(group, "common"), self.values(group, "sites")
+        spread, scale = list(self.values(group, "sites", "sd").values()), scale_of(self.metric)
+        is_trivial = group is trivials
+        is_common = whose == "common" or (is_trivial and not sites)
+        judged = group if self.where is None and not is_trivial else ()  # by the run's own test set, predictions beside
+        lead = ahead = None
+        if reference and reference is not group and not is_trivial:
+            lead = self.between(reference, group, (whose, "common" if is_common else "sites"))
+        if not is_trivial:
+            ahead = self.ahead(group, trivials, whose, common if is_common else sites)
+        return TableRow(
+            label=group[0].row["label"] if is_trivial else group[0].label,
+            method=None if is_trivial else group[0].plan.method,
+            runs=len(group),
+            common=mean_of(self.run, judged, common, self.metric, scale) if common else None,
+            sites=interval(list(sites.values()), scale=scale) if sites else None,
+            spread=sum(spread) / len(spread) if spread else None,
+            lead=lead,
+            ahead=ahead,
+            contacts=sum(plan_run.row["contacts"] for plan_run in group) / len(group),
+            bytes_sent=sum(plan_run.row["bytes_sent"] for plan_run in group) / len(group),
+        )
+
+
 def table(run: Run, metric: str | None = None, where: str | None = None) -> Table:
-    """The table of a run; the metric is the task's first one where none is asked for."""
-    groups = by_label(run.done)
-    metric = _known(run, metric) if metric is not None and where is None else metric or primary(run)
+    """The table of a run, by its first metric where none is asked for; PlanError for an unknown one."""
+    groups, known = by_label(run.done), metrics_of(run.done)
+    if metric is not None and where is None and known and metric not in known:
+        raise PlanError(f"this run was not judged by {metric!r}. {nearest(metric, known)}")
+    judged = Judged(run, metric or primary(run), where)
     asked = run.scenario.reference
     reference = asked if asked in groups else reference_of([group[0].plan.method for group in groups.values()])
-    whose = "common" if any(common_values(group, metric, where) for group in groups.values()) else "sites"
+    whose = "common" if any(judged.values(group, "common") for group in groups.values()) else "sites"
     trivials = trivials_of(run.done)
-    held_against = (run, groups.get(reference or ""), trivials, metric, where, whose)
-    rows = [_row(label, group[0].plan.method, group, *held_against) for label, group in groups.items()]
-    if any(_values(trivials, *name, where) for name in (("common", metric), ("sites", f"{metric}_mean"))):
-        least = _row(trivials[0].row["label"], None, trivials, *held_against)
-        ahead = next((row.ahead for row in rows if row.label == reference), None)
-        rows.insert(0, replace(least, lead=ahead or least.lead))
-    return Table(metric, where, reference, tuple(rows), whose)
-
-
-def _known(run: Run, metric: str) -> str:
-    """The metric, checked; PlanError names the nearest to an unknown one."""
-    known = metrics_of(run.done)
-    if known and metric not in known:
-        raise PlanError(f"this run was not judged by {metric!r}. {nearest(metric, known)}")
-    return metric
+    rows = [judged.row(group, trivials, groups.get(reference or ""), whose) for group in groups.values()]
+    if any(judged.values(trivials, name) for name in ("common", "sites")):
+        least = judged.row(trivials, trivials, None, whose)
+        rows.insert(0, replace(least, lead=next((row.ahead for row in rows if row.label == reference), None)))
+    return Table(judged.metric, where, reference, tuple(rows), whose)
 
 
 def scale_of(metric: str) -> Scale:
@@ -142,7 +211,7 @@ def scale_of(metric: str) -> Scale:
 
 def trivials_of(done: Sequence[PlanRun]) -> list[PlanRun]:
     """The trivial predictor of each seed and fold as if it were a method's run; none in folders that hold none."""
-    by_seed = {(plan_run.plan.seed, plan_run.plan.fold): plan_run for plan_run in done if plan_run.row.get("trivial")}
+    by_seed = {plan_run.key: plan_run for plan_run in done if plan_run.row.get("trivial")}
     return [replace(plan_run, row=plan_run.row["trivial"] | NO_TRAFFIC) for plan_run in by_seed.values()]
 
 
@@ -171,114 +240,3 @@ def primary(run: Run) -> str:
     if asked is not None and (OTHER_NAMES.get(asked, asked) in known or not known):
         return OTHER_NAMES.get(asked, asked)
     return next((name for name in PRIMARY if name in known), known[0] if known else PRIMARY[0])
-
-
-def common_values(group: Sequence[PlanRun], metric: str, where: str | None = None) -> dict[tuple[int, int], float]:
-    """The common model's value at the end of each run, by seed and fold."""
-    return _values(group, "common", metric, where)
-
-
-def sites_values(group: Sequence[PlanRun], metric: str, where: str | None = None) -> dict[tuple[int, int], float]:
-    """The mean of the sites' own models at the end of each run, by seed and fold."""
-    return _values(group, "sites", f"{metric}_mean", where)
-
-
-def values_of(
-    whose: str, group: Sequence[PlanRun], metric: str, where: str | None = None
-) -> dict[tuple[int, int], float]:
-    """The values by which methods are compared, of the "common" models or of the "sites"."""
-    return (common_values if whose == "common" else sites_values)(group, metric, where)
-
-
-def difference(
-    a: Values, b: Values, metric: str, shared: Callable[[list[tuple[int, int]]], Shared]
-) -> Comparison | None:
-    """``a`` minus ``b`` over the seeds (and folds) that both have; ``shared`` tells what their runs share.
-
-    Of a positive metric it is by what share ``a`` is larger. None where they have no seed in common.
-    """
-    keys = sorted(set(a) & set(b))
-    if not keys:
-        return None
-    first, second = [a[key] for key in keys], [b[key] for key in keys]
-    scales: dict[Scale, Scale] = {"share": "gain", "positive": "change" if min(*first, *second) > 0 else "plain"}
-    return paired(first, second, test="t", scale=scales.get(scale_of(metric), "plain"), shared=shared(keys))
-
-
-def between(
-    run: Run, ours: Sequence[PlanRun], theirs: Sequence[PlanRun], metric: str, where: str | None, whose: tuple[str, str]
-) -> Comparison | None:
-    """``ours`` minus ``theirs``, of ``whose`` models each, with what their runs share."""
-    places = [{(plan_run.plan.seed, plan_run.plan.fold): plan_run for plan_run in group} for group in (ours, theirs)]
-    kept = where is None and whose == ("common", "common")
-
-    def shared(keys: list[tuple[int, int]]) -> Shared:
-        pairs = [(places[0][key], places[1][key]) for key in keys]
-        return behind_difference(run, pairs, metric, scale_of(metric), kept)
-
-    a, b = values_of(whose[0], ours, metric, where), values_of(whose[1], theirs, metric, where)
-    return difference(a, b, metric, shared)
-
-
-def _ahead(
-    run: Run,
-    group: Sequence[PlanRun],
-    own: Values,
-    trivials: Sequence[PlanRun],
-    metric: str,
-    where: str | None,
-    whose: str,
-) -> Comparison | None:
-    """A method minus the trivial predictor, by the test samples too where its predictions are kept."""
-    least = values_of(whose, trivials, metric, where) or common_values(trivials, metric, where)
-    kept = where is None and whose == "common"
-
-    def shared(keys: list[tuple[int, int]]) -> Shared:
-        members = [plan_run for plan_run in group if (plan_run.plan.seed, plan_run.plan.fold) in keys]
-        return behind_lead(run, members, metric, scale_of(metric), kept)
-
-    ahead = difference(own, least, metric, shared)
-    asked = p_over_constant(run, group, own, least, metric) if kept else None
-    return ahead and replace(ahead, of_samples=asked)
-
-
-def _row(
-    label: str,
-    method: Method | None,
-    group: Sequence[PlanRun],
-    run: Run,
-    reference: Sequence[PlanRun] | None,
-    trivials: Sequence[PlanRun],
-    metric: str,
-    where: str | None,
-    whose: str,
-) -> TableRow:
-    common, sites = common_values(group, metric, where), sites_values(group, metric, where)
-    spread = list(_values(group, "sites", f"{metric}_sd", where).values())
-    main = common if whose == "common" or (method is None and not sites) else sites
-    judged = group if method is not None and where is None else ()  # by the run's own test set, predictions beside
-    lead = None
-    if reference and reference is not group and method is not None:
-        lead = between(run, reference, group, metric, where, (whose, "common" if main is common else "sites"))
-    return TableRow(
-        label=label,
-        method=method,
-        runs=len(group),
-        common=mean_of(run, judged, common, metric, scale_of(metric)) if common else None,
-        sites=interval(list(sites.values()), scale=scale_of(metric)) if sites else None,
-        spread=sum(spread) / len(spread) if spread else None,
-        lead=lead,
-        ahead=_ahead(run, group, main, trivials, metric, where, whose) if method is not None else None,
-        contacts=sum(plan_run.row["contacts"] for plan_run in group) / len(group),
-        bytes_sent=sum(plan_run.row["bytes_sent"] for plan_run in group) / len(group),
-    )
-
-
-def _values(group: Sequence[PlanRun], whose: str, name: str, where: str | None) -> dict[tuple[int, int], float]:
-    values = {}
-    for plan_run in group:
-        row = plan_run.row if where is None else plan_run.row["extra"].get(where, {})
-        value = (row.get(whose) or {}).get(name)
-        if value is not None and np.isfinite(value):  # one site's own model may have diverged
-            values[plan_run.plan.seed, plan_run.plan.fold] = float(value)
-    return values

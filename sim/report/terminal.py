@@ -3,30 +3,15 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
-from fedsmall.sim.report.facts import (
-    dynamic_sentences,
-    ensemble_sentences,
-    promises,
-    reader_sentences,
-    stop_sentences,
-    uncovered,
-    unseen_sentences,
-)
+from fedsmall.sim.report import facts
 from fedsmall.sim.report.real_sites import real_sentences
-from fedsmall.sim.report.sentences import amount, named, sentences, short, with_interval
+from fedsmall.sim.report.sentences import amount, metric_name, sentences, short, with_interval
 from fedsmall.sim.report.tables import Table, by_label, table
 from fedsmall.sim.runs.folder import Run
 
 SAID = (  # behind a table, in this order
-    sentences,
-    stop_sentences,
-    dynamic_sentences,
-    ensemble_sentences,
-    reader_sentences,
-    unseen_sentences,
-    real_sentences,
-    promises,
-    uncovered,
+    *(sentences, facts.stop_sentences, facts.dynamic_sentences, facts.ensemble_sentences, facts.reader_sentences),
+    *(facts.unseen_sentences, real_sentences, facts.promises, facts.uncovered),
 )
 
 
@@ -39,13 +24,10 @@ def terminal(stderr: bool = False) -> Console:
 def print_run(console: Console, run: Run) -> None:
     """The table of a run, two sentences on it, and what was not run."""
     if by_label(run.done):
-        shown = table(run)
-        console.print(
-            grid(shown, f"{run.scenario.name}: {run.scenario.about}" if run.scenario.about else run.scenario.name)
-        )
-        for say in SAID:
-            for sentence in say(run):
-                console.print(sentence, markup=False)
+        name, about = run.scenario.name, run.scenario.about
+        console.print(grid(table(run), f"{name}: {about}" if about else name))
+        for sentence in (sentence for say in SAID for sentence in say(run)):
+            console.print(sentence, markup=False)
     for line in (*note_lines(run), *failures(run)):
         console.print(line, markup=False)
     if run.not_run:
@@ -75,7 +57,7 @@ def grid(shown: Table, title: str) -> Grid:
     made.add_column("method")
     heads = ("common model", "sites' own models") if shown.whose == "common" else ("sites' own models",)
     lead = [f"{shown.reference} minus this"] if shown.reference else []
-    for head in (f"{heads[0]}, {named(shown.metric)}", *heads[1:], *lead, "contacts", "sent"):
+    for head in (f"{heads[0]}, {metric_name(shown.metric)}", *heads[1:], *lead, "contacts", "sent"):
         made.add_column(head, justify="right")
     for row in shown.rows:
         means = (row.common, row.sites)[-len(heads) :]

@@ -1,7 +1,4 @@
-"""Which of a run's models are meant: of one method, of all its seeds or of one.
-
-Beside the common model there may be a site's own, its last visitors, and the one distilled of several.
-"""
+"""Which of a run's models are meant: the common one of a seed or all, a site's own, its visitors, the distilled one."""
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
@@ -11,10 +8,7 @@ from fedsmall.sim.runs.folder import Run
 
 
 def whose_is(site: str | None = None, visitors: str | None = None, distilled: bool = False) -> str | None:
-    """Whose model is meant: that of a ``site``, the ``visitors`` of one, the ``distilled`` one, or None for all sites'.
-
-    Raises PlanError where more than one is asked for.
-    """
+    """Whose model is meant, None for that of all sites; PlanError where more than one is asked for."""
     asked = [site, visitors_of(visitors) if visitors is not None else None, DISTILLED if distilled else None]
     if len(wanted := [whose for whose in asked if whose is not None]) > 1:
         raise PlanError("site, visitors and distilled each mean another model; give one of them")
@@ -24,10 +18,7 @@ def whose_is(site: str | None = None, visitors: str | None = None, distilled: bo
 def choose_packages(
     run: Run, method: str | None = None, seed: int | None = None, whose: str | None = None
 ) -> list[Stored]:
-    """The chosen packages of a run: by default the common models of its main method, of every seed.
-
-    Raises PlanError where there are none such, with those that there are.
-    """
+    """The chosen packages, by default the common models of the main method, of every seed; PlanError for none."""
     label = method or main_method(run)
     labels = list(dict.fromkeys(plan_run.label for plan_run in run.done))
     if label not in labels:
@@ -35,19 +26,15 @@ def choose_packages(
     of_method = [plan_run for plan_run in run.done if plan_run.label == label]
     of_seed = [plan_run for plan_run in of_method if seed is None or plan_run.plan.seed == seed]
     if not of_seed:
-        raise PlanError(
-            f"{label} was run with the seeds {', '.join(str(plan_run.plan.seed) for plan_run in of_method)}, not {seed}"
-        )
+        seeds = ", ".join(str(plan_run.plan.seed) for plan_run in of_method)
+        raise PlanError(f"{label} was run with the seeds {seeds}, not {seed}")
     wanted = (COMMON, CENTRAL) if whose is None else (whose,)
     packages = [stored for plan_run in of_seed for stored in run.packages_of(plan_run)]
     return [stored for stored in packages if stored.package.whose in wanted] or _raise_missing(label, whose, packages)
 
 
 def main_method(run: Run) -> str:
-    """The reference method of tables, or else the first of which there is a package.
-
-    Raises PlanError where there is none of any.
-    """
+    """The reference method of tables, or else the first of which there is a package; PlanError where there is none."""
     usable = [plan_run for plan_run in run.done if run.has_packages(plan_run)]
     if not usable:
         raise PlanError(

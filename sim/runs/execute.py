@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ from fedsmall.entry_points import load_extension
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import FULL, one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
@@ -39,7 +39,6 @@ from fedsmall.training.device import check_device
 
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor
-Work = Callable[[int, Plan], Ended | Failed | None]
 Made = TypeVar("Made")
 
 LONGEST = 300  # characters of a reason
@@ -55,8 +54,7 @@ class Federations:
     """The federation of each plan; the last one is kept, for plans that differ only in their method share it."""
 
     def __init__(self, build: Build) -> None:
-        self._build = build
-        self._key = ""
+        self._build, self._key = build, ""
         self._last: Federation | None = None
 
     def of(self, plan: Plan) -> Federation:
@@ -64,6 +62,31 @@ class Federations:
         if self._last is None or plan.data_key != self._key:
             self._last, self._key = self._build(plan), plan.data_key
         return self._last
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the plans of a run have in common; picklable where ``build`` is."""
+
+    build: Build
+    engine: str
+    options: dict[str, Any]
+    first: Plan
+    own_models: bool
+
+    def run(
+        self, plan: Plan, federation_of: Build, moved: Callable[[int], None], stop: Callable[[], bool]
+    ) -> Ended | Failed:
+        """One plan's record and its trivial predictor's row, or that it diverged; ``moved`` gets the rounds done."""
+        federation = federation_of(plan)
+        # on a method's first plan patients are counted that could be read, which costs some time
+        exposed = (plan.seed, plan.fold) == (self.first.seed, self.first.fold)
+        keywords: dict[str, Any] = {"options": self.options, "exposed": exposed, "own_models": self.own_models}
+        keywords |= {"progress": lambda t, _: moved(t), "stop": stop}
+        record = run_plan(plan, federation, self.engine, **keywords)
+        if record.evaluations and has_diverged(record.evaluations[-1]):
+            return Failed(DIVERGED)
+        return record, trivial(federation, plan.has_own_models)
 
 
 def execute(
@@ -104,13 +127,13 @@ def execute(
     for plan in plans[: len(scenario.method)]:
         check_run(plan, first)
     processes = processes or processes_for(plans, engine, options["device"])
-    own_models = scenario.keep == "sites"
+    job = Job(build, engine, options, plans[0], scenario.keep == "sites")
     with interruptible() as interrupted, watcher:
         run = start(folder, scenario, first, engine)
         if processes > 1:
-            records = run_side_by_side(plans, build, engine, options, processes, watcher.moved, interrupted, own_models)
+            records = run_side_by_side(plans, job, processes, watcher.moved, interrupted)
         else:
-            records = _one_by_one(plans, federations, engine, options, watcher, interrupted, own_models)
+            records = _run_one_by_one(plans, job, federations.of, watcher.moved, interrupted)
         for index, ended in records:
             if isinstance(ended, Failed):
                 run.fail(index, ended)
@@ -133,35 +156,24 @@ def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
     return scenario.model_copy(update={"metric": name})
 
 
-def _one_by_one(
-    plans: Sequence[Plan],
-    federations: Federations,
-    engine: str,
-    options: dict[str, Any],
-    watcher: Watcher,
-    interrupted: Callable[[], bool],
-    own_models: bool,
+def _run_one_by_one(
+    plans: Sequence[Plan], job: Job, federation_of: Build, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     before = 0
     for index, plan in enumerate(plans):
         if interrupted():
             return
-
-        def progress(t: int, _: int, before: int = before) -> None:
-            watcher.moved(before + t)
-
-        keywords = {"progress": progress, "stop": interrupted, "exposed": is_first(plan, plans[0])}
-        keywords |= {"own_models": own_models}
-        yield index, attempt(partial(run_one, plan, federations.of, engine, options, keywords))
+        yield index, attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted))
         before += plan.rounds
+
+
+def _add(moved: Callable[[int], None], before: int, rounds: int) -> None:
+    moved(before + rounds)
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within it the first Ctrl-C is only remembered (the value given tells), and the second one interrupts as usual.
-
-    Outside the main thread, where signals cannot be caught, nothing is remembered.
-    """
+    """Within it the main thread's first Ctrl-C is only remembered (the value given tells); a second interrupts."""
     pressed = False
 
     def remember(number: int, frame: FrameType | None) -> None:
@@ -180,83 +192,48 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-# -- on several cores --------------------------------------------------------------------------------------------------
-
-
 def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
-    """How many processes serve a run: one per core, but one for a short run, and where Ray has its own.
-
-    On one GPU no more than can share it.
-    """
+    """How many processes serve a run: a core each, on a GPU as many as share it; one for a short run, and under Ray."""
     if engine == "ray" or len(plans) < ENOUGH:
         return 1
     return cores() if device == "cpu" else min(cores(), SHARED_BY)
 
 
-def is_first(plan: Plan, first: Plan) -> bool:
-    """Whether a plan is its method's first: on it patients are counted that could be read, which costs some time."""
-    return (plan.seed, plan.fold) == (first.seed, first.fold)
-
-
 def run_side_by_side(
-    plans: Sequence[Plan],
-    build: Build,
-    engine: str,
-    options: dict[str, Any] | None,
-    processes: int,
-    moved: Callable[[int], None],
-    interrupted: Callable[[], bool],
-    own_models: bool = False,
+    plans: Sequence[Plan], job: Job, processes: int, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
-    """The index of each plan and its result, as they are done.
+    """The index of each plan and its result, as they are done; ``moved`` gets the rounds that all plans have done.
 
-    Once interrupted, no further plan begins. ``moved`` gets the number of rounds that all plans have done. ``build``
-    must be picklable. Where a process is killed, as when memory runs out, the unfinished plans are tried again one
-    after the other, each in a process of its own: so the one that cannot be run is found, and the others are run.
+    Once interrupted, no further plan begins. Where a process is killed, as when memory runs out, the unfinished plans
+    are tried again one after the other, each in a process of its own: so the one that cannot be run is found.
     """
     left, done = dict(enumerate(plans)), 0
-    work = partial(_work, engine=engine, options=options, first=plans[0], own_models=own_models)
     try:
-        for index, ended in _run_shared(left, processes, build, work, moved, interrupted):
+        for index, ended in _run_shared(left, processes, job, moved, interrupted):
             done += left.pop(index).rounds
             yield index, ended
     except BrokenProcessPool:
-        for index, plan in list(left.items()):
-            yield from _alone(index, plan, build, work, partial(_add, moved, done), interrupted)
+        for index, plan in left.items():
+            if interrupted():
+                return
+            try:
+                yield from _run_shared({index: plan}, 1, job, partial(_add, moved, done), interrupted)
+            except BrokenProcessPool:
+                yield index, Failed(KILLED)
             done += plan.rounds
 
 
-def _alone(
-    index: int, plan: Plan, build: Build, work: Work, moved: Callable[[int], None], interrupted: Callable[[], bool]
-) -> Iterator[tuple[int, Ended | Failed]]:
-    if interrupted():
-        return
-    try:
-        yield from _run_shared({index: plan}, 1, build, work, moved, interrupted)
-    except BrokenProcessPool:
-        yield index, Failed(KILLED)
-
-
-def _add(moved: Callable[[int], None], before: int, rounds: int) -> None:
-    moved(before + rounds)
-
-
 def _run_shared(
-    plans: Mapping[int, Plan],
-    processes: int,
-    build: Build,
-    work: Work,
-    moved: Callable[[int], None],
-    interrupted: Callable[[], bool],
+    plans: Mapping[int, Plan], processes: int, job: Job, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The plans over so many processes; BrokenProcessPool where one of them dies."""
     context = multiprocessing.get_context("spawn")
     rounds = context.Array("l", max(plans) + 1, lock=False)
     stop = context.Event()
-    pool = ProcessPoolExecutor(processes, context, _prepare, (build, rounds, stop))
+    pool = ProcessPoolExecutor(processes, context, _prepare, (job, rounds, stop))
     try:
         with _deaf_to_ctrl_c():
-            waiting = {pool.submit(work, index, plan): index for index, plan in plans.items()}
+            waiting = {pool.submit(_work, index, plan): index for index, plan in plans.items()}
         while waiting:
             ended, _ = wait(waiting, POLL_S, FIRST_COMPLETED)
             moved(sum(rounds))
@@ -287,49 +264,24 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 class _Worker:
-    """What a process remembers from plan to plan: how to build data, where to count rounds, whether to stop."""
+    """What a process remembers from plan to plan: the job, its data, where to count rounds, whether to stop."""
 
-    build: Build
+    job: Job
+    federation_of: Build
     rounds: Any
     stop: Any
 
 
-def _prepare(build: Build, rounds: Any, stop: Any) -> None:
+def _prepare(job: Job, rounds: Any, stop: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
-    _Worker.build, _Worker.rounds, _Worker.stop = Federations(build).of, rounds, stop
+    _Worker.job, _Worker.federation_of, _Worker.rounds, _Worker.stop = job, Federations(job.build).of, rounds, stop
 
 
-def _work(
-    index: int, plan: Plan, *, engine: str, options: dict[str, Any] | None, first: Plan, own_models: bool
-) -> Ended | Failed | None:
-    def progress(t: int, _: int) -> None:
-        _Worker.rounds[index] = t
-
-    if _Worker.stop.is_set():
-        return None
-    keywords = {
-        "progress": progress,
-        "stop": _Worker.stop.is_set,
-        "exposed": is_first(plan, first),
-        "own_models": own_models,
-    }
-    return attempt(partial(run_one, plan, _Worker.build, engine, options, keywords))
-
-
-def run_one(
-    plan: Plan, build: Build, engine: str, options: dict[str, Any] | None, keywords: dict[str, Any]
-) -> Ended | Failed:
-    """One plan on its federation: its record, and its trivial predictor's row; or that it diverged."""
-    federation = build(plan)
-    record = run_plan(plan, federation, engine, options=options, **keywords)
-    if record.evaluations and has_diverged(record.evaluations[-1]):
-        return Failed(DIVERGED)
-    return record, trivial(federation, has_own_models(plan))
-
-
-# -- plans that fail ---------------------------------------------------------------------------------------------------
+def _work(index: int, plan: Plan) -> Ended | Failed | None:
+    stop, moved = _Worker.stop.is_set, partial(_Worker.rounds.__setitem__, index)
+    return None if stop() else attempt(partial(_Worker.job.run, plan, _Worker.federation_of, moved, stop))
 
 
 def has_diverged(last: Evaluation) -> bool:
@@ -339,10 +291,7 @@ def has_diverged(last: Evaluation) -> bool:
 
 
 def attempt(work: Callable[[], Made]) -> Made | Failed:
-    """The result of ``work``, or why it failed.
-
-    Ctrl-C and a full disk, which would stop the other plans too, are raised as they are.
-    """
+    """The result of ``work``, or why it failed; Ctrl-C and a full disk, which would stop all plans, are raised."""
     try:
         return work()
     except Exception as error:

@@ -6,7 +6,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,8 @@ def check_free(folder: Path) -> None:
 def free_folder(name: str, parent: Path = Path("runs")) -> Path:
     """The first of runs/NAME, runs/NAME-2, ... that does not exist yet."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    return next(
-        path for number in count(1) if not (path := parent / (slug if number == 1 else f"{slug}-{number}")).exists()
-    )
+    names = chain([slug], (f"{slug}-{number}" for number in count(2)))
+    return next(path for name in names if not (path := parent / name).exists())
 
 
 def write(path: Path, content: bytes, mode: int | None = None) -> None:

@@ -30,7 +30,6 @@ from fedsmall.data.federation import Federation, Samples
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
-from fedsmall.models.own_models import has_own_models
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
@@ -57,11 +56,6 @@ class Failed(NamedTuple):
     reason: str
     trace: str = ""
 
-    def row(self, index: int, plan: Plan) -> dict[str, Any]:
-        """What run.json says of it."""
-        which = {"index": index, "label": plan.method.label, "seed": plan.seed, "fold": plan.fold}
-        return which | {"reason": self.reason, "traceback": self.trace}
-
 
 @dataclass(frozen=True)
 class PlanRun:
@@ -78,13 +72,15 @@ class PlanRun:
         """The method's name in tables and figures."""
         return self.plan.method.label
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """Its seed and fold."""
+        return self.plan.seed, self.plan.fold
+
 
 @dataclass
 class Run:
-    """A run, read from its folder or just made.
-
-    ``without`` caches metrics without some of the test patients (:mod:`fedsmall.sim.report.patients`).
-    """
+    """A run, read from its folder or just made; ``without`` caches metrics without some of the test patients."""
 
     scenario: Scenario
     plans: list[Plan]
@@ -99,9 +95,8 @@ class Run:
     @property
     def not_run(self) -> list[Plan]:
         """The plans that were never finished, and did not fail either."""
-        ended = {plan_run.index for plan_run in self.done if not plan_run.row["stopped"]} | {
-            failure["index"] for failure in self.failed
-        }
+        ended = {plan_run.index for plan_run in self.done if not plan_run.row["stopped"]}
+        ended |= {failure["index"] for failure in self.failed}
         return [plan for index, plan in enumerate(self.plans) if index not in ended]
 
     @property
@@ -126,54 +121,51 @@ class Run:
 
     def fail(self, index: int, failed: Failed) -> None:
         """Write down that the plan at ``index`` failed, and why."""
-        self.about["failed"] = [*self.about.get("failed", ()), failed.row(index, self.plans[index])]
+        row = {"index": index} | _which(self.plans[index]) | {"reason": failed.reason, "traceback": failed.trace}
+        self.about["failed"] = [*self.about.get("failed", ()), row]
         self.save()
 
     def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
         """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
-        evaluations = evaluations_of(record)
-        row = summary_row(record, evaluations, trivial)
+        evaluations = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
+        row = _summary_row(record, evaluations, trivial)
         plan_run = PlanRun(index, record.plan, row, evaluations, list(record.events))
         self.done = sorted([*self.done, plan_run], key=lambda ended: ended.index)
-        self.about |= {"engine": record.engine, "versions": record.versions}
-        self.about |= {"path": record.path, "device": record.device}
+        self.about |= {name: getattr(record, name) for name in ("engine", "versions", "path", "device")}
         if record.model is not None:
-            self.models[plan_run.index] = record.model
-        self._keep(plan_run, record)
+            self.models[index] = record.model
+        self.packages[index] = _packages_of(record, row, self.about.get("notes", ()))
         self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in record.predictions.items()}
-        if record.predictions and self.folder is not None:
-            write_arrays(self.folder / PREDICTIONS, self.predictions)
+        if self.folder is not None:
+            self._write_models(self.folder, plan_run, record)
+            if record.predictions:
+                write_arrays(self.folder / PREDICTIONS, self.predictions)
         self.save()
         return plan_run
 
+    def _write_models(self, folder: Path, plan_run: PlanRun, record: "RunRecord") -> None:
+        """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""
+        for stored in self.packages[plan_run.index]:
+            save_package(folder / PACKAGES / stem(plan_run, stored.package.whose), *stored)
+        if not self.packages[plan_run.index]:
+            if record.model is not None:
+                write(folder / "models" / model_name(plan_run), save(record.model))
+            if record.distilled is not None:
+                write(folder / "models" / f"distilled-{model_name(plan_run)}", save(record.distilled.model))
+
     def model_of(self, plan_run: PlanRun) -> Arrays | None:
         """The common model at the end of a plan, or None where there was none."""
-        if plan_run.index not in self.models and self.folder is not None:
-            path = self.weights_of(plan_run)
-            if path is not None and plan_run.plan.method.is_federated:
-                self.models[plan_run.index] = load_file(path)
+        path = self.weights_of(plan_run) if plan_run.plan.method.is_federated else None
+        if path is not None and plan_run.index not in self.models:
+            self.models[plan_run.index] = load_file(path)
         return self.models.get(plan_run.index)
 
     def weights_of(self, plan_run: PlanRun) -> Path | None:
         """The file with the weights of a plan's model, or None where none was kept."""
-        folder = self.folder or Path()
-        places = folder / PACKAGES / stem(plan_run) / WEIGHTS, folder / "models" / model_name(plan_run)
-        return next((place for place in places if place.exists()), None) if self.folder is not None else None
-
-    def _keep(self, plan_run: PlanRun, record: "RunRecord") -> None:
-        """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""
-        notes = tuple(self.about.get("notes", ()))
-        self.packages[plan_run.index] = packages_of(record, plan_run.row, notes)
         if self.folder is None:
-            return
-        for stored in self.packages[plan_run.index]:
-            save_package(self.folder / PACKAGES / stem(plan_run, stored.package.whose), *stored)
-        if self.packages[plan_run.index]:
-            return
-        if record.model is not None:
-            write(self.folder / "models" / model_name(plan_run), save(record.model))
-        if record.distilled is not None:
-            write(self.folder / "models" / f"distilled-{model_name(plan_run)}", save(record.distilled.model))
+            return None
+        places = self.folder / PACKAGES / stem(plan_run) / WEIGHTS, self.folder / "models" / model_name(plan_run)
+        return next((place for place in places if place.exists()), None)
 
     def has_packages(self, plan_run: PlanRun) -> bool:
         """Whether there are packages of a plan."""
@@ -204,30 +196,39 @@ class Run:
         about = self.about | {
             "planned": len(self.plans),
             "finished": len(self.plans) - len(self.not_run) - len(self.failed),
-            "not_run": [{"label": p.method.label, "seed": p.seed, "fold": p.fold} for p in self.not_run],
+            "not_run": [_which(plan) for plan in self.not_run],
         }
         rounds = [
-            {"index": plan_run.index, "label": plan_run.label, "seed": plan_run.plan.seed, "fold": plan_run.plan.fold}
+            {"index": plan_run.index}
+            | _which(plan_run.plan)
             | {"evaluations": plan_run.evaluations, "events": plan_run.events}
             for plan_run in self.done
         ]
+        rows = [_curve_row(run.plan, evaluation) for run in self.done for evaluation in run.evaluations]
         write_json(self.folder / "summary.json", [plan_run.row for plan_run in self.done])
         write_json(self.folder / "rounds.json", rounds)
-        rows = [row for plan_run in self.done for row in curve_rows(plan_run.plan, plan_run.evaluations)]
-        write_csv(
-            self.folder / "rounds.csv", list(dict.fromkeys(name for row in rows for name in row)) or ["label"], rows
-        )
+        columns = list(dict.fromkeys(name for row in rows for name in row)) or ["label"]
+        write_csv(self.folder / "rounds.csv", columns, rows)
         write_json(self.folder / "run.json", about)
 
 
-def start(folder: Path | None, scenario: Scenario, federation: Federation, engine: str) -> Run:
-    """A new run, its folder holding the scenario alone.
+def _which(plan: Plan) -> dict[str, Any]:
+    return {"label": plan.method.label, "seed": plan.seed, "fold": plan.fold}
 
-    Raises PlanError where the folder is not empty: no run is ever written over another.
-    """
+
+def _curve_row(plan: Plan, evaluation: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation: the metrics of the common model and of the sites', as columns."""
+    row = _which(plan) | {"round": evaluation["t"]}
+    for whose in ("common", "sites"):
+        metrics = (evaluation[whose] or {}).items()
+        row |= {f"{whose}_{name}": value for name, value in metrics if isinstance(value, float)}
+    return row | ({"stop_loss": evaluation["stop"]["loss"]} if evaluation.get("stop") else {})
+
+
+def start(folder: Path | None, scenario: Scenario, federation: Federation, engine: str) -> Run:
+    """A new run, its folder holding the scenario alone; PlanError where the folder is not empty."""
     plans = scenario.plans()
-    run = Run(scenario, plans, folder, about=_about(federation, engine))
-    run.about["notes"] += _notes(plans, federation)
+    run = Run(scenario, plans, folder, about=_about(plans, federation, engine))
     if folder is None:
         return run
     check_free(folder)
@@ -295,9 +296,8 @@ def prediction_key(plan_run: PlanRun) -> str:
 
 def stem(plan_run: PlanRun, whose: str = COMMON) -> str:
     """The name of what is kept of a plan's model, or of that of the site ``whose`` it is."""
-    words = [f"{plan_run.index:03d}", plan_run.label, f"seed{plan_run.plan.seed}"] + (
-        [f"fold{plan_run.plan.fold}"] * bool(plan_run.plan.folds)
-    )
+    words = [f"{plan_run.index:03d}", plan_run.label, f"seed{plan_run.plan.seed}"]
+    words += [f"fold{plan_run.plan.fold}"] if plan_run.plan.folds else []
     words += [] if whose in (COMMON, CENTRAL) else ["of", whose]
     return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-")
 
@@ -307,7 +307,7 @@ def model_name(plan_run: PlanRun) -> str:
     return f"{stem(plan_run)}.safetensors"
 
 
-def _about(federation: Federation, engine: str) -> dict[str, Any]:
+def _about(plans: Sequence[Plan], federation: Federation, engine: str) -> dict[str, Any]:
     sizes = [len(samples) for samples in federation.train]
     return {
         "engine": engine,
@@ -319,17 +319,20 @@ def _about(federation: Federation, engine: str) -> dict[str, Any]:
         "samples_per_site": [min(sizes), max(sizes)],
         "training_samples": sum(sizes),
         "test_samples": federation.test_samples,
-        "class_counts": class_counts(federation),
-        "notes": list(federation.notes),
+        "class_counts": _class_counts(federation),
+        "notes": [*federation.notes, *_notes(plans, federation, sizes)],
     }
 
 
-def _notes(plans: Sequence[Plan], federation: Federation) -> list[str]:
-    """Notes for a reader on how methods and data go together."""
-    sizes = [len(samples) for samples in federation.train]
+def _notes(plans: Sequence[Plan], federation: Federation, sizes: Sequence[int]) -> list[str]:
+    """Notes for a reader on how methods and data go together, such as the class weights that sites agree on."""
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     notes = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
-    notes += weights_told(plans, federation)
+    if any(plan.recipe.class_weights == BALANCED for plan in plans):
+        weights = agreed_weights(federation.class_sums, federation.task)
+        names = federation.task.class_names or range(len(weights))
+        class_weights = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=False))
+        notes.append(f"class weights agreed from the sites' counts (first seed): {class_weights}")
     extensions = [(plan.method, extension) for plan in plans if (extension := plan.method.extension) is not None]
     notes += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
     return list(dict.fromkeys(notes))
@@ -341,49 +344,33 @@ def cores() -> int:
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
-def class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
+def _class_counts(federation: Federation) -> dict[str, dict[str, list[int]]]:
     """How many of each class every site trains on and holds out; nothing for numbers, or for very many sites."""
     task, held = federation.task, federation.held_out or (None,) * len(federation.names)
     if task.kind != "classes" or len(federation.names) > MANY_SITES:
         return {}
-    return {
-        name: {"train": _class_counts(train, task.classes), "held_out": _class_counts(out, task.classes)}
-        for name, train, out in zip(federation.names, federation.train, held, strict=True)
-    }
+
+    def count(samples: Samples | None) -> list[int]:
+        return [] if samples is None else np.bincount(samples.y, minlength=task.classes).tolist()
+
+    sites = zip(federation.names, federation.train, held, strict=True)
+    return {name: {"train": count(train), "held_out": count(out)} for name, train, out in sites}
 
 
-def weights_told(plans: Sequence[Plan], federation: Federation) -> list[str]:
-    """One line with the class weights that the sites agree on, where a plan asks for them."""
-    if all(plan.recipe.class_weights != BALANCED for plan in plans):
-        return []
-    weights = agreed_weights(federation.class_sums, federation.task)
-    names = federation.task.class_names or range(len(weights))
-    class_weights = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=False))
-    return [f"class weights agreed from the sites' counts (first seed): {class_weights}"]
-
-
-def _class_counts(samples: Samples | None, classes: int) -> list[int]:
-    return [] if samples is None else np.bincount(samples.y, minlength=classes).tolist()
-
-
-def evaluations_of(record: "RunRecord") -> list[dict[str, Any]]:
-    """The evaluations of a plan that an engine has run; numbers become plain JSON numbers."""
-    evaluations: list[dict[str, Any]] = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
-    return evaluations
-
-
-def summary_row(
-    record: "RunRecord", evaluations: Sequence[dict[str, Any]], trivial: dict[str, Any] | None = None
+def _summary_row(
+    record: "RunRecord", evaluations: Sequence[dict[str, Any]], trivial: dict[str, Any] | None
 ) -> dict[str, Any]:
     """The plan's row of summary.json, by the last of its ``evaluations`` or that of the round whose model it keeps.
 
-    The ``trivial`` predictor's metrics stand beside it.
+    What only some plans have stands at its end, with the ``trivial`` predictor's metrics, and the sites' training
+    samples where models travel: a report tells how many a model has met.
     """
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
     last = next((evaluation for evaluation in evaluations if record.chosen and evaluation["t"] == record.chosen), last)
+    method, distilled = record.plan.method, record.distilled
     row = {
-        "method": record.plan.method.name,
-        "label": record.plan.method.label,
+        "method": method.name,
+        "label": method.label,
         "seed": record.plan.seed,
         "engine": record.engine,
         "device": record.device,
@@ -398,50 +385,33 @@ def summary_row(
         "stopped": record.stopped,
         "extra": _without_singles(last["extra"]),
     }
-    row |= _only_in_some(record, last)
-    if trivial is not None:
-        row["trivial"] = trivial
-    return row
+    of_sites = record.trained_on.items() if method.moves else ()
+    in_some = {
+        "kept": _without_singles(last.get("kept")),
+        "spread": _without_singles(last.get("spread")),
+        "distilled": distilled
+        and {"common": distilled.metrics, "rounds": distilled.rounds, "bytes_sent": distilled.bytes_sent},
+        "privacy": record.privacy,
+        "validation": last.get("validation"),
+        "bytes_between": record.bytes_between if record.plan.method.region_count > 1 else None,
+        "averages": _averages(record),
+        "chosen": record.chosen or None,
+        "stop": last["stop"] if record.chosen else None,
+        "read": record.read,
+        "thresholds": record.thresholds,
+        "samples": {whose: data.samples for whose, data in of_sites if whose not in (COMMON, CENTRAL)},
+        "trivial": trivial,
+    }
+    return row | {name: fact for name, fact in in_some.items() if fact not in (None, {}, [])}
 
 
-def _only_in_some(record: "RunRecord", last: dict[str, Any]) -> dict[str, Any]:
-    """What only some plans have: visitors' metrics, a distilled model, privacy, routes, a stop, readers, thresholds.
-
-    And the sites' training samples, where models travel: a report tells how many a model has met.
-    """
-    row: dict[str, Any] = {}
-    for word in ("kept", "spread"):
-        if last.get(word):
-            row[word] = _without_singles({word: last[word]})[word]
-    if record.distilled is not None:
-        distilled = record.distilled
-        row["distilled"] = {"common": distilled.metrics, "rounds": distilled.rounds, "bytes_sent": distilled.bytes_sent}
-    if record.privacy:
-        row["privacy"] = record.privacy
-    if last.get("validation"):
-        row["validation"] = last["validation"]
-    if record.plan.method.region_count > 1:
-        row["bytes_between"] = record.bytes_between
-    if record.averaged:
-        took = [models for models, _ in record.averaged]
-        whole = sum(of_all for _, of_all in record.averaged)
-        left_out = took.count(0)
-        row["averages"] = {"whole": whole, "partial": len(took) - whole - left_out, "left_out": left_out}
-        row["averages"] |= {"models": took, "bytes_sent": record.sent_by}
-    if record.chosen:
-        row |= {"chosen": record.chosen, "stop": last["stop"]}
-    if record.read:
-        row["read"] = record.read
-    if record.thresholds:
-        row["thresholds"] = record.thresholds
-    if record.plan.method.moves:
-        alone = {
-            whose: trained_on.samples
-            for whose, trained_on in record.trained_on.items()
-            if whose not in (COMMON, CENTRAL)
-        }
-        row |= {"samples": alone} if alone else {}
-    return row
+def _averages(record: "RunRecord") -> dict[str, Any] | None:
+    """How many of the averages that were due took all models, some or none; None where none may be left out."""
+    if not record.averaged:
+        return None
+    models, whole = [took for took, _ in record.averaged], sum(of_all for _, of_all in record.averaged)
+    counts = {"whole": whole, "partial": len(models) - whole - models.count(0), "left_out": models.count(0)}
+    return counts | {"models": models, "bytes_sent": record.sent_by}
 
 
 def _without_singles(tree: Any) -> Any:
@@ -451,29 +421,13 @@ def _without_singles(tree: Any) -> Any:
     return {name: _without_singles(value) for name, value in tree.items() if name != SINGLE}
 
 
-def curve_rows(plan: Plan, evaluations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each evaluation: the metrics of the common model and of the sites', as columns."""
-    rows: list[dict[str, Any]] = []
-    for evaluation in evaluations:
-        row: dict[str, Any] = {"label": plan.method.label, "seed": plan.seed, "fold": plan.fold}
-        row["round"] = evaluation["t"]
-        for whose in ("common", "sites"):
-            for name, value in (evaluation[whose] or {}).items():
-                if isinstance(value, float):
-                    row[f"{whose}_{name}"] = value
-        if evaluation.get("stop"):
-            row["stop_loss"] = evaluation["stop"]["loss"]
-        rows.append(row)
-    return rows
-
-
-def packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str] = ()) -> list[Stored]:
+def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str]) -> list[Stored]:
     """The common model or Central's, then the distilled one, then the sites' own and their visitors.
 
     ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
     nothing is known of the data.
     """
-    if record.preparation is None or record.task is None or has_own_models(record.plan):
+    if record.preparation is None or record.task is None or record.plan.has_own_models:
         return []
     models: dict[str, Arrays] = {} if record.model is None else {COMMON: record.model}
     if record.distilled is not None:

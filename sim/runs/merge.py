@@ -16,10 +16,7 @@ from fedsmall.wire import Arrays
 
 
 def merge(runs: Sequence[Run]) -> list[Run]:
-    """A run for each data set, holding all that was run on it; a label that occurs twice gets its run's name.
-
-    Two runs rest on the same data where task, partition and sizes agree. Raises PlanError where nothing was finished.
-    """
+    """A run for each data set, holding all that was run on it; PlanError where nothing was finished."""
     groups: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.real):  # what is known of the data, a simulation knows
         groups.setdefault(_key(run, runs), []).append(run)
@@ -27,18 +24,16 @@ def merge(runs: Sequence[Run]) -> list[Run]:
         raise PlanError("none of these runs has a finished plan, so there is nothing to compare")
     merged = [_merge_group(group) for group in groups.values()]
     names = [run.scenario.name for run in merged]
-    return [_renamed(run, number) if names.count(names[number]) > 1 else run for number, run in enumerate(merged)]
+    for number, run in enumerate(merged):
+        if names.count(names[number]) > 1:  # another data set's has its scenario's name
+            name = f"{names[number]}, {number + 1} ({' and '.join(run.about['sources'])})"
+            merged[number] = replace(run, scenario=run.scenario.model_copy(update={"name": name}))
+    return merged
 
 
 def data_of(plan: Plan) -> str:
     """What the data of a plan depend on, apart from the seed; what sites keep back for ``stop`` is the method's way."""
     return plan.model_copy(update={"seed": 0, "fold": 0, "stop": None}).data_key
-
-
-def _renamed(run: Run, number: int) -> Run:
-    """The run by its folders' names, and its place on the page, where another data set's has its scenario's name."""
-    name = f"{run.scenario.name}, {number + 1} ({' and '.join(run.about['sources'])})"
-    return replace(run, scenario=run.scenario.model_copy(update={"name": name}))
 
 
 def _key(run: Run, runs: Sequence[Run]) -> str:
@@ -55,12 +50,9 @@ def of_same_patients(real: Run, played: Run) -> bool:
     if _without_files(real.plans[0]) != _without_files(played.plans[0]):
         return False
     sites = real.done[0].row["real"]["sites"]
-    counts = played.about.get("class_counts") or {}
-    held_out = {name: sum(class_counts["held_out"]) for name, class_counts in counts.items()}
-    held_out_by_site = {
-        name: class_counts["held_out"] for name, class_counts in sites.items() if class_counts["held_out"]
-    }
-    return set(held_out) == set(sites) and all(held_out[name] == count for name, count in held_out_by_site.items())
+    counts = {name: sum(of["held_out"]) for name, of in (played.about.get("class_counts") or {}).items()}
+    told = {name: of["held_out"] for name, of in sites.items() if of["held_out"]}
+    return set(counts) == set(sites) and all(counts[name] == count for name, count in told.items())
 
 
 def _without_files(plan: Plan) -> str:
@@ -82,11 +74,9 @@ def _merge_group(group: Sequence[Run]) -> Run:
             label = f"{plan_run.label} ({own_name})" if plan_run.label in shared else plan_run.label
             method = plan_run.plan.method.model_copy(update={"label": label})
             plan = plan_run.plan.model_copy(update={"method": method})
-            done.append(
-                PlanRun(len(done), plan, {**plan_run.row, "label": label}, plan_run.evaluations, plan_run.events)
-            )
-            predictions_of_run = run.predictions_of(plan_run).items()
-            predictions |= {f"{prediction_key(done[-1])}/{name}": array for name, array in predictions_of_run}
+            done.append(replace(plan_run, index=len(done), plan=plan, row={**plan_run.row, "label": label}))
+            key, arrays = prediction_key(done[-1]), run.predictions_of(plan_run)
+            predictions |= {f"{key}/{name}": array for name, array in arrays.items()}
             if (model := run.model_of(plan_run)) is not None:
                 first.models[len(done) - 1] = model
     name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(names))
@@ -98,15 +88,10 @@ def _merge_group(group: Sequence[Run]) -> Run:
 
 def _names(group: Sequence[Run]) -> list[str]:
     """A name for each run: its folder's, and what tells it from another of that name."""
-    plain = [_name(run) for run in group]
+    names: list[str] = []
     seen: Counter[str] = Counter()
-    names = []
-    for name in plain:
+    for run in group:
+        name = (run.folder.name if run.folder is not None else run.scenario.name) + ", real sites" * run.real
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name} {seen[name]}")
     return names
-
-
-def _name(run: Run) -> str:
-    name = run.folder.name if run.folder is not None else run.scenario.name
-    return f"{name}, real sites" if run.real else name

@@ -36,17 +36,10 @@ class Bars(Watcher):
     """One bar over all rounds of all plans, with the time that is left; it names the plan that was done last."""
 
     def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}", table_column=None),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
-            TextColumn("[dim]left[/dim]"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            console=console,
-            transient=True,
-        )
-        self._title = title
+        left = TextColumn("[dim]left[/dim]"), TimeRemainingColumn(elapsed_when_finished=False)
+        share = TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), *share, *left
+        self._bar, self._title = Progress(*columns, console=console, transient=True), title
         self._task = self._bar.add_task(title, total=sum(plan.rounds for plan in plans))
 
     def __enter__(self) -> Self:
@@ -67,37 +60,32 @@ class Bars(Watcher):
 
 @final
 class Lines(Watcher):
-    """A line for every finished plan, with the time that is left: for logs and pipes.
-
-    After ``EVERY_S`` seconds without one, a line says how many rounds are done.
-    """
+    """A line for every finished plan, and for every ``EVERY_S`` seconds without one: for logs and pipes."""
 
     def __init__(self, console: Console, plans: Sequence[Plan], title: str) -> None:
         self._console, self._title = console, title
-        self._total = sum(plan.rounds for plan in plans)
-        self._done = 0
-        self._started = self._said = time.monotonic()
+        self._total, self._done = sum(plan.rounds for plan in plans), 0
+        self._started = self._last = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._started = self._said = time.monotonic()
+        self._started = self._last = time.monotonic()
         return self
 
     def moved(self, rounds: int) -> None:
         """Say how many rounds are done, where nothing was said for a while."""
-        now = time.monotonic()
-        if now - self._said >= EVERY_S:
-            self._said = now
-            spent, share = now - self._started, 100 * rounds // self._total
-            self._console.print(f"{self._title}: {rounds} of {self._total} rounds, {share}%, {spent:.0f} s")
+        if time.monotonic() - self._last >= EVERY_S:
+            self._say(rounds, f"{rounds} of {self._total} rounds")
 
     def end(self, plan: Plan) -> None:
         """Say that the plan is done, and how long the rest will take."""
-        self._said = time.monotonic()
         self._done += plan.rounds
-        spent = time.monotonic() - self._started
-        left = spent * (self._total - self._done) / self._done
-        share = 100 * self._done // self._total
-        self._console.print(f"{self._title}: {called(plan)} done, {share}%, {spent:.0f} s, about {left:.0f} s left")
+        left = (time.monotonic() - self._started) * (self._total - self._done) / self._done
+        self._say(self._done, f"{called(plan)} done", f", about {left:.0f} s left")
+
+    def _say(self, rounds: int, words: str, left: str = "") -> None:
+        self._last = time.monotonic()
+        share, spent = 100 * rounds // self._total, self._last - self._started
+        self._console.print(f"{self._title}: {words}, {share}%, {spent:.0f} s{left}")
 
 
 @final
@@ -105,10 +93,8 @@ class InCell(Watcher):
     """One bar in the cell of a notebook, that moves and is gone when the run has ended."""
 
     def __init__(self, plans: Sequence[Plan], title: str) -> None:
-        self._title, self._total = title, sum(plan.rounds for plan in plans)
-        self._last = ""
-        self._shown = -EVERY_CELL_S
-        self._done = 0
+        self._title, self._total, self._done = title, sum(plan.rounds for plan in plans), 0
+        self._last, self._shown = "", -EVERY_CELL_S
 
     def __enter__(self) -> Self:
         from IPython.display import display
@@ -141,13 +127,6 @@ class InCell(Watcher):
         return HTML(f"{escape(self._title)} {bar} {share}% {escape(self._last)}")
 
 
-def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this."""
-    python = sys.modules.get("IPython")
-    shell = python.get_ipython() if python is not None else None
-    return type(shell).__name__ == "ZMQInteractiveShell"
-
-
 def called(plan: Plan) -> str:
     """A plan in a few words."""
     fold = f", fold {plan.fold + 1} of {plan.folds}" if plan.folds else ""
@@ -156,6 +135,7 @@ def called(plan: Plan) -> str:
 
 def watcher(console: Console, plans: Sequence[Plan], title: str) -> Watcher:
     """Bars on a terminal, one in a notebook's cell, lines elsewhere."""
-    if in_notebook():
+    python = sys.modules.get("IPython")
+    if type(python.get_ipython() if python is not None else None).__name__ == "ZMQInteractiveShell":
         return InCell(plans, title)
     return (Bars if console.is_terminal and sys.stderr.isatty() else Lines)(console, plans, title)

@@ -1,10 +1,8 @@
-"""A scenario: a TOML file that says what is run, as a frozen record; it is several plans, one per method and seed.
-
-Everything is checked when the record is built: from a file, with some keys set on the command line, or from Python.
-"""
+"""A scenario: a TOML file that says what is run, as a frozen record, checked when built; a plan per method and seed."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +16,7 @@ from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Th
 from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
+OF_THE_RUN = {"about", "seeds", "engine", "device", "keep", "track", "reference"}  # keys that are no part of a plan
 SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
@@ -54,6 +53,7 @@ class Scenario(Frozen):
     threshold: Threshold = None
     folds: Annotated[int, Field(ge=2)] | None = None
     test: Test = None
+    without: tuple[str, ...] = ()
     stop: EarlyStop | None = None
     engine: str | None = None
     device: Device = "cpu"
@@ -100,17 +100,13 @@ class Scenario(Frozen):
     def plan(self, index: int, seed: int, fold: int = 0) -> Plan:
         """The plan of the method at ``index`` with one seed (and one fold)."""
         named, recipe, stop = self._resolved(index)
-        shared = self.model_dump(
-            exclude={"about", "seeds", "engine", "device", "keep", "track", "reference", "recipe", "method", "stop"}
-        )
+        shared = self.model_dump(exclude=OF_THE_RUN | {"recipe", "method", "stop"})
         return Plan(**shared, seed=seed, fold=fold, recipe=recipe, stop=stop, method=named)
 
     def plans(self) -> list[Plan]:
         """All runs of the scenario: seeds, in them folds, in them methods in the order of the file."""
-        folds = range(self.folds or 1)
-        return [
-            self.plan(index, seed, fold) for seed in self.seeds for fold in folds for index in range(len(self.method))
-        ]
+        order = product(self.seeds, range(self.folds or 1), range(len(self.method)))
+        return [self.plan(index, seed, fold) for seed, fold, index in order]
 
     def _resolved(self, index: int) -> tuple[Method, Recipe, EarlyStop | None]:
         settings = dict(self.method[index])
@@ -170,33 +166,26 @@ def build(table: Mapping[str, Any]) -> Scenario:
         if isinstance(cause, PlanError):  # raised by one of our own validators: its text is already for the user
             raise PlanError(str(cause)) from None
         inner = cause if isinstance(cause, ValidationError) else error
-        raise PlanError(explain(inner, _keys_beside(inner))) from None
+        beside = Recipe if inner.errors()[0]["loc"][:1] == ("recipe",) else Scenario
+        raise PlanError(explain(inner, list(beside.model_fields))) from None
     except TypeError as error:
         raise PlanError(str(error)) from None
 
 
-def _keys_beside(error: ValidationError) -> list[str]:
-    """The known keys where the first fault is."""
-    in_recipe = error.errors()[0]["loc"][:1] == ("recipe",)
-    return list(Recipe.model_fields if in_recipe else Scenario.model_fields)
-
-
-def as_toml(scenario: Scenario) -> bytes:
+def as_toml(scenario: Frozen) -> bytes:
     """A scenario as a file that :func:`load` reads; what is as by default is left out."""
     return tomli_w.dumps(scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)).encode()
 
 
 def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, with ``settings`` ("recipe.lr=0.1") laid over it; it may name files beside it.
-
-    Raises PlanError where the file is missing, is not TOML, or says something that cannot be run.
-    """
+    """The scenario in a file, ``settings`` ("recipe.lr=0.1") laid over it; PlanError for what cannot be read or run."""
     path = Path(path)
     table = read(path)
     for setting in settings:
         table = assign(table, setting)
     if isinstance(table.get("task"), dict):
-        table["task"] = {key: _absolute(key, value, path.parent) for key, value in table["task"].items()}
+        files = {key: _absolute(value, path.parent) for key, value in table["task"].items() if key in FILES}
+        table["task"] = table["task"] | files
     try:
         return build(table)
     except PlanError as error:
@@ -208,9 +197,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return read_toml(path)
     except FileNotFoundError:
-        raise PlanError(
-            f"There is no scenario {path}. `fedsmall list scenarios` shows those that come along."
-        ) from None
+        shows = "`fedsmall list scenarios` shows those that come along."
+        raise PlanError(f"There is no scenario {path}. {shows}") from None
     except IsADirectoryError:
         raise PlanError(f"{path} is a folder; a scenario is a .toml file.") from None
     except DataError as error:
@@ -248,28 +236,26 @@ def _with(node: Any, words: Sequence[str], value: Any, key: str) -> Any:
 
 def _place(tables: Sequence[Mapping[str, Any]], word: str, key: str) -> int:
     for field in ("label", "name"):
-        for index, entry in enumerate(tables):
-            if entry.get(field) == word:
-                return index
+        if word in (words := [entry.get(field) for entry in tables]):
+            return words.index(word)
     if word.isdigit() and int(word) < len(tables):
         return int(word)
     known = [str(entry.get("label", entry.get("name"))) for entry in tables]
     raise PlanError(f"--set {key}: no entry is called {word!r}. {nearest(word, known)}")
 
 
-def _absolute(key: str, value: Any, folder: Path) -> Any:
-    if key not in FILES:
-        return value
+def _absolute(value: Any, folder: Path) -> Any:
+    """Names of files as absolute paths, where they are in ``folder``."""
+    if isinstance(value, list):
+        return [_absolute(entry, folder) for entry in value]
+    if isinstance(value, dict):
+        return {name: _absolute(entry, folder) for name, entry in value.items()}
     if isinstance(value, str):
         try:
             beside = (folder / value).resolve()
             return str(beside) if beside.exists() else value  # else it may be under the data root
         except (OSError, ValueError, RuntimeError):  # no such path can be: who reads it says so
             return value
-    if isinstance(value, list):
-        return [_absolute(key, entry, folder) for entry in value]
-    if isinstance(value, dict):
-        return {name: _absolute(key, entry, folder) for name, entry in value.items()}
     return value
 
 

@@ -1,8 +1,8 @@
 """`fedsmall tune --try`: other settings of methods than the learning rate, each searched with all rates.
 
-A method whose table has the key stands in the search once for each of its values (of several keys, for each of their
-combinations), under a label of its own. Of the settings that are not shown to be worse than the best, each with its
-own best rate, the first named is taken: so name the cheap ones first, long periods before short ones.
+A method whose table has the key stands in the search once for each of its values (of several keys, each combination),
+under a label of its own. Of those that are not shown to be worse than the best, each at its own best rate, the first
+named is taken: so name the cheap ones first, long periods before short ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,14 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.runs.scenario import Scenario, build
-from fedsmall.sim.tuning.search import Try, best_row, choose
+from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of
 
 Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A ``scenario`` in which every setting is a method; ``of`` gives its method and setting, by label.
-
-    ``plain`` is the original scenario.
-    """
+    """A ``scenario`` in which every setting is a method (``of``: method and setting by label), and the ``plain``."""
 
     plain: Scenario
     scenario: Scenario
@@ -42,22 +39,19 @@ class Grid:
 
     def with_taken(self, tries: Sequence[Try]) -> Scenario:
         """The scenario that was asked about, with what is taken."""
-        table, taken = _table(self.plain), self.taken(tries)
-        for index, entry in enumerate(table["method"]):
-            settings, lr = taken[_label(self.plain, index)]
-            table["method"][index] = {**entry, **settings, "recipe": {**entry.get("recipe", {}), "lr": lr}}
-        return build(table)
+        table, taken, entries = _table(self.plain), self.taken(tries), []
+        for entry, plan in zip(table["method"], plans_of(self.plain), strict=True):
+            settings, lr = taken[plan.method.label]
+            entries.append({**entry, **settings, "recipe": {**entry.get("recipe", {}), "lr": lr}})
+        return build({**table, "method": entries})
 
 
 def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
-    """Every method of a scenario with every value of the keys that its own table has.
-
-    Raises PlanError for a key that no method's table has, and for an invalid value.
-    """
+    """Every method of a scenario with every value of the keys that its own table has; PlanError for others."""
     table, of = _table(scenario), {}
     entries: list[Settings] = []
-    for index, entry in enumerate(table["method"]):
-        keys, label = [key for key in tried if key in entry], _label(scenario, index)
+    for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
+        keys, label = [key for key in tried if key in entry], plan.method.label
         for values in product(*(tried[key] for key in keys)):
             settings = dict(zip(keys, values, strict=True))
             named = ", ".join([label, *(f"{key} = {value}" for key, value in settings.items())])
@@ -91,7 +85,3 @@ def _number(word: str) -> float | int | str:
 def _table(scenario: Scenario) -> dict[str, Any]:
     table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
     return {**table, "method": [dict(entry) for entry in table["method"]]}
-
-
-def _label(scenario: Scenario, index: int) -> str:
-    return scenario.plan(index, scenario.seeds[0]).method.label

@@ -1,9 +1,8 @@
 """`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
 
-The sites are cut into folds; the models of some sites are judged on the samples of the others (with few sites: on a
-share of every site's own samples). Or models travel by routes (:mod:`fedsmall.travel.journey`): then every method is
-judged on all sites by models that never saw them, and how long to train is chosen as well. Test samples are never
-looked at. Every method gets the same rates, seeds and folds.
+The sites are cut into folds; the models of some are judged on the samples of the others (with few sites: on a share of
+every site's own). Or models travel by routes (:mod:`fedsmall.travel.journey`): then every method is judged on all sites
+by models that never saw them, and how long to train is chosen too. Every method gets the same rates, seeds and folds.
 Seeds are added until a choice made on resampled runs would lose less than ``REGRET`` on average, for every method: a
 noisy choice of the learning rate makes false differences between methods, larger than any true one.
 """
@@ -23,7 +22,6 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
 from fedsmall.methods import nearest
-from fedsmall.models.own_models import has_own_models
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
@@ -42,21 +40,19 @@ LOOKS = 20  # evaluations of a run that is judged by routes, about
 
 
 def judged_by(scenario: Scenario, by: str | None = None) -> str:
-    """How a search judges methods: by "folds" of sites that are left out, or by "routes".
-
-    The default is routes if a method of the scenario is validated so. Raises PlanError for another word.
-    """
+    """How a search judges, by "folds" or "routes" (the default where a method is validated so); else PlanError."""
     if by not in (None, FOLDS_OF_SITES, ROUTES):
         raise PlanError(f"a search judges by folds or by routes, not by {by!r}")
-    plans = (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method)))
-    return by or (ROUTES if any(plan.method.validation for plan in plans) else FOLDS_OF_SITES)
+    return by or (ROUTES if any(plan.method.routes for plan in plans_of(scenario)) else FOLDS_OF_SITES)
+
+
+def plans_of(scenario: Scenario, seed: int | None = None) -> list[Plan]:
+    """The plans of a scenario's methods with one seed, by default its first."""
+    return [scenario.plan(k, scenario.seeds[0] if seed is None else seed) for k in range(len(scenario.method))]
 
 
 def measure_of(scenario: Scenario, by: str | None, metric: str | None = None, data_root: Path | None = None) -> str:
-    """The search's metric: ``metric``, or the scenario's, or by routes the loss, or the task's own.
-
-    Raises PlanError for a metric that the task does not have.
-    """
+    """The search's metric: ``metric``, or the scenario's, or by routes the loss, or the task's own. Else PlanError."""
     named = metric or scenario.metric
     if named is None and judged_by(scenario, by) == ROUTES:
         return "loss"
@@ -77,25 +73,19 @@ def unit_of(metric: str, federation: Federation) -> float:
     return spread**2 if task.loss == "mse" else spread
 
 
-def to_its_end(plan: Plan) -> Plan:
-    """The plan without what would end it early: a search sees all rounds, and no site keeps anything back for it."""
-    return plan.model_copy(update={"stop": None})
-
-
 def by_routes(plan: Plan, federation: Federation) -> Plan | None:
     """The plan with its models on routes, judged on the way; None where they cannot travel so.
 
-    By default five routes, or as many as there are groups, and no more than models: routes that take turns at fewer
-    sites train less in so many rounds than the method does without them.
+    By default five routes, or as many as there are groups, and no more than models.
     """
     method, sites = plan.method, len(federation.names)
-    if method.validation is None and method.travelling(sites) < 2:
+    if not method.routes and method.travelling(sites) < 2:
         return None
     routes = method.groups if isinstance(method.groups, int) and method.groups > 1 else 5
     given = method.validation or Validation(routes=max(2, min(routes, method.travelling(sites))))
     parts = method.model_dump() | {"validation": given}
     try:
-        routed = to_its_end(plan).model_copy(update={"method": Method(**parts)})
+        routed = plan.model_copy(update={"stop": None, "method": Method(**parts)})
         check_run(routed, federation)
     except (ValidationError, PlanError):
         return None
@@ -111,10 +101,7 @@ REGRET = 0.005
 
 @dataclass(frozen=True)
 class Try:
-    """One run of a search: a method (its label) with a learning rate, trained and judged on training sites.
-
-    ``rounds`` is when it was best, where it was judged on the way.
-    """
+    """One run of a search on training sites: ``rounds`` is when it was best, where it was judged on the way."""
 
     label: str
     lr: float
@@ -169,16 +156,17 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    There are at least ``least_seeds``. ``by`` is as in :func:`judged_by`, ``metric`` as in :func:`measure_of`; the
-    score is the common model's, or the mean over the sites, negated for a loss or an error. ``on_seed(seed, tries)`` is
-    called after each seed.
+    The score is the common model's ``metric``, or the mean over the sites, negated for a loss or an error.
+    ``on_seed(seed, tries)`` is called after each seed.
     """
     by = judged_by(scenario, by)
     if not rates:
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
-    if has_own_models(scenario.plan(0, scenario.seeds[0])):
+    if scenario.plan(0, scenario.seeds[0]).has_own_models:
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
-    for plan in (scenario.plan(index, scenario.seeds[0]) for index in range(len(scenario.method))):
+    for plan in plans_of(scenario):
+        if plan.method.regression is not None:
+            raise PlanError(f"a search tries recipe.lr, and {plan.method.label} has none: it chooses its own penalty")
         if not plan.method.trains_networks:
             raise PlanError(
                 f"a search tries recipe.lr, which trees ({plan.method.label}) do not have; leave them out, and set "
@@ -203,13 +191,14 @@ def search(
 
 
 def choose(tries: Sequence[Try], metric: str | None = None) -> dict[str, RateChoice]:
-    """The rate of each method: the best mean score, ties to the smaller rate.
+    """The rate of each method: the best mean score, or a smaller rate with a shortfall within a standard error.
 
-    A smaller rate ties with the best one when its paired shortfall is within one standard error of zero. With
-    ``metric``, scores are in its own sign, in intervals within its range.
+    With ``metric``, scores are in its own sign, in intervals within its range.
     """
-    labels = dict.fromkeys(t.label for t in tries)
-    return {label: _choice(label, [t for t in tries if t.label == label], metric) for label in labels}
+    by_label: dict[str, list[Try]] = {}
+    for tried in tries:
+        by_label.setdefault(tried.label, []).append(tried)
+    return {label: _choice(label, of_method, metric) for label, of_method in by_label.items()}
 
 
 def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generator) -> Federation:
@@ -229,12 +218,12 @@ def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generato
 
 def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
     """Write the tries of a search, by variant, as CSV."""
-    rows = [{"variant": variant} | asdict(tried) for variant, some in tries.items() for tried in some]
-    write_csv(
-        path,
-        ["variant", *(field.name for field in fields(Try))],
-        [row | {"lr": f"{row['lr']:g}", "score": f"{row['score']:.6f}"} for row in rows],
-    )
+    rows = [
+        {"variant": variant, **asdict(tried), "lr": f"{tried.lr:g}", "score": f"{tried.score:.6f}"}
+        for variant, some in tries.items()
+        for tried in some
+    ]
+    write_csv(path, ["variant", *(field.name for field in fields(Try))], rows)
 
 
 def load(path: Path) -> dict[str, list[Try]]:
@@ -252,16 +241,16 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     """The scenario with each method's own learning rate, by label; methods that are not named keep theirs."""
     table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
     table["method"] = [dict(entry) for entry in table["method"]]
-    for index in range(len(table["method"])):
-        label = scenario.plan(index, scenario.seeds[0]).method.label
-        if label in rates:
+    for index, plan in enumerate(plans_of(scenario)):
+        if (label := plan.method.label) in rates:
             table = assign(table, f"method.{index}.recipe.lr={rates[label]!r}")
     return build(table)
 
 
 def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> Iterator[tuple[int, Plan, Federation]]:
     """Every method's plan with every fold of one seed's federation, or with all of it by routes."""
-    plans = [to_its_end(scenario.plan(index, seed)) for index in range(len(scenario.method))]
+    # a search sees all rounds, and no site keeps anything back to end it early
+    plans = [plan.model_copy(update={"stop": None}) for plan in plans_of(scenario, seed)]
     federation = build_federation(plans[0], data_root)
     routed = [by_routes(plan, federation) if by == ROUTES else None for plan in plans]
     for plan in filter(None, routed):
@@ -274,16 +263,13 @@ def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> It
 
 
 def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str, device: str) -> tuple[float, int]:
-    """The best score of a plan and its round; at its end, where it does not travel by routes.
-
-    Where no model stays finite the rate is too large, and the search goes on.
-    """
+    """The best score of a plan by routes and its round, else at its end; where no model stays finite the worst."""
     unit = unit_of(metric, federation)
     try:
         evaluations = run_plan(plan, federation, engine, options={"device": device}).evaluations
     except ReplyError:
         return signed(np.nan, metric, unit), 0
-    if by != ROUTES or plan.method.validation is None:
+    if by != ROUTES or not plan.method.routes:
         return signed(_score(evaluations[-1], metric), metric, unit), 0
     by_round = {evaluation.t: evaluation.validation["metrics"] for evaluation in evaluations if evaluation.validation}
     known = list(next(iter(by_round.values()), {}))
@@ -322,17 +308,14 @@ def _choice(label: str, tries: Sequence[Try], metric: str | None) -> RateChoice:
 def best_row(table: np.ndarray) -> int:
     """The row to take, of (rows, runs): the first that is not shown to be worse than the best, by a standard error."""
     best = int(np.argmax(table.mean(axis=1)))
-    shortfall = table[best] - table[: best + 1]  # (those before the best and it, runs)
-    runs = table.shape[1]
+    shortfall, runs = table[best] - table[: best + 1], table.shape[1]  # (those before the best and it, runs)
     error = shortfall.std(axis=1, ddof=1) / np.sqrt(runs) if runs > 1 else np.zeros(len(shortfall))
     return int(np.flatnonzero(shortfall.mean(axis=1) <= error)[0])
 
 
 def _regret(table: np.ndarray, draws: int = 200) -> float:
     """The mean loss of choices on resampled runs against the best mean of all runs."""
-    rng = np.random.default_rng(0)  # the regret of given runs is one number
-    means = table.mean(axis=1)
-    runs = table.shape[1]
+    rng, means, runs = np.random.default_rng(0), table.mean(axis=1), table.shape[1]  # its own: one regret of given runs
     if runs < 2:
         return float("inf")
     picked = [best_row(table[:, rng.integers(0, runs, runs)]) for _ in range(draws)]

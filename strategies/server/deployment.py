@@ -1,8 +1,8 @@
 """The ServerApp of real sites: a run from its sheet, through a journal, to its outcome.
 
 A run's folder holds ``sheet.json``, ``journal/``, ``log.jsonl`` (every order and answer, chained), ``progress.json``,
-and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. A run that is started
-again goes on from its journal. The app is :mod:`fedsmall.sim.consortium.server_app`.
+and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. The app is
+:mod:`fedsmall.sim.consortium.server_app`.
 """
 
 import contextlib
@@ -38,8 +38,9 @@ from fedsmall.strategies.server.handshake import meet, told_at_roll
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.strategies.server.journal import FileJournal, put
 from fedsmall.strategies.server.judging import SiteJudges, evaluator_for
-from fedsmall.strategies.server.regions import HandDown, line_of
+from fedsmall.strategies.server.regions import HandDown, Line
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
+from fedsmall.travel.handover import FOLDER, Handover
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`
 WAITS_FILE = "waits.json"
@@ -50,15 +51,14 @@ Finish = Callable[[Path, Told], object]
 
 
 def serve(grid: Grid, context: Context, finish: Finish) -> None:
-    """Conduct the run that the run's config names; an early end is told in one line in ``failure.json``.
-
-    ``finish(folder, told)`` writes more into the run's folder, before ``outcome.json`` says that it is finished.
-    """
+    """Conduct the run that the config names; ``finish(folder, told)`` writes more before ``outcome.json``."""
     name = str(context.run_config.get("run", ""))
     if not RUN_NAME.fullmatch(name):
         raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
     folder = Path(os.environ[RUNS]) / name
-    sheet = _sheet_in(folder)
+    kind = kind_of_run(folder)
+    model = load_extension(SCENARIOS, kind).Sheet if kind else RunSheet
+    sheet: Sheet = model.model_validate_json((folder / f"{kind or 'sheet'}.json").read_text())
     log = AuditLog(folder / "log.jsonl", run=sheet.run, id=sheet.id)
     lock = (folder / "lock").open("w")
     try:
@@ -80,13 +80,6 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     log.write("finished", **done)
 
 
-def _sheet_in(folder: Path) -> Sheet:
-    if kind := kind_of_run(folder):
-        sheet: Sheet = load_extension(SCENARIOS, kind).Sheet.model_validate_json((folder / f"{kind}.json").read_text())
-        return sheet
-    return RunSheet.model_validate_json((folder / "sheet.json").read_text())
-
-
 def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
     if not isinstance(sheet, RunSheet):
         record, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
@@ -100,10 +93,7 @@ def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: Audi
 
 
 def tell_failure(folder: Path, log: AuditLog, error: Exception) -> None:
-    """Write in one line what ended a run early, for the coordinator's command and into the log.
-
-    The disk may be full: the reason needs little room, and the log may have none left.
-    """
+    """Write in one line what ended a run early, for the coordinator and, where the disk has room, into the log."""
     line = " ".join(str(error).split())[:2000] or type(error).__name__
     put(folder / "failure.json", json.dumps({"reason": line, "time": time.time()}).encode())
     with contextlib.suppress(DiskFullError):
@@ -128,12 +118,9 @@ def _finish_noting_faults(finish: Finish, log: AuditLog, folder: Path, record: T
 
 
 def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) -> tuple[Outcome, Told]:
-    """Meet the sites, agree on the scaling, and run the contacts that the journal does not hold yet.
-
-    Returns the outcome, and what the sites said of themselves: task, rows, counts.
-    """
+    """Meet the sites, and run what the journal does not hold; the outcome, and what sites said of themselves."""
     sheet = sheet.model_copy(update={"plan": among(sheet.plan, len(sheet.sites))})
-    line = line_of(folder, grid.get_nodes, partial(tell_waits, folder)) if sheet.region else None
+    line = Line(Handover(folder / FOLDER), grid.get_nodes, partial(tell_waits, folder)) if sheet.region else None
     roster, journal = Roster(), FileJournal(folder / "journal")
     sheet, task, sealed = meet(roster, sheet, grid, folder, line)
     plan = sheet.plan
@@ -155,7 +142,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         outcome=outcome,
         united=line.united if line is not None else None,
     )
-    if plan.stop is not None and outcome.model is not None:
+    if plan.may_end_early and outcome.model is not None:
         SiteJudges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     for fault in journal.faults:
         log.write("journal", fault=fault)
@@ -166,10 +153,9 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
 def write_outcome(
     folder: Path, plan: Plan, outcome: Outcome, met: Mapping[str, Any] | None = None, finish: Finish | None = None
 ) -> None:
-    """Write the common model (safetensors) and the results (JSON), each whole or not at all.
+    """Write the common model (safetensors) and the results (JSON), each whole or not at all; ``finish`` writes more.
 
-    ``met`` is what the sites said of themselves, ``finish`` writes more. The outcome comes last: it marks the run as
-    finished.
+    ``met`` is what the sites said of themselves. The outcome comes last: it marks the run as finished.
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = {"plan": json.loads(plan.model_dump_json()), **outcome.words(), **(met or {})}

@@ -4,9 +4,8 @@ An order whose site went away, or whose hospital has not agreed yet, is sent aga
 alone, so the answer has the same bits. Sites still missing at the deadline count as silent; below the quorum the run
 stops and can be resumed. Every order and answer is logged.
 
-Flower makes an object of every array and a call of every object: 83 calls for a contact of three sites with a model of
-four arrays. A frame (:mod:`fedsmall.frames`) is one record. Answers are polled together but unpacked one by one, so an
-unreadable one harms no other.
+Flower makes an object and a call of every array; a frame (:mod:`fedsmall.frames`) is one record. Answers are polled
+together but unpacked one by one, so an unreadable one harms no other.
 """
 
 import hashlib
@@ -17,13 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from google.protobuf.message import DecodeError
 
@@ -33,7 +30,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, join_pieces, leaves, pieces_with
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, Sheet
-from fedsmall.strategies.records import array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
+from fedsmall.strategies.records import SendingGrid, array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.wire import ANSWER_BYTES, BROKEN, CONFIG, METRICS, REFUSED, ROUND, WAITS, join, parts
 
@@ -53,7 +50,7 @@ class QuorumError(RuntimeError):
     """Fewer sites answered than the run sheet asks for; the run can be resumed."""
 
 
-class RetryingGrid(Grid):
+class RetryingGrid(SendingGrid):
     """Flower's grid for one run over ``mail``, with retries; ``log`` gets a line for each order, answer and silence."""
 
     def __init__(
@@ -65,12 +62,8 @@ class RetryingGrid(Grid):
         heads: Heads | None = None,
         tell_waits: Callable[[dict[str, str]], None] = lambda _: None,
     ) -> None:
-        self.mail = mail
-        self.waits = Waits(tell_waits, clock)
-        self.heads = heads or Heads(None, sheet)
-        self.sheet = sheet
-        self.log = log
-        self.clock = clock
+        self.mail, self.sheet, self.log, self.clock = mail, sheet, log, clock
+        self.waits, self.heads = Waits(tell_waits, clock), heads or Heads(None, sheet)
         self.away: set[int] = set()  # nodes that were waited for in vain, until they are back
         self.names: dict[int, str] = {}
 
@@ -81,24 +74,19 @@ class RetryingGrid(Grid):
         return nodes
 
     def get_node_ids(self) -> Iterable[int]:
-        """The connected nodes, after waiting at most the deadline for those that were there before.
-
-        Raises QuorumError where they are fewer than the quorum.
-        """
-        deadline = self.clock() + self.sheet.round_deadline_s
+        """The connected nodes, once those of before are there or the deadline is over. QuorumError for too few."""
+        deadline, least = self.clock() + self.sheet.round_deadline_s, self.sheet.least_answers
         while True:
             connected = {node.node_id for node in self.get_nodes()}
             self.away -= connected
             missing = set(self.names) - connected - self.away
-            if not missing and len(connected) >= self.sheet.least_answers:
-                return sorted(connected)
-            if self.clock() > deadline:
+            if (not missing and len(connected) >= least) or self.clock() > deadline:
                 break
             time.sleep(POLL_S)
         for node in missing:
             self.log.write("away", site=self.names[node])
         self.away |= missing
-        if len(connected) < self.sheet.least_answers:
+        if len(connected) < least:
             raise QuorumError(self._too_few("are connected", len(connected), set(self.names) - connected))
         return sorted(connected)
 
@@ -108,19 +96,17 @@ class RetryingGrid(Grid):
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
             config[RUN], config[RUN_ID], config[SITES] = self.sheet.run, self.sheet.id, list(self.sheet.everyone)
-        replies = self._exchange(orders, self.clock() + self._patience_s(orders))
-        answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
-        silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
-        training = [order for order in orders if order.metadata.message_type.startswith(MessageType.TRAIN)]
-        least = min(self.sheet.least_answers, len(training))
-        if training and len(answered) < least:
-            raise QuorumError(self._too_few("answered", len(answered), silent) + self._reasons(replies))
-        return replies
-
-    def _patience_s(self, orders: list[Message]) -> float:
-        """The wait for answers; longer before the first contact, when people may have to be asked."""
         questions = all(order.metadata.message_type.startswith(MessageType.QUERY) for order in orders)
-        return max(self.sheet.round_deadline_s, self.sheet.start_deadline_s if questions else 0.0)
+        patience_s = self.sheet.start_deadline_s if questions else 0.0  # people may have to be asked
+        replies = self._exchange(orders, self.clock() + max(self.sheet.round_deadline_s, patience_s))
+        answered = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}
+        training = [order for order in orders if order.metadata.message_type.startswith(MessageType.TRAIN)]
+        if training and len(answered) < min(self.sheet.least_answers, len(training)):
+            silent = {o.metadata.dst_node_id for o in orders if o.metadata.message_id not in answered}
+            reasons = sorted({_line(reply.error.reason) for reply in replies if reply.has_error()})
+            why = "".join(f" [{reason}]" for reason in reasons)[:1000]
+            raise QuorumError(self._too_few("answered", len(answered), silent) + why)
+        return replies
 
     def _exchange(self, orders: list[Message], deadline: float) -> list[Message]:
         waiting = self._push(orders)
@@ -130,8 +116,7 @@ class RetryingGrid(Grid):
         replies: list[Message] = []
         while (waiting or again) and self.clock() <= deadline:
             for key, order in list(waiting.items()):
-                reply = self._answer_to(order)
-                if reply is None:
+                if (reply := self._answer_to(order)) is None:
                     continue
                 del waiting[key]
                 reply, statement = self._check_statement(order, reply)
@@ -145,7 +130,9 @@ class RetryingGrid(Grid):
                     waits[id(order)] = reply
                 else:
                     sendings[id(order)] += 1
-            back = [order for order, due in again.values() if self.clock() >= due and self._is_here(order)]
+            due_now = [order for order, due in again.values() if self.clock() >= due]
+            here = {node.node_id for node in self.get_nodes()} if due_now else set()
+            back = [order for order in due_now if order.metadata.dst_node_id in here]
             for order in back:
                 del again[id(order)]
             waiting |= self._push_again(back)
@@ -173,21 +160,17 @@ class RetryingGrid(Grid):
         """Note silent sites; the reply of one whose hospital is waited for stands as its answer."""
         answers = []
         for order in orders:
-            reply = waits.get(id(order))
-            self._note("silent", order, **({"reason": _line(reply.error.reason)} if reply else {}))
-            if reply:
-                self.waits.give_up([self.name_of(order.metadata.dst_node_id)])
+            if reply := waits.get(id(order)):
+                self._note("silent", order, reason=_line(reply.error.reason))
+                self.waits.in_vain.add(self.name_of(order.metadata.dst_node_id))
                 answers.append(Message(reply.error, reply_to=order))
             else:
+                self._note("silent", order)
                 self.away.add(order.metadata.dst_node_id)
         return answers
 
     def _answer_to(self, order: Message) -> Message | None:
-        """The reply to one order, or None.
-
-        Asked for alone, for Flower unpacks answers together, and one unreadable answer would lose the others; what an
-        answer says of itself is only its sender's word.
-        """
+        """The reply to one order, or None: asked for alone, and what it says of itself is only its sender's word."""
         key = order.metadata.message_id
         try:
             for reply in self.mail.pull_messages([key]):
@@ -195,16 +178,14 @@ class RetryingGrid(Grid):
                     return reply
                 return Message(Error(REFUSED, "its answer says that it is to another order"), reply_to=order)
         except UNREADABLE as error:
-            return Message(Error(REFUSED, f"its answer cannot be read ({type(error).__name__})"), reply_to=order)
+            return unreadable(order, type(error).__name__)
         return None
 
     def _push(self, orders: list[Message]) -> dict[str, Message]:
-        sizes = [size_in_bytes(array_records(order.content)) for order in orders]
-        rows = [{**self._about(order), "bytes": size} for order, size in zip(orders, sizes, strict=True)]
-        entries = self.log.write_each("order", rows)
-        for order, entry in zip(orders, entries, strict=True):
-            site = self.name_of(order.metadata.dst_node_id)
-            config = ConfigRecord({**order.content.config_records.get(CONFIG, {}), ENDS: self.heads.order(site, entry)})
+        rows = [{**self._about(order), "bytes": size_in_bytes(array_records(order.content))} for order in orders]
+        for order, entry in zip(orders, self.log.write_each("order", rows), strict=True):
+            statement = self.heads.order(self.name_of(order.metadata.dst_node_id), entry)
+            config = ConfigRecord({**config_of(order), ENDS: statement})
             order.content = RecordDict({**order.content, CONFIG: config})  # others share what was there
         self.mail.push_messages(orders)  # gives each order its id
         return {order.metadata.message_id: order for order in orders}
@@ -217,9 +198,6 @@ class RetryingGrid(Grid):
             sent |= self._push([copy])
             order.metadata.__dict__["_message_id"] = copy.metadata.message_id
         return dict(zip(sent, orders, strict=True))
-
-    def _is_here(self, order: Message) -> bool:
-        return order.metadata.dst_node_id in {node.node_id for node in self.get_nodes()}
 
     def _check_statement(self, order: Message, reply: Message) -> tuple[Message, Statement | None]:
         """An answer and the statement taken out of it; an error where that does not go on from the last."""
@@ -244,9 +222,8 @@ class RetryingGrid(Grid):
         self.log.write(event, **self._about(order), **fields)
 
     def _about(self, order: Message) -> dict[str, Any]:
-        config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
         site = self.name_of(order.metadata.dst_node_id)
-        return {"kind": order.metadata.message_type, "site": site, "t": config.get(ROUND)}
+        return {"kind": order.metadata.message_type, "site": site, "t": config_of(order).get(ROUND)}
 
     def name_of(self, node: int) -> str:
         """The name under which a node was registered, or its number."""
@@ -259,39 +236,9 @@ class RetryingGrid(Grid):
             f"for {self.sheet.least_answers}. Missing: {names}. `fedsmall resume {self.sheet.run}` goes on from here."
         )
 
-    @staticmethod
-    def _reasons(replies: list[Message]) -> str:
-        reasons = sorted({_line(reply.error.reason) for reply in replies if reply.has_error()})
-        return "".join(f" [{reason}]" for reason in reasons)[:1000]
-
-    # -- what Flower asks of any grid ------------------------------------------------------------------------------
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As Flower's grid."""
-        return self.mail.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As Flower's grid."""
-        return self.mail.pull_messages(message_ids)
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        """As Flower's grid."""
-        return Message(*args, **options)
-
-    def set_run(self, run: Any) -> None:
-        """The run is the mail's."""
-
-    @property
-    def run(self) -> Any:
-        """The run."""
-        return self.mail.grid.run
-
 
 def _digest(reply: Message) -> tuple[int, str]:
-    """Bytes and digest of an answer's arrays, as :func:`fedsmall.audit_log.digest_of` gave at the site.
-
-    The answer is not checked yet, so no array is made: bytes are taken as they came.
-    """
+    """Bytes and digest (as :func:`fedsmall.audit_log.digest_of` gives) of an answer's arrays, as they came."""
     total, size = hashlib.sha256(), 0
     for name, array in sorted(join(**reply.content.array_records).items()):
         named = shape_and_dtype(array)
@@ -315,18 +262,18 @@ FIRST_S, LONGEST_S = 1.0, 15.0  # between two questions
 class Waits:
     """The sites that are waited for and why; ``tell`` is given {site: reason} whenever that changes.
 
-    A site that was waited for in vain for a whole contact is not waited for again until it has answered.
+    One that was waited for in vain for a whole contact is not waited for again until it has answered.
     """
 
     def __init__(self, tell: Callable[[dict[str, str]], None], clock: Callable[[], float]) -> None:
         self.tell, self.clock = tell, clock
         self.reasons: dict[str, str] = {}
         self._asked: dict[str, int] = {}
-        self._in_vain: set[str] = set()
+        self.in_vain: set[str] = set()
 
     def again(self, site: str) -> float | None:
         """When to ask a waiting site again; None where it was waited for long enough."""
-        if site in self._in_vain:
+        if site in self.in_vain:
             return None
         self._asked[site] = self._asked.get(site, 0) + 1
         return self.clock() + min(FIRST_S * 2.0 ** (self._asked[site] - 1), LONGEST_S)
@@ -342,51 +289,47 @@ class Waits:
     def over(self, site: str) -> None:
         """Note that the site has answered."""
         self._asked.pop(site, None)
-        self._in_vain.discard(site)
+        self.in_vain.discard(site)
         if self.reasons.pop(site, None) is not None:
             self.tell(dict(self.reasons))
-
-    def give_up(self, sites: Iterable[str]) -> None:
-        """Note that the contact's time is over."""
-        self._in_vain |= set(sites)
 
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.05, 1.0  # between two questions
 PATIENCE = 20  # a question comes after a twentieth of the time for which nothing came
 MOST_TIMES, MOST_BESIDE = 8, 16 << 20  # an answer is at most so many times its order, and so many bytes
 
-Blocks = dict[tuple[tuple[str, int], ...], list[bytes]]  # what arrays became, by the records that hold them
-
-
-@dataclass
-class _Arriving:
-    message: Message
-    left: list[str]
-    pieces: list[ConfigRecord] = field(default_factory=list)
-    size: int = 0
+Same = tuple[tuple[str, int], ...]  # the records that hold some arrays
 
 
 @dataclass
 class _Waiting:
+    """An order that is waited for, and its answer as far as it has come: at ``most`` so many bytes."""
+
     order: Message
     most: int
-    arriving: _Arriving | None = None
+    answer: Message | None = None
+    left: list[str] = field(default_factory=list)
+    pieces: list[ConfigRecord] = field(default_factory=list)
+    size: int = 0
+
+    def refuse(self, answer: Message) -> None:
+        """Take this in place of the answer that was coming."""
+        self.answer = answer
+        self.left.clear()
 
 
 class FrameMail:
     """Orders and answers as frames over ``grid``, Flower's HttpGrid, whose client makes the calls."""
 
     def __init__(self, grid: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        self.grid = grid
-        self.clock = clock
+        self.grid, self.clock = grid, clock
         self._waiting: dict[str, _Waiting] = {}
         self._came: dict[str, Message] = {}
         self._last = self._since = 0.0
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send orders, each as a frame; every one is given its id."""
-        orders = list(messages)
-        blocks: Blocks = {}  # many orders share their arrays
+        orders, blocks = list(messages), dict[Same, list[bytes]]()  # many orders share their arrays
         packed = [pack(order.content, blocks) for order in orders]
         copies = [
             Message(content, order.metadata.dst_node_id, order.metadata.message_type)
@@ -396,18 +339,16 @@ class FrameMail:
         for order, copy, (_, size) in zip(orders, copies, packed, strict=True):
             key = copy.metadata.message_id
             order.metadata.__dict__["_message_id"] = key
-            config: Mapping[str, Any] = order.content.config_records.get(CONFIG, {})
-            most = MOST_TIMES * size + MOST_BESIDE + int(config.get(ANSWER_BYTES, 0))
-            self._waiting[key] = _Waiting(order, most)
+            more = int(config_of(order).get(ANSWER_BYTES, 0))
+            self._waiting[key] = _Waiting(order, MOST_TIMES * size + MOST_BESIDE + more)
         self._since = self._last = self.clock()
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers to these orders; one call asks for all outstanding ones, at growing intervals."""
         now = self.clock()
-        if self._waiting and now - self._last >= min(
-            max((now - self._since) / PATIENCE, SHORTEST_LOOK_S), LONGEST_LOOK_S
-        ):
+        pause_s = min(max((now - self._since) / PATIENCE, SHORTEST_LOOK_S), LONGEST_LOOK_S)
+        if self._waiting and now - self._last >= pause_s:
             if self._collect():
                 self._since = self.clock()
             self._last = self.clock()
@@ -420,22 +361,21 @@ class FrameMail:
             for message in messages:
                 message.metadata.__dict__["_message_id"] = message.object_id
                 objects |= get_all_nested_objects(message)
-            asked = self.grid._runtime_client.PushMessages(
-                PushAppMessagesRequest(
-                    messages_list=[message_to_proto(remove_content_from_message(message)) for message in messages],
-                    message_object_trees=[get_object_tree(message) for message in messages],
-                )
+            request = PushAppMessagesRequest(
+                messages_list=[message_to_proto(remove_content_from_message(message)) for message in messages],
+                message_object_trees=[get_object_tree(message) for message in messages],
             )
-            missing = set(asked.objects_to_push)
-            for name in sorted(missing & set(objects), key=lambda name: not objects[name].children):
-                request = PushObjectRequest(
+            asked = self.grid._runtime_client.PushMessages(request)
+            missing = set(asked.objects_to_push) & set(objects)
+            for name in sorted(missing, key=lambda name: not objects[name].children):
+                part = PushObjectRequest(
                     node=self.grid.node,
                     run_id=self.grid.run.run_id,
                     object_id=name,
                     object_content=objects[name].deflate(),
                     session_id=asked.session_id,
                 )
-                self.grid._runtime_client.PushObject(request)
+                self.grid._runtime_client.PushObject(part)
         return list(asked.message_ids)
 
     def forget(self, message_ids: Iterable[str]) -> None:
@@ -444,59 +384,56 @@ class FrameMail:
             self._waiting.pop(key, None)
 
     def _collect(self) -> bool:
-        asked = [key for key, waiting in self._waiting.items() if waiting.arriving is None]
+        asked = [key for key, waiting in self._waiting.items() if waiting.answer is None]
         has_news = False
         if asked:
             answer = self.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=asked))
             for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
                 # the SuperLink lets a node answer its own orders alone; what the content says of itself is not read
-                key = proto.metadata.reply_to_message_id
-                if key in self._waiting:
-                    message = message_from_proto(proto)
-                    left = [] if message.has_error() else leaves(tree)
-                    self._waiting[key].arriving, has_news = _Arriving(message, left), True
+                if waiting := self._waiting.get(proto.metadata.reply_to_message_id):
+                    waiting.answer, has_news = message_from_proto(proto), True
+                    waiting.left = [] if waiting.answer.has_error() else leaves(tree)
         for key, waiting in list(self._waiting.items()):
-            if waiting.arriving is not None and self._gather(waiting, waiting.arriving):
-                self._came[key], has_news = self._read_answer(waiting, waiting.arriving), True
+            if waiting.answer is not None and self._gather(waiting, waiting.answer.metadata):
+                self._came[key], has_news = self._read_answer(waiting), True
                 del self._waiting[key]
         return has_news
 
-    def _gather(self, waiting: _Waiting, arriving: _Arriving) -> bool:
+    def _gather(self, waiting: _Waiting, about: Any) -> bool:
         """Fetch what is there of an answer; True once that is all, or enough to refuse it."""
-        while arriving.left:
-            request = PullObjectRequest(
-                node=self.grid.node, run_id=arriving.message.metadata.run_id, object_id=arriving.left[0]
-            )
+        while waiting.left:
+            request = PullObjectRequest(node=self.grid.node, run_id=about.run_id, object_id=waiting.left[0])
             got = self.grid._runtime_client.PullObject(request)
             if got.object_found and not got.object_available:
                 return False  # the site is still sending; who is slow keeps nobody waiting
-            arriving.left.pop(0)
-            arriving.size += len(got.object_content)
-            if not got.object_found or arriving.size > waiting.most:
-                arriving.left.clear()
+            waiting.left.pop(0)
+            waiting.size += len(got.object_content)
+            if not got.object_found or waiting.size > waiting.most:
                 code, reason = (GONE, "gone") if not got.object_found else (REFUSED, "its answer is too large")
-                arriving.message = Message(Error(code, reason), reply_to=waiting.order)
-                return True
+                waiting.refuse(Message(Error(code, reason), reply_to=waiting.order))
+                break
             try:
-                arriving.pieces.append(ConfigRecord.inflate(got.object_content))
+                waiting.pieces.append(ConfigRecord.inflate(got.object_content))
             except Exception as error:  # whatever Flower raises over bytes that a site made up
-                arriving.left.clear()
-                arriving.message = unreadable(waiting.order, type(error).__name__)
+                waiting.refuse(unreadable(waiting.order, type(error).__name__))
         return True
 
-    def _read_answer(self, waiting: _Waiting, arriving: _Arriving) -> Message:
-        about = arriving.message.metadata
-        request = ConfirmMessageReceivedRequest(
-            node=self.grid.node, run_id=about.run_id, message_object_id=about.message_id
-        )
+    def _read_answer(self, waiting: _Waiting) -> Message:
+        assert waiting.answer is not None
+        about = waiting.answer.metadata
         if about.message_id:
+            request = ConfirmMessageReceivedRequest(
+                node=self.grid.node, run_id=about.run_id, message_object_id=about.message_id
+            )
             self.grid._runtime_client.ConfirmMessageReceived(request)
-        if arriving.message.has_error():
-            return Message(arriving.message.error, reply_to=waiting.order)
+        if waiting.answer.has_error():
+            return Message(waiting.answer.error, reply_to=waiting.order)
         try:
-            return Message(unpack(join_pieces(arriving.pieces)), reply_to=waiting.order)
-        except (FrameError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            return unreadable(waiting.order, str(error) if isinstance(error, FrameError) else type(error).__name__)
+            return Message(unpack(join_pieces(waiting.pieces)), reply_to=waiting.order)
+        except FrameError as error:
+            return unreadable(waiting.order, str(error))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            return unreadable(waiting.order, type(error).__name__)
 
     def get_nodes(self) -> Iterable[Any]:
         """The connected nodes."""
@@ -508,7 +445,7 @@ def unreadable(order: Message, why: str) -> Message:
     return Message(Error(REFUSED, f"its answer cannot be read ({one_line(why, 100)})"), reply_to=order)
 
 
-def pack(content: RecordDict, blocks: Blocks | None = None) -> tuple[RecordDict, int]:
+def pack(content: RecordDict, blocks: dict[Same, list[bytes]] | None = None) -> tuple[RecordDict, int]:
     """An order's content as a frame in records, and its bytes; ``blocks`` caches packed arrays."""
     blocks = {} if blocks is None else blocks
     config: Mapping[str, Any] = content.config_records.get(CONFIG, {})
@@ -522,21 +459,19 @@ def pack(content: RecordDict, blocks: Blocks | None = None) -> tuple[RecordDict,
     return RecordDict({f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces)}), size
 
 
-def unpack(frame: bytes) -> RecordDict:
-    """The content of an answer: arrays in the order of its header (safetensors keeps none), and metrics.
+def config_of(order: Message) -> Mapping[str, Any]:
+    """The words of an order."""
+    return order.content.config_records.get(CONFIG, {})
 
-    Raises FrameError, or Flower's errors for invalid metrics and config.
-    """
+
+def unpack(frame: bytes) -> RecordDict:
+    """The content of an answer: arrays in its header's order, metrics, words. FrameError, or Flower's errors."""
     header, arrays = from_frame(frame)
     order = header.get("order", sorted(arrays))
     if len(order) != len(arrays) or set(order) != set(arrays):
         raise FrameError("its words name other arrays than came")
-    named: dict[str, dict[str, np.ndarray]] = parts({name: arrays[name] for name in order})
-    content = RecordDict({part: to_record(arrays_of) for part, arrays_of in named.items()})
-    if CONFIG in header:
-        content[CONFIG] = ConfigRecord(header[CONFIG])
-    if METRICS in header:
-        content[METRICS] = MetricRecord(header[METRICS])
-    if ENDS in header:
-        content[ENDS] = ConfigRecord(header[ENDS])
+    content = RecordDict({part: to_record(of) for part, of in parts({name: arrays[name] for name in order}).items()})
+    for key, record in ((CONFIG, ConfigRecord), (METRICS, MetricRecord), (ENDS, ConfigRecord)):
+        if key in header:
+            content[key] = record(header[key])
     return content

@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from pydantic import ValidationError
 
@@ -24,71 +24,55 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import in_parts
 from fedsmall.files import one_line
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
-from fedsmall.sealing.letters import Announcement, Thread, digest
-from fedsmall.sealing.roll import roll_digest
+from fedsmall.sealing.letters import Announcement, Transcript, digest, roll_digest
+from fedsmall.sealing.routing import seed_of
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
-from fedsmall.sealing.waybills import seed_of
-from fedsmall.sealing.words import ANNOUNCED, BEFORE, NONCE, ROLL, Opened, is_secure, needs_letters
+from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import open_sum
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
 from fedsmall.wire import CONFIG, EXAMPLES, PLAN, Arrays, join, split
 
 Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
+OF_SUMS = ("count", "total", "squares")
 
 
-class Met(NamedTuple):
-    """The sites' agreement: the ``sheet`` with it, their ``task``, and how models are sealed."""
-
-    sheet: RunSheet
-    task: Task
-    sealed: SealedModels | None = None
+Met = tuple[RunSheet, Task, SealedModels | None]  # the sheet with the sites' agreement, and how models are sealed
 
 
 def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line: Line | None = None) -> Met:
-    """Wait for the sites and let them agree; their answers go into the ``roster``.
+    """Wait for the sites and let them agree, a region's with others over its ``line``; fills the ``roster``.
 
-    A region's sites agree with those of all others over its ``line``. Raises PlanError that names every site that is
-    missing, refuses, or differs from the others.
+    Raises PlanError that names every site that is missing, refuses, or differs from the others.
     """
     wait_for_sites(sheet, grid)
-    hidden = is_secure(sheet.plan)
+    hidden = sheet.plan.privacy.secure
     answers = greet(roster, sheet, grid, [] if hidden else sums_to_ask(sheet.plan, folder))
     task = task_from_roll(roster, grid, sheet.plan)
     if line is not None:
-        sums = {
-            kind: [_sums(site, kind, answers[site])[0] for site in sorted(answers)] for kind in _kinds_of_sums(answers)
-        }
+        kinds = [kind for kind in (SUMS, CLASSES) if answers and all(kind in content for content in answers.values())]
+        sums = {kind: [_sums(site, kind, answers[site])[0] for site in sorted(answers)] for kind in kinds}
         agree_above(line, folder, roster.answers, sums)
     if hidden:  # sums need keys, so these come first
         if (folder / WEIGHTS_FILE).exists():
             sheet = agree_on_weights(sheet, folder, task, answers)
         sheet, sealed = send_agreement(roster, sheet, grid, folder, None)
-        answers = fetch_secure_sums(sealed, sheet, grid, folder, task)
+        assert sealed is not None
+        scaled = all(answer.get("scaled") for answer in roster.answers.values())
+        tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
+        answers = sums_before(sealed, tell, task.classes) if tell else {}
         if not answers and not (folder / SCALING_FILE).exists():
-            return Met(sheet, task, sealed)
+            return sheet, task, sealed
     sheet = agree_on_weights(sheet, folder, task, answers)
     scaling = agreed_scaling(roster, folder, answers, of_regions=sheet.is_above)
     sheet, sealed = send_agreement(roster, sheet, grid, folder, scaling)
-    return Met(sheet, task, sealed)
-
-
-def fetch_secure_sums(
-    sealed: SealedModels | None, sheet: RunSheet, grid: RetryingGrid, folder: Path, task: Task
-) -> Told:
-    """The secure sums of all sites as one site's answer; empty where none are needed any more."""
-    assert sealed is not None
-    scaled = all(answer.get("scaled") for answer in sealed.roster.answers.values())
-    tell = [name for name in sums_to_ask(sheet.plan, folder) if name == CLASSES or scaled]
-    return sums_before(sealed, grid, tell, task.classes) if tell else {}
+    return sheet, task, sealed
 
 
 def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
@@ -101,10 +85,7 @@ def sums_to_ask(plan: Plan, folder: Path) -> list[str]:
 def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
     """Wait until every site of the sheet is connected. Raises PlanError that names those that are not."""
     deadline = grid.clock() + sheet.start_deadline_s
-    while True:
-        missing = set(sheet.sites) - {node.name for node in grid.get_nodes()}
-        if not missing:
-            return
+    while missing := set(sheet.sites) - {node.name for node in grid.get_nodes()}:
         if grid.clock() > deadline:
             raise PlanError(
                 f"{', '.join(sorted(missing))} did not connect within {sheet.start_deadline_s:g} s. "
@@ -113,21 +94,15 @@ def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
         time.sleep(1.0)
 
 
-def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str] = ()) -> Told:
-    """Call the roll and return the answers, with the sums in ``tell``.
-
-    A site is who its registered key says. Raises PlanError that names every site that refuses, and why.
-    """
-    config = _words(sheet)
-    if tell:
-        config[TELL] = list(tell)
+def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str]) -> Told:
+    """Call the roll; the answers, with the sums in ``tell``. A site is who its key says; PlanError names refusals."""
+    config = _words(sheet, **({TELL: list(tell)} if tell else {}))
     answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
     for site, (node, content) in answers.items():
         answer = dict(content.config_records.get(CONFIG, {}))
         if answer.get("site") != site:
             raise PlanError(f"the program that is registered as {site!r} calls itself {str(answer.get('site'))[:63]!r}")
-        roster.nodes[site] = node
-        roster.answers[site] = answer
+        roster.nodes[site], roster.answers[site] = node, answer
     return {site: content for site, (_, content) in answers.items()}
 
 
@@ -135,32 +110,34 @@ def agreed_scaling(roster: Roster, folder: Path, answers: Told, *, of_regions: b
     """The scaling from all sites' sums; kept in the folder for a resumed run."""
     if not all(answer.get("scaled") for answer in roster.answers.values()):
         return None
-    if (scaling := scaling_in(folder)) is None:
-        sums = {site: _sums(site, SUMS, answers[site], of_regions) for site in sorted(answers)}
-        features = {site: len(parts_of[0].count) for site, parts_of in sums.items()}
-        if len(set(features.values())) > 1:
-            counts = ", ".join(f"{site} has {count}" for site, count in features.items())
-            raise PlanError(f"Sites differ in their number of features: {counts}. All must hold the same.")
-        scaling = agree([part for parts_of in sums.values() for part in parts_of])
-        keep_scaling(folder, scaling)
+    if kept := _kept(folder / SCALING_FILE):
+        return Scaling(**{name: np.array(values) for name, values in kept.items()})
+    sums = {site: _sums(site, SUMS, answers[site], of_regions) for site in sorted(answers)}
+    features = {site: len(parts_of[0].count) for site, parts_of in sums.items()}
+    if len(set(features.values())) > 1:
+        counts = ", ".join(f"{site} has {count}" for site, count in features.items())
+        raise PlanError(f"Sites differ in their number of features: {counts}. All must hold the same.")
+    scaling = agree([part for parts_of in sums.values() for part in parts_of])
+    keep_scaling(folder, scaling)
     return scaling
 
 
 def send_agreement(
     roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, scaling: Scaling | None
 ) -> tuple[RunSheet, SealedModels | None]:
-    """Send every site the scaling and the keys of all; nothing is sent where there is neither.
+    """Send every site the scaling and the keys of all, if any.
 
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
-    content, letters = RecordDict({CONFIG: _words(sheet)}), needs_letters(sheet.plan)
-    if scaling is not None:
-        content[SCALING] = ArrayRecord({name: Array(values) for name, values in vars(scaling).items()})
-    if letters:
-        announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
-        content[CONFIG] = ConfigRecord({**_words(sheet), ANNOUNCED: Opened(announced=announced).model_dump_json()})
+    letters, announced, words = sheet.plan.privacy.hidden, dict[str, Announcement](), {}
     if scaling is None and not letters:
         return sheet, None
+    if letters:
+        announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
+        words = {ANNOUNCED: Opened(announced=announced).model_dump_json()}
+    content = RecordDict({CONFIG: _words(sheet, **words)})
+    if scaling is not None:
+        content[SCALING] = to_record(vars(scaling))
     answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
     if not letters:
         return sheet, None
@@ -169,7 +146,7 @@ def send_agreement(
         if digest("drawn", nonce) != announced[site].commitment:
             raise PlanError(f"{site}: what it had drawn for the routes is not what it committed itself to")
     plan = sheet.plan.model_copy(update={"route_seed": seed_of(nonces, sheet.plan.seed)})
-    begun = Thread.begun(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
+    begun = Transcript.start(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
     sealed = SealedModels(plan, roster, grid, begun, nonces, sheet.sites, folder)
     return sheet.model_copy(update={"plan": plan}), sealed
 
@@ -185,7 +162,7 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
     """The sheet with the class weights from the sites' sums; kept for a resumed run."""
     if sheet.plan.recipe.class_weights != BALANCED:
         return sheet
-    if (weights := weights_in(folder)) is None:
+    if (weights := _kept(folder / WEIGHTS_FILE)) is None:
         sums = [part for site in sorted(answers) for part in _sums(site, CLASSES, answers[site], sheet.is_above)]
         if any(len(part.count) != task.classes for part in sums):
             raise PlanError(f"Not every site tells of {task.classes} classes. All must know the same.")
@@ -193,26 +170,24 @@ def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -
     return sheet.model_copy(update={"plan": with_weights(sheet.plan, weights)})
 
 
-def _words(sheet: RunSheet) -> ConfigRecord:
-    words = ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True)})
-    if needs_letters(sheet.plan):
-        words[ROLL] = json.dumps(sheet.roll)
-    return words
+def _words(sheet: RunSheet, **more: Any) -> ConfigRecord:
+    roll = {ROLL: json.dumps(sheet.roll)} if sheet.plan.privacy.hidden else {}
+    return ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True), **roll, **more})
 
 
 def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
     """The answers of all sites to one question, by name. Raises PlanError where one refuses or is silent."""
     nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
     orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
-    replies = list(grid.send_and_receive(orders.values()))
-    by_order = {reply.metadata.reply_to_message_id: reply for reply in replies}
+    replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(orders.values())}
     answers, faults = {}, []
     for site in sheet.sites:
-        reply = by_order.get(orders[site].metadata.message_id) if site in orders else None
+        reply = replies.get(orders[site].metadata.message_id) if site in orders else None
         if reply is None:
             faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
         elif reply.has_error():
-            faults.append(_with_site(site, reply.error.reason))
+            reason = " ".join((reply.error.reason or "no reason given").split())[:300]
+            faults.append(reason if reason.startswith(f"{site}:") else f"{site}: {reason}")
         else:
             answers[site] = (nodes[site], reply.content)
     if faults:
@@ -220,32 +195,19 @@ def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) ->
     return answers
 
 
-def _with_site(site: str, reason: str | None) -> str:
-    line = " ".join((reason or "no reason given").split())[:300]
-    return line if line.startswith(f"{site}:") else f"{site}: {line}"
-
-
-def _kinds_of_sums(answers: Told) -> list[str]:
-    return [kind for kind in (SUMS, CLASSES) if answers and all(kind in content for content in answers.values())]
-
-
 def _sums(site: str, kind: str, content: RecordDict, of_region: bool = False) -> list[Sums]:
-    """One kind of sums in a site's answer, checked: three arrays of one shape, (features,) or (classes,).
-
-    A region's are exact, in several summands: (parts, features).
-    """
+    """One kind of sums in a site's answer, checked: of shape (features,) or (classes,), a region's (parts, ...)."""
     record: Any = content.array_records.get(kind, {})
     try:
-        arrays = {name: read_array(name, record[name]) for name in ("count", "total", "squares")}
+        arrays = {name: read_array(name, record[name]) for name in OF_SUMS}
     except (KeyError, ReplyError):
         raise PlanError(f"{site}: its sums cannot be read") from None
     if any(values.dtype != np.float64 or not np.isfinite(values).all() for values in arrays.values()):
         raise PlanError(f"{site}: its sums hold a number that is not finite")
     count, shapes = arrays["count"], {values.shape for values in arrays.values()}
-    if len(shapes) > 1 or count.ndim != 1 + of_region or (of_region and not len(count)) or (arrays["count"] < 0).any():
+    if len(shapes) > 1 or count.ndim != 1 + of_region or (of_region and not len(count)) or (count < 0).any():
         raise PlanError(f"{site}: its sums are not three numbers for each feature")
-    parts = {name: np.atleast_2d(values) for name, values in arrays.items()}
-    return [Sums(*(parts[name][k] for name in ("count", "total", "squares"))) for k in range(len(parts["count"]))]
+    return [Sums(*rows) for rows in zip(*map(np.atleast_2d, arrays.values()), strict=True)]
 
 
 SCALING_FILE, WEIGHTS_FILE = "scaling.json", "class_weights.json"
@@ -256,36 +218,23 @@ def keep_scaling(folder: Path, scaling: Scaling) -> None:
     put(folder / SCALING_FILE, json.dumps({name: values.tolist() for name, values in vars(scaling).items()}).encode())
 
 
-def scaling_in(folder: Path) -> Scaling | None:
-    """The scaling that was kept, or None."""
-    if not (path := folder / SCALING_FILE).exists():
-        return None
-    return Scaling(**{name: np.array(values) for name, values in json.loads(path.read_text()).items()})
-
-
 def keep_weights(folder: Path, weights: Sequence[float]) -> None:
     """Keep the weight of every class."""
     put(folder / WEIGHTS_FILE, json.dumps(list(weights)).encode())
 
 
-def weights_in(folder: Path) -> list[float] | None:
-    """The class weights that were kept, or None."""
-    path = folder / WEIGHTS_FILE
-    return list(json.loads(path.read_text())) if path.exists() else None
+def _kept(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
 
 
 def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The sites' answers by name: training "samples", and as "rows" how rows become samples.
-
-    The rows are the first site's; None where sites differ in more than the separator of a file.
-    """
+    """The sites' training "samples" by name, and "rows": how rows become samples, None where sites differ in that."""
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
-    texts = [str(answers[site].get(ROWS, "null"))[:MOST_ROWS] for site in sorted(answers)]
     try:
-        rows = [json.loads(read) for read in texts]
+        rows = [json.loads(str(answers[site].get(ROWS, "null"))[:MOST_ROWS]) for site in samples]
         alike = [_without_separator(read) for read in rows]
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {"samples": samples, "rows": None}
@@ -301,10 +250,7 @@ WORDS = ("task", "signature")  # on which the sites of a region have agreed
 
 
 def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, Sequence[Sums]]) -> None:
-    """Let a region's sites agree with all others' by their ``answers`` to the roll and ``sums`` by kind.
-
-    The agreement is kept in the run's folder. Raises PlanError where it is less than these sites need.
-    """
+    """Let a region's sites agree with all others; kept in the ``folder``. PlanError where it is too little."""
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
     words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
@@ -319,23 +265,23 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
 
 def combine_sums(sums: Sequence[Sums]) -> Arrays:
     """The exact sum of several sites' sums: {"count": (parts, features), ...}, padded with zeros."""
-    parts = {name: in_parts([getattr(site_sums, name) for site_sums in sums]) for name in ("count", "total", "squares")}
+    parts = {name: in_parts([getattr(site_sums, name) for site_sums in sums]) for name in OF_SUMS}
     most = max(map(len, parts.values()))
     return {name: np.pad(array, ((0, most - len(array)), (0, 0))) for name, array in parts.items()}
 
 
-def sums_before(sealed: SealedModels, grid: Grid, tell: list[str], classes: int) -> dict[str, RecordDict]:
+def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str, RecordDict]:
     """The secure sums of all sites, as one site's answer to the roll. Raises PlanError where a site sends none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
-    contents = {site: RecordDict({CONFIG: config}) for site in sealed.ways.names}
-    tally = open_sum(sealed, grid, 0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
+    contents = {site: RecordDict({CONFIG: config}) for site in sealed.routes.names}
+    tally = sealed.open_sum(0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
     if missing := sorted(set(contents) - set(tally.sites)):
         reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in sealed.roster.events)
         raise PlanError(f"Not every site takes part. {', '.join(missing)} told no sums. {reasons[:1000]}")
     sizes = {CLASSES: classes} if CLASSES in tell else {}
     if SUMS in tell:
-        sizes[SUMS] = len(tally.values) // len(("count", "total", "squares")) - sum(sizes.values())
-    shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in ("count", "total", "squares")}
+        sizes[SUMS] = len(tally.values) // len(OF_SUMS) - sum(sizes.values())
+    shapes = {f"{name}/{part}": (size,) for name, size in sizes.items() for part in OF_SUMS}
     if sum(size for (size,) in shapes.values()) != len(tally.values) or min(sizes.values()) < 1:
         raise PlanError("The sums that sites tell are not those that they were asked for.")
     arrays = split_vector(tally.values, shapes)
@@ -356,17 +302,17 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     for site, answer in answers.items():
         if "error" in answer:
             raise PlanError(f"Site {site!r} cannot take part: {answer['error']}")
-    first = next(iter(answers))
+    first = answers[min(answers)]
     for key in ("task", "signature", "version"):
         _check_alike(key, {site: _to_agree(key, answer, plan) for site, answer in answers.items()})
-    if answers[first].get("version") != __version__:
-        raise PlanError(f"The sites run fedsmall {answers[first].get('version')}, the server {__version__}.")
-    return task_from(json.loads(str(answers[first]["task"])))
+    if first.get("version") != __version__:
+        raise PlanError(f"The sites run fedsmall {first.get('version')}, the server {__version__}.")
+    return task_from(json.loads(str(first["task"])))
 
 
 def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:
     """A site's answer without what may differ: sites with own models may differ in the length of targets."""
-    if key != "task" or not has_own_models(plan):
+    if key != "task" or not plan.has_own_models:
         return str(answer.get(key))
     task = json.loads(str(answer[key]))
     return json.dumps({**task, "classes": None} if kind_of(str(task.get("loss"))) == "numbers" else task)

@@ -22,7 +22,7 @@ FILE = "heads.json"
 class Heads:
     """The statements of one run's sites, kept in ``folder`` (NAME.pub beside ``heads.json``) for all runs.
 
-    A site without a public key there may answer without a statement. Without a folder nothing is kept.
+    A site without a public key there may answer without a statement.
     """
 
     def __init__(self, folder: Path | None, sheet: Sheet) -> None:
@@ -34,9 +34,8 @@ class Heads:
 
     def order(self, site: str, entry: Mapping[str, Any]) -> str:
         """The statement for an order to a site, as JSON; ``entry`` is the order's line in the run's log."""
-        ends = OrderEnds(line=entry["n"], head=entry["digest"], held=self.held.get(site))
-        self._asked[site] = ends
-        return ends.model_dump_json(exclude_defaults=True)
+        self._asked[site] = OrderEnds(line=entry["n"], head=entry["digest"], held=self.held.get(site))
+        return self._asked[site].model_dump_json(exclude_defaults=True)
 
     def check_statement(self, site: str, content: Any) -> Statement | None:
         """The statement in a site's answer. Raises ReplyError where it does not go on from the last one."""

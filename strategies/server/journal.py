@@ -2,8 +2,7 @@
 
 A state is ``000012.safetensors`` with the arrays, then ``000012.json`` with the rest and the digests of both, each
 flushed and put in place by a rename: a state without a fitting JSON was never finished. The last ``keep`` states stay,
-so the disk holds at most ``keep`` + 1 times all models with their optimizer state; and the last ``lasting`` after an
-aggregation, to which a run can be taken back.
+and the last ``lasting`` after an aggregation, to which a run can be taken back.
 """
 
 import contextlib
@@ -24,6 +23,7 @@ from fedsmall.wire import Arrays
 
 KEEP = 3
 LASTING = 20
+UNREADABLE = (OSError, ValueError, KeyError, SafetensorError)
 OWN = re.compile(r"\d{6,}\.(json|safetensors)(\.new)?")
 
 
@@ -31,17 +31,12 @@ class FileJournal:
     """A journal in a folder of its own. ``faults`` says what :meth:`latest` passed over, and why."""
 
     def __init__(self, folder: Path, keep: int = KEEP, lasting: int = LASTING) -> None:
-        self.folder = folder
-        self.keep = keep
-        self.lasting = lasting
+        self.folder, self.keep, self.lasting = folder, keep, lasting
         self.faults: list[str] = []
         self._lasting: set[int] | None = None
 
     def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
-        """Write the state after ``contact`` contacts, all or nothing; then delete the oldest.
-
-        ``meta`` must fit into JSON; numbers come back with the same bits. A ``lasting`` state stays longer.
-        """
+        """Write the state after ``contact`` contacts, all or nothing, then delete the oldest. ``meta`` is for JSON."""
         self._lasting = self._lasting_ones() if self._lasting is None else self._lasting
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
@@ -55,13 +50,13 @@ class FileJournal:
 
     def contacts(self) -> list[int]:
         """The contacts whose state is there, in order."""
-        return sorted(_contact(path) for path in self._ours() if path.suffix == ".json")
+        return [_contact(path) for path in self._records()]
 
     def go_back(self, contact: int) -> None:
         """Delete the states after ``contact``. Raises PlanError, and deletes nothing, if that one is not whole."""
         try:
             _read(self._path(contact, "json"))
-        except (OSError, ValueError, KeyError, SafetensorError):
+        except UNREADABLE:
             known = ", ".join(map(str, self.contacts())) or "none"
             raise PlanError(
                 f"No whole state of contact {contact} is in the run's journal. There are: {known}."
@@ -73,20 +68,19 @@ class FileJournal:
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
         """The last whole state: contacts done, arrays, meta; None where the first was never written.
 
-        Raises PlanError where no state is whole any more, or all of the last ``keep`` are damaged: a run must not begin
-        anew, nor go far back, unasked.
+        Raises PlanError where none, or none of the last ``keep``, is whole: a run must not begin anew, or go far back,
+        unasked.
         """
         self.faults = []
-        ours = self._ours()
-        for path in sorted((path for path in ours if path.suffix == ".json"), key=_contact, reverse=True):
+        for path in reversed(self._records()):
             try:
                 state = _read(path)
-            except (OSError, ValueError, KeyError, SafetensorError) as error:
+            except UNREADABLE as error:
                 self.faults.append(f"contact {_contact(path)}: {error}")
                 continue
             self._check_near(state[0])
             return state
-        if self.faults or any(_contact(path) > 1 for path in ours):
+        if self.faults or any(_contact(path) > 1 for path in self._ours()):
             faults = one_line("; ".join(self.faults) or "all records are gone")
             raise PlanError(
                 f"No state in the run's journal is whole ({faults}). "
@@ -106,7 +100,7 @@ class FileJournal:
     def cards(self, last: int = KEEP) -> list[tuple[int, dict[str, Any]]]:
         """Contact and meta of the last whole records, oldest first; arrays stay unread."""
         states = []
-        for path in sorted((path for path in self._ours() if path.suffix == ".json"), key=_contact)[-last:]:
+        for path in self._records()[-last:]:
             with contextlib.suppress(OSError, ValueError, KeyError):  # damaged, or let go while we read
                 card = _card(path)
                 states.append((int(card["contact"]), dict(card["meta"])))
@@ -122,7 +116,15 @@ class FileJournal:
                 path.unlink()
 
     def _lasting_ones(self) -> set[int]:
-        return {_contact(path) for path in self._ours() if path.suffix == ".json" and _is_lasting(path)}
+        lasting = set()
+        for path in self._records():
+            with contextlib.suppress(OSError, ValueError):
+                if json.loads(path.read_bytes().partition(b"\n")[2]).get("lasting"):
+                    lasting.add(_contact(path))
+        return lasting
+
+    def _records(self) -> list[Path]:
+        return sorted((path for path in self._ours() if path.suffix == ".json"), key=_contact)
 
     def _ours(self) -> list[Path]:
         return [path for path in self.folder.glob("*") if OWN.fullmatch(path.name)]
@@ -146,13 +148,6 @@ def _read(path: Path) -> tuple[int, Arrays, dict[str, Any]]:
     if hashlib.sha256(content).hexdigest() != card["sha256"]:
         raise ValueError("its arrays are damaged")
     return card["contact"], load(content), card["meta"]
-
-
-def _is_lasting(path: Path) -> bool:
-    try:
-        return bool(json.loads(path.read_bytes().partition(b"\n")[2]).get("lasting"))
-    except (OSError, ValueError):
-        return False
 
 
 def put(path: Path, content: bytes) -> None:

@@ -1,7 +1,7 @@
 """Evaluation: which model each site is to evaluate, and on what (:class:`Question`), and the evaluation of the answers.
 
-:class:`Judging` takes who answers as an argument: the sites over a grid (:class:`SiteJudges`), all of them in a secure
-sum (:class:`HiddenJudges`), or a simulation's samples (:class:`fedsmall.sim.engines.evaluation.LocalJudges`).
+Who answers :class:`Judging` is an argument: the sites over a grid, all of them in a secure sum, or a simulation's
+samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,45 +14,20 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedsmall import wire
 from fedsmall.data.federation import Task
 from fedsmall.errors import ReplyError
 from fedsmall.evaluation.site_sums import expected_at_unseen, held_out_shapes, sums_to_json
 from fedsmall.evaluation.stopping import TELLING, looks, loss_of, reported_shapes
-from fedsmall.models.own_models import has_own_models
 from fedsmall.plan import Plan
-from fedsmall.sealing.tallies import (
-    JUDGED,
-    TOGETHER,
-    UNSEEN,
-    judged_shapes,
-    metrics_of_tally,
-    split_vector,
-    unseen_shapes,
-)
+from fedsmall.sealing import tallies
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealed_models import SealedModels
-from fedsmall.strategies.secure_sums import Tally, open_sum_or_note
+from fedsmall.strategies.sealed_models import HelpError, SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
-from fedsmall.travel.journey import folds_of
-from fedsmall.travel.moments import Moment
-from fedsmall.wire import (
-    CHARGED,
-    CONFIG,
-    EXAMPLES,
-    HELD_OUT,
-    KEEP,
-    KEPT,
-    MEMBERS,
-    METRICS,
-    MODEL,
-    OUT_OF_FOLD,
-    PLAN,
-    ROUND,
-    VALIDATE,
-    Arrays,
-)
+from fedsmall.travel.journey import Moment, folds_of
+from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, KEPT, METRICS, MODEL, Arrays
 
 
 class Question(NamedTuple):
@@ -97,10 +72,9 @@ Judge = Callable[[Question], Answers]
 @final
 @dataclass
 class Judging:
-    """The evaluator of a run whose models a ``judge`` evaluates, on unseen samples too where the ``plan`` asks for it.
+    """The evaluator of a run whose models a ``judge`` evaluates, or ``on_test`` on a shared test set.
 
-    ``on_test`` evaluates on a shared test set in place of held-out samples. ``sites`` gives each site's number of
-    training samples by name.
+    ``sites`` gives each site's number of training samples by name.
     """
 
     plan: Plan
@@ -110,12 +84,8 @@ class Judging:
     on_test: Evaluator | None = None
 
     def __call__(self, moment: Moment) -> Evaluation | None:
-        """The evaluation after a moment; None where nobody answers.
-
-        On unseen samples it has, with routes, what to expect at an unseen hospital; with ``stop`` the loss by which the
-        run ends.
-        """
-        t, held_out = moment.contact.t, self._own if has_own_models(self.plan) else self._common
+        """The evaluation after a moment, by unseen samples too; None where nobody answers."""
+        t, held_out = moment.contact.t, self._own if self.plan.has_own_models else self._common
         evaluation = (self.on_test or held_out)(moment)
         decides = t in self._looks
         if not decides and not moment.of_routes():
@@ -126,7 +96,7 @@ class Judging:
             return evaluation
         assert self.task is not None
         method = self.plan.method
-        unseen = expected_at_unseen(sums, self.task, method.by_samples) if method.validation is not None else {}
+        unseen = expected_at_unseen(sums, self.task, method.by_samples) if method.routes else {}
         stop = loss_of(sums) if decides else {}
         return replace(evaluation or Evaluation(t, None, {}), validation=unseen, stop=stop)
 
@@ -140,23 +110,18 @@ class Judging:
             return None
         t = moment.contact.t
         answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.common)))
-        beside_metrics = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
+        told = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
         judged = {site: answer for site, answer in answers.items() if answer.samples}
-        if TOGETHER in judged:
-            return Evaluation(t, judged[TOGETHER].metrics, {}, told=beside_metrics)
+        if tallies.TOGETHER in judged:
+            return Evaluation(t, judged[tallies.TOGETHER].metrics, {}, told=told)
         if not judged:
-            return Evaluation(t, None, {}, told=beside_metrics) if beside_metrics else None
+            return Evaluation(t, None, {}, told=told) if told else None
         weights = np.array([float(answer.samples) for answer in judged.values()])
-        names = [name for name in next(iter(judged.values())).metrics if not name.startswith(KEPT)]
-        common = {
-            name: float(np.average([answer.metrics.get(name, np.nan) for answer in judged.values()], weights=weights))
-            for name in names
-        }
-        held_out = {
-            site: {name: answer.metrics[name] for name in names if name in answer.metrics}
-            for site, answer in judged.items()
-        }
-        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=beside_metrics)
+        metrics = [answer.metrics for answer in judged.values()]
+        names = [name for name in metrics[0] if not name.startswith(KEPT)]
+        common = {name: float(np.average([of.get(name, np.nan) for of in metrics], weights=weights)) for name in names}
+        held_out = {site: {n: a.metrics[n] for n in names if n in a.metrics} for site, a in judged.items()}
+        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=told)
 
     def _own(self, moment: Moment) -> Evaluation | None:
         """Each site's shared layers completed with its own; "held_out" has the common ones, completed alike."""
@@ -173,29 +138,27 @@ class Judging:
 
     def _never_seen(self, moment: Moment) -> Question:
         """The model that each site evaluates on unseen samples: by routes, the common one, or its own."""
-        t, sites, of_routes = moment.contact.t, self.sites(), moment.of_routes()
+        sites, of_routes, counts = self.sites(), moment.of_routes(), tuple[int, ...]()
+        models: Mapping[str, Arrays] = {}
         if of_routes and self.plan.method.by_samples:
             counts = tuple(len(next(iter(members.values()))) for members in of_routes)
             everyone = {name: np.concatenate([members[name] for members in of_routes]) for name in of_routes[0]}
-            return Question(t, dict.fromkeys(sites, everyone), True, counts)
-        if of_routes:
+            models = dict.fromkeys(sites, everyone)
+        elif of_routes:
             folds = folds_of(self.plan, list(sites.values()))
             assert folds is not None
-            return Question(t, {site: of_routes[fold] for site, fold in zip(sites, folds.tolist(), strict=True)}, True)
-        if not self.plan.kept_back:
-            return Question(t, {}, True)
-        if moment.common is not None:
-            return Question(t, dict.fromkeys(sites, moment.common), True)
-        return Question(t, {} if self.plan.method.is_federated else _rows(moment), True)
+            models = {site: of_routes[fold] for site, fold in zip(sites, folds.tolist(), strict=True)}
+        elif self.plan.kept_back and moment.common is not None:
+            models = dict.fromkeys(sites, moment.common)
+        elif self.plan.kept_back and not self.plan.method.is_federated:
+            models = _rows(moment)
+        return Question(moment.contact.t, models, True, counts)
 
 
 def evaluator_for(
     roster: Roster, grid: Grid, plan: Plan, task: Task | None = None, sealed: SealedModels | None = None
 ) -> Evaluator:
-    """The evaluator over real sites: each for itself or, where the plan hides single answers, all in a secure sum.
-
-    Sums are read where the ``task`` is known.
-    """
+    """The evaluator over real sites, each for itself or in a secure sum; sums need the ``task`` to be read."""
     judges = SiteJudges(roster, grid, plan, task)
     hidden = HiddenJudges(sealed, judges) if sealed is not None and sealed.secure else None
     return Judging(plan, task, hidden or judges, roster.counts)
@@ -219,12 +182,12 @@ class SiteJudges:
     def let_keep(self, t: int, model: Arrays) -> None:
         """Tell all sites that this, of round ``t``, is the run's model: a run that ends early has no last round."""
         question = Question(t, dict.fromkeys(self.roster.sites, model))
-        self._ask(question, self.contents(question, **{KEEP: True}))
+        self._ask(question, self.contents(question, **{wire.KEEP: True}))
 
     def contents(self, question: Question, **more: Any) -> dict[str, RecordDict]:
         """What each site is sent; equal models are shared."""
-        words = {PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: question.t, **more}
-        config = ConfigRecord(words | ({MEMBERS: list(question.counts)} if question.counts else {}))
+        words = {wire.PLAN: self.plan.model_dump_json(exclude_defaults=True), wire.ROUND: question.t, **more}
+        config = ConfigRecord(words | ({wire.MEMBERS: list(question.counts)} if question.counts else {}))
         distinct = {id(model): model for model in question.models.values()}
         sent = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
         return {site: sent[id(question.models[site])] for site in sorted(question.models)}
@@ -256,21 +219,19 @@ class SiteJudges:
             return None  # it has held nothing out
         check_metrics(metrics if samples else {**metrics, EXAMPLES: 1})
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
-        values = {
-            name: float(value) for name, value in numbers.items() if name != EXAMPLES and not name.startswith(CHARGED)
-        }
+        values = {n: float(v) for n, v in numbers.items() if n != EXAMPLES and not n.startswith(CHARGED)}
         sums: Arrays = {}
-        if self.task is not None and HELD_OUT in content:
-            sums = checked_sums(array_records(content)[HELD_OUT], held_out_shapes(self.task))
+        if self.task is not None and wire.HELD_OUT in content:
+            sums = checked_sums(array_records(content)[wire.HELD_OUT], held_out_shapes(self.task))
             if sums["count"] > samples:
                 raise ReplyError("its sums are of more samples than its metrics")
         return Answer(samples, values if samples else {}, sums, charges_in(numbers))
 
     def _never_seen(self, site: str, content: RecordDict) -> Answer | None:
-        if OUT_OF_FOLD not in content:
+        if wire.OUT_OF_FOLD not in content:
             return None  # it has too few samples to tell of
         assert self.task is not None
-        sums = checked_sums(array_records(content)[OUT_OF_FOLD], reported_shapes(self.plan, self.task))
+        sums = checked_sums(array_records(content)[wire.OUT_OF_FOLD], reported_shapes(self.plan, self.task))
         if sums["count"] > self.roster.answers[site].get(EXAMPLES, 0):
             raise ReplyError("it tells of more samples than the site said at the roll call")
         return Answer(sums=sums)
@@ -286,31 +247,32 @@ class HiddenJudges:
 
     def __call__(self, question: Question) -> Answers:
         """The one answer, where enough sites send."""
-        t, task = question.t, self.sites.task
+        t, task, unseen = question.t, self.sites.task, question.unseen
         assert task is not None
-        shapes = unseen_shapes(self.sealed.plan, task) if question.unseen else judged_shapes(task)
-        contents = {site: self._with_words(t, content) for site, content in self.sites.contents(question).items()}
-        of = UNSEEN if question.unseen else JUDGED
-        tally = open_sum_or_note(self.sealed, self.sites.grid, t, of, kind_of(question), contents)
-        if tally is None:
+        words, contents = self.sealed.words(t), {}
+        for site, content in self.sites.contents(question).items():
+            config = ConfigRecord({**content.config_records[CONFIG], **words})
+            contents[site] = RecordDict({**content, CONFIG: config})
+        of = tallies.UNSEEN if unseen else tallies.JUDGED
+        try:
+            tally = self.sealed.open_sum(t, of, kind_of(question), contents)
+        except HelpError as error:
+            self.sealed.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
             return {}
-        answers = {} if question.unseen else self._charged(tally, t)
+        answers = {} if unseen else self._charged(tally, t)
+        shapes = tallies.unseen_shapes(self.sealed.plan, task) if unseen else tallies.judged_shapes(task)
         if sum(map(prod, shapes.values())) != len(tally.values):
-            if not question.unseen:
+            if not unseen:
                 self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
             return answers
-        sums = split_vector(tally.values, shapes)
-        if question.unseen:
-            return {TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
-        metrics, held_out = metrics_of_tally(task, sums)
+        sums = tallies.split_vector(tally.values, shapes)
+        if unseen:
+            return {tallies.TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
+        metrics, held_out = tallies.metrics_of_tally(task, sums)
         if metrics:
             samples, telling = (round(float(sums[name])) for name in ("samples", TELLING))
-            answers[TOGETHER] = Answer(samples, metrics, held_out, sites=telling)
+            answers[tallies.TOGETHER] = Answer(samples, metrics, held_out, sites=telling)
         return answers
-
-    def _with_words(self, t: int, content: RecordDict) -> RecordDict:
-        config = ConfigRecord({**content.config_records[CONFIG], **self.sealed.words(t)})
-        return RecordDict({**content, CONFIG: config})
 
     def _charged(self, tally: Tally, t: int) -> Answers:
         answers: Answers = {}
@@ -327,7 +289,7 @@ class HiddenJudges:
 
 def kind_of(question: Question) -> str:
     """The message type of a question."""
-    return f"{MessageType.EVALUATE}.{VALIDATE}" if question.unseen else MessageType.EVALUATE
+    return f"{MessageType.EVALUATE}.{wire.VALIDATE}" if question.unseen else MessageType.EVALUATE
 
 
 def charges_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,9 +320,9 @@ def _rows(moment: Moment) -> dict[str, Arrays]:
 
 def _visitors(answers: Answers) -> dict[str, Any]:
     """The metrics of sites' recent-model ensembles, each on its own held-out samples."""
-    by_site = {
-        site: {name.removeprefix(KEPT): value for name, value in answer.metrics.items() if name.startswith(KEPT)}
-        for site, answer in answers.items()
-    }
-    by_site = {site: metrics for site, metrics in by_site.items() if metrics}
+    by_site: dict[str, dict[str, float]] = {}
+    for site, answer in answers.items():
+        for name, value in answer.metrics.items():
+            if name.startswith(KEPT):
+                by_site.setdefault(site, {})[name.removeprefix(KEPT)] = value
     return spread_over_sites(by_site) | {"held_out": by_site} if by_site else {}

@@ -6,7 +6,6 @@ A region waits as long as the others take, and says in the run's folder for whom
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -17,8 +16,8 @@ from fedsmall.plan import Plan
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.travel.handover import FOLDER, Handed, Handover, put, read
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.handover import Handed, Handover, put, read
+from fedsmall.travel.journey import Moment
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays
 
 POLL_S = 0.05
@@ -40,24 +39,24 @@ class Line:
         return self._wait(lambda: read(self.handover.agreed), "they have not met yet")
 
     def united(self, t: int, model: Arrays, weight: float) -> Arrays:
-        """Hand up the region's common model after round ``t``; returns the united one.
+        """Hand up the region's common model after round ``t``; returns the united one, perhaps made before a restart.
 
-        One that is there already was made with this region's part, before a restart. Raises PlanError where the other
-        regions have gone on without this one.
+        Raises PlanError where the other regions have gone on without this one.
         """
         down = self.handover.down(t)
         if not down.exists():
             put(self.handover.up(t), {"t": t, "weight": weight}, model)
-        return self._wait(lambda: self._come(t), f"their models of round {t} are not there yet").arrays
 
-    def _come(self, t: int) -> Handed | None:
-        come = read(self.handover.down(t))
-        if come is None and (last := self.handover.last_down()) > t:
-            raise PlanError(
-                f"the other regions have gone on to round {last} without this one, which is at round {t}. Take the run "
-                "above back, with `fedsmall resume RUN --from CONTACT` there, or start a new run"
-            )
-        return come
+        def come() -> Handed | None:
+            handed = read(down)
+            if handed is None and (last := self.handover.last_down()) > t:
+                raise PlanError(
+                    f"the other regions have gone on to round {last} without this one, which is at round {t}. Take the "
+                    "run above back, with `fedsmall resume RUN --from CONTACT` there, or start a new run"
+                )
+            return handed
+
+        return self._wait(come, f"their models of round {t} are not there yet").arrays
 
     def _wait(self, ready: Callable[[], Handed | None], why: str) -> Handed:
         if (come := ready()) is None:
@@ -73,20 +72,12 @@ class Line:
         return come
 
 
-def line_of(folder: Path, look: Callable[[], object], tell: Callable[[dict[str, str]], None]) -> Line:
-    """The line of a region's run in ``folder``."""
-    return Line(Handover(folder / FOLDER), look, tell)
-
-
 TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
 class HandDown:
-    """An evaluator that sends every region the last united model, for which no training order follows.
-
-    It evaluates nothing: each region's own run does.
-    """
+    """An evaluator that evaluates nothing: it sends every region the last united model, as no order follows."""
 
     roster: Roster
     grid: Grid

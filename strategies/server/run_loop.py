@@ -1,18 +1,19 @@
 """The loop over a run's contacts: evaluation, journal, progress and stopping."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
-from fedsmall.algorithm.topologies import Topology, United
+from fedsmall.algorithm.travellers import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import Ledger, at_contacts
+from fedsmall.privacy.site_level import Ledger
+from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.moments import Initial, Moment, Watcher, watching
+from fedsmall.travel.journey import Initial, Moment, Watcher, watching
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
 from fedsmall.wire import Arrays, join, parts
 
@@ -22,13 +23,13 @@ class Evaluation:
     """The metrics of a run's models after round ``t``.
 
     ``common`` are those of the common model, None where there is none. ``sites`` are those of the sites' own models
-    after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's. ``extra`` holds
+    after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's; ``extra`` holds
     the same two for further test sets by name. ``kept``, at the end of a run with ``keep_last``, is of each site's
     recent models together, and under "held_out" on the site's own held-out samples. ``spread`` is how far the members
-    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`). ``validation`` is what to expect at an unseen
+    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), ``validation`` what to expect at an unseen
     hospital, with routes. ``told`` is what real sites add, by site: the number of "samples", "sums"
-    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples
-    (:func:`fedsmall.evaluation.stopping.loss_of`), by which a run ends early.
+    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples, by
+    which a run ends early.
     """
 
     t: int
@@ -47,8 +48,8 @@ class Outcome:
     """A run's results so far. ``model`` is the last common one; ``stopped`` where the run was cut short.
 
     ``seconds`` is the wall time of the rounds alone, ``bytes_between`` the traffic between servers of regions,
-    ``chosen`` the round of ``model`` where the plan's ``stop`` keeps the best. ``averaged`` says of every optional
-    average how many models it took and whether these were all, ``sent_by`` the bytes sent by then.
+    ``chosen`` the round of ``model`` where ``stop`` keeps the best. ``averaged`` says of every optional average how
+    many models it took and whether these were all, ``sent_by`` the bytes sent by then.
     """
 
     model: Arrays | None = None
@@ -65,6 +66,17 @@ class Outcome:
     chosen: int = 0
     averaged: list[tuple[int, bool]] = field(default_factory=list)
     sent_by: list[int] = field(default_factory=list)
+
+    def count(self, moment: Moment) -> None:
+        """Add what a moment has cost."""
+        self.rounds = moment.contact.t
+        self.client_updates += moment.updates
+        self.bytes_sent += moment.bytes_sent
+        self.bytes_between += moment.bytes_between
+        self.events += moment.events
+        if moment.averaged is not None:
+            self.averaged.append(moment.averaged)
+            self.sent_by.append(self.bytes_sent)
 
     def words(self) -> dict[str, Any]:
         """All but the model, for JSON."""
@@ -86,7 +98,7 @@ Stop = Callable[[], bool]
 
 def due_in(plan: Plan) -> Callable[[Contact], bool]:
     """Whether a contact is the first at or after a round with an evaluation, or one that may stop the run."""
-    period, rounds = plan.evaluate_every, looks(plan) | {plan.rounds}
+    period, rounds = plan.evaluate_every, {plan.rounds} if plan.stop is None else looks(plan)
 
     def due(contact: Contact) -> bool:
         reached = period is not None and contact.t // period > (contact.t - contact.rounds) // period
@@ -97,61 +109,13 @@ def due_in(plan: Plan) -> Callable[[Contact], bool]:
 
 def ledger_of(plan: Plan) -> Ledger | None:
     """The ledger of noise at contacts, where the plan's privacy is counted; blur claims nothing."""
-    privacy = at_contacts(plan)
-    return Ledger(privacy) if privacy is not None and privacy.counted else None
+    return Ledger(plan.privacy) if plan.privacy.at_contacts and plan.privacy.counted else None
 
 
-def charge_contacts(contacts: Iterable[Contact], ledger: Ledger | None) -> Iterator[Contact]:
-    """The contacts, each charged to the ledger before it takes place; a segment of one is no release."""
-    for contact in contacts:
-        if ledger is not None and contact.travels:
-            ledger.charge()
-        yield contact
-
-
-def follow(
-    moments: Iterable[Moment],
-    plan: Plan,
-    outcome: Outcome,
-    *,
-    ledger: Ledger | None = None,
-    evaluator: Evaluator | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-    keep: Callable[[], None] | None = None,
-) -> Outcome:
-    """Go through a run's moments and collect their results in ``outcome``.
-
-    ``progress(round, rounds)`` is called after each, ``keep()`` writes a journal, and a true ``stop()`` ends the run.
-    """
-    started, due = time.perf_counter(), due_in(plan)
-    for moment in moments if not has_run_dry(plan, outcome.evaluations) else ():
-        contact = moment.contact
-        outcome.rounds = contact.t
-        outcome.client_updates += moment.updates
-        outcome.bytes_sent += moment.bytes_sent
-        outcome.bytes_between += moment.bytes_between
-        outcome.events += moment.events
-        if moment.averaged is not None:
-            outcome.averaged.append(moment.averaged)
-            outcome.sent_by.append(outcome.bytes_sent)
-        if evaluator is not None and due(contact) and moment.sites:
-            evaluation = evaluator(moment)
-            outcome.evaluations += [evaluation] if evaluation is not None else []
-        _take(plan, moment, outcome)
-        if keep is not None:
-            keep()
-        if progress is not None:
-            progress(contact.t, plan.rounds)
-        if stop is not None and contact.t < plan.rounds and stop():
-            outcome.stopped = True
-            break
-        if has_run_dry(plan, outcome.evaluations):
-            break
-    outcome.contacts = times_travelled(plan, outcome.rounds)
-    outcome.seconds = time.perf_counter() - started
-    outcome.privacy = ledger.report() if ledger else {}
-    return outcome
+def has_ended(plan: Plan, common: Arrays | None) -> bool:
+    """Whether a model that is no network is as good as it gets, before the last round."""
+    extension = plan.method.extension
+    return extension is not None and common is not None and bool(extension.has_ended(plan, common))
 
 
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
@@ -164,16 +128,6 @@ def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
     outcome.model = moment.common if moment.common is not None else outcome.model
 
 
-class Journal(Protocol):
-    """Where a run is written down after each contact."""
-
-    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
-        """Write the state after ``contact`` contacts, all or nothing; a ``lasting`` one is to stay longer."""
-
-    def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
-        """The last state that was written whole, or None."""
-
-
 @dataclass
 class KeptRun:
     """A run's state in its journal."""
@@ -181,12 +135,11 @@ class KeptRun:
     topology: Topology
     outcome: Outcome
     contacts: Sequence[Contact]
-    journal: Journal | None
+    journal: FileJournal | None
 
     def restore(self) -> int:
-        """Go back to the last saved state; returns the number of contacts done.
-
-        Raises PlanError where an earlier release has written it.
+        """Go back to the last saved state; returns the number of contacts done, or PlanError for an earlier release's
+        journal.
         """
         latest = self.journal.latest() if self.journal else None
         if latest is None:
@@ -236,16 +189,17 @@ def run_rounds(
     progress: Progress | None = None,
     stop: Stop | None = None,
     watchers: Sequence[Watcher] = (),
-    journal: Journal | None = None,
+    journal: FileJournal | None = None,
     in_pieces: bool = True,
     outcome: Outcome | None = None,
     united: United | None = None,
 ) -> Outcome:
     """Run a plan over the sites of ``trainer`` from the journal's last contact on.
 
-    ``initial`` gives each site its own model, or all one under None. ``in_pieces``: contacts are cut where an
-    evaluation is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a
-    region's line to the others (:class:`~fedsmall.algorithm.topologies.Region`).
+    ``initial`` gives each site its own model, or all one under None. ``progress(round, rounds)`` is called after each
+    contact, a true ``stop()`` ends the run. ``in_pieces``: contacts are cut where an evaluation is due between them, as
+    only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a region's line to the others
+    (:class:`~fedsmall.algorithm.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)
@@ -255,23 +209,39 @@ def run_rounds(
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts[:done])
 
+    def charged() -> Iterator[Contact]:
+        for contact in contacts[done:]:
+            if ledger is not None and contact.travels:  # before it takes place; a segment of one is no release
+                ledger.charge()
+            yield contact
+
     def is_seen(contact: Contact) -> bool:
         looked_at = any(watcher.needs(contact) for watcher in watchers)
         return looked_at or (evaluator is not None and due(contact))
 
-    def judge(moment: Moment) -> Evaluation | None:
-        evaluation = evaluator(moment) if evaluator is not None else None
-        outcome.events += trainer.take_events()
-        return evaluation
+    def is_over() -> bool:
+        ended = has_ended(plan, outcome.model)
+        return ended or (plan.stop is not None and has_run_dry(plan, outcome.evaluations))
 
-    moments = daisy_chain(topology, charge_contacts(contacts[done:], ledger), is_seen)
-    return follow(
-        watching(moments, watchers),
-        plan,
-        outcome,
-        ledger=ledger,
-        evaluator=judge if evaluator is not None else None,
-        progress=progress,
-        stop=stop,
-        keep=kept.save if journal is not None else None,
-    )
+    started, moments = time.perf_counter(), watching(daisy_chain(topology, charged(), is_seen), watchers)
+    for moment in moments if not is_over() else ():
+        contact = moment.contact
+        outcome.count(moment)
+        if evaluator is not None and (due(contact) or has_ended(plan, moment.common)) and moment.sites:
+            evaluation = evaluator(moment)
+            outcome.events += trainer.take_events()
+            outcome.evaluations += [evaluation] if evaluation is not None else []
+        _take(plan, moment, outcome)
+        if journal is not None:
+            kept.save()
+        if progress is not None:
+            progress(contact.t, plan.rounds)
+        if stop is not None and contact.t < plan.rounds and stop():
+            outcome.stopped = True
+            break
+        if is_over():
+            break
+    outcome.contacts = times_travelled(plan, outcome.rounds)
+    outcome.seconds = time.perf_counter() - started
+    outcome.privacy = ledger.report() if ledger else {}
+    return outcome

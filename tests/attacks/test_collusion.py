@@ -7,14 +7,13 @@ import pytest
 
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.letters import Desk
+from fedsmall.clients.letters import KeyStore
 from fedsmall.clients.runs import RUNS, own_folder
 from fedsmall.clients.shelf import secret
-from fedsmall.sealing.letters import Thread, after
+from fedsmall.sealing.letters import IDENTITY, Transcript, after
 from fedsmall.sealing.masks import total, unmasked
-from fedsmall.sealing.roll import IDENTITY
-from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import HELP, KEY, SEALED, Average, Order
+from fedsmall.sealing.routing import RoutingTable
+from fedsmall.sealing.terms import HELP, KEY, SEALED, Average, Order
 from fedsmall.wire import MODEL, ROUND, Arrays, join, split
 from tests.attacks.world import NAMES, Heard, World
 
@@ -46,7 +45,7 @@ def first(world: World) -> Summands:
 
 
 def helpers(world: World, t: int) -> list[str]:
-    return Waybills(world.plan, world.federation.names).helpers(t)
+    return RoutingTable(world.plan, world.federation.names).helpers(t)
 
 
 def question(helper: str, sites: Iterable[str], summands: Summands) -> Heard:
@@ -61,19 +60,19 @@ def told(world: World, helper: str, sites: Iterable[str], summands: Summands) ->
     return sent["sum/sum"]
 
 
-def desk_of(world: World, site: str) -> Desk:
-    """The desk of a site that gives all it has to the server."""
+def desk_of(world: World, site: str) -> KeyStore:
+    """The store of a site that gives all it has to the server."""
     home = world.federation.folder / site
-    return Desk(own_folder(home / RUNS, "trial", "0123"), site, "trial 0123", secret(home / IDENTITY))
+    return KeyStore(own_folder(home / RUNS, "trial", "0123"), site, "trial 0123", secret(home / IDENTITY))
 
 
 def without_streams_of(world: World, traitors: Iterable[str], summands: Summands, site: str) -> np.ndarray:
     """A site's summand less the streams of helpers who opened its letters for the server."""
     seeds = []
     for helper in traitors:
-        at_work = desk_of(world, helper).open(world.plan, summands[helper].told)
+        session = desk_of(world, helper).open(world.plan, summands[helper].told)
         letter = summands[site].sent[f"seeds/{helper}"].tobytes()
-        seeds.append(at_work.post.open(KEY, 1, site, at_work.thread.before(1), letter))
+        seeds.append(session.mailbox.open(KEY, 1, site, session.transcript.before(1), letter))
     hidden = masked(summands, site)
     return hidden - total(seeds, len(hidden))
 
@@ -139,8 +138,8 @@ def test_the_same_common_model_twice_gives_one_site_by_subtraction(unopened):
 
 def summed(world: World, t: int, sites: Iterable[str], model: Arrays) -> np.ndarray:
     """The sum of what these sites train of a model that a server says is the average before round ``t``."""
-    begun = desk_of(world, "site-000").open(world.plan, first(world)["site-000"].told).thread.at[0]
-    thread, said = Thread({0: begun}), digest_of(model)
+    begun = desk_of(world, "site-000").open(world.plan, first(world)["site-000"].told).transcript.at[0]
+    thread, said = Transcript({0: begun}), digest_of(model)
     for last in range(1, t):
         average = Average(t=last, before=(before := thread.at[last - 1]), commons=(said,))
         thread.at[last] = after(before, last, (said,))

@@ -11,9 +11,8 @@ import pytest
 
 from fedsmall.clients.shelf import secret
 from fedsmall.planning.run_sheet import SCALING, SITES
-from fedsmall.sealing.letters import SEED, Announcement, announce, name_of
-from fedsmall.sealing.roll import IDENTITIES, IDENTITY, roll_digest
-from fedsmall.sealing.words import ANNOUNCED, NONCE, ROLL, Opened
+from fedsmall.sealing.letters import IDENTITIES, IDENTITY, SEED, Announcement, announce, name_of, roll_digest
+from fedsmall.sealing.terms import ANNOUNCED, NONCE, ROLL, Opened
 from tests.attacks.world import Heard, World, who_met
 
 A, B, C = "site-000", "site-001", "site-002"

@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedsmall.sealing.letters import OVERHEAD, SEED, SIGNATURE, Announcement, LetterError, Post, announce, signed
-from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import KEY, LETTER, MOMENTS, TRAVELLER
+from fedsmall.sealing.letters import OVERHEAD, SEED, SIGNATURE, Announcement, LetterError, Mailbox, announce, signed
+from fedsmall.sealing.routing import RoutingTable
+from fedsmall.sealing.terms import KEY, LETTER, MOMENTS, TRAVELLER
 from fedsmall.wire import join
 from tests.attacks.world import NAMES
 
@@ -31,9 +31,9 @@ def announce_of(site: str, run: str = RUN) -> Announcement:
     return announce(site, run, IDENTITIES[site], KEYS[site], "00" * 32)
 
 
-def post(site: str, run: str = RUN, plan: str = "p") -> Post:
+def post(site: str, run: str = RUN, plan: str = "p") -> Mailbox:
     others = {name: announce_of(name, run) for name in NAMES}
-    return Post(site, run, IDENTITIES[site], KEYS[site], others, plan)
+    return Mailbox(site, run, IDENTITIES[site], KEYS[site], others, plan)
 
 
 LETTERS = post(A).write(TRAVELLER, 4, B, THREAD, CONTENT)
@@ -46,7 +46,9 @@ def line(kind: str = TRAVELLER, t: int = 4, sender: str = A) -> str:
     )
 
 
-def refused(receiver: Post, letter: bytes, kind: str = TRAVELLER, t: int = 4, sender: str = A, thread=THREAD) -> None:
+def refused(
+    receiver: Mailbox, letter: bytes, kind: str = TRAVELLER, t: int = 4, sender: str = A, thread=THREAD
+) -> None:
     with pytest.raises(LetterError) as told:
         receiver.open(kind, t, sender, thread, letter)
     assert str(told.value) == line(kind, t, sender)
@@ -195,7 +197,7 @@ def test_moments_are_taken_for_no_traveller(world):
 
 def test_moments_from_elsewhere_are_refused_with_their_order(world):
     order = world.once("train", t=4)
-    beside, ways = order.told.beside, Waybills(order.plan, NAMES)
+    beside, ways = order.told.beside, RoutingTable(order.plan, NAMES)
     other = next(h for h in world.heard if h.kind == "train" and h.config["round"] == 4 and h.site != order.site)
     exchanged = order._replace(arrays={**order.arrays, "carried/letter": other.arrays["carried/letter"]})
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 
 from fedsmall.clients.letters import arrays_in
 from fedsmall.sealing.letters import Announcement, LetterError, name_of
-from fedsmall.sealing.words import SEALED, TRAVELLER, Order, order_in
+from fedsmall.sealing.terms import SEALED, TRAVELLER, Order, order_in
 from tests.attacks.test_letters import IDENTITIES, LETTERS, RUN, THREAD, A, B, announce_of, post
 
 LETTERS_TRIED, CONTENTS_TRIED, WORDS_TRIED = 4_000, 8_000, 5_000

@@ -5,7 +5,7 @@ import pytest
 from fedsmall.audit_log import digest_of
 from fedsmall.parts import Recipe
 from fedsmall.planning.run_sheet import SITES
-from fedsmall.sealing.waybills import seed_of
+from fedsmall.sealing.routing import seed_of
 from fedsmall.wire import LEAVES, ROUNDS
 from tests.attacks.world import World
 from tests.sim.sealing.federation import plan_of

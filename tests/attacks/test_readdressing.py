@@ -4,8 +4,8 @@ import pytest
 
 from fedsmall.clients.letters import FOLDER
 from fedsmall.clients.runs import RUNS, own_folder
-from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import READDRESS, WRITTEN
+from fedsmall.sealing.routing import RoutingTable
+from fedsmall.sealing.terms import READDRESS, WRITTEN
 from fedsmall.wire import ROUND
 from tests.attacks.world import NAMES, Heard, World
 
@@ -20,7 +20,7 @@ def question(world: World, written: int, t: int) -> Heard:
 
 
 def test_a_traveller_goes_to_whom_the_plan_has_and_so_often_as_the_policy_lets(world):
-    ways, gone = Waybills(world.plan, NAMES), []
+    ways, gone = RoutingTable(world.plan, NAMES), []
 
     for written, t in ((4, 6), (4, 6), (4, 5), (5, 6), (2, 3)):
         to = ways.site_of(t, ways.traveller(written, A))
@@ -36,7 +36,7 @@ def test_a_traveller_goes_to_whom_the_plan_has_and_so_often_as_the_policy_lets(w
 
 
 def test_a_traveller_sealed_anew_opens_for_whom_the_plan_has_alone(world):
-    ways = Waybills(world.plan, NAMES)
+    ways = RoutingTable(world.plan, NAMES)
     later = ways.site_of(6, ways.traveller(4, A))
     letter = world.ask(question(world, 4, 6))[1]
 

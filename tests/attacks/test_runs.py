@@ -12,10 +12,10 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.site_request import Answer
 from fedsmall.clients.station import Station
 from fedsmall.planning.run_sheet import SITES
-from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import KEY, LETTER, SEALED, TRAVELLER
+from fedsmall.sealing.routing import RoutingTable
+from fedsmall.sealing.terms import KEY, LETTER, SEALED, TRAVELLER
 from fedsmall.strategies.records import to_arrays, to_record
-from fedsmall.strategies.secure_sums import HelpError
+from fedsmall.strategies.sealed_models import HelpError
 from fedsmall.wire import COMMON, CONFIG, MODEL, ROUND, ROUNDS, Arrays
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import MOMENTUM, Heard
@@ -104,7 +104,7 @@ def test_a_site_that_was_sent_another_common_model_is_found_at_the_next_hop_and_
         run(federation, plan_of("FedDC", 3, rounds=6, method={**CHAIN, "aggregate_every": 3}))
 
     assert f"site-000 does not help: site-000: {line(KEY, 6, 'site-001')}" in str(told.value)
-    ways = Waybills(drawn(federation), federation.names)
+    ways = RoutingTable(drawn(federation), federation.names)
     hops = [(t, name, ways.next_site(t, name)) for t in (4, 5) for name in federation.names]
     for t, sender, receiver in hops:
         log = federation.there[receiver].log.entries()

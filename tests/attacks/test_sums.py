@@ -8,10 +8,10 @@ import pytest
 from flwr.app import Message
 
 from fedsmall.audit_log import digest_of
-from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import GROUP, HELP, KEY, SEALED
+from fedsmall.sealing.routing import RoutingTable
+from fedsmall.sealing.terms import GROUP, HELP, KEY, SEALED
 from fedsmall.strategies.records import to_arrays, to_record
-from fedsmall.strategies.secure_sums import HelpError
+from fedsmall.strategies.sealed_models import HelpError
 from fedsmall.strategies.server.grid import QuorumError
 from fedsmall.wire import CONFIG, MODEL, ROUND, join, split
 from tests.attacks.test_letters import flipped, line, with_letter
@@ -29,7 +29,7 @@ NOT_FINITE = "what was trained here may not be used: it holds a number that is n
 
 
 def helpers(world: World, t: int) -> list[str]:
-    return Waybills(world.plan, world.federation.names).helpers(t)
+    return RoutingTable(world.plan, world.federation.names).helpers(t)
 
 
 def asked(world: World, t: int, helper: str) -> Heard:

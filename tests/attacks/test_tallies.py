@@ -5,9 +5,9 @@ import pytest
 
 from fedsmall.exact import WORDS
 from fedsmall.planning.run_sheet import TELL
+from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN
-from fedsmall.sealing.waybills import Waybills
-from fedsmall.sealing.words import BEFORE, HELP, KEY, NUMBERS, OF
+from fedsmall.sealing.terms import BEFORE, HELP, KEY, NUMBERS, OF
 from fedsmall.wire import KEEP, ROUND, join, split
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import NAMES, Heard, World
@@ -59,7 +59,7 @@ def test_no_tally_of_fewer_than_three_is_opened(world, of, t, few):
 
 @pytest.mark.parametrize(("of", "t"), TALLIES)
 def test_a_site_that_is_no_helper_of_a_tally_does_not_help(world, of, t):
-    helpers = Waybills(world.plan, world.federation.names).helpers(t, of)
+    helpers = RoutingTable(world.plan, world.federation.names).helpers(t, of)
     other = next(name for name in NAMES if name not in helpers)
 
     assert len(helpers) == 3
@@ -68,7 +68,7 @@ def test_a_site_that_is_no_helper_of_a_tally_does_not_help(world, of, t):
 
 def test_the_letters_of_one_tally_open_no_other(world):
     judged = question_of(world, JUDGED)
-    ways = Waybills(world.plan, world.federation.names)
+    ways = RoutingTable(world.plan, world.federation.names)
     both = next(name for name in ways.helpers(6, JUDGED) if name in ways.helpers(6))
     here, average = question_of(world, JUDGED, both), world.once(HELP, both, 6)
 

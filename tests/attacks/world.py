@@ -17,8 +17,8 @@ from fedsmall.ends import ENDS
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SCALING
-from fedsmall.sealing.words import HELP, OF, SEALED, Order
-from fedsmall.strategies.secure_sums import HelpError
+from fedsmall.sealing.terms import HELP, OF, SEALED, Order
+from fedsmall.strategies.sealed_models import HelpError
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays, split
 from fedsmall.wire import NAMES as NAMES_OF

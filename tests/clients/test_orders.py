@@ -127,7 +127,7 @@ def test_what_is_trained_anew_counts_against_the_policy(station):
 
 def test_a_scaling_that_fits_no_feature_is_not_taken(station):
     station.answer("roll", config(plan()), {})
-    features = station.session._read_samples(plan())[0].summed_values.shape[1]
+    features = station._read_samples(plan())[0].summed_values.shape[1]
     scaling = {"scaling/mean": np.zeros(features), "scaling/scale": np.ones(features)}
     wrong = [
         scaling | {"scaling/mean": np.full(features, np.nan)},
@@ -146,7 +146,7 @@ def test_a_scaling_that_fits_no_feature_is_not_taken(station):
 
 def test_a_run_has_one_scaling(station):
     model = scaled(station)
-    features = station.session._read_samples(plan())[0].summed_values.shape[1]
+    features = station._read_samples(plan())[0].summed_values.shape[1]
     other = {"scaling/mean": np.zeros(features), "scaling/scale": np.ones(features)}
     _, before = station.answer("train", order(1), model)
 

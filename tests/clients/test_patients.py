@@ -75,7 +75,7 @@ def trained(station, plan, **more):
 
 def test_a_site_charges_its_own_rate_and_noise_before_it_answers(tmp_path):
     station, plan = station_at(tmp_path), plan_of(rounds=6, permute_every=3, aggregate_every=6)
-    held = len(station.session._read_samples(plan)[0].train)
+    held = len(station._read_samples(plan)[0].train)
     expected = protection_of(plan, held, 1, 3)
 
     trained(station, plan, t=3, rounds=3)

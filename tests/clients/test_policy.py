@@ -186,13 +186,27 @@ def test_a_policy_may_ask_for_letters_and_secure_sums(case):
         check()
 
 
+OPEN_OR_SECURE = ({}, {"privacy": {"secure": True}})
+
+
 @pytest.mark.parametrize("name", ["FedXGBBagging", "FedXGBCyclic"])
 def test_trees_that_a_site_grows_alone_go_to_others_only_where_the_policy_says_so(name):
     asked = Plan(name="p", task="t", rounds=10, method=method(name))
 
     check(Policy(least_blur=0), asked, sites=40)
-    with pytest.raises(PolicyError, match="trees of single sites go to others, and no noise hides"):
+    with pytest.raises(
+        PolicyError, match="trees of single sites, or sums of too few, go to others, and no noise hides"
+    ):
         check(Policy(), asked, sites=40)
+
+
+def test_sums_of_one_site_s_patients_are_read_only_where_the_policy_says_so():
+    open_sums, secure = (Plan(name="p", task="t", rounds=10, method=method("Ridge", **more)) for more in OPEN_OR_SECURE)
+
+    check(Policy(), secure, sites=40)
+    check(Policy(least_blur=0), open_sums, sites=40)
+    with pytest.raises(PolicyError, match="can be solved for single patients"):
+        check(Policy(), open_sums, sites=40)
 
 
 def test_trees_from_sums_over_enough_sites_hand_nothing_on():

@@ -27,7 +27,7 @@ def test_sums_are_told_of_the_last_model_and_of_none_before(station):
     _, before = evaluated(station, 2, model)
     metrics, sums = evaluated(station, 4, model)
 
-    own, raw = own_evaluation(run_folder(station.home / "runs", "r")), station.session._read_samples(plan())[0]
+    own, raw = own_evaluation(run_folder(station.home / "runs", "r")), station._read_samples(plan())[0]
     expected = held_out_sums(np.log(own.said), own.y, raw.task)
     assert before == {}
     assert {name: array.shape for name, array in sums.items()} == held_out_shapes(raw.task)
@@ -94,6 +94,6 @@ def test_the_roll_call_says_how_rows_become_samples_and_nothing_of_any(station):
     words, _ = station.answer("roll", {**order(0), "round": 0}, {})
 
     told = Preparation.model_validate_json(words["config"]["rows"])
-    assert told == station.session._read_samples(plan())[0].preparation
+    assert told == station._read_samples(plan())[0].preparation
     assert told.agreed is None
     assert task_from({"name": "t", "input_shape": [30], "classes": 2}).input_shape == told.shape

@@ -101,7 +101,7 @@ def one_by_one(privacy=None, name="FedAvg", **recipe):
 
 
 def readable(station, the_plan, model, sent, within=0.01):
-    return patients_read(model, sent, the_plan, station.session._core[1].train.x, within=within)
+    return patients_read(model, sent, the_plan, station._core[1].train.x, within=within)
 
 
 def test_a_site_finds_its_own_patient_in_its_update_and_blurs_it(station):

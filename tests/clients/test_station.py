@@ -118,10 +118,10 @@ def test_a_station_trains_on_the_device_it_was_started_with(station):
     _, on_the_cpu = station.answer("train", order(1), model)
 
     with second_device() as place:
-        station.device = station.session.device = place
-        station.session._core = None
+        station.device = place
+        station._core = None
         _, there = station.answer("train", order(1), model)
-        trainer = station.session._core[2]
+        trainer = station._core[2]
 
     assert trainer.device == place
     assert same(on_the_cpu, there)
@@ -340,7 +340,7 @@ def test_the_site_keeps_the_common_model_and_its_own_and_can_use_both_alone(stat
     station.answer("train", order(4), model)
     words, _ = station.answer("evaluate", order(4), model)
     folder = run_folder(station.home / "runs", "r")
-    raw = station.session._read_samples(plan())[0]
+    raw = station._read_samples(plan())[0]
     rows = raw.held_out.x
 
     common, own = load_kept(folder, COMMON), load_kept(folder, OWN_MODEL)

@@ -1,9 +1,11 @@
 """No two answers of a site are over patients that differ by a few: then those few would be known by subtraction."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from fedsmall.clients.telling import ToldPatients
+from fedsmall.clients.telling import rows_to_tell
 
 FLOOR = 8
 
@@ -14,18 +16,18 @@ def patients(first: int, last: int):
     return np.stack([numbers, numbers**2], axis=1).astype(np.float32), numbers % 2
 
 
-def told(memory: ToldPatients, x: np.ndarray, y: np.ndarray) -> list[int]:
-    return sorted(x[memory.rows(x, y, FLOOR), 0].astype(int).tolist())
+def told(memory: Path, x: np.ndarray, y: np.ndarray) -> list[int]:
+    return sorted(x[rows_to_tell(memory, x, y, FLOOR), 0].astype(int).tolist())
 
 
 @pytest.fixture
 def memory(tmp_path):
-    return ToldPatients(tmp_path / "told.json")
+    return tmp_path / "told.json"
 
 
 def test_all_are_told_of_at_first_and_again(memory) -> None:
     assert told(memory, *patients(0, 20)) == list(range(20))
-    assert told(ToldPatients(memory.path), *patients(0, 20)) == list(range(20))
+    assert told(memory, *patients(0, 20)) == list(range(20))
 
 
 def test_a_few_more_are_not_counted_until_they_are_many(memory) -> None:
@@ -61,14 +63,14 @@ def test_a_patient_who_stands_there_twice_is_one_more(memory) -> None:
     x, y = patients(0, 20)
     told(memory, x, y)
 
-    twice = memory.rows(np.concatenate([x, x[:1]]), np.append(y, y[0]), FLOOR)
+    twice = rows_to_tell(memory, np.concatenate([x, x[:1]]), np.append(y, y[0]), FLOOR)
 
     assert twice.tolist() == list(range(20))
 
 
 def test_fewer_than_the_floor_are_never_told_of(memory) -> None:
     assert told(memory, *patients(0, FLOOR - 1)) == []
-    assert not memory.path.exists()
+    assert not memory.exists()
 
 
 def test_whose_outcome_was_corrected_is_another_patient(memory) -> None:
@@ -83,7 +85,7 @@ def test_whose_outcome_was_corrected_is_another_patient(memory) -> None:
 def test_the_memory_holds_digests_that_nobody_without_the_key_can_make(tmp_path) -> None:
     files = [tmp_path / "one.json", tmp_path / "other.json"]
     for file in files:
-        told(ToldPatients(file), *patients(0, 20))
+        told(file, *patients(0, 20))
 
     one, other = (set(file.read_text().split('"')) - {"key", "seen", "last", "patients"} for file in files)
     assert not {word for word in one & other if len(word) > 8}

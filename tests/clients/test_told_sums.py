@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.telling import ToldSums
+from fedsmall.clients.telling import told_sums
 from fedsmall.data.preparation import Sums
 
 FLOOR = 3
@@ -19,7 +19,7 @@ def told(tmp_path):
 
     def tell(values):
         x = np.asarray(values, dtype=float)[:, None]
-        answer = ToldSums(tmp_path / "told.json").answer(sums_of(x), x, ("marker",), FLOOR)
+        answer = told_sums(tmp_path / "told.json", sums_of(x), x, ("marker",), FLOOR)
         return answer.sums.total.item(), answer.again
 
     return tell

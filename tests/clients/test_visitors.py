@@ -63,7 +63,7 @@ def test_a_site_predicts_with_its_visitors_what_it_has_told_of_them(keeping, tmp
     for t in (1, 2, 3):
         station.answer("train", order(t, the_plan=asked), start)
     told, _ = station.answer("evaluate", order(3, the_plan=asked), start)
-    raw = station.session._read_samples(asked)[0]
+    raw = station._read_samples(asked)[0]
 
     stored = load_kept(run_folder(tmp_path / "home" / "runs", "r"), VISITORS)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from examples.patient_privacy import EPSILONS, KEPT, METHODS, SETS, Cell, scenario_of, table
-from fedsmall.privacy.patient_level import is_patient_level, lot_of
+from fedsmall.privacy.patient_level import lot_of
 from fedsmall.sim.runs.files import read_json
 
 
@@ -11,7 +11,7 @@ from fedsmall.sim.runs.files import read_json
 def test_every_set_has_every_method_at_every_epsilon_and_without(data):
     plans = [scenario_of(data).plan(index, 0) for index in range(len(METHODS) * len(EPSILONS))]
 
-    private = [plan for plan in plans if is_patient_level(plan)]
+    private = [plan for plan in plans if plan.privacy.is_patient_level]
 
     assert len(private) == len(METHODS) * (len(EPSILONS) - 1)
     assert {lot_of(plan) for plan in private} == {plan.recipe.batch for plan in plans} == {SETS[data]["lot"]}

@@ -63,6 +63,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "trees that travel": {"tree": {**TREE, "travel": "trees"}},
     "boosting": {"boosting": {}, "gate": False},
     "histograms": {"boosting": {"histogram": True}, "gate": False},
+    "regression": {"regression": {}, "gate": False},
     "own models": {"model": "shared_part", "model_options": {"sites": ["mlp"] * SITES, "shared": ["0"]}},
     "Adam": {"optimizer": "adam"},
     "Adam that stays": {"optimizer": "adam", "optimizer_state": "stay"},
@@ -85,7 +86,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "sealed and secure": {"privacy": {"sealed": True, "secure": True}, **TRAVELS},
 }
 OF_NUMBERS = (  # what is refused for how many there are, how often, or for the task
-    *("Krum that bears", "A secure sum takes", "boosts trees", "has one at its end alone"),
+    *("Krum that bears", "A secure sum takes", "boosts trees", "sums over all sites", "has one at its end alone"),
     *("one after every average", "routes need a model each"),
 )
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import fedsmall
-from fedsmall.entry_points import extensions, load_extension
+from fedsmall.entry_points import extensions, load_extension, look_in
 from fedsmall.errors import PlanError
-from fedsmall.own_code import look_in
 from tests import ROOT
 
 NAMES = ("strategies", "clients", "sim", "research")

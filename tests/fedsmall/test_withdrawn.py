@@ -4,9 +4,8 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
-from fedsmall.plan import Method
+from fedsmall.plan import INSTEAD, Method
 from fedsmall.sim.runs.scenario import build
-from fedsmall.withdrawn import INSTEAD
 
 GIVEN = {
     "FedTM": {"name": "FedTM"},

@@ -4,7 +4,7 @@ import pytest
 
 from fedsmall.research.modules_on_the_way import modules_on_the_way
 
-MOST = 74
+MOST = 55
 
 
 @pytest.mark.thorough

@@ -14,9 +14,8 @@ import numpy as np
 
 from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_LABELS, ORDINAL, Amount, Findings, kind_of
 from fedsmall.data.preparation import Columns
-from fedsmall.data.sources.classes import as_classes, check_order, class_names
 from fedsmall.data.sources.files import at_site, locate, site_files
-from fedsmall.data.sources.patients import patients_listed
+from fedsmall.data.sources.labels import as_classes, check_order, class_names, patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import check_is_regular
@@ -43,9 +42,8 @@ def npz(
 
     An .npz holds x and y, and may hold x_test and y_test (or MedMNIST's names). Images are uint8 of shape (samples,
     height, width) or with channels last, or floats with channels first; two dimensions are a table. ``patient`` names
-    the array with the patient of each sample (by default "patient"), with "_test" behind it for test samples.
-
-    Raises DataError for arrays that are missing, do not fit each other, or hold NaN or pickled objects.
+    the array with the patient of each sample, with "_test" behind it for test samples. DataError for arrays that are
+    missing, do not fit each other, or hold NaN or pickled objects.
     """
     if patient is not None and (not isinstance(patient, str) or patient in chain(*LAYOUTS)):
         raise PlanError(f'patient names the array that says whose each sample is, as in "patient"; got {patient!r}')
@@ -58,7 +56,7 @@ def npz(
 def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[object] | None = None) -> Pool:
     """A pool of (x, y) or (x, y, x_test, y_test) for each site."""
     labels = np.concatenate([_as_labels(array) for arrays in sites.values() for array in arrays[1::2]])
-    if classes is None and is_amount([labels]):
+    if classes is None and _is_amount([labels]):
         raise DataError(
             "y holds many numbers that are not whole, so they are no classes. A number is predicted from a table, as "
             "its target, or in Python; if each is a class, list them: classes = [...]"
@@ -67,9 +65,9 @@ def from_arrays(sites: Mapping[str, Sequence[np.ndarray]], classes: Sequence[obj
     train, test = {}, {}
     for name, arrays in sites.items():
         with at_site(name):
-            train[name] = make_part(arrays[0], arrays[1], names)
+            train[name] = _make_part(arrays[0], arrays[1], names)
             if len(arrays) > 2:
-                test[name] = make_part(arrays[2], arrays[3], names)
+                test[name] = _make_part(arrays[2], arrays[3], names)
     return replace(_pool_of_tables(train), class_names=names, test=test)
 
 
@@ -119,7 +117,7 @@ def with_outcome(options: Mapping[str, Any], given: Given) -> tuple[dict[str, An
     name = _name(outcomes, 0, "y")
     if kind == "numbers" or "target" in options:
         return {"target": name, **options}, ()
-    if {"loss", "classes", "label", "order"} & set(options) or not is_amount([y for (y,) in outcomes]):
+    if {"loss", "classes", "label", "order"} & set(options) or not _is_amount([y for (y,) in outcomes]):
         return {"label": name, **options}, ()
     return {"target": name, **options}, (
         f"{name!r} holds many numbers that are not whole, so the number itself is predicted. If each is a class, say "
@@ -141,12 +139,11 @@ def pool_of_arrays(options: Mapping[str, Any], given: Given) -> Pool:
         names = list(map(str, options["targets"]))
         if len(names) < LEAST_LABELS:
             raise PlanError('y of 0 and 1 is for several labels; name them: targets = ["edema", "effusion"]')
-        return pool_of_labels(given, names, DEFAULT_LOSS["findings"])
+        return _pool_of_outcome(given, Findings(names=tuple(names)))
     if "target" in options:
-        return pool_of_numbers(given, str(options["target"]), DEFAULT_LOSS["amount"])
-    pool = from_arrays(
-        {site: [_array(array) for array in pair] for site, pair in given.items()}, options.get("classes")
-    )
+        return _pool_of_outcome(given, Amount(name=str(options["target"])))
+    arrays = {site: list(map(_array, pair)) for site, pair in given.items()}
+    pool = from_arrays(arrays, options.get("classes"))
     if options.get("loss") == ORDINAL:
         check_order(pool.class_names, "classes" in options)
     return pool
@@ -188,30 +185,24 @@ def tables_of(options: Mapping[str, Any], given: Given) -> dict[str, "DataFrame"
     return tables
 
 
-def pool_of_numbers(sites: Mapping[str, Sequence[np.ndarray]], target: str, loss: str) -> Pool:
-    """A pool of (x, y) for each site, whose y (samples,) are numbers to be predicted, called ``target``."""
+def _pool_of_outcome(sites: Given, outcome: Amount | Findings) -> Pool:
     train = {}
-    for name, (x, y) in sites.items():
-        with at_site(name):
-            numbers = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-            if numbers.shape[1] != 1 or not np.isfinite(numbers).all() or len(numbers) != len(x):
-                raise DataError(f"targets are one number for each of {len(x)} samples, none missing; got {np.shape(y)}")
-            train[str(name)] = Part(as_inputs(np.asarray(x)), numbers)
-    return replace(_pool_of_tables(train), loss=loss, outcome=Amount(name=target))
+    for site, (x, y) in sites.items():
+        with at_site(site):
+            train[site] = Part(as_inputs(np.asarray(x)), _targets(np.asarray(y, dtype=np.float64), len(x), outcome))
+    return replace(_pool_of_tables(train), loss=DEFAULT_LOSS[outcome.kind], outcome=outcome)
 
 
-def pool_of_labels(sites: Mapping[str, Sequence[np.ndarray]], names: Sequence[str], loss: str) -> Pool:
-    """A pool of (x, y) for each site, whose y (samples, labels) are 1 or 0 for each of the ``names``."""
-    train = {}
-    for name, (x, y) in sites.items():
-        y = np.asarray(y, dtype=np.float64)
-        with at_site(name):
-            if y.shape != (len(x), len(names)) or not np.isin(y, (0, 1)).all():
-                raise DataError(
-                    f"labels are 0 or 1, none missing, {len(names)} for each of {len(x)} samples; got {y.shape}"
-                )
-            train[str(name)] = Part(as_inputs(np.asarray(x)), y)
-    return replace(_pool_of_tables(train), loss=loss, outcome=Findings(names=tuple(names)))
+def _targets(y: np.ndarray, samples: int, outcome: Amount | Findings) -> np.ndarray:
+    if outcome.kind == "findings":
+        width = len(outcome.names)
+        if y.shape != (samples, width) or not np.isin(y, (0, 1)).all():
+            raise DataError(f"labels are 0 or 1, none missing, {width} for each of {samples} samples; got {y.shape}")
+        return y
+    numbers = y.reshape(len(y), -1)
+    if numbers.shape != (samples, 1) or not np.isfinite(numbers).all():
+        raise DataError(f"targets are one number for each of {samples} samples, none missing; got {y.shape}")
+    return numbers
 
 
 def _pool_of_tables(train: dict[str, Part]) -> Pool:
@@ -253,8 +244,7 @@ def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
         return [file[key] for key in (wanted, f"{wanted}_test") if key in file] if wanted in file else []
 
 
-def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:
-    """Samples from arrays as users have them: grey images gain a channel, colours come first, labels become indices."""
+def _make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:
     x, labels = np.asarray(x), _as_labels(np.asarray(y))
     if len(x) != len(labels):
         raise DataError(f"there are {len(x)} samples and {len(labels)} labels; there must be one label for each sample")
@@ -262,9 +252,7 @@ def make_part(x: np.ndarray, y: np.ndarray, classes: Sequence[str]) -> Part:
 
 
 def _as_labels(y: np.ndarray) -> np.ndarray:
-    y = np.asarray(y)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
         raise DataError(f"labels have shape {y.shape}: one class for each sample is expected (no multi-label task)")
     if y.dtype.kind == "f" and np.isnan(y).any():
@@ -280,19 +268,16 @@ def as_inputs(x: np.ndarray) -> np.ndarray:
         raise DataError(f"samples of shape {x.shape[1:]} hold no number; there is nothing to learn from")
     if x.dtype == np.uint8 and x.ndim >= 3:
         return x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, -1, 1))
-    if not np.isfinite(x).all():
-        raise DataError(
-            f"{(~np.isfinite(x)).any(axis=tuple(range(1, x.ndim))).sum()} of {len(x)} samples hold NaN or Inf"
-        )
+    if (odd := ~np.isfinite(x)).any():
+        raise DataError(f"{odd.any(axis=tuple(range(1, x.ndim))).sum()} of {len(x)} samples hold NaN or Inf")
     x = x.astype(np.float64)
     return x[:, None] if x.ndim == 3 else x
 
 
-def is_amount(outcomes: Sequence[Any]) -> bool:
+def _is_amount(outcomes: Sequence[Any]) -> bool:
     """Whether y of all sites are numbers to be predicted: more than 20 of different values are not whole."""
     arrays = [np.asarray(y).ravel() for y in outcomes]
-    return all(y.dtype.kind in "fiu" for y in arrays) and _fractions(np.unique(np.concatenate(arrays))) > MANY
-
-
-def _fractions(numbers: np.ndarray) -> int:
-    return int((np.isfinite(numbers) & (numbers != np.round(numbers))).sum())
+    if not all(y.dtype.kind in "fiu" for y in arrays):
+        return False
+    numbers = np.unique(np.concatenate(arrays))
+    return int((np.isfinite(numbers) & (numbers != np.round(numbers))).sum()) > MANY

@@ -1,7 +1,6 @@
 """Connectomes at two resolutions: generated ones that have a relation to learn, and the user's own files.
 
-As a source: ``task = {connectomes = "generated"}`` or ``{connectomes = "data.npz"}``. The paper's data (SLIM) are
-confidential; the generator's are plausible, so that models and methods can be tried.
+``task = {connectomes = "generated"}`` or ``{connectomes = "data.npz"}``; the paper's data (SLIM) are confidential.
 """
 
 import math
@@ -36,7 +35,7 @@ def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np
     """One array of connectomes for each resolution, (subjects, regions, regions): symmetric, in [0, 1], diagonal 1.
 
     A subject weighs waves over a sphere by its traits, and regions are connected as the waves agree there; all
-    resolutions sample the same waves, so 35 regions fix the 160, up to noise.
+    resolutions sample the same waves.
     """
     surface = rng_for(seed, "connectomes", "surface")
     frequencies = surface.normal(scale=2.0, size=(3, FEATURES))
@@ -44,12 +43,10 @@ def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np
     mixing = surface.normal(size=(TRAITS, FEATURES)) / np.sqrt(TRAITS)
     traits = rng_for(seed, "connectomes", "subjects").normal(size=(subjects, TRAITS))
     weights = np.exp(traits @ mixing)  # (subjects, waves)
-    return tuple(_sample_connectomes(regions, frequencies, phases, weights, seed) for regions in resolutions)
+    return tuple(_sample(regions, frequencies, phases, weights, seed) for regions in resolutions)
 
 
-def _sample_connectomes(
-    regions: int, frequencies: np.ndarray, phases: np.ndarray, weights: np.ndarray, seed: int
-) -> np.ndarray:
+def _sample(regions: int, frequencies: np.ndarray, phases: np.ndarray, weights: np.ndarray, seed: int) -> np.ndarray:
     waves = np.cos(_places(regions) @ frequencies + phases)  # (regions, waves)
     felt = waves * np.sqrt(weights)[:, None, :]  # (subjects, regions, waves)
     felt /= np.linalg.norm(felt, axis=-1, keepdims=True)

@@ -1,8 +1,8 @@
-"""Where files are, and the names of classes in them."""
+"""Where files are, and at which site."""
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedsmall.errors import DataError, PlanError
@@ -13,8 +13,8 @@ HIDDEN = (".", "~$")  # how the names of files begin that programs put beside a 
 
 def data_root(root: Path | None) -> Path | None:
     """The folder of data files: the argument, else the environment variable FEDSMALL_DATA, else none."""
-    named = os.environ.get(ROOT_VARIABLE)
-    return Path(root) if root is not None else Path(named) if named else None
+    named = root or os.environ.get(ROOT_VARIABLE)
+    return Path(named) if named else None
 
 
 def needed_root(root: Path | None, task: str) -> Path:
@@ -29,16 +29,11 @@ def locate(path: str | Path, root: Path | None) -> Path:
     """The file or folder that a scenario names, as it stands or under the data root; PlanError for none."""
     asked, folder = Path(path).expanduser(), data_root(root)
     for candidate in (asked, *([folder / asked] if folder else [])):
-        if _exists(candidate):
-            return candidate
-    raise PlanError(f"there is no file or folder {short(path)!r} here" + (" or under the data root" if folder else ""))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError, RuntimeError):  # a name that is too long or holds a zero, a link to itself
-        return False
+        with suppress(OSError, ValueError, RuntimeError):  # a name that is too long or holds a zero, a link to itself
+            if candidate.exists():
+                return candidate
+    named = str(path) if len(str(path)) <= 120 else f"{str(path)[:60]}...{str(path)[-50:]}"
+    raise PlanError(f"there is no file or folder {named!r} here" + (" or under the data root" if folder else ""))
 
 
 def stamp(data: Path | None) -> tuple[tuple[str, int, int], ...]:
@@ -79,9 +74,3 @@ def at_site(name: str) -> Iterator[None]:
         if not name:
             raise
         raise wrong.at(name) from wrong
-
-
-def short(path: str | Path) -> str:
-    """A path that a scenario names, in as many letters as a line can hold."""
-    text = str(path)
-    return text if len(text) <= 120 else f"{text[:60]}...{text[-50:]}"

@@ -21,9 +21,17 @@ from fedsmall.data.image_files import (
     window_ends,
 )
 from fedsmall.data.preparation import Pixels
-from fedsmall.data.sources.classes import Classes, as_classes, check_spelling, class_names, lone_classes, read_classes
 from fedsmall.data.sources.files import at_site, locate
-from fedsmall.data.sources.patients import numbered, patients_in
+from fedsmall.data.sources.labels import (
+    Classes,
+    as_classes,
+    check_spelling,
+    class_names,
+    lone_classes,
+    numbered,
+    patients_in,
+    read_classes,
+)
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 
@@ -32,6 +40,8 @@ SIZES = {  # the longest side, and how a size is written
     3: (512, "of volumes a side (32) or depth, height and width ([16, 32, 32])"),
 }
 LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
+NO_IMAGE = f"the class folders hold no image ({', '.join(ENDINGS)})"
+EACH_ITS_OWN = "Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose"
 
 
 class Labelled(NamedTuple):
@@ -64,39 +74,36 @@ def images(
     """The images at ``path``, and the official test images at ``test`` where there are such.
 
     ``range`` says which values become -1 and 1, where files hold more than 8 bits, ``window`` says it for DICOM, as
-    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample; the
-    frames of a file stay together. ``patient`` is a regular expression whose first group finds the patient in a file's
-    name, as "person([0-9]+)_".
+    [centre, width] or "file"; ``slice``, ``frames`` and ``volume`` say what of NIfTI and DICOM files is a sample.
+    ``patient`` is a regular expression whose first group finds the patient in a file's name, as "person([0-9]+)_".
 
-    Raises PlanError for what no image has, and DataError for files that cannot be read or differ in size without
-    ``size``.
+    Raises PlanError for what no image has, and DataError for files that cannot be read or differ in size.
     """
     form = _form(size, channels, colour, range, window, slice, frames, volume)
-    stated = _value_range(range)
-    if form.window is not None:
-        stated = (0.0, 1.0) if form.window == "file" else window_ends(*form.window)
-    folders, tests = _both(root, path, test, by_site)
+    sides = [_site_folders(path, root, by_site), {} if test is None else _site_folders(test, root, by_site)]
+    folders, tests = sides
+    if by_site and tests and tests.keys() != folders.keys():
+        raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
     given, means = read_classes(classes)
-    held = {site: _class_names_in([side[site] for side in (folders, tests) if site in side], means) for site in folders}
+    labels: dict[str, set[str]] = {}
+    for site in folders:
+        known = [child.name for side in sides if site in side for child in _folders(side[site])]
+        labels[site] = {means.get(name, name) for name in known}
     if given is None:
-        check_spelling(held)
-    names = class_names(set().union(*held.values()), given)
-    read = [{name: _read_site(name, folder, form, means) for name, folder in side.items()} for side in (folders, tests)]
+        check_spelling(labels)
+    names = class_names(set().union(*labels.values()), given)
+    read = [{site: _read_site(site, folder, form, means) for site, folder in side.items()} for side in sides]
     pictures = [image.picture for side in read for held in side.values() for image in held]
-    form = form.model_copy(update={"range": stated or common_ends(pictures), "stated": stated is not None})
+    form = form if form.stated else form.model_copy(update={"range": common_ends(pictures)})
     numbers = numbered(*(_whose(side, patient, form) for side in read))
     train, official = (
-        {name: replace(_part(name, held, names, form), patients=of.get(name)) for name, held in side.items()}
+        {site: replace(_part(site, held, names, form), patients=of.get(site)) for site, held in side.items()}
         for side, of in zip(read, numbers, strict=True)
     )
-    shape = next(iter(train.values())).x.shape
-    notes = _unused_depth(pictures, form)
-    if form.frames == EACH and patient is None:
-        notes += (
-            "Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose",
-        )
-    notes = (*notes, *(lone_classes(held) if given is None else ()))
-    return Pool(train, names, official, form=form.model_copy(update={"size": shape[2:]}), notes=notes)
+    notes = [*_unused_depth(pictures, form), *([EACH_ITS_OWN] if form.frames == EACH and patient is None else [])]
+    notes += lone_classes(labels) if given is None else ()
+    size = next(iter(train.values())).x.shape[2:]
+    return Pool(train, names, official, form=form.model_copy(update={"size": size}), notes=tuple(notes))
 
 
 def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
@@ -105,17 +112,15 @@ def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pi
     return {site: np.array([f"{image.folder}/{image.file}" for image in held]) for site, held in side.items()}
 
 
-def _class_names_in(folders: Sequence[Path], means: Mapping[str, str]) -> set[str]:
-    return {means.get(child.name, child.name) for folder in folders for child in _folders(folder)}
-
-
 def _form(
     size: Any, channels: Any, colour: Any, range: Any, window: Any, cut: str | None, frames: Any, volume: Any
 ) -> Pixels:
     """What a scenario's options say of a sample; PlanError for what no image has."""
     if type(colour) is not bool or channels not in (None, 1, 3) or (channels == 1 and colour):
         raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
-    sides, seen = _shape(size, 3 if volume else 2), _window(window, range)
+    sides, seen, stated = _shape(size, 3 if volume else 2), _window(window, range), _value_range(range)
+    if seen is not None:
+        stated = (0.0, 1.0) if seen == "file" else window_ends(*seen)
     if cut is not None:
         plane_and_place(cut)
     if frames not in (None, MIDDLE, EACH) and not is_place(frames):
@@ -126,15 +131,27 @@ def _form(
         raise PlanError(f"volume takes all of a file and {'slice' if cut else 'frames'} a part; remove one of them")
     if volume and channels == 3:
         raise PlanError("volumes are grey; leave channels out")
-    depth, resize = 3 if colour or channels == 3 else 1, size is not None
-    return Pixels(channels=depth, size=sides, resize=resize, window=seen, slice=cut, frames=frames, volume=volume)
+    return Pixels(
+        channels=3 if colour or channels == 3 else 1,
+        size=sides,
+        resize=size is not None,
+        range=stated,
+        stated=stated is not None,
+        window=seen,
+        slice=cut,
+        frames=frames,
+        volume=volume,
+    )
+
+
+def _is_pair(asked: Any) -> bool:
+    return isinstance(asked, list | tuple) and [type(value) in (int, float) for value in asked] == [True, True]
 
 
 def _value_range(asked: Sequence[float] | None) -> tuple[float, float] | None:
     if asked is None:
         return None
-    numbers = isinstance(asked, list | tuple) and len(asked) == 2 and all(type(end) in (int, float) for end in asked)
-    if not numbers or not -np.inf < asked[0] < asked[1] < np.inf:
+    if not _is_pair(asked) or not -np.inf < asked[0] < asked[1] < np.inf:
         raise PlanError(f"range is the lowest and the highest value that count, as in [0, 4095]; got {asked!r}")
     return float(asked[0]), float(asked[1])
 
@@ -146,23 +163,18 @@ def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) 
         raise PlanError("range and window both say which values count; remove one of them")
     if isinstance(asked, str) and asked == "file":
         return "file"
-    numbers = (
-        isinstance(asked, list | tuple) and len(asked) == 2 and all(type(value) in (int, float) for value in asked)
-    )
-    if not numbers or not np.isfinite(asked[0]) or not 1 < asked[1] < np.inf:  # type: ignore[operator]
+    if not _is_pair(asked) or not np.isfinite(asked[0]) or not 1 < asked[1] < np.inf:  # type: ignore[operator]
         raise PlanError(f'window is [centre, width], as in [40, 400], or "file" for that of each file; got {asked!r}')
     return float(asked[0]), float(asked[1])
 
 
 def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
-    low, high = form.range or EIGHT_BITS
+    low, high = form.ends
     highest = max(float(picture.values.max()) for picture in pictures)
     if form.stated or (low, high) == EIGHT_BITS or highest - low > (high - low) / 4:
         return ()
-    bits = max(int(highest - low), 1).bit_length()
-    return (
-        f"the images hold values up to {2**bits - 1} of {high:g}: range = [0, {2**bits - 1}] would use the whole range",
-    )
+    end = 2 ** max(int(highest - low), 1).bit_length() - 1
+    return (f"the images hold values up to {end} of {high:g}: range = [0, {end}] would use the whole range",)
 
 
 def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
@@ -175,28 +187,16 @@ def _shape(size: int | Sequence[int] | None, axes: int) -> Any:
     return tuple(sides)
 
 
-def _both(root: Path | None, path: str, test: str | None, by_site: bool) -> tuple[dict[str, Path], dict[str, Path]]:
-    folders = _site_folders(locate(path, root), by_site)
-    tests = {} if test is None else _site_folders(locate(test, root), by_site)
-    if by_site and tests and tests.keys() != folders.keys():
-        raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
-    return folders, tests
-
-
-def _site_folders(folder: Path, by_site: bool) -> dict[str, Path]:
+def _site_folders(path: str, root: Path | None, by_site: bool) -> dict[str, Path]:
+    folder = locate(path, root)
     return {child.name: child for child in _folders(folder)} if by_site else {NOWHERE: folder}
-
-
-def image_files(folder: Path) -> list[Path]:
-    """The images of one class, in the order of their names."""
-    return sorted(path for path in folder.iterdir() if is_image(path) and not path.name.startswith("."))
 
 
 def _folders(folder: Path) -> list[Path]:
     children = sorted(folder.iterdir()) if folder.is_dir() else []
     folders = [child for child in children if child.is_dir() and _counts(child)]
     if not folders and any(child.is_dir() and any(child.iterdir()) for child in children):
-        raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
+        raise DataError(NO_IMAGE)
     if not folders:
         raise DataError("an image folder holds one folder for each class; this one holds none")
     return folders
@@ -209,15 +209,15 @@ def _counts(folder: Path) -> bool:
 
 def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
     with at_site(site):
-        classes = _folders(folder)
-        labelled = [(path, means.get(child.name, child.name)) for child in classes for path in image_files(child)]
-        if not labelled:
-            raise DataError(f"the class folders hold no image ({', '.join(ENDINGS)})")
-        return [
-            Labelled(picture, label, path.parent.name, path.name)
-            for path, label in labelled
-            for picture in form.pictures(path)
-        ]
+        files = [path for child in _folders(folder) for path in sorted(child.iterdir()) if is_image(path)]
+        files = [path for path in files if not path.name.startswith(".")]
+        if not files:
+            raise DataError(NO_IMAGE)
+        held: list[Labelled] = []
+        for path in files:
+            label, pictures = path.parent.name, form.pictures(path)
+            held += [Labelled(picture, means.get(label, label), label, path.name) for picture in pictures]
+        return held
 
 
 def _part(site: str, held: Sequence[Labelled], names: Sequence[str], form: Pixels) -> Part:

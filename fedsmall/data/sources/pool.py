@@ -11,6 +11,7 @@ from fedsmall.data.preparation import Columns, Numbers, Pixels, Preparation, Ran
 from fedsmall.errors import DataError, PlanError
 
 NOWHERE = ""  # the key of a source that has no sites of its own
+YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,7 @@ class Part:
     """Samples as they were read.
 
     ``x`` (samples, *input_shape) is uint8 for images, else float64 with NaN for a missing value; ``y`` (samples,) holds
-    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each sample is; ``groups`` are the
-    names of subgroups, (samples,), by column.
+    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each is, ``groups`` its subgroups.
     """
 
     x: np.ndarray
@@ -41,8 +41,7 @@ class Pool:
 
     ``train`` and ``test`` are by site, under the empty name where a source has no sites. ``standardise``: features are
     scaled as sites agree. ``keep_unused``: official training samples that no site was given are a further test set.
-    ``form`` says what a row was; ``ranges`` are public (low, high). ``outcome`` is what is predicted, where that is no
-    class.
+    ``form`` says what a row was; ``ranges`` are public (low, high). ``outcome`` is predicted, where that is no class.
     """
 
     train: dict[str, Part]
@@ -71,25 +70,23 @@ def join(parts: Iterable[Part]) -> Part:
         if len(shapes) > 1:
             called = "samples" if what == "x" else "targets"
             raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
-    held = [part.patients for part in parts if part.patients is not None]
-    patients = np.concatenate(held) if len(held) == len(parts) else None
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    patients = [part.patients for part in parts if part.patients is not None]
     groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
-    return Part(
-        np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), patients, groups
-    )
+    return Part(x, y, np.concatenate(patients) if len(patients) == len(parts) else None, groups)
 
 
 def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparation:
     """What the samples of a pool go through, before its sites have agreed on anything."""
-    x = pool.train[min(pool.train)].x
-    ends = [tuple(np.asarray(end, dtype=np.float64).ravel().tolist()) for end in pool.ranges or ()]
-    ranges = Ranges(low=ends[0], high=ends[1]) if ends else None
-    return Preparation(
-        form=form_of(pool), shape=x.shape[1:], scaled=pool.standardise, ranges=ranges, dtype=dtype, outcome=pool.outcome
-    )
+    shape, ranges = pool.train[min(pool.train)].x.shape[1:], None
+    if pool.ranges is not None:
+        low, high = (tuple(np.asarray(end, dtype=np.float64).ravel().tolist()) for end in pool.ranges)
+        ranges = Ranges(low=low, high=high)
+    scaled, outcome = pool.standardise, pool.outcome
+    return Preparation(form=_form_of(pool), shape=shape, scaled=scaled, ranges=ranges, dtype=dtype, outcome=outcome)
 
 
-def form_of(pool: Pool) -> Columns | Pixels | Numbers:
+def _form_of(pool: Pool) -> Columns | Pixels | Numbers:
     """What a row of a pool is: what its source says, or else what its samples look like."""
     if pool.form is not None:
         return pool.form
@@ -101,14 +98,10 @@ def form_of(pool: Pool) -> Columns | Pixels | Numbers:
     return Numbers()
 
 
-YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
-
-
 def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[float]) -> Pool:
-    """``pool`` scaled by public ``ranges``, by feature or one for all, with nothing left to agree on between sites.
+    """``pool`` scaled by public ``ranges``, by feature or one for all; PlanError for one that is missing or is none.
 
-    A value outside counts as the nearest end; targets are scaled and not cut. Raises PlanError for a feature without a
-    range, a range of no such feature, and one that is none.
+    A value outside counts as the nearest end; targets are scaled and not cut.
     """
     if not pool.standardise:
         raise PlanError("ranges are for features that are scaled; this task's are not. Leave ranges out")
@@ -132,8 +125,7 @@ def _range_ends(names: Sequence[str], shape: tuple[int, ...], ranges: Any) -> tu
         raise PlanError("these features have no names; give one range for all: ranges = [0.0, 1.0]")
     if unknown := sorted(set(ranges) - set(names)):
         raise PlanError(f"ranges names {unknown[0]!r}, which is no feature of this task: {', '.join(names)}")
-    without = [name for name in names if name not in ranges and YES_OR_NO not in name]
-    if without:
+    if without := [name for name in names if name not in ranges and YES_OR_NO not in name]:
         raise PlanError(f"ranges says nothing of {', '.join(without)}; give [lowest, highest] for each")
     pairs = np.array([_pair(name, ranges.get(name, (0.0, 1.0))) for name in names])  # (features, 2)
     return pairs[:, 0], pairs[:, 1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsmall.data.outcomes import ORDINAL, Amount, Findings, Survival
 from fedsmall.data.preparation import Columns
-from fedsmall.data.sources.arrays import from_arrays, read_npz
+from fedsmall.data.sources.arrays import as_inputs, from_arrays, read_npz
 from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.tables import Schema
@@ -86,12 +86,8 @@ def synthetic(root: Path | None, seed: int) -> Pool:
     form = {"n_clusters_per_class": 3, "flip_y": 0.02, "class_sep": 1.0, "shift": 1.0, "scale": 3.0}
     x, y = make_classification(1200, **sizes, **form, random_state=drawn)
     x, x_test, y, y_test = train_test_split(x, y, test_size=400, random_state=drawn)
-    return Pool(
-        {NOWHERE: Part(x, y.astype(np.int64))},
-        class_names=("0", "1"),
-        test={NOWHERE: Part(x_test, y_test.astype(np.int64))},
-        feature_names=tuple(f"x{index:02d}" for index in range(100)),
-    )
+    train, test = Part(x, y.astype(np.int64)), Part(x_test, y_test.astype(np.int64))
+    return Pool({NOWHERE: train}, ("0", "1"), {NOWHERE: test}, tuple(f"x{index:02d}" for index in range(100)))
 
 
 GRADES = {"I": 1.0, "II": 2.0, "III": 3.0}
@@ -116,14 +112,9 @@ def gbsg2(root: Path | None, seed: int) -> Pool:
     }
     x = np.stack([np.asarray(values, dtype=np.float64) for values in columns.values()], axis=1)
     y = np.stack([seen["time"].astype(np.float64), seen["cens"].astype(np.float64)], axis=1)
-    return Pool(
-        {NOWHERE: Part(x, y)},
-        feature_names=tuple(columns),
-        standardise=True,
-        loss="hazard",
-        form=Columns(columns=tuple(columns)),
-        outcome=Survival(name="days", event="recurrence"),
-    )
+    names, outcome = tuple(columns), Survival(name="days", event="recurrence")
+    scaled: dict[str, Any] = {"standardise": True, "form": Columns(columns=names)}
+    return Pool({NOWHERE: Part(x, y)}, feature_names=names, loss="hazard", outcome=outcome, **scaled)
 
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -142,26 +133,19 @@ def heart_disease(root: Path | None, seed: int, *, file: str | Path | None = Non
     else:
         folder = needed_root(root, "heart_disease") / "heart_disease"
         files = {name: folder / f"processed.{name}.data" for name in HOSPITALS}
-    for path in files.values():
-        if not path.is_file():
-            raise DataError("heart disease needs heart_disease/processed.{cleveland,hungarian,switzerland,va}.data")
-    frames = {name: _heart_table(path) for name, path in files.items()}
+    if not all(path.is_file() for path in files.values()):
+        raise DataError("heart disease needs heart_disease/processed.{cleveland,hungarian,switzerland,va}.data")
+    frames = {name: read_table(path, names=HEART_COLUMNS) for name, path in files.items()}
+    for frame in frames.values():
+        grade = as_numbers(frame["disease"])
+        frame["disease"] = np.where(np.isnan(grade), "?", np.where(grade > 0, "1", "0"))
     reading = {"never_zero": NEVER_ZERO, "header": HEART_COLUMNS}
     schema = Schema.of(frames, "disease", classes=(0, 1), categorical=HEART_CATEGORIES, **reading)
-    return Pool(
-        {name: schema.part(frame) for name, frame in frames.items()},
-        class_names=("healthy", "disease"),
-        feature_names=schema.form.feature_names,
-        standardise=True,
-        form=schema.form,
-    )
+    parts, form = {name: schema.part(frame) for name, frame in frames.items()}, schema.form
+    return Pool(parts, ("healthy", "disease"), feature_names=form.feature_names, standardise=True, form=form)
 
 
-def _heart_table(path: Path) -> Any:
-    frame = read_table(path, names=HEART_COLUMNS)
-    grade = as_numbers(frame["disease"])
-    frame["disease"] = np.where(np.isnan(grade), "?", np.where(grade > 0, "1", "0"))
-    return frame
+SUSY = ("background", "signal")
 
 
 def susy(root: Path | None, seed: int, which: str = "10Kn", *, features: int = 8, rows: int = 30_000) -> Pool:
@@ -174,10 +158,8 @@ def susy(root: Path | None, seed: int, which: str = "10Kn", *, features: int = 8
         return _full_susy(folder, features, rows)
     if which != "10Kn" or features != 8:
         raise PlanError('susy is "10Kn" with 8 features, or {susy = "full", features = 18}')
-    parts = {split: _susy_part(folder / "susy", f"susy_10Kn_{split}") for split in ("train", "test")}
-    names = tuple(f"low{index}" for index in range(8))
-    train, test = {NOWHERE: parts["train"]}, {NOWHERE: parts["test"]}
-    return Pool(train, ("background", "signal"), test, names, loss="hinge")
+    train, test = ({NOWHERE: _susy_part(folder / "susy", f"susy_10Kn_{split}")} for split in ("train", "test"))
+    return Pool(train, SUSY, test, tuple(f"low{index}" for index in range(8)), loss="hinge")
 
 
 def _susy_part(folder: Path, name: str) -> Part:
@@ -198,14 +180,13 @@ def _full_susy(folder: Path, features: int, rows: int) -> Pool:
     cut = len(table) * 2 // 3
     train, test = {NOWHERE: part[np.arange(cut)]}, {NOWHERE: part[np.arange(cut, len(table))]}
     names = tuple(f"x{index}" for index in range(features))
-    return Pool(train, ("background", "signal"), test, names, standardise=True, loss="hinge")
+    return Pool(train, SUSY, test, names, standardise=True, loss="hinge")
 
 
 def cifar10(root: Path | None, seed: int) -> Pool:
     """CIFAR-10 (Krizhevsky 2009): torchvision's files, else cifar10.npz under the data root, else downloaded."""
     folder = needed_root(root, "cifar10")
-    file = folder / "cifar10.npz"
-    if file.is_file() and not (folder / "cifar-10-batches-py").is_dir():
+    if (file := folder / "cifar10.npz").is_file() and not (folder / "cifar-10-batches-py").is_dir():
         return from_arrays({NOWHERE: read_npz(file)}, classes=range(10))
     return _torchvision("CIFAR10", folder)
 
@@ -221,22 +202,15 @@ def _torchvision(name: Literal["CIFAR10", "MNIST"], folder: Path) -> Pool:
         train, test = (library(str(folder), train=train, download=True) for train in (True, False))
     except (OSError, RuntimeError) as wrong:
         raise DataError(f"{name} is not under the data root and could not be downloaded; put it there") from wrong
-    parts = [Part(_channels_first(np.asarray(half.data)), np.asarray(half.targets)) for half in (train, test)]
+    parts = [Part(as_inputs(np.asarray(half.data)), np.asarray(half.targets)) for half in (train, test)]
     return Pool({NOWHERE: parts[0]}, tuple(map(str, train.classes)), {NOWHERE: parts[1]})
-
-
-def _channels_first(pixels: np.ndarray) -> np.ndarray:
-    return pixels[:, None] if pixels.ndim == 3 else np.ascontiguousarray(np.moveaxis(pixels, -1, 1))
 
 
 _DECLARED: list[object] = []  # torch forgets an operator when its library object goes
 
 
 def import_torchvision() -> Any:
-    """The torchvision package, also beside a torch for which its compiled half was not built.
-
-    Beside a CPU torch the schemas of two operators, for detection models alone, are missing from its wheel for CUDA.
-    """
+    """The torchvision package; beside a CPU torch its wheel for CUDA lacks the schemas of two operators."""
     import torch
 
     try:
@@ -273,3 +247,7 @@ def _download(flag: str, folder: Path) -> None:
         getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)
     except (OSError, RuntimeError) as wrong:
         raise DataError(f"{flag}.npz is not under the data root and could not be downloaded; put it there") from wrong
+
+
+WITH_LIBRARIES = (breast_cancer, diabetes, diabetes_grades, digits, digit_properties, synthetic, gbsg2)
+DATA_SETS = (*WITH_LIBRARIES, heart_disease, susy, cifar10, mnist)  # that need nothing but their name

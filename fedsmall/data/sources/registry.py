@@ -10,34 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.outcomes import LABELS, NUMBERS, ORDINAL, TIMES, kind_of
-from fedsmall.data.sources.classes import check_order
+from fedsmall.data.sources import arrays, connectomes, images, public, tables
 from fedsmall.data.sources.files import locate, stamp
+from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import of_features, read_subgroups
+from fedsmall.entry_points import own_code
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
-from fedsmall.own_code import own_code
 
-TASKS = {
-    "breast_cancer": "fedsmall.data.sources.public:breast_cancer",
-    "diabetes": "fedsmall.data.sources.public:diabetes",
-    "diabetes_grades": "fedsmall.data.sources.public:diabetes_grades",
-    "digits": "fedsmall.data.sources.public:digits",
-    "digit_properties": "fedsmall.data.sources.public:digit_properties",
-    "synthetic": "fedsmall.data.sources.public:synthetic",
-    "gbsg2": "fedsmall.data.sources.public:gbsg2",
-    "heart_disease": "fedsmall.data.sources.public:heart_disease",
-    "susy": "fedsmall.data.sources.public:susy",
-    "cifar10": "fedsmall.data.sources.public:cifar10",
-    "mnist": "fedsmall.data.sources.public:mnist",
-}
-KINDS = {
-    "csv": "fedsmall.data.sources.tables:csv",
-    "images": "fedsmall.data.sources.images:images",
-    "npz": "fedsmall.data.sources.arrays:npz",
-    "medmnist": "fedsmall.data.sources.public:medmnist",
-    "susy": "fedsmall.data.sources.public:susy",
-    "connectomes": "fedsmall.data.sources.connectomes:connectomes",
+TASKS: dict[str, Callable[..., Pool]] = {read.__name__: read for read in public.DATA_SETS}
+KINDS: dict[str, Callable[..., Pool]] = {
+    "csv": tables.csv,
+    "images": images.images,
+    "npz": arrays.npz,
+    "medmnist": public.medmnist,
+    "susy": public.susy,
+    "connectomes": connectomes.connectomes,
 }
 OWN_FILES = ("csv", "images", "npz")  # every site holds its own
 LOSSES = ("cross_entropy", "logistic", "hinge", ORDINAL, *NUMBERS, *TIMES, *LABELS)
@@ -69,15 +58,13 @@ def read_task(task: str | dict[str, Any]) -> Source:
     if kind == "name":
         if value not in TASKS:
             raise PlanError(f"There is no task {value!r}. {nearest(str(value), list(TASKS))}")
-        return _check_source(Source(value, value, _function(TASKS[value]), (), table))
+        return _check_source(Source(value, value, TASKS[value], (), table))
     if kind == "source":
-        return _check_source(Source(str(value), kind, _function(str(value)), (), table))
+        return _check_source(Source(str(value), kind, _own_source(str(value)), (), table))
     if not isinstance(value, str | Path) and kind in OWN_FILES:
-        raise PlanError(
-            f'{kind} names a file or folder, as in {kind} = "data"; got {" ".join(repr(value).split())[:60]}'
-        )
-    name = str(value) if kind == "medmnist" else kind
-    return _check_source(Source(name, kind, _function(KINDS[kind]), (value,), table))
+        got = " ".join(repr(value).split())[:60]
+        raise PlanError(f'{kind} names a file or folder, as in {kind} = "data"; got {got}')
+    return _check_source(Source(str(value) if kind == "medmnist" else kind, kind, KINDS[kind], (value,), table))
 
 
 def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path | None) -> Pool:
@@ -115,14 +102,14 @@ def _read_source(
     source: Source, root: Path | None, seed: int, values: tuple[Any, ...], options: dict[str, Any]
 ) -> Pool:
     loss, ranges, divided = options.pop("loss", None), options.pop("ranges", None), options.get("subgroups")
-    groups = read_subgroups(options.pop("subgroups", ())) if source.kind != "csv" else ()
-    pool = (
-        _own_pool(source, root, seed, options)
-        if source.kind == "source"
-        else read_once(source.read, root, seed, values, options)
-        if source.kind in OWN_FILES and isinstance(values[0], str | Path)  # else they are tables in Python
-        else source.read(root, seed, *values, **options)
-    )
+    by_features = source.kind != "csv" and "subgroups" in options
+    groups = read_subgroups(options.pop("subgroups")) if by_features else ()
+    if source.kind == "source":
+        pool = _own_pool(source, root, seed, options)
+    elif source.kind in OWN_FILES and isinstance(values[0], str | Path):  # else they are tables in Python
+        pool = _read_once(source.read, root, seed, values, options)
+    else:
+        pool = source.read(root, seed, *values, **options)
     pool = of_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else with_loss(pool, loss)
@@ -171,12 +158,8 @@ def _check_part(whose: str, part: Any, pool: Pool) -> None:
 
 def _check_source(source: Source) -> Source:
     parameters = list(inspect.signature(source.read).parameters.values())
-    known = [
-        "loss",
-        "ranges",
-        "subgroups",
-        *(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY),
-    ]
+    own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    known = ["loss", "ranges", "subgroups", *own]
     for option in source.options:
         if option not in known:
             raise PlanError(f"task {source.name!r} has no option {option!r}. {nearest(option, known)}")
@@ -184,12 +167,12 @@ def _check_source(source: Source) -> Source:
     for name in needed[2 + len(source.values) :]:
         if name not in source.options:
             raise PlanError(f"task {source.name!r} needs {name!r}, as in {name} = ...")
-    if source.options.get("loss", "l1") not in LOSSES:
-        raise PlanError(f"There is no loss {source.options['loss']!r}. {nearest(source.options['loss'], list(LOSSES))}")
+    if (loss := source.options.get("loss", "l1")) not in LOSSES:
+        raise PlanError(f"There is no loss {loss!r}. {nearest(loss, list(LOSSES))}")
     return source
 
 
-def _function(words: str) -> Callable[..., Pool]:
+def _own_source(words: str) -> Callable[..., Pool]:
     module, _, function = words.partition(":")
     try:
         return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
@@ -197,15 +180,14 @@ def _function(words: str) -> Callable[..., Pool]:
         raise PlanError(f"source {words!r} was not found: {wrong}. It is written as module:function.") from wrong
 
 
-PATHS = ("test",)  # options that name files, beside the first value
 _last: dict[str, Pool] = {}  # one pool, by all that decides it
 
 
-def read_once(
+def _read_once(
     read: Callable[..., Pool], root: Path | None, seed: int, values: Sequence[Any], options: Mapping[str, Any]
 ) -> Pool:
     """What ``read`` gives for files, which does not depend on the seed; the last pool is kept."""
-    named = [*values[:1], *(options[key] for key in PATHS if isinstance(options.get(key), str))]
+    named = [*values[:1], *([options["test"]] if isinstance(options.get("test"), str) else [])]
     stamps = [stamp(locate(path, root)) for path in named]
     key = repr((read.__module__, read.__qualname__, tuple(values), sorted(options.items()), stamps))
     if key not in _last:

@@ -10,29 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.data.outcomes import (
-    DEFAULT_LOSS,
-    LEAST_GRADES,
-    LEAST_LABELS,
-    ORDINAL,
-    Amount,
-    Findings,
-    Outcome,
-    Survival,
-)
+from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_GRADES, LEAST_LABELS, Amount, Findings, Outcome, Survival
 from fedsmall.data.preparation import Columns, need
-from fedsmall.data.sources.classes import (
+from fedsmall.data.sources.files import at_site, locate, site_files
+from fedsmall.data.sources.labels import (
     MOST_CLASSES,
     Classes,
     as_classes,
+    check_no_feature,
     check_sites,
     check_spelling,
     class_names,
     lone_classes,
+    patients_of,
     read_classes,
 )
-from fedsmall.data.sources.files import at_site, locate, site_files
-from fedsmall.data.sources.patients import check_no_feature, patients_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.splits import classes_of
 from fedsmall.data.subgroups import of_table, read_subgroups
@@ -58,6 +50,17 @@ if TYPE_CHECKING:
 ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS)
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
+Frames = dict[str, "DataFrame"]
+WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
+LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]'}
+OF_SURVIVAL = ("time", "event", "cuts", "intervals")
+EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
+MOST_INTERVALS = 100
+MANY = 20  # classes that are all numbers, from which on a label looks like a number to be predicted
+IDENTIFIER = re.compile(r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.I)
+MANY_VALUES = 20  # values of a category
+LISTED = 12
+BY_NAME, CONSTANT = "look like identifiers by their names", "hold one value only, and say nothing"
 
 
 def csv(
@@ -88,53 +91,57 @@ def csv(
     """The table at ``path``, or one for each site where that is a folder, or pandas tables by site ("" for one of all).
 
     What is predicted: ``label`` (classes), ``target`` (a number; with ``order`` a grade), ``targets`` (several of 0 and
-    1), or ``time`` and ``event`` (:class:`fedsmall.data.outcomes.Survival`). Every other column is a feature unless
-    ``features`` or ``drop`` say otherwise. ``classes`` fixes the classes, their order and, as {"ill": ["Ill",
-    "krank"]}, their spellings. ``categorical`` lists columns of text, or gives their values. ``missing`` are further
-    words for no value. ``site_column`` and ``patient`` name the site and the patient of each row; for ``subgroups`` see
-    :mod:`fedsmall.data.subgroups`.
+    1), or ``time`` and ``event``. Every other column is a feature unless ``features`` or ``drop`` say otherwise.
+    ``classes`` fixes the classes, their order and, as {"ill": ["Ill", "krank"]}, their spellings. ``categorical`` lists
+    columns of text, or gives their values. ``missing`` are further words for no value. ``site_column`` and ``patient``
+    name the site and the patient of each row; for ``subgroups`` see :mod:`fedsmall.data.subgroups`.
 
     Raises DataError for a column that is missing or holds text, sites whose columns differ, and unlabelled rows.
     """
     words = {"label": label, "patient": patient, "sheet": sheet}
-    check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
-    label, target, classes = in_order(label, target, classes, order)
-    survival = {"time": time, "event": event, "cuts": cuts, "intervals": intervals}
-    outcome = asked_outcome(label, target, targets, survival, classes)
+    _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
+    label, target, classes = _label_of_grades(label, target, classes, order)
+    outcome = _asked_outcome(label, target, targets, (time, event, cuts, intervals), classes)
     tables = _tables(path, root, separator, decimal, sheet)
     split = site_column is not None and NOWHERE in tables
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
-    whose = patients_of(frames, patient, one_table=split)
+    patients = patients_of(frames, patient, one_table=split)
     check_no_feature(patient, str(label), features, categorical, outcome.columns if outcome else ())
-    options: dict[str, Any] = {
-        "features": features,
-        "classes": classes,
-        "categorical": _read_categorical(path, categorical),
-    }
-    options |= {"drop": [*drop, *(column for column in (site_column, patient) if column)]}
-    options |= {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
-    schema = Schema.of(frames, outcome or str(label), **options)
+    categories = _read_categorical(path, categorical)
+    left_out = [*drop, *(column for column in (site_column, patient) if column)]
+    reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
+    reading |= {"features": features, "drop": left_out, "categorical": categories}
+    schema = Schema.of(frames, outcome or str(label), classes=classes, **reading)
+    pool = _pool_of(frames, schema, patients, subgroups, is_stated=classes is not None)
+    return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
+
+
+def _pool_of(
+    frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any, is_stated: bool
+) -> Pool:
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
-            parts[name] = replace(schema.part(frame), patients=whose.get(name))
+            parts[name] = replace(schema.part(frame), patients=patients.get(name))
     parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
-    loss = "cross_entropy" if outcome is None else DEFAULT_LOSS[outcome.kind]
+    labels = np.concatenate([classes_of(part.y) for part in parts.values()])
+    notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
+    if schema.classes and not is_stated:
+        held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
+        notes += lone_classes(held)
     return Pool(
         parts,
         schema.classes,
         feature_names=schema.form.feature_names,
         standardise=True,
-        loss=loss if order is None else ORDINAL,
+        loss="cross_entropy" if schema.outcome is None else DEFAULT_LOSS[schema.outcome.kind],
         form=schema.form,
-        notes=_notes(frames, parts, schema, classes),
-        outcome=outcome,
+        notes=notes,
+        outcome=schema.outcome,
     )
 
 
-def _tables(
-    path: str | Tables, root: Path | None, separator: str | None, decimal: str, sheet: str | None
-) -> dict[str, "DataFrame"]:
+def _tables(path: str | Tables, root: Path | None, separator: str | None, decimal: str, sheet: str | None) -> Frames:
     if isinstance(path, Mapping):
         tables = {name: as_table(path[name]) for name in sorted(path)}
     else:
@@ -156,24 +163,13 @@ def _read_categorical(path: str | Tables, categorical: Categorical) -> Categoric
     return tuple(dict.fromkeys([*categorical, *sorted(set.intersection(*kinds))]))
 
 
-def _notes(
-    frames: Mapping[str, "DataFrame"], parts: Mapping[str, Part], schema: "Schema", classes: Classes | None
-) -> tuple[str, ...]:
-    labels = np.concatenate([classes_of(part.y) for part in parts.values()])
-    notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
-    if classes is not None or not schema.classes:
-        return notes
-    held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
-    return (*notes, *lone_classes(held))
-
-
 def _markers(missing: Sequence[object]) -> tuple[str, ...]:
     if isinstance(missing, str) or not isinstance(missing, Sequence):
         raise PlanError(f'missing lists words and codes that stand for no value, as in ["-9", "<5"]; got {missing!r}')
     return tuple(plain(marker) for marker in missing)
 
 
-def _split_by_site(frame: "DataFrame", column: str) -> dict[str, "DataFrame"]:
+def _split_by_site(frame: "DataFrame", column: str) -> Frames:
     need(frame, [column], "the partition's")
     sites = frame[column].map(plain)
     if (missing := is_missing(frame[column])).any():
@@ -191,10 +187,15 @@ class Schema:
     form: Columns
     means: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def outcome(self) -> Outcome | None:
+        """What is predicted, where that is no class."""
+        return None if isinstance(self.learns, str) else self.learns
+
     @classmethod
     def of(
         cls,
-        frames: Mapping[str, "DataFrame"],
+        frames: Tables,
         learns: str | Outcome,
         *,
         features: Sequence[str] | None = None,
@@ -218,60 +219,53 @@ class Schema:
         for column in drop:
             if not any(column in frame.columns for frame in frames.values()):
                 need(first, [column], "to be left out with drop")
-        names, means = _name_classes(frames, learns, classes, reading) if isinstance(learns, str) else ((), {})
-        fixed = isinstance(categorical, Mapping)
-        categories = _categories(frames, categorical, chosen)
-        form = Columns(columns=chosen, categories=categories, unlisted="none" if fixed else "refuse", **reading)
-        return cls(learns, names, form, means)
+        names, means = _name_classes(frames, learns, classes, reading.get("markers", ()))
+        reading["categories"] = _categories(frames, categorical, chosen)
+        reading["unlisted"] = "none" if isinstance(categorical, Mapping) else "refuse"
+        return cls(learns, names, Columns(columns=chosen, **reading), means)
 
     def part(self, frame: "DataFrame") -> Part:
         """The samples of one table; DataError for text among numbers and for rows without a label."""
         if not isinstance(self.learns, str):
-            return Part(self.form.numbers(frame), read_outcome(frame, self.learns, self.form.markers))
-        check_filled(frame, self.learns, self.form.markers)
+            return Part(self.form.numbers(frame), _read_outcome(frame, self.learns, self.form.markers))
+        _check_filled(frame, self.learns, self.form.markers)
         labels = [self.means.get(plain(label), label) for label in frame[self.learns]]
         return Part(self.form.numbers(frame), as_classes(labels, self.classes))
 
 
 def _name_classes(
-    frames: Mapping[str, "DataFrame"], label: str, classes: Classes | None, reading: Mapping[str, Any]
+    frames: Tables, label: str | Outcome, classes: Classes | None, markers: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
+    if not isinstance(label, str):
+        return (), {}
     given, means = read_classes(classes)
-    labels = {name: _spelt_labels(frame, label, means, reading.get("markers", ())) for name, frame in frames.items()}
+    words = {name: map(plain, _present(frame, label, markers)) for name, frame in frames.items()}
+    labels = {name: {means.get(word, word) for word in held} for name, held in words.items()}
     names = class_names(set().union(*labels.values()), given)
     if given is None:
         check_spelling(labels)
-        check_label(label, names)
+        _check_label(label, names)
     return names, means
 
 
-def _spelt_labels(frame: "DataFrame", label: str, means: Mapping[str, str], markers: Sequence[str]) -> set[str]:
-    cells = frame.loc[~is_missing(frame[label], markers), label]
-    return {means.get(word, word) for word in map(plain, cells.unique())}
-
-
-def _categories(
-    frames: Mapping[str, "DataFrame"], categorical: Categorical, chosen: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
+def _categories(frames: Tables, categorical: Categorical, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
     if isinstance(categorical, Mapping):
         given = {column: values for column, values in categorical.items() if column in chosen}
         return {column: tuple(plain(value) for value in values) for column, values in given.items()}
-    listed = [column for column in categorical if column in chosen]
-    for column in listed:
-        if not 2 <= (count := len(set(map(plain, _present(frames, column))))) <= MOST_CLASSES:
+    categories = {}
+    for column in [column for column in categorical if column in chosen]:
+        present = [value for frame in frames.values() for value in _present(frame, column)]
+        if not 2 <= (count := len(set(map(plain, present)))) <= MOST_CLASSES:
             raise DataError(f"column {column!r} holds {count} different values, so it is no category; leave it out")
-    return {column: class_names(_present(frames, column), None) for column in listed}
+        categories[column] = class_names(present, None)
+    return categories
 
 
-def _present(frames: Mapping[str, "DataFrame"], column: str) -> list[str]:
-    return [value for frame in frames.values() for value in frame.loc[~is_missing(frame[column]), column].unique()]
+def _present(frame: "DataFrame", column: str, markers: Sequence[str] = ()) -> Any:
+    return frame.loc[~is_missing(frame[column], markers), column].unique()
 
 
-WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
-LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]'}
-
-
-def check_options(separator: Any, decimal: Any, **options: Any) -> None:
+def _check_options(separator: Any, decimal: Any, **options: Any) -> None:
     """Raise PlanError for an option that is not of its kind; an option that is None was not given."""
     for name, mark in (("separator", separator), ("decimal", decimal)):
         if mark is not None and not (isinstance(mark, str) and len(mark) == 1 and mark not in '\r\n"'):
@@ -279,32 +273,27 @@ def check_options(separator: Any, decimal: Any, **options: Any) -> None:
     for name, value in options.items():
         if name in WORDS and value is not None and not isinstance(value, str):
             raise PlanError(f'{name} is text, as in {name} = "{WORDS[name]}"; got {value!r}')
-        if name in LISTS and value is not None and not _lists(value):
+        if name in LISTS and value is not None and not _lists_columns(value):
             raise PlanError(f"{name} lists columns, as in {name} = {LISTS[name]}; got {value!r}")
     if options.get("label") is not None and options["label"] in (options.get("features") or ()):
         raise PlanError(f"{options['label']!r} is the label, and can be no feature: a model would be told the answer")
 
 
-def _lists(value: Any) -> bool:
+def _lists_columns(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(known, Sequence) and not isinstance(known, str) for known in value.values())
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(item, str) for item in value)
 
 
-EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
-MOST_INTERVALS = 100
-MANY = 20  # classes that are all numbers, from which on a label looks like a number to be predicted
-
-
-def in_order(label: str | None, target: str | None, classes: Any, order: Any) -> tuple[str | None, str | None, Any]:
+def _label_of_grades(
+    label: str | None, target: str | None, classes: Any, order: Any
+) -> tuple[str | None, str | None, Any]:
     """Label, target and classes where a target's grades are in ``order``: it is a label then, of these classes."""
     if order is None:
         return label, target, classes
     if target is None or label is not None or classes is not None:
-        raise PlanError(
-            'order lists the grades of a target, from the lowest to the highest: target = "grade", order = ["0", "I", '
-            '"II"]; leave label and classes out'
-        )
+        example = 'target = "grade", order = ["0", "I", "II"]; leave label and classes out'
+        raise PlanError(f"order lists the grades of a target, from the lowest to the highest: {example}")
     if isinstance(order, str) or not isinstance(order, Sequence | Mapping) or len(order) < LEAST_GRADES:
         raise PlanError(
             f'order lists {LEAST_GRADES} grades or more, from the lowest to the highest, as in ["0", "I", "II"]; '
@@ -313,15 +302,14 @@ def in_order(label: str | None, target: str | None, classes: Any, order: Any) ->
     return target, None, order
 
 
-def asked_outcome(
-    label: str | None, target: str | None, targets: Any, survival: Mapping[str, Any], classes: Any
+def _asked_outcome(
+    label: str | None, target: str | None, targets: Any, survival: tuple[Any, Any, Any, Any], classes: Any
 ) -> Outcome | None:
     """What a task's table asks to be predicted, None for classes; PlanError where it asks for two things or none."""
-    stated = {name: value for name, value in survival.items() if value is not None}
-    asked = [
-        name for name, column in {"label": label, "target": target, "targets": targets}.items() if column is not None
-    ]
-    asked += [" and ".join(stated)] if stated else []
+    columns = {"label": label, "target": target, "targets": targets}
+    asked = [name for name, column in columns.items() if column is not None]
+    if stated := [name for name, value in zip(OF_SURVIVAL, survival, strict=True) if value is not None]:
+        asked.append(" and ".join(stated))
     if len(asked) != 1:
         raise PlanError(
             'task \'csv\' needs one of label, as in label = "disease" (classes), target, as in target = "age" (a '
@@ -331,15 +319,14 @@ def asked_outcome(
     if classes is not None and label is None:
         raise PlanError("classes are for a label; leave classes out")
     if stated:
-        return _survival(**survival)
+        return _survival(*survival)
     if targets is not None:
         return _findings(targets)
     return None if target is None else Amount(name=target)
 
 
 def _findings(targets: Any) -> Findings:
-    listed = isinstance(targets, Sequence) and not isinstance(targets, str) and all(isinstance(t, str) for t in targets)
-    if not listed or len(targets) < LEAST_LABELS:
+    if not _lists_columns(targets) or isinstance(targets, Mapping) or len(targets) < LEAST_LABELS:
         raise PlanError(
             f"targets lists {LEAST_LABELS} columns or more that hold 0 or 1; one is a label, or a number as target; "
             f"got {targets!r}"
@@ -360,13 +347,12 @@ def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) ->
         return Survival(name=time, event=event, intervals=intervals or 10)
     good = isinstance(cuts, Sequence) and len(cuts) > 0 and all(type(cut) in (int, float) for cut in cuts)
     if not good or not all(low < high < float("inf") for low, high in pairwise([0, *cuts])):
-        raise PlanError(
-            f"cuts are the ends of intervals, from low to high and above 0, as in [12, 24, 60]; got {cuts!r}"
-        )
+        example = "from low to high and above 0, as in [12, 24, 60]"
+        raise PlanError(f"cuts are the ends of intervals, {example}; got {cuts!r}")
     return Survival(name=time, event=event, intervals=len(cuts), stated=tuple(map(float, cuts)))
 
 
-def check_label(label: str, classes: Sequence[str]) -> None:
+def _check_label(label: str, classes: Sequence[str]) -> None:
     """Raise DataError where a label's classes, which nobody listed, look like numbers to be predicted."""
     if len(classes) < MANY or not all(map(is_number, classes)):
         return
@@ -377,51 +363,35 @@ def check_label(label: str, classes: Sequence[str]) -> None:
     )
 
 
-def read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
+def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
     """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels."""
     if outcome.kind == "findings":
         return np.stack([_yes_or_no(frame, column, markers, "there", "absent") for column in outcome.names], axis=1)
-    first = _numbers(frame, outcome.name, markers)
+    _check_filled(frame, outcome.name, markers)
+    numbers, text = number_block(frame[[outcome.name]], markers)  # (rows, 1)
+    check_no_text(frame, [outcome.name], text)
     if outcome.kind == "amount":
-        return first[:, None]
-    if (first < 0).any():
-        raise DataError(f"column {outcome.name!r} is below 0 in {(first < 0).sum()} of {len(frame)} rows; it is a time")
-    return np.stack([first, _yes_or_no(frame, outcome.event, markers, "it happened", "not yet")], axis=1)
+        return numbers
+    if below := int((numbers < 0).sum()):
+        raise DataError(f"column {outcome.name!r} is below 0 in {below} of {len(frame)} rows; it is a time")
+    return np.stack([numbers[:, 0], _yes_or_no(frame, outcome.event, markers, "it happened", "not yet")], axis=1)
 
 
 def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
-    check_filled(frame, column, markers)
+    _check_filled(frame, column, markers)
     answers = frame[column].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
     if (odd := np.isnan(answers)).any():
         raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
     return np.asarray(answers)
 
 
-def check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:
+def _check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:
     """Raise DataError, with how many, where a column that must hold something is empty."""
-    empty = is_missing(frame[column], markers)
-    if empty.any():
+    if (empty := is_missing(frame[column], markers)).any():
         raise DataError(f"column {column!r} is empty in {empty.sum()} of {len(frame)} rows; drop those rows")
 
 
-def _numbers(frame: "DataFrame", column: str, markers: Sequence[str]) -> np.ndarray:
-    check_filled(frame, column, markers)
-    values, text = number_block(frame[[column]], markers)
-    check_no_text(frame, [column], text)
-    return values[:, 0]
-
-
-IDENTIFIER = re.compile(
-    r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.IGNORECASE
-)
-MANY_VALUES = 20  # values of a category
-LISTED = 12
-BY_NAME, CONSTANT = "look like identifiers by their names", "hold one value only, and say nothing"
-
-
-def column_notes(
-    frames: Mapping[str, "DataFrame"], parts: Mapping[str, np.ndarray], y: np.ndarray, form: Columns
-) -> tuple[str, ...]:
+def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray, form: Columns) -> tuple[str, ...]:
     """Notes on all sites together; ``parts`` are their samples (rows, features), ``y`` (rows,) all classes."""
     x = np.concatenate(list(parts.values()))
     numeric = [column for column in form.columns if column not in form.categories]

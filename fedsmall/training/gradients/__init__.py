@@ -4,14 +4,17 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsmall.errors import PlanError
-from fedsmall.training.gradients.general import LARGEST, SLOW, LoopGradients, MappedGradients
+from fedsmall.models.networks import training_mode
 from fedsmall.training.gradients.losses import LOSSES, Batch, Gradients, Loss, mean_loss, weighted
-from fedsmall.training.gradients.mlp import MlpGradients
+from fedsmall.training.gradients.mlp import ClippedMlp, MlpGradients, clipped
 from fedsmall.training.gradients.packed import PackedGradients
-from fedsmall.training.gradients.per_sample import ClippedMlp, clipped
+from fedsmall.training.stack import Tensors
 
 __all__ = [
     "LOSSES",
@@ -26,6 +29,96 @@ __all__ = [
     "mean_loss",
     "weighted",
 ]
+
+
+class LoopGradients:
+    """The gradients of any model, one model at a time; images in channels-last order."""
+
+    path = "loop"
+    pads = False
+    chunk: int | None = 1
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        """``model`` as :func:`fedsmall.training.gradients.layers.prepare_model` gives it."""
+        self._model = model
+        self._loss = loss
+
+    def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The outputs and gradients of every model in turn; batches must be unpadded."""
+        rows = [self._one(parameters, buffers, batch, row) for row in range(len(batch.x))]
+        outputs = _rows([outputs for outputs, _ in rows])
+        return outputs, {name: _rows([gradients[name] for _, gradients in rows]) for name in parameters}
+
+    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """The outputs of every model in turn."""
+        models = len(next(iter(parameters.values())))
+        self._model.eval()
+        with torch.no_grad():
+            rows = (_row(parameters | buffers, k) for k in range(models))
+            outputs = [functional_call(self._model, row, (_channels_last(x),)) for row in rows]
+        training_mode(self._model)
+        return torch.stack(outputs)
+
+    def _one(self, parameters: Tensors, buffers: Tensors, batch: Batch, row: int) -> tuple[Tensor, Tensors]:
+        model = {name: tensor[row].detach().requires_grad_() for name, tensor in parameters.items()}
+        masks = {f"{name}.mask": mask[row] for name, mask in batch.masks.items()}
+        with torch.enable_grad():
+            outputs = functional_call(self._model, model | _row(buffers, row) | masks, (_channels_last(batch.x[row]),))
+            loss = self._loss.value(outputs, batch.y[row]).mean()
+        gradients = torch.autograd.grad(loss, list(model.values()), allow_unused=True, materialize_grads=True)
+        return outputs.detach(), dict(zip(model, gradients, strict=True))
+
+
+def _rows(tensors: list[Tensor]) -> Tensor:
+    """The tensors as rows of one; a single one, the rule with large models, is not copied."""
+    return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)
+
+
+def _row(tensors: Tensors, row: int) -> Tensors:
+    return {name: tensor[row] for name, tensor in tensors.items()}
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+LARGEST = 60_000  # parameters; above, the loop is faster
+SLOW = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # vmap turns them into unfused grouped convolutions, slower than the loop
+
+
+class MappedGradients:
+    """The gradients of a model whose layers need no knowledge of the batch, all models mapped over at once."""
+
+    path = "vmap"
+    pads = True
+    chunk: int | None = None
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        """``model`` as :func:`~fedsmall.training.gradients.layers.prepare_model` gives it; ValueError for another."""
+        for name, layer in model.named_modules():
+            if isinstance(layer, _BatchNorm) and layer.training:
+                raise ValueError(f"layer {name} ({type(layer).__name__}) changes its buffers, which vmap cannot follow")
+        self._model, self._loss = model, loss
+
+    def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
+        """The outputs and gradients of all models."""
+        samples = batch.x.shape[1]
+        weight = batch.x.new_full(batch.x.shape[:2], 1 / samples) if batch.weight is None else batch.weight
+        masks = {f"{name}.mask": mask for name, mask in batch.masks.items()}
+        gradients, outputs = vmap(grad(self._one, has_aux=True))(parameters, buffers | masks, batch.x, batch.y, weight)
+        return outputs, gradients
+
+    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """The outputs of all models."""
+        self._model.eval()
+        outputs: Tensor = vmap(lambda state: functional_call(self._model, state, (x,)))(parameters | buffers)
+        training_mode(self._model)
+        return outputs
+
+    def _one(self, parameters: Tensors, rest: Tensors, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = functional_call(self._model, parameters | rest, (x,))
+        return torch.dot(self._loss.value(outputs, y), weight), outputs
+
 
 PATHS: dict[str, Callable[[nn.Module, Loss], Gradients]] = {
     "mlp": MlpGradients,
@@ -74,7 +167,8 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     against: dict[str, str] = {}
     for path, why in _WHY.items():
         try:
-            _check_worth(path, model, parameters)
+            if path == "vmap":
+                _check_worth(model, parameters)
             return PathChoice(PATHS[path](model, loss), f"{path}: {why}")
         except ValueError as reason:
             against[path] = str(reason)
@@ -82,9 +176,7 @@ def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
     return PathChoice(LoopGradients(model, loss), f"loop: {against['conv']}")
 
 
-def _check_worth(path: str, model: nn.Module, parameters: int) -> None:
-    if path != "vmap":
-        return
+def _check_worth(model: nn.Module, parameters: int) -> None:
     for name, layer in model.named_modules():
         if isinstance(layer, SLOW):
             raise ValueError(f"layer {name} ({type(layer).__name__}) is slower under vmap than one model at a time")

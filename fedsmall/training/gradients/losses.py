@@ -14,10 +14,7 @@ from fedsmall.training.stack import Tensors
 
 
 class Loss(NamedTuple):
-    """Values (..., samples), and slopes as the outputs.
-
-    Outputs are (..., samples, width), targets (..., samples) or as wide.
-    """
+    """Values (..., samples), and slopes as the outputs (..., samples, width); targets are (..., samples) or as wide."""
 
     value: Callable[[Tensor, Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
@@ -37,8 +34,8 @@ def _signed(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return sign, sign * outputs[..., 0]
 
 
-def _logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.softplus(-_signed(outputs, targets)[1])
+def _margin(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _signed(outputs, targets)[1]
 
 
 def _logistic_slope(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -46,61 +43,13 @@ def _logistic_slope(outputs: Tensor, targets: Tensor) -> Tensor:
     return (-sign * torch.sigmoid(-margin))[..., None]
 
 
-def _hinge(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.relu(1 - _signed(outputs, targets)[1])
-
-
 def _hinge_slope(outputs: Tensor, targets: Tensor) -> Tensor:
     sign, margin = _signed(outputs, targets)
     return torch.where(margin < 1, -sign, torch.zeros_like(sign))[..., None]
 
 
-def _soft_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return torch.logsumexp(outputs, -1) - (targets * outputs).sum(-1)  # targets sum to one
-
-
-def _soft_cross_entropy_slope(outputs: Tensor, targets: Tensor) -> Tensor:
-    return torch.softmax(outputs, -1) - targets
-
-
-def _soft_logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (F.softplus(outputs) - targets * outputs)[..., 0]
-
-
-def _soft_logistic_slope(outputs: Tensor, targets: Tensor) -> Tensor:
-    return torch.sigmoid(outputs) - targets
-
-
-def _l1(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets.reshape(outputs.shape)).abs().mean(-1)
-
-
-def _l1_slope(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets.reshape(outputs.shape)).sign() / outputs.shape[-1]
-
-
-def _l2(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets.reshape(outputs.shape)).square().mean(-1)
-
-
-def _l2_slope(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 2 * (outputs - targets.reshape(outputs.shape)) / outputs.shape[-1]
-
-
-def _huber(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.huber_loss(outputs, targets.reshape(outputs.shape), reduction="none", delta=HUBER).mean(-1)
-
-
-def _huber_slope(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs - targets.reshape(outputs.shape)).clamp(-HUBER, HUBER) / outputs.shape[-1]
-
-
-def _binary(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (F.softplus(outputs) - targets * outputs).mean(-1)
-
-
-def _binary_slope(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (torch.sigmoid(outputs) - targets) / outputs.shape[-1]
+def _error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs - targets.reshape(outputs.shape)
 
 
 def _hazard(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -159,20 +108,27 @@ def weighted(loss: Loss, weights: Sequence[float]) -> Loss:
 
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss(_cross_entropy, _cross_entropy_slope),
-    "logistic": Loss(_logistic, _logistic_slope),
-    "hinge": Loss(_hinge, _hinge_slope),
-    "l1": Loss(_l1, _l1_slope),
-    "mse": Loss(_l2, _l2_slope),
-    "huber": Loss(_huber, _huber_slope),
+    "logistic": Loss(lambda out, y: F.softplus(-_margin(out, y)), _logistic_slope),
+    "hinge": Loss(lambda out, y: F.relu(1 - _margin(out, y)), _hinge_slope),
+    "l1": Loss(lambda out, y: _error(out, y).abs().mean(-1), lambda out, y: _error(out, y).sign() / out.shape[-1]),
+    "mse": Loss(lambda out, y: _error(out, y).square().mean(-1), lambda out, y: 2 * _error(out, y) / out.shape[-1]),
+    "huber": Loss(
+        lambda out, y: F.huber_loss(out, y.reshape(out.shape), reduction="none", delta=HUBER).mean(-1),
+        lambda out, y: _error(out, y).clamp(-HUBER, HUBER) / out.shape[-1],
+    ),
     # of several labels, each 0 or 1 (fedsmall.data.outcomes.Findings): the mean over them
-    "binary_cross_entropy": Loss(_binary, _binary_slope),
+    "binary_cross_entropy": Loss(
+        lambda out, y: (F.softplus(out) - y * out).mean(-1), lambda out, y: (torch.sigmoid(out) - y) / out.shape[-1]
+    ),
     # of classes in their order: the negative log-likelihood of a cumulative logit (fedsmall.models.networks)
     "ordinal": Loss(_ordinal, _ordinal_slope),
     # of times until an event (fedsmall.data.outcomes.Survival): the negative log-likelihood of discrete hazards
     "hazard": Loss(_hazard, _hazard_slope),
-    # of probabilities in place of classes, (..., samples, outputs): what a model is distilled with
-    "soft_cross_entropy": Loss(_soft_cross_entropy, _soft_cross_entropy_slope),
-    "soft_logistic": Loss(_soft_logistic, _soft_logistic_slope),
+    # of probabilities in place of classes, (..., samples, outputs), which sum to one: what a model is distilled with
+    "soft_cross_entropy": Loss(
+        lambda out, y: torch.logsumexp(out, -1) - (y * out).sum(-1), lambda out, y: torch.softmax(out, -1) - y
+    ),
+    "soft_logistic": Loss(lambda out, y: (F.softplus(out) - y * out)[..., 0], lambda out, y: torch.sigmoid(out) - y),
 }
 
 
@@ -180,11 +136,10 @@ class Batch(NamedTuple):
     """One step's samples of K models.
 
     ``x`` is (models, samples, *input), ``y`` (models, samples, ...). ``weight`` (models, samples) sums to one for each
-    model and is zero for padding; ``None`` means 1 / samples everywhere. ``masks`` holds for every dropout layer zeros
-    and 1 / (1 - p), (models, samples, *features of the layer).
-
-    Under patient-level privacy a weight is 1 / the expected size of a lot; ``noise`` is added to the gradients,
-    {parameter: (models, ...)}.
+    model and is zero for padding (None: 1 / samples); under patient-level privacy it is 1 / the expected size of a lot.
+    ``masks`` holds for every dropout layer zeros and 1 / (1 - p), (models, samples, *features of the layer). Gradients
+    are then rounded to whole multiples of ``grid``, (models,), and ``noise`` is added, {parameter: (models, ...)}, both
+    float64.
     """
 
     x: Tensor
@@ -192,6 +147,7 @@ class Batch(NamedTuple):
     weight: Tensor | None
     masks: Tensors
     noise: Mapping[str, Tensor] = MappingProxyType({})
+    grid: Tensor | None = None
 
 
 class Gradients(Protocol):

@@ -2,7 +2,7 @@
 
 Images of K models lie side by side in the channels, (samples, models * channels, height, width), channels-last;
 features lie in rows, (models, samples, features). The forward pass follows the model's own graph, with any branching of
-:data:`LAYERS` and :data:`FUNCTIONS`, as in residual networks; the backward pass is autograd's.
+:data:`LAYERS` and :data:`FUNCTIONS`; the backward pass is autograd's.
 """
 
 import operator
@@ -94,30 +94,13 @@ LAYERS: dict[type[nn.Module], Layer] = {
     nn.GroupNorm: _group_norm,
     MaskedDropout: _dropout,
     nn.Flatten: _flatten,
-    nn.Identity: _apart,
-    nn.ReLU: _apart,
-    nn.LeakyReLU: _apart,
-    nn.GELU: _apart,
-    nn.SiLU: _apart,
-    nn.Tanh: _apart,
-    nn.Sigmoid: _apart,
-    nn.MaxPool2d: _apart,
-    nn.AvgPool2d: _apart,
-    nn.AdaptiveAvgPool2d: _apart,
+    **dict.fromkeys((nn.Identity, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid), _apart),
+    **dict.fromkeys((nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), _apart),
 }
 FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
-    operator.add: torch.add,
-    operator.iadd: torch.add,
-    torch.add: torch.add,
-    torch.relu: torch.relu,
-    F.relu: torch.relu,
-    torch.tanh: torch.tanh,
-    torch.sigmoid: torch.sigmoid,
-    F.max_pool2d: F.max_pool2d,
-    F.avg_pool2d: F.avg_pool2d,
-    F.adaptive_avg_pool2d: F.adaptive_avg_pool2d,
-    "relu": torch.relu,
-    "add": torch.add,
+    **dict.fromkeys((operator.add, operator.iadd, torch.add, "add"), torch.add),
+    **dict.fromkeys((torch.relu, F.relu, "relu"), torch.relu),
+    **{of: of for of in (torch.tanh, torch.sigmoid, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)},
 }
 FLATTENS = (torch.flatten, "flatten")
 
@@ -218,8 +201,7 @@ def _layer_of(model: nn.Module, node: fx.Node) -> tuple[nn.Module, Layer]:
 def _check_function(node: fx.Node) -> None:
     if node.op in ("placeholder", "call_module", "output"):
         return
-    if node.target in FLATTENS:
-        if node.args[1:] != (1,):
-            raise ValueError(f"{node.name} flattens other axes than all after the first")
-    elif node.target not in FUNCTIONS:
+    if node.target in FLATTENS and node.args[1:] != (1,):
+        raise ValueError(f"{node.name} flattens other axes than all after the first")
+    if node.target not in FUNCTIONS and node.target not in FLATTENS:
         raise ValueError(f"the model calls {getattr(node.target, '__name__', node.target)}, which cannot be packed")

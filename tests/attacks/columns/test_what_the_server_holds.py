@@ -251,7 +251,7 @@ def test_of_three_parties_points_are_opened_to_the_leader_when_all_have_multipli
             assert letter.startswith(f"{kind} {t} ".encode()), "a letter of another hop"
             return letter.split(b" ", 3)[3]
 
-    from fedsmall.extensions.columns.tables import Table
+    from fedsmall.extensions.columns.party import Table
 
     party = Party("b", Table(("a",), (), np.zeros((1, 1))), parties=("a", "b", "c"), letters=Sealed())
     words = {"parties": ["a", "b", "c"]}

@@ -11,7 +11,16 @@ import gmpy2
 
 from fedsmall.errors import ReplyError
 from fedsmall.extensions.columns.boosting import sum_bits
-from fedsmall.extensions.columns.encrypted import Adder, Layout, PrivateKey, PublicKey, pack, unpack
+from fedsmall.extensions.columns.encrypted import (
+    Adder,
+    Layout,
+    PrivateKey,
+    PublicKey,
+    check_modulus,
+    pack,
+    random_prime,
+    unpack,
+)
 
 KEY = PrivateKey(256)
 NUMBERS = st.integers(-(2**60), 2**60)
@@ -128,3 +137,30 @@ def test_what_is_no_ciphertext_is_refused():
         public.from_bytes(too_large)
     with pytest.raises(ReplyError, match=rf"rows of {public.bytes} bytes"):
         public.from_bytes(np.zeros((1, 3), np.uint8))
+
+
+LARGE = random_prime(128)
+
+
+@pytest.mark.parametrize(
+    ("modulus", "complaint"),
+    [
+        (1806, "a key of 11 bits; 256 are the least"),
+        (0, "a key of 0 bits"),
+        (2**300, "no product of two large primes"),
+        (1806 * int(KEY.public.n), "no product of two large primes"),
+        (int(random_prime(256)), "no product of two large primes"),
+        (int(LARGE) ** 2, "no product of two large primes"),
+    ],
+    ids=["n = 1806", "nothing", "a power of two", "small factors", "a prime", "a square"],
+)
+def test_a_key_that_hides_no_sum_is_refused(modulus, complaint):
+    with pytest.raises(ReplyError, match=complaint):
+        check_modulus(modulus, 256)
+
+    check_modulus(int(KEY.public.n), 256)
+
+
+def test_under_1806_nothing_is_added_that_hides():
+    """What the check is for."""
+    assert {pow(r, 1806, 1806**2) for r in range(1, 1806) if gmpy2.gcd(r, 1806) == 1} == {1}

@@ -11,8 +11,7 @@ from fedsmall.errors import DataError, ReplyError
 from fedsmall.extensions.columns.conducting import match_parties
 from fedsmall.extensions.columns.intersection import BYTES, A, Blinding, P, check_matching, hash_to_curve
 from fedsmall.extensions.columns.messages import Message, Post, hold_talk
-from fedsmall.extensions.columns.party import Party
-from fedsmall.extensions.columns.tables import Table
+from fedsmall.extensions.columns.party import Party, Table
 
 NAMES = ("a", "b", "c", "d")
 ORDER_8 = 325606250916557431795983626356110631294008115727848805560023387167927233504  # x of a point of that order

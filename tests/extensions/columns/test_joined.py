@@ -7,8 +7,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.metrics import roc_auc_score
 
 from fedsmall.errors import PlanError
-from fedsmall.extensions.columns.boosting import bin_numbers, cut_points, sample_rows, to_fixed_point
-from fedsmall.extensions.columns.joined import fit_joined
+from fedsmall.extensions.columns.boosting import bin_numbers, cut_points, fit_joined, sample_rows, to_fixed_point
 from fedsmall.extensions.columns.plan import Boosting, Goss
 
 COMMON = {"max_iter": 5, "max_depth": 3, "max_leaf_nodes": None, "min_samples_leaf": 4}

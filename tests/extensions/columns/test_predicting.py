@@ -14,10 +14,9 @@ from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.messages import Message as Said
-from fedsmall.extensions.columns.party import PassiveParty
+from fedsmall.extensions.columns.party import PassiveParty, Table
 from fedsmall.extensions.columns.server import outcome_lines, prepare_prediction
 from fedsmall.extensions.columns.simulation import Columns, part_file, predict
-from fedsmall.extensions.columns.tables import Table
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium.server_app import finished
 from tests.extensions.columns.test_server import (

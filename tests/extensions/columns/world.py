@@ -10,21 +10,11 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.extensions.columns.active import ActiveParty
-from fedsmall.extensions.columns.boosting import with_splits
-from fedsmall.extensions.columns.conducting import (
-    BLIND,
-    DONE,
-    Stage,
-    conducting_phases,
-    grow_message,
-    lead,
-    match_parties,
-)
-from fedsmall.extensions.columns.joined import Joined, fit_joined, keep_order
+from fedsmall.extensions.columns.boosting import Joined, fit_joined, keep_order, with_splits
+from fedsmall.extensions.columns.conducting import BLIND, DONE, Protocol, Stage, grow_message, lead, match_parties
 from fedsmall.extensions.columns.messages import Post, Talk, hold_talk
-from fedsmall.extensions.columns.party import PassiveParty
+from fedsmall.extensions.columns.party import PassiveParty, Table
 from fedsmall.extensions.columns.plan import Boosting
-from fedsmall.extensions.columns.tables import Table
 
 NAMES = ("hospital", "laboratory", "clinic")
 KEY_BITS = 320  # fast, and safe for nobody
@@ -66,7 +56,7 @@ class World:
 
 def conduct(parties: Sequence[str], settings: Boosting, test: float) -> Talk[dict[str, Any]]:
     """Lead one run from the first message to the last, with nobody to be killed on the way."""
-    phases = conducting_phases(parties, grow_message(parties, settings, test))
+    phases = Protocol(parties, grow_message(parties, settings, test))
     return dict((yield from lead(phases, Stage(BLIND), DONE)).words)
 
 
@@ -91,7 +81,8 @@ def world(
     ]
     active = ActiveParty(NAMES[0], tables[0], target=y[orders[0]], classes=classes, key_bits=key_bits)
     passives = [
-        PassiveParty(name, table, secret=k) for k, (name, table) in enumerate(zip(NAMES[1:], tables[1:], strict=False))
+        PassiveParty(name, table, secret=k, least_bits=key_bits)
+        for k, (name, table) in enumerate(zip(NAMES[1:], tables[1:], strict=False))
     ]
     post = Post({one.name: one for one in [active, *passives]}, keep=keep)
     if match:

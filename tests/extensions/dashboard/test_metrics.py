@@ -54,4 +54,4 @@ def test_answers_and_refusals_are_those_of_the_log(folder):
 
 
 def test_no_reason_is_told_and_names_are_quoted():
-    assert page._line("a", {"site": 'x"y\\z\n'}, True) == 'a{site="x\\"y\\\\z\\n"} 1'
+    assert page.metrics_line("a", True, site='x"y\\z\n') == 'a{site="x\\"y\\\\z\\n"} 1'

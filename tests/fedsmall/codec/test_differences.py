@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.codec.codes import CodecError
-from fedsmall.codec.differences import BITS, GAPS, VALUES, completed, difference
+from fedsmall.codec.codes import BITS, GAPS, VALUES, CodecError, completed, difference
 
 ODD = [0.0, -0.0, 1.5, -2.0, np.nan, np.inf, 1e-40]
 

@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from fedsmall.codec.at_site import base_of, leave
 from fedsmall.codec.codes import CodecError
-from fedsmall.codec.known import Known
-from fedsmall.codec.top import add_residual, cut, cut_one, largest
+from fedsmall.codec.top import Known, add_residual, base_of, cut, cut_at_site, cut_one, largest
 from fedsmall.parts import Wire, share_of
 from fedsmall.wire import BASE, COMMON, MADE, ROUND, TAKEN
 
@@ -149,9 +147,9 @@ def test_what_the_server_did_not_take_has_happened_for_nobody():
     came, one = {"w": np.zeros(2)}, {"w": np.array([3.0, 2.0])}
     order = {ROUND: 1, COMMON: True, MADE: 0, BASE: -1, TAKEN: 0}
 
-    _, kept = leave(one, came, {}, order, 0.5)
-    sent, _ = leave(one, came, kept, {**order, ROUND: 2, BASE: 0, TAKEN: 1}, 0.5)
-    again, _ = leave(one, came, kept, {**order, ROUND: 2, BASE: 0, TAKEN: 0}, 0.5)
+    _, kept = cut_at_site(one, came, {}, order, 0.5)
+    sent, _ = cut_at_site(one, came, kept, {**order, ROUND: 2, BASE: 0, TAKEN: 1}, 0.5)
+    again, _ = cut_at_site(one, came, kept, {**order, ROUND: 2, BASE: 0, TAKEN: 0}, 0.5)
 
     assert sent["w"].tolist() == [0.0, 4.0]  # with the 2 that were left
     assert again["w"].tolist() == [3.0, 0.0]  # as if the first had not been
@@ -159,7 +157,7 @@ def test_what_the_server_did_not_take_has_happened_for_nobody():
 
 def test_a_site_builds_on_the_common_model_that_it_was_told_and_on_no_other():
     came = {"w": np.array([1.0, 2.0])}
-    _, kept = leave(came, came, {}, {ROUND: 4, COMMON: True, MADE: 3, TAKEN: 0}, 0.5)
+    _, kept = cut_at_site(came, came, {}, {ROUND: 4, COMMON: True, MADE: 3, TAKEN: 0}, 0.5)
 
     assert base_of(kept, {BASE: -1}) is None
     assert base_of(kept, {BASE: 3})["w"].tolist() == [1.0, 2.0]

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsmall.data.federation import Task
-from fedsmall.models.cropped import MatrixConv2d, cropped, reach, resnet10
-from fedsmall.models.networks import ResNet
+from fedsmall.models.networks import MatrixConv2d, ResNet, cropped, reach, resnet10_cropped
 
 TASK = Task("images", (1, 28, 28), 2)
 
@@ -85,7 +84,7 @@ def test_taps_that_are_cut_off_would_have_stayed_as_they_were():
 
 
 def test_the_model_by_name_is_cropped_and_multiplies_matrices_where_maps_are_small():
-    model = resnet10(TASK)
+    model = resnet10_cropped(TASK)
 
     assert model.layer4[0].conv2.kernel_size == (1, 1)
     assert type(model.layer4[0].conv2) is MatrixConv2d

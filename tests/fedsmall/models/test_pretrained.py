@@ -16,7 +16,7 @@ from fedsmall.models.networks import frozen_names
 from fedsmall.models.registry import build_model, common_model, initial_model
 from fedsmall.sim import run
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.frozen_body import halves
+from fedsmall.training.gradients.layers import halves
 from fedsmall.wire import Traveller
 from tests.fedsmall.training.cohorts import plan_for
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from fedsmall.errors import PlanError
 from fedsmall.features import check_features
 from fedsmall.methods import method
-from fedsmall.parts import Privacy, Recipe
+from fedsmall.parts import NO_PRIVACY, Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import check_real_sites
 from fedsmall.privacy.reading import distances_to_others, records_read
@@ -121,7 +121,7 @@ def test_models_that_are_handed_on_as_they_are_must_be_written_down() -> None:
 
 
 def test_noise_of_a_clip_counts_as_blur_by_its_length() -> None:
-    assert as_blur(None, 100) == 0
+    assert as_blur(NO_PRIVACY, 100) == 0
     assert as_blur(Privacy(blur=0.5), 100) == 0.5
     assert as_blur(Privacy(clip=3.0, noise=0.2), 100) == pytest.approx(2.0)
 

@@ -147,7 +147,7 @@ def test_a_lot_larger_than_the_site_is_the_whole_site_and_still_what_sums_are_di
     own = protection_of(plan_of(), 5, 0, 4)
 
     assert (own.rate, own.lot) == (1.0, 16)
-    assert own.deviation == pytest.approx(own.noise * 1.0 / 16)
+    assert own.deviation(400) == pytest.approx(own.noise * 1.0 / 16, rel=1e-4)
 
 
 def test_the_lot_is_the_batch_of_the_recipe_where_the_plan_says_no_other():

@@ -7,7 +7,8 @@ from scipy import integrate, optimize, stats
 from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
-from fedsmall.privacy.site_level import Ledger, check_private, epsilon, noise_rng, privatise, privatise_one
+from fedsmall.privacy.discrete_gaussian import add_noise, keyed_words
+from fedsmall.privacy.site_level import Ledger, check_private, epsilon, noise_for_contact, privatise, privatise_one
 
 
 def models(rng, count):
@@ -118,16 +119,36 @@ def test_nothing_given_is_changed():
 
 
 def test_noise_of_a_simulation_repeats_and_that_of_a_real_site_does_not():
-    def draw(**entropy):
-        return noise_rng(0, "essen", 5, **entropy).standard_normal(4)
+    def draw(site="essen", t=5, key=None):
+        return add_noise(np.zeros(4), 1.0, noise_for_contact(0, site, t, key))
 
     np.testing.assert_array_equal(draw(), draw())
-    assert not np.array_equal(draw(), noise_rng(0, "essen", 6).standard_normal(4))
-    assert not np.array_equal(draw(), noise_rng(0, "köln", 5).standard_normal(4))
-    assert not np.array_equal(draw(entropy=1), draw(entropy=2))
-    assert not np.array_equal(
-        noise_rng(0, "essen", 5, 1).standard_normal(4), noise_rng(0, "essen", 6, 1).standard_normal(4)
-    )
+    assert not np.array_equal(draw(), draw(t=6))
+    assert not np.array_equal(draw(), draw("köln"))
+    np.testing.assert_array_equal(draw(key=b"1"), draw(key=b"1"))
+    assert not np.array_equal(draw(key=b"1"), draw(key=b"2"))
+    assert not np.array_equal(draw(key=b"1"), draw(key=b"1", t=6))
+
+
+@pytest.mark.parametrize(
+    "noise", [keyed_words(b"a key"), np.random.default_rng(0)], ids=["a real site", "a simulation"]
+)
+@pytest.mark.parametrize("privacy", [Privacy(clip=1.0, noise=1.4), Privacy(blur=1.0)], ids=["site level", "blur"])
+def test_no_last_digit_tells_whether_a_number_had_moved(noise, privacy):
+    """Of what leaves, start subtracted in the server's own float64: numbers that moved and that did not are alike."""
+    received = {"w": np.zeros(4000)}
+    sent = {"w": np.where(np.arange(4000) % 2, 0.0, np.random.default_rng(1).normal(size=4000) * 1e-3)}
+
+    left = privatise_one(sent, received, privacy, noise)["w"]
+
+    steps = left / 2.0 ** np.floor(np.log2(np.abs(left).max()) - 40)
+    odd = [np.mean([_is_fine(step) for step in steps[first::2]]) for first in (0, 1)]
+    assert odd[0] == odd[1] == 0.0
+
+
+def _is_fine(step: float) -> bool:
+    """Whether a number has digits below those of the grid, which is 24 to 27 bits below the largest number."""
+    return step % 2.0**10 != 0
 
 
 def exact_epsilon(noise, delta, releases):
@@ -276,8 +297,8 @@ def test_a_chain_gathers_the_noise_that_averaging_spreads():
     chain = averaged = {"a": np.zeros((sites, 400))}
 
     for t in range(hops):
-        chain = privatise(chain, chain, privacy, [noise_rng(0, str(k), t) for k in range(sites)])
-        noisy = privatise(averaged, averaged, privacy, [noise_rng(0, str(k), t) for k in range(sites)])
+        chain = privatise(chain, chain, privacy, [noise_for_contact(0, str(k), t) for k in range(sites)])
+        noisy = privatise(averaged, averaged, privacy, [noise_for_contact(0, str(k), t) for k in range(sites)])
         averaged = {"a": np.broadcast_to(noisy["a"].mean(axis=0), (sites, 400))}
 
     assert chain["a"].std() == pytest.approx(0.1 * hops**0.5, rel=0.05)

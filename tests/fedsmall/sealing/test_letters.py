@@ -13,17 +13,18 @@ from fedsmall.sealing.letters import (
     SIGNATURE,
     SUITE,
     LetterError,
-    Post,
-    Thread,
+    Mailbox,
+    Transcript,
     after,
     announce,
     canon,
+    digest_words,
     name_of,
     private,
     public,
+    roll_digest,
     signed,
 )
-from fedsmall.sealing.roll import digest_words, roll_digest
 
 SITES = ("bonn", "essen", "ulm")
 KEYS = {site: (os.urandom(32), os.urandom(SEED)) for site in SITES}
@@ -32,8 +33,8 @@ IDENTITIES = {site: name_of(KEYS[site][0]) for site in SITES}
 TELLING = ("traveller", 3, "bonn", "thread")
 
 
-def post(site: str, run: str = "run", plan: str = "plan") -> Post:
-    return Post(site, run, *KEYS[site], OTHERS, plan)
+def post(site: str, run: str = "run", plan: str = "plan") -> Mailbox:
+    return Mailbox(site, run, *KEYS[site], OTHERS, plan)
 
 
 def letter(content: bytes = b"a model", to: str = "essen") -> bytes:
@@ -116,7 +117,7 @@ def test_an_announcement_is_of_a_known_identity_and_of_this_run():
 
 
 def test_a_thread_holds_what_was_seen_in_the_order_in_which_it_was():
-    begun = Thread.begun("run", "roll", OTHERS, {"bonn": "1", "essen": "2", "ulm": "3"})
+    begun = Transcript.start("run", "roll", OTHERS, {"bonn": "1", "essen": "2", "ulm": "3"})
     begun.at |= {5: after(begun.at[0], 5, ["one"])}
     begun.at |= {9: after(begun.at[5], 9, ["two"])}
 

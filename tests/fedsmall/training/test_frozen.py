@@ -15,7 +15,7 @@ from fedsmall.plan import Plan
 from fedsmall.sim import run
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.frozen_body import halves
+from fedsmall.training.gradients.layers import halves
 from fedsmall.wire import Traveller
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
 

@@ -102,9 +102,10 @@ def test_noise_is_added_once_to_every_gradient(name, options, task, path):
     _, inner, parameters, buffers, batch = problem(name, options, task, path)
     way = clipped(inner, 0.5)
     noise = {n: torch.randn(t.shape, dtype=t.dtype) for n, t in parameters.items()}
+    grid = torch.full((MODELS,), 2.0**-44, dtype=torch.float64)
 
     _, plain = way(parameters, buffers, batch)
-    _, noisy = way(parameters, buffers, batch._replace(noise=noise))
+    _, noisy = way(parameters, buffers, batch._replace(noise=noise, grid=grid))
 
     for parameter, gradient in noisy.items():
         np.testing.assert_allclose(gradient - plain[parameter], noise[parameter], atol=1e-12)
@@ -113,7 +114,8 @@ def test_noise_is_added_once_to_every_gradient(name, options, task, path):
 def test_a_step_in_place_is_the_step_along_the_gradient():
     _, inner, parameters, buffers, batch = problem(*CASES[0])
     noise = {n: torch.randn(t.shape, dtype=t.dtype) for n, t in parameters.items()}
-    way, batch = clipped(inner, 0.5), batch._replace(noise=noise)
+    grid = torch.full((MODELS,), 2.0**-10, dtype=torch.float64)
+    way, batch = clipped(inner, 0.5), batch._replace(noise=noise, grid=grid)
     outputs, gradients = way(parameters, buffers, batch)
 
     moved = {n: t.clone() for n, t in parameters.items()}

@@ -10,7 +10,7 @@ from fedsmall.exact import exact_sum, in_parts
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import hands_on
-from fedsmall.travel.regions import check_apart, check_region_names, differences, plan_above, regions_of, route_within
+from fedsmall.travel.journey import check_apart, check_region_names, differences, plan_above, regions_of, route_within
 
 SITES = {"north": ["a", "d", "f"], "south": ["b", "c", "e"]}
 

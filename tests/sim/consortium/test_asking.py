@@ -143,7 +143,7 @@ def test_a_site_of_another_version_that_tells_no_sums_ends_the_run_in_a_line(des
 def test_agreed_weights_are_those_of_all_sites_patients(desk):
     desk.run("r", plan_of(**BALANCED))
 
-    counts = [desk.station(name).session._read_samples(plan_of())[0].class_sums().total for name in NAMES]
+    counts = [desk.station(name)._read_samples(plan_of())[0].class_sums().total for name in NAMES]
     shares = np.sum(counts, axis=0) / np.sum(counts)
     told = json.loads((desk.folder / "runs" / "r" / "class_weights.json").read_text())
     assert told == pytest.approx(1 / (2 * shares))

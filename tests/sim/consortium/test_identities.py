@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from fedsmall.clients.letters import check_identities
 from fedsmall.errors import PlanError
-from fedsmall.sealing.letters import LetterError, name_of
-from fedsmall.sealing.roll import digest_words, known_identities, roll_digest
+from fedsmall.sealing.letters import LetterError, digest_words, known_identities, name_of, roll_digest
 from fedsmall.sim.cli.consortium import app as consortium
 from fedsmall.sim.cli.site import app as site
 from fedsmall.sim.consortium import keys, members, runs

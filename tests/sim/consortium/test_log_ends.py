@@ -176,7 +176,7 @@ def test_a_program_that_does_not_refuse_is_found_by_its_own_signature(desk, monk
     keep_lines(home / "log.jsonl", 3)
     (home / "log.state.json").unlink()
     desk.restart()
-    monkeypatch.setattr("fedsmall.clients.site_log.LogEnds._check_held", lambda *_: None)
+    monkeypatch.setattr("fedsmall.clients.site_request.LoggedAnswers._check_held", lambda *_: None)
 
     with pytest.raises(PlanError, match="essen: its log was cut off or put back to an older state: it signed line"):
         desk.run("second")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedsmall.models.own_models import SHARED_PART, has_own_models
+from fedsmall.models.own_models import SHARED_PART
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
@@ -67,13 +67,13 @@ WITHIN = {"changed images": 1e-12, "changed images, loop": 1e-12}
 def run_on(device: Any, run: str) -> Outcome:
     """One of the runs, with its evaluations, by the batched engine on a device."""
     plan, path = RUNS[run]
-    built = has_own_models(plan) or (isinstance(plan.task, dict) and "source" in plan.task)
+    built = plan.has_own_models or (isinstance(plan.task, dict) and "source" in plan.task)
     federation = build_federation(plan) if built else federation_of(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train, path=path, device=device)
     assert trainer.device.type == getattr(device, "type", device)
     judges = (
         Judging(plan, federation.task, LocalJudges(plan, federation, trainer), lambda: {})
-        if has_own_models(plan)
+        if plan.has_own_models
         else CentralEvaluator(plan, federation, trainer)
     )
     return run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), evaluator=judges)

@@ -12,7 +12,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.privacy import exposure
+from fedsmall.privacy import reading
 from fedsmall.privacy.reading import records_read
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
@@ -182,7 +182,7 @@ def test_of_a_long_run_fewer_contacts_are_looked_at_and_no_bit_changes(monkeypat
     plan = plan_of("DaisyChain", rounds=40)
     federation = ragged(plan)
     whole = run_plan(plan, federation, "cohort", exposed=True)
-    monkeypatch.setattr(exposure, "LOOKS", 5)
+    monkeypatch.setattr(reading, "LOOKS", 5)
 
     part = run_plan(plan, federation, "cohort", exposed=True)
 

@@ -18,7 +18,7 @@ from fedsmall.sim.consortium import runs
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 UNEVEN = {"partition": {"sizes": [4, 8, 12, 6, 10, 5]}, "samples_per_site": None}

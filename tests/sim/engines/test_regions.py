@@ -8,8 +8,7 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.planning.validation import check_plan
-from fedsmall.travel.journey import journey
-from fedsmall.travel.regions import meet, passage, regions_of
+from fedsmall.travel.journey import journey, meet, passage, regions_of
 from fedsmall.travel.schedule import Action, contacts_of
 from tests.sim.engines.test_no_server import UNEVEN, build_federation, initial_model, plan_of, run_plan, walked
 

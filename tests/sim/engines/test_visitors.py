@@ -16,7 +16,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.moments import Visitors, last_visits
+from fedsmall.travel.journey import Visitors, last_visits
 from fedsmall.travel.schedule import contacts_of
 from tests.sim.engines.harness import ADAM, BLUR, MOMENTUM, assert_equal_bits, federation_of, plan_of
 

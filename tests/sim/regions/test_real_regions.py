@@ -11,12 +11,12 @@ from safetensors.numpy import load_file
 
 from examples import two_servers
 from fedsmall.audit_log import AuditLog
-from fedsmall.sim.cli.deploy import _page
 from fedsmall.sim.consortium import server
 from fedsmall.sim.consortium import site as sites
 from fedsmall.sim.consortium.flower_cli import port_is_free
 from fedsmall.sim.consortium.site import Site
 from tests import ROOT
+from tests.sim.regions.two_levels import page_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +40,7 @@ def test_three_real_servers_end_with_the_bits_of_the_simulation(tmp_path_factory
         home = folder / where / "consortium" / "runs" / "tides"
         events = [entry["event"] for entry in AuditLog(home / "log.jsonl").entries()]
         assert "unwritten" not in events
-        assert _page(home).is_file()
+        assert page_of(home).is_file()
 
 
 def test_the_page_is_followed_from_nothing_to_the_united_model(tmp_path_factory):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from fedsmall.sim.cli.deploy import _page
 from fedsmall.travel.handover import Handover, read
-from tests.sim.regions.two_levels import TwoLevels, plan_of, same, simulated, tables
+from tests.sim.regions.two_levels import TwoLevels, page_of, plan_of, same, simulated, tables
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +107,7 @@ def test_what_goes_up_is_the_region_s_alone(levels, tmp_path):
     assert {each["site"] for each in sent} == set(UNEVEN)
     assert outcomes["above"].contacts == 3
     for where in (*UNEVEN, "above"):
-        assert "tides" in _page(levels.home(where)).read_text()
+        assert "tides" in page_of(levels.home(where)).read_text()
     for region, sites in UNEVEN.items():
         words = read(Handover(levels.home(region) / "above").up(2)).words
         assert words["weight"] == len(sites)  # the mean is not weighted by samples

@@ -21,11 +21,14 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN as RUN_KEY
 from fedsmall.planning.run_sheet import RUN_ID, SITES, RunSheet
 from fedsmall.planning.tasks import build_federation
+from fedsmall.sim.cli.options import complete_folder
 from fedsmall.sim.consortium import runs, sample_data
 from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.consortium.run_log import LAUNCHED
 from fedsmall.sim.engines.inprocess import LocalGrid, act_as_server, number_message
+from fedsmall.sim.report.html import write_report
 from fedsmall.sim.runs import scenario
+from fedsmall.sim.runs.folder import read
 from fedsmall.strategies.server import regions as above_and_below
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
 from fedsmall.strategies.server.grid import RetryingGrid, pack, unpack
@@ -174,3 +177,9 @@ def same(one: Mapping[str, np.ndarray] | None, other: Mapping[str, np.ndarray] |
     assert one is not None
     assert other is not None
     return list(one) == list(other) and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def page_of(home: Path) -> Path:
+    """The page of a finished run, written as at its end."""
+    run = read(complete_folder(home))
+    return write_report(home, [run], run.scenario.name)

@@ -3,13 +3,13 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedsmall.sim.report import chain
-from fedsmall.sim.report.chain import MOST_COUNTED, MOST_MARKED
+from fedsmall.sim.report import figures
+from fedsmall.sim.report.figures import MOST_COUNTED, MOST_MARKED
 
 
 def drawn(places: np.ndarray, sites: int) -> np.ndarray:
     axes = Figure().subplots()
-    chain._seen(axes, np.arange(len(places)), places, sites)
+    figures._seen(axes, np.arange(len(places)), places, sites)
     return np.asarray(axes.lines[0].get_ydata())
 
 
@@ -23,7 +23,7 @@ def test_of_very_many_models_some_are_counted_and_their_sites_not_marked_one_by_
     places = np.stack([np.random.default_rng(t).permutation(4000) for t in range(5)])
     few, many = Figure().subplots(), Figure().subplots()
     for axes, sites in ((few, MOST_MARKED), (many, MOST_MARKED + 1)):
-        chain._paths(axes, np.arange(5), places[:, :sites] % sites, sites, followed=3)
+        figures._paths(axes, np.arange(5), places[:, :sites] % sites, sites, followed=3)
 
     assert len(few.collections) == 1
     assert not many.collections

@@ -12,7 +12,7 @@ from fedsmall.methods import method
 from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.sim.report import chain, figures
+from fedsmall.sim.report import figures
 from fedsmall.sim.report.html import page, shown_scenario, write_report
 from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import execute
@@ -179,7 +179,7 @@ def test_names_of_files_are_not_in_a_report(tmp_path, monkeypatch):
 def test_the_chain_replays_the_permutations_of_the_run(small_run):
     plan = next(plan for plan in small_run.plans if plan.method.permute_every)
 
-    rounds, places, averages = chain.journeys(plan, 5)
+    rounds, places, averages = figures.journeys(plan, 5)
 
     assert rounds.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert averages == [3, 6]
@@ -192,7 +192,7 @@ def test_the_figure_shows_the_route_that_the_named_permutations_make(small_run):
     plan = next(plan for plan in small_run.plans if plan.method.permute_every)
     names = [f"site-{number}" for number in range(5)]
 
-    _, places, averages = chain.journeys(plan, 5)
+    _, places, averages = figures.journeys(plan, 5)
 
     for t in (1, 2, 4, 5):
         assert t not in averages

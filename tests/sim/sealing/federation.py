@@ -15,8 +15,7 @@ from fedsmall.clients.shelf import secret
 from fedsmall.clients.station import Station
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
-from fedsmall.sealing.letters import name_of
-from fedsmall.sealing.roll import IDENTITY
+from fedsmall.sealing.letters import IDENTITY, name_of
 from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario

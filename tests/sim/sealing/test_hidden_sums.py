@@ -10,7 +10,7 @@ from fedsmall.clients.runs import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
 from fedsmall.sealing.tallies import TOGETHER, evaluation_tally, flat, judged_shapes, metrics_of_tally, split_vector
-from fedsmall.sealing.words import BEFORE, OF
+from fedsmall.sealing.terms import BEFORE, OF
 from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.real_sites import at_home

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from fedsmall.sealing.words import OF
-from fedsmall.strategies.secure_sums import FILE
+from fedsmall.sealing.terms import OF
+from fedsmall.strategies.sealed_models import FILE
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.wire import CONFIG, ROUND
 from tests.sim.engines.harness import assert_equal_bits

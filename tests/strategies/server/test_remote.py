@@ -13,7 +13,7 @@ from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import _sums, agreed_scaling
 from fedsmall.strategies.server.judging import evaluator_for
-from fedsmall.travel.moments import Moment
+from fedsmall.travel.journey import Moment
 from fedsmall.travel.schedule import Action, Contact
 from fedsmall.wire import HELD_OUT, METRICS
 from tests.strategies.toy import ASKED, toy_grid

@@ -1,0 +1,94 @@
+"""The routing table: every model's route, which each site works out from the plan alone.
+
+So nobody can steer a model: a site seals to, and opens from, whom the plan says. All sites draw the ``route_seed``
+together, each committed to its part before any is revealed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
+from fedsmall.randomness import rng_for
+from fedsmall.sealing.letters import digest
+from fedsmall.travel.journey import groups_of, journey
+from fedsmall.travel.schedule import Action, Contact
+
+HELPERS = 3  # how many sites hold the keys of a sum, all where there are fewer than five
+ALL_HELP_BELOW = 5
+
+
+@dataclass(frozen=True)
+class RoutingTable:
+    """The routes of all models of a run of these sites, whose ``names`` are in order."""
+
+    plan: Plan
+    names: tuple[str, ...]
+
+    @cached_property
+    def legs(self) -> list[tuple[Contact, dict[str, int]]]:
+        """Every contact, and which model trains at each site for it."""
+        walked = journey(self.plan, len(self.names))
+        return [(contact, {self.names[site]: k for k, site in enumerate(at.tolist())}) for contact, at in walked]
+
+    def number(self, t: int) -> int:
+        """The place among the contacts of that of round ``t``. Raises PlanError where the plan has none then."""
+        place = bisect_left(self.legs, t, key=lambda leg: leg[0].t)
+        if place == len(self.legs) or self.legs[place][0].t != t:
+            raise PlanError(f"the plan has no contact after round {t}")
+        return place
+
+    def contact(self, t: int) -> Contact:
+        """The contact of round ``t``."""
+        return self.legs[self.number(t)][0]
+
+    def traveller(self, t: int, site: str) -> int:
+        """The model that trains at a site for the contact of round ``t``. PlanError where none does."""
+        places = self.legs[self.number(t)][1]
+        if site not in places:
+            raise PlanError(f"by the plan {site} trains no model for the contact of round {t}")
+        return places[site]
+
+    def next_site(self, t: int, site: str) -> str | None:
+        """Where the model that a site trained for round ``t`` trains next; None after the last contact."""
+        following = self.number(t) + 1
+        return self.site_of(self.legs[following][0].t, self.traveller(t, site)) if following < len(self.legs) else None
+
+    def site_of(self, t: int, traveller: int) -> str:
+        """The site where a model trains for the contact of round ``t``."""
+        return next(name for name, who in self.legs[self.number(t)][1].items() if who == traveller)
+
+    def last_average(self, t: int, through: bool = False) -> int:
+        """The round of the last average before round ``t``, or ``through`` it; 0 where there was none."""
+        known = self.number(t) + through if t else 0
+        averages = [c.t for c, _ in self.legs[:known] if c.action is Action.AGGREGATE]
+        return averages[-1] if averages else 0
+
+    def group(self, t: int, site: str) -> int:
+        """The group of the model that trains at a site for round ``t``."""
+        method, places = self.plan.method, self.legs[self.number(t)][1]
+        groups = method.group_count(len(self.names))
+        if method.by_samples:
+            averages = sum(c.action is Action.AGGREGATE for c, _ in self.legs[: self.number(t)])
+            return averages % groups
+        return int(groups_of(method, len(places), groups)[self.traveller(t, site)])
+
+    def members(self, t: int, group: int) -> list[str]:
+        """The sites whose models of a group train for the contact of round ``t``, in order."""
+        places = self.legs[self.number(t)][1]
+        return sorted(site for site in places if self.group(t, site) == group)
+
+    def helpers(self, t: int, of: str = "") -> list[str]:
+        """The sites that hold the keys of the sums of round ``t``, drawn from those taking part; of a tally all."""
+        present = list(self.names) if of else sorted(self.legs[self.number(t)][1])
+        if len(present) < ALL_HELP_BELOW:
+            return present
+        rng = rng_for(self.plan.travel_seed, *(("helpers", of) if of else ("helpers",)), t)
+        return sorted(present[k] for k in rng.permutation(len(present))[:HELPERS].tolist())
+
+
+def seed_of(nonces: Mapping[str, str], seed: int) -> int:
+    """The seed of a run's routes, from the parts that its sites drew and the plan's own seed; below 2**63."""
+    return int(digest("routes", seed, sorted(nonces.items())), 16) >> 193

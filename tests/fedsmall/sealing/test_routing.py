@@ -1,0 +1,111 @@
+"""What a site works out of the ways of all travellers is where a chain sends them."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsmall.errors import PlanError
+from fedsmall.plan import Method, Plan
+from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS, RoutingTable, seed_of
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action
+
+METHODS = {
+    "a chain": Method(name="FedDC", permute_every=1, aggregate_every=3),
+    "a slow one": Method(name="FedDC", permute_every=2, aggregate_every=5),
+    "half of the sites": Method(name="FedDC", permute_every=1, aggregate_every=3, fraction=0.5),
+    "four models": Method(name="FedDC", permute_every=1, aggregate_every=3, models=4),
+    "round and round": Method(name="TravellingModel", permute_every=1, models=2, route="cyclic"),
+    "groups": Method(name="TravellingGroups", permute_every=1, aggregate_every=2, groups=3),
+    "turns": Method(name="FedAvg", aggregate_every=1, validate={"routes": 2, "by_samples": True}),
+    "averages": Method(name="FedAvg", aggregate_every=1),
+}
+
+
+def ways(method: Method, sites: int, rounds: int = 11, seed: int = 0) -> RoutingTable:
+    plan = Plan(name="x", task="breast_cancer", rounds=rounds, method=method, route_seed=seed)
+    return RoutingTable(plan, tuple(f"site-{k}" for k in range(sites)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@given(st.integers(4, 9), st.integers(0, 50))
+@settings(max_examples=12, deadline=None)
+def test_every_letter_goes_where_its_traveller_trains_next(name, sites, seed):
+    bills = ways(METHODS[name], sites, seed=seed)
+    walked = list(journey(bills.plan, sites))
+
+    for (contact, at), (_, after) in itertools.pairwise(walked):
+        for traveller, site in enumerate(at.tolist()):
+            here, there = bills.names[site], bills.names[after[traveller]]
+            assert bills.next_site(contact.t, here) == there
+            assert bills.traveller(contact.t, here) == traveller
+            assert bills.site_of(contact.t, traveller) == here
+    assert all(bills.next_site(walked[-1][0].t, bills.names[site]) is None for site in walked[-1][1].tolist())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_two_letters_of_a_contact_go_to_one_site(name):
+    bills = ways(METHODS[name], 8)
+
+    for contact, there in bills.legs[:-1]:
+        goals = [bills.next_site(contact.t, site) for site in there]
+        assert len(set(goals)) == len(goals)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_members_of_all_groups_are_those_who_train(name):
+    bills = ways(METHODS[name], 9)
+
+    for contact, there in bills.legs:
+        groups = {bills.group(contact.t, site) for site in there}
+        assert sorted(site for g in groups for site in bills.members(contact.t, g)) == sorted(there)
+
+
+def test_the_last_average_is_that_before_the_round():
+    bills = ways(METHODS["a chain"], 5, rounds=9)
+
+    assert [bills.last_average(contact.t) for contact, _ in bills.legs] == [0, 0, 0, 3, 3, 3, 6, 6, 6]
+    assert [c.t for c, _ in bills.legs if c.action is Action.AGGREGATE] == [3, 6, 9]
+
+
+def test_few_sites_all_help_and_of_many_every_one_is_drawn_in_its_turn():
+    assert all(ways(METHODS["averages"], n).helpers(1) == [f"site-{k}" for k in range(n)] for n in (1, 2, 3, 4))
+    assert ALL_HELP_BELOW == 5
+    bills = ways(METHODS["averages"], 8, rounds=200)
+
+    drawn = [bills.helpers(t) for t in range(1, 201)]
+
+    assert {len(set(each)) for each in drawn} == {HELPERS}
+    counts = Counter(site for each in drawn for site in each)
+    assert len(counts) == 8
+    assert min(counts.values()) > 200 * HELPERS / 8 / 2
+
+
+def test_another_seed_of_the_routes_is_another_way_and_the_same_is_the_same():
+    one, again, other = (ways(METHODS["a chain"], 8, seed=seed).legs for seed in (1, 1, 2))
+
+    assert one == again
+    assert one != other
+
+
+def test_what_the_plan_does_not_have_is_refused_in_a_line():
+    bills = ways(METHODS["half of the sites"], 6)
+    resting = next(site for site in bills.names if site not in bills.legs[0][1])
+
+    with pytest.raises(PlanError, match="the plan has no contact after round 99"):
+        bills.contact(99)
+    with pytest.raises(PlanError, match=f"by the plan {resting} trains no model for the contact of round 1"):
+        bills.traveller(1, resting)
+
+
+def test_every_part_decides_the_seed():
+    parts = {"a": "00", "b": "11", "c": "22"}
+
+    seeds = {seed_of(parts, 0), seed_of(parts, 1), *(seed_of({**parts, site: "ff"}, 0) for site in parts)}
+
+    assert len(seeds) == 5
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_of(dict(reversed(parts.items())), 0) == seed_of(parts, 0)

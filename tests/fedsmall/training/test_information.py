@@ -1,0 +1,101 @@
+"""What of a record is in an update: by formula, by two routes, and as the bound on an attacker who knows all else."""
+
+import numpy as np
+import pytest
+
+import fedsmall.training.information as information
+from fedsmall.data.federation import Samples, Task
+from fedsmall.models.registry import initial_model
+from fedsmall.parts import Recipe
+from fedsmall.plan import Method, Plan
+from fedsmall.training.information import record_squares
+from fedsmall.training.trainer import Leg, Signals
+from fedsmall.wire import Traveller
+
+CLASSES = Task("classes", (3,), 2, "cross_entropy", ("loss",))
+
+
+def plan_of(task="breast_cancer", model="linear", **recipe):
+    recipe = Recipe(**{"lr": 0.1, "local_steps": 1, "batch": 8} | recipe)
+    return Plan(
+        name="test", task=task, model=model, rounds=6, method=Method(name="FedAvg", aggregate_every=1), recipe=recipe
+    )
+
+
+def samples_of(count, classes=True, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, 3))
+    return Samples(x / x.std(), rng.integers(0, 2, count) if classes else rng.standard_normal(count))
+
+
+def squares_of(plan, samples, task=CLASSES, rounds=1, rng=None):
+    start = Traveller(initial_model(plan, task))
+    leg = Leg(np.array([0]), rounds, rounds)
+    return record_squares(plan, task, "essen", samples, start, leg, Signals(), rng or np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_step_of_softmax_regression_moves_by_the_formula(count):
+    """Update -lr/n sum_i (p_i - e_y) [x_i, 1]: its derivative by hand."""
+    plan, samples = plan_of(), samples_of(count)
+    model = initial_model(plan, CLASSES)
+    weight, bias = (a.astype(np.float64) for a in model.values())
+
+    found = squares_of(plan, samples)
+
+    for x, y, square in zip(samples.x, samples.y, found, strict=True):
+        p = np.exp(weight @ x + bias)
+        p /= p.sum()
+        slope = (np.diag(p) - np.outer(p, p)) @ weight  # d p / d x, (classes, features)
+        of_weight = np.einsum("cj,k->ckj", slope, x) + np.einsum("c,kj->ckj", p - np.eye(2)[y], np.eye(3))
+        expected = (0.1 / count) ** 2 * (np.square(of_weight).sum() + np.square(slope).sum()) / 3
+        assert square == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [{}, {"local_steps": 4, "batch": 2}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.9, "local_steps": 3}],
+    ids=["a step", "small batches", "Adam", "momentum"],
+)
+def test_random_directions_give_on_average_what_every_feature_by_itself_gives(recipe, monkeypatch):
+    plan, samples = plan_of(model="mlp", **recipe), samples_of(4)
+
+    exact = squares_of(plan, samples)
+    monkeypatch.setattr(information, "EXACT", 2)
+    drawn = np.mean([squares_of(plan, samples, rng=np.random.default_rng(seed)) for seed in range(15)], axis=0)
+
+    np.testing.assert_allclose(drawn, exact, rtol=0.35)
+    assert (exact > 0).all()
+
+
+def test_it_does_not_matter_how_many_train_at_a_time(monkeypatch):
+    plan, samples = plan_of(model="mlp"), samples_of(3)
+
+    together = squares_of(plan, samples)
+    monkeypatch.setattr(information, "BYTES", 1)
+
+    np.testing.assert_allclose(squares_of(plan, samples), together, rtol=1e-6)
+
+
+def test_nobody_who_knows_all_else_errs_by_less_than_the_bound_says():
+    """The most likely record given the noised update, by Gauss-Newton from the truth: the best unbiased attacker."""
+    plan, samples, rng = plan_of(), samples_of(2, seed=3), np.random.default_rng(1)
+    start = Traveller(initial_model(plan, CLASSES))
+    leg = Leg(np.array([0]), 1, 1)
+
+    wide = plan.model_copy(update={"dtype": "float64"})
+
+    def update(x):
+        changed = Samples(np.vstack([x, samples.x[1:]]), samples.y)
+        return information._updates(wide, CLASSES, "essen", [changed], start, leg, Signals())[0]
+
+    truth = samples.x[0]
+    clean = update(truth)
+    jacobian = np.stack([(update(truth + 1e-6 * e) - clean) / 1e-6 for e in np.eye(3)], axis=1)
+    noise = 0.05 * np.abs(jacobian).max()
+    wrong = [np.linalg.lstsq(jacobian, noise * rng.standard_normal(len(clean)), rcond=None)[0] for _ in range(2000)]
+
+    bound = noise / np.sqrt(squares_of(plan, samples)[0])
+
+    assert np.sqrt(np.mean(np.square(wrong))) >= 0.98 * bound * samples.x.std()
+    assert bound > 0.01
