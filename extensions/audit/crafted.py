@@ -72,7 +72,7 @@ def read_equal_units(start: Arrays, sent: Arrays) -> np.ndarray:
 
 
 def distances_to_records(found: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """How far each of ``records`` (patients, ...) is from the nearest of ``found``, as a share of its norm: (patients,)."""
+    """How far ``records`` (patients, ...) are from the nearest ``found``, as a share of its norm, (patients,)."""
     flat = records.reshape(len(records), -1).astype(np.float64)
     if not len(found):
         return np.full(len(flat), np.inf)
@@ -81,7 +81,7 @@ def distances_to_records(found: np.ndarray, records: np.ndarray) -> np.ndarray:
 
 
 def _with_one_way_out(model: Arrays, weights: np.ndarray, bias: np.ndarray) -> Arrays:
-    """The first layer as given; behind it one unit a layer that always lives, so that a patient moves all units alike."""
+    """The first layer as given; behind it one unit a layer that always lives, so that its units move alike."""
     first, *rest = _linear(model)
     shape = model[f"{first}.weight"].shape
     crafted = {name: np.zeros_like(array) for name, array in model.items()}

@@ -47,11 +47,11 @@ def _is_product(numbers: np.ndarray, deviation: float, lr: float) -> np.ndarray:
         for product in _near(numbers, lr):
             found |= (_times(product, lr) == numbers) & _is_product(product, deviation, 1)
         return found
-    return np.any([_times(normal, deviation) == numbers for normal in _near(numbers, deviation)], axis=0)
+    return np.asarray(np.any([_times(normal, deviation) == numbers for normal in _near(numbers, deviation)], axis=0))
 
 
 def _times(numbers: np.ndarray, by: float) -> np.ndarray:
-    return numbers * numbers.dtype.type(by)
+    return np.asarray(numbers * numbers.dtype.type(by))
 
 
 def _near(products: np.ndarray, by: float) -> list[np.ndarray]:

@@ -1,7 +1,8 @@
 """Reading by likelihood: the records that explain, together, all updates of a site. Noise on each alone is read past.
 
 The attacker is an honest server: it knows the recipe, every model that a site set out from, what the site sent, how
-many patients it has and, from the plan's public seed, who was in which batch. Of plain gradient descent sent - start is
+many patients it has and, from the plan's public seed, who was in which batch; no label. Of plain gradient descent
+sent - start is
 -lr * gradient(start; X, y) + noise, with the same X and y at every contact, so that one likelihood over all contacts
 finds what no single one shows. At the truth the misfit is 1 per number: how near an attack came to it says how much a
 better optimiser could still read. Where the server does not know the others, :func:`log_likelihood` is for one who
@@ -14,7 +15,6 @@ one; Geiping et al. 2020, "Inverting gradients", of one update. The regressions 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from fedsmall.training.gradients.losses import Batch, Loss
 from fedsmall.training.gradients.mlp import Layer, backwards, forwards
 from fedsmall.training.stack import Tensors
 
-ROUNDS = 40  # of regressions
+ROUNDS = 80  # of regressions
 KEPT = 3  # guesses that go on from the regressions to the descent
 STEPS = 800  # of gradient descent on all layers
 PACE = 0.1
@@ -95,45 +95,28 @@ def public_batches(
     recipe: Recipe, seed: int, site: str, patients: int, rounds: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Who is in the steps of each contact, which trains in some ``rounds``, and with what weight: (contacts, batch)."""
-    batch = min(recipe.batch or patients, patients)
-    sizes = batch_sizes(recipe, patients, batch)
-    orders = [[batch_order(sizes, patients, rng_for(seed, "batches", site, t)) for t in ts] for ts in rounds]
-    rows = [np.concatenate([some for order in of_contact for some in order]) for of_contact in orders]
-    weights = [
-        np.concatenate([np.full(len(some), recipe.lr / len(some)) for order in of_contact for some in order])
-        for of_contact in orders
-    ]
-    return np.stack(rows), np.stack(weights)
+    sizes = batch_sizes(recipe, patients, min(recipe.batch or patients, patients))
+    rows, weights = np.zeros((2, len(rounds), max(map(len, rounds)) * sum(sizes)))
+    for place, some in enumerate(rounds):
+        orders = [part for t in some for part in batch_order(sizes, patients, rng_for(seed, "batches", site, t))]
+        width = sum(map(len, orders))
+        rows[place, :width] = np.concatenate(orders)
+        weights[place, :width] = np.concatenate([np.full(len(part), recipe.lr / len(part)) for part in orders])
+    return rows.astype(np.int64), weights
 
 
-def counted_answers(patients: int, outputs: int) -> Tensor:
-    """Every way to give so many patients classes, but for their order: (ways, patients, outputs) of 0 and 1."""
-    answers = np.eye(outputs) if outputs > 1 else np.array([[0.0], [1.0]])
-    ways = list(combinations_with_replacement(range(len(answers)), patients))
-    return torch.from_numpy(answers[np.array(ways)])
-
-
-def read_by_likelihood(
-    site: Site, rng: np.random.Generator, answers: Tensor | None = None, patients: int = 0, tries: int = 12
-) -> Guess:
-    """The best guesses of a site's records, the best first.
-
-    ``answers`` (ways, patients, outputs) are tried each, ``tries`` times; None: those of so many ``patients`` are found
-    together with the records.
-    """
-    features = site.seen.moved[f"{site.layers[0].name}.weight"].shape[2]
-    outputs = site.seen.moved[f"{site.layers[-1].name}.weight"].shape[1]
-    if answers is None:
-        y = torch.full((tries, patients, outputs), 0.5 if outputs == 1 else 1 / outputs, dtype=torch.float64)
-    else:
-        y = answers.repeat_interleave(tries, 0)
-    x = torch.from_numpy(rng.standard_normal((*y.shape[:2], features)))
+def read_by_likelihood(site: Site, patients: int, rng: np.random.Generator, tries: int = 16) -> Guess:
+    """The best guess of a site's records and answers of some tries, (1, ...): regressions, then gradient descent."""
+    outputs, features = (
+        site.seen.moved[f"{site.layers[end].name}.weight"].shape[axis] for end, axis in ((-1, 1), (0, 2))
+    )
+    y = torch.full((tries, patients, outputs), 1 / max(outputs, 2), dtype=torch.float64)
+    x = torch.from_numpy(rng.standard_normal((tries, patients, features)))
     with torch.no_grad():
         for _ in range(ROUNDS):
-            x, found = _regress(site, x, y)
-            y = found if answers is None else y
+            x, y = _regress(site, x, y)
         guess = Guess(x, y, misfit(site, x, y)).best(KEPT)
-    return descend(site, guess, joint=answers is None).best(KEPT)
+    return _descend(site, guess).best(1)
 
 
 def misfit(site: Site, x: Tensor, y: Tensor) -> Tensor:
@@ -149,21 +132,19 @@ def log_likelihood(site: Site, x: Tensor, y: Tensor, kappa: float) -> Tensor:
     return -(left / variance + site.seen.size * variance.log()).sum(0) / 2
 
 
-def descend(site: Site, guess: Guess, joint: bool = False) -> Guess:
-    """Guesses after gradient descent (Adam) on the misfit of all layers; of answers too, where they are ``joint``."""
-    x, y = guess.x.clone().requires_grad_(), guess.y.clone().requires_grad_(joint)
-    optimizer = torch.optim.Adam([x, y] if joint else [x], PACE)
+def _descend(site: Site, guess: Guess) -> Guess:
+    """Guesses after gradient descent (Adam) on the misfit of all layers."""
+    x, y = (part.clone().requires_grad_() for part in guess[:2])
+    optimizer = torch.optim.Adam([x, y], PACE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for _ in range(STEPS):
         optimizer.zero_grad()
         left = misfit(site, x, y)
-        is_better = (left.detach() < guess.misfit)[:, None, None]
+        now, is_better = Guess(x.detach(), y.detach(), left.detach()), left.detach() < guess.misfit
         guess = Guess(
-            torch.where(is_better, x.detach(), guess.x),
-            torch.where(is_better, y.detach(), guess.y),
-            torch.minimum(left.detach(), guess.misfit),
+            *(torch.where(is_better.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(now, guess, strict=True))
         )
-        left.sum().backward()
+        left.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     return guess
@@ -172,7 +153,7 @@ def descend(site: Site, guess: Guess, joint: bool = False) -> Guess:
 def nearest_patients(found: Tensor, records: Tensor) -> Tensor:
     """The patient whom each found record names: the one at the smallest angle, (found,)."""
     unit = [rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12) for rows in (found, records)]
-    return (unit[0] @ unit[1].mT).argmax(1)
+    return torch.argmax(unit[0] @ unit[1].mT, dim=1)
 
 
 def _unexplained(site: Site, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +195,8 @@ def _solve(site: Site, like: Tensor, products: Tensor, told: Tensor, ridge: floa
     left = torch.zeros(tries, patients, patients, dtype=like.dtype)
     left.index_put_((of_try[..., None], rows[..., :, None], rows[..., None, :]), products, accumulate=True)
     right = torch.zeros_like(like).index_put_((of_try, rows), told, accumulate=True)
-    return torch.linalg.solve(left + ridge * torch.eye(patients, dtype=like.dtype), right)
+    records: Tensor = torch.linalg.solve(left + ridge * torch.eye(patients, dtype=like.dtype), right)
+    return records
 
 
 def _passes(site: Site, x: Tensor, y: Tensor) -> Iterator[tuple[Layer, Tensor, Tensor]]:
@@ -224,4 +206,4 @@ def _passes(site: Site, x: Tensor, y: Tensor) -> Iterator[tuple[Layer, Tensor, T
     outputs, inputs = forwards(site.layers, seen.starts, Batch(records, answers, None, {}))
     slope = site.loss.slope(outputs, answers) * seen.weights.repeat(1, len(x))[..., None]
     for layer, behind, before in backwards(site.layers, seen.starts, Batch(records, answers, None, {}), inputs, slope):
-        yield layer, behind.unflatten(1, shape), before.unflatten(1, shape)
+        yield layer, behind.view(len(behind), *shape, -1), before.reshape(len(before), *shape, -1)

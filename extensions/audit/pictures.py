@@ -7,6 +7,8 @@ the least squares. Of a batch of several the division gives a mixture: the attac
 Source: Phong et al. 2018, section 3, at an inner layer; Mahendran & Vedaldi 2015 for the search.
 """
 
+import copy
+
 import numpy as np
 import torch
 from torch import nn
@@ -19,7 +21,7 @@ ROUGH = 1e-4  # what the differences of neighbouring pixels cost beside what is 
 
 
 def inputs_of(start: Arrays, sent: Arrays, layer: str) -> np.ndarray:
-    """What came into a dense ``layer`` with biases, (features,): of the unit that moved most, exact for a batch of one."""
+    """What came into a dense ``layer`` with biases, (features,), by its unit that moved most; of a batch of one."""
     bias = sent[f"{layer}.bias"].astype(np.float64) - start[f"{layer}.bias"]
     unit = int(np.abs(bias).argmax())
     moved = sent[f"{layer}.weight"][unit].astype(np.float64) - start[f"{layer}.weight"][unit]
@@ -29,12 +31,10 @@ def inputs_of(start: Arrays, sent: Arrays, layer: str) -> np.ndarray:
 def read_picture(
     model: nn.Sequential, start: Arrays, sent: Arrays, shape: tuple[int, ...], rng: np.random.Generator
 ) -> np.ndarray:
-    """The picture of ``shape`` (channels, height, width) that explains the update of a chain that ends in a dense layer."""
-    *body, (layer, _) = model.named_children()
-    features = nn.Sequential(*(part for _, part in body)).eval().requires_grad_(False)
-    features.load_state_dict(
-        {f"{place}.{key}": value for place, (name, part) in enumerate(body) for key, value in _of(start, name, part)}
-    )
+    """The picture (channels, height, width) that explains the update of a chain which ends in a dense layer."""
+    known = copy.deepcopy(model).float().eval().requires_grad_(False)
+    known.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
+    features, layer = known[:-1], [*dict(known.named_children())][-1]
     wanted = torch.from_numpy(inputs_of(start, sent, layer)).float()[None]
     pixels = torch.from_numpy(0.1 * rng.standard_normal((1, *shape))).float().requires_grad_()
     optimizer = torch.optim.Adam([pixels], PACE)
@@ -54,7 +54,3 @@ def likeness(pictures: np.ndarray, picture: np.ndarray) -> np.ndarray:
     flat, one = pictures.reshape(len(pictures), -1).astype(np.float64), picture.ravel().astype(np.float64)
     flat, one = flat - flat.mean(axis=1, keepdims=True), one - one.mean()
     return np.asarray(flat @ one / np.maximum(np.linalg.norm(flat, axis=1) * np.linalg.norm(one), 1e-12))
-
-
-def _of(start: Arrays, name: str, part: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [(key, torch.from_numpy(start[f"{name}.{key}"]).float()) for key in part.state_dict()]
