@@ -29,6 +29,7 @@ from fedsmall.training.gradients.losses import LOSSES
 from fedsmall.training.gradients.mlp import layers_of
 from fedsmall.training.stack import Tensors
 
+PLAIN = ("FedAvg", "FedDC", "DaisyChain")  # methods whose sites take the steps of plain gradient descent
 SITES = 2  # that are attacked
 MOST_CONTACTS = 200  # of a site that are looked at; of more some, in equal distances
 CLOSE = 0.2  # of a record's norm
@@ -64,7 +65,7 @@ def why_not_explained(plan: Plan) -> str:
     if not method.is_federated or method.hidden:
         return "no server sees single models"
     varied = recipe.momentum or recipe.weight_decay or recipe.class_weights or recipe.lr_schedule != "constant"
-    if recipe.optimizer != "sgd" or varied or method.tree or method.rule != "none" or method.is_compressed:
+    if recipe.optimizer != "sgd" or varied or method.name not in PLAIN or method.is_compressed:
         return "updates are not steps of plain gradient descent"
     if plan.privacy.counted:
         return "its noise is no blur"
