@@ -54,7 +54,7 @@ from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.sealing.letters import IDENTITY
-from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
+from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
@@ -293,8 +293,14 @@ def validate(site: "Station", order: SiteRequest) -> Answer:
 
 @answers(HELP)
 def help_open_sum(site: "Station", order: SiteRequest) -> Answer:
-    """The streams of one sum's masks."""
+    """Shares of what opens one sum."""
     return site.letters.help(order)
+
+
+@answers(PAIRS)
+def take_pair_keys(site: "Station", order: SiteRequest) -> Answer:
+    """Take the keys that this site has with each other one, for masks that cancel."""
+    return site.letters.take_pair_keys(order)
 
 
 @answers(READDRESS)
