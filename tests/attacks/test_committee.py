@@ -73,7 +73,6 @@ def test_as_many_silent_helpers_as_may_be_cost_no_bit(tmp_path, monkeypatch, sit
     assert {event["reason"] for event in outcome.events} == {
         "it does not help to open a sum: no answer before the deadline"
     }
-    assert outcome.evaluations
     assert_equal_bits(outcome.model, simulated(federation).model)
 
 
@@ -156,12 +155,9 @@ def test_a_site_takes_the_keys_of_its_pairs_again_and_no_others(world):
     letters = split(taken.arrays, PAIRS)
 
     assert sorted(letters) == [name for name in world.federation.names if name < LAST]
-    assert world.ask(taken)[0] == {"config": {}}
-    for wrong in (
-        {},
-        {name: letters[name] for name in list(letters)[1:]},
-        {**letters, "site-zzz": letters["site-000"]},
-    ):
+    assert world.ask(taken)[0]["config"] == {}
+    few = {name: letters[name] for name in list(letters)[1:]}
+    for wrong in ({}, few, {**letters, "site-zzz": letters["site-000"]}):
         world.refuses(
             taken._replace(arrays=join(pairs=wrong)),
             "the letters with the keys of masks are not those of the sites before this one",
