@@ -15,7 +15,8 @@ RATIOS = {
     "logistic": "odds ratio",
     "softmax": "odds ratio",
     "ordinal": "odds ratio",
-    "hazard": "odds ratio of the event",
+    "hazard": "hazard ratio",
+    "poisson": "rate ratio",
 }
 CAPTION = (
     "{} (seed {}): penalty {:g}. By one standard deviation of a column; intervals are 95%, Wald's{}{}. Of columns that "
@@ -34,7 +35,8 @@ def part(run: Run, name: str) -> Markup:
 def is_shown(run: Run, plan_run: PlanRun) -> bool:
     """Whether a run is of a regression whose coefficients are those of columns, and is kept."""
     settings = plan_run.plan.method.regression
-    return settings is not None and settings.basis == "linear" and run.has_packages(plan_run)
+    noised = plan_run.plan.privacy.is_patient_level  # coefficients of least squares, of which no errors are known
+    return settings is not None and settings.basis == "linear" and not noised and run.has_packages(plan_run)
 
 
 def table(run: Run, plan_run: PlanRun) -> Cells:

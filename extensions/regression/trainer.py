@@ -1,6 +1,7 @@
 """Sites that sum for Newton's steps, and a server that steps: the trainer of methods with a ``regression``."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,9 +9,10 @@ import torch
 from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
 from fedsmall.aggregation.sums import whole_sum
 from fedsmall.data.federation import Samples, Task
-from fedsmall.errors import PlanError
+from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import model as form
+from fedsmall.extensions.regression import noised
 from fedsmall.extensions.regression.families import FAMILIES, Rows, design, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
@@ -28,6 +30,7 @@ from fedsmall.extensions.regression.newton import (
 )
 from fedsmall.parts import Regression
 from fedsmall.plan import Method, Plan
+from fedsmall.privacy.patient_level import chance_for, protection_of
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
@@ -38,13 +41,26 @@ OPEN = (
     "= {secure = true} shows it sums over all sites alone"
 )
 
+EVERYBODY = 10**9  # a lot larger than any site
+
 __all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
 
 
 def plan_among(plan: Plan, sites: int) -> Plan:
-    """The plan with the regression that so many sites fit."""
-    options = {"sites": 1 if plan.method.is_central else sites, **settings_of(plan).model_dump()}
+    """The plan with the regression that so many sites fit; of noised sums it is one exchange of all patients."""
+    plan = in_one_exchange(plan) if plan.privacy.is_patient_level else plan
+    options = {"sites": sites, **settings_of(plan).model_dump()}
     return plan.model_copy(update={"model": form.NAME, "model_options": options})
+
+
+def in_one_exchange(plan: Plan) -> Plan:
+    """The plan as privacy counts it: one step of a lot that has every patient of a site."""
+    settings = settings_of(plan)
+    penalty = 0.0 if settings.penalty == "cv" else settings.penalty
+    parts: dict[str, Any] = {"regression": settings.model_copy(update={"penalty": penalty})}
+    parts["privacy"] = plan.privacy.model_copy(update={"lot": EVERYBODY})
+    recipe = plan.recipe.model_copy(update={"local_steps": 1, "local_epochs": None, "batch": None})
+    return plan.model_copy(update={"rounds": 1, "recipe": recipe, "method": plan.method.model_copy(update=parts)})
 
 
 def trainer_for(
@@ -66,7 +82,8 @@ def has_ended(plan: Plan, model: Arrays) -> bool:
 
 def note_of(method: Method) -> str:
     """That single sites' sums can be read, where they can."""
-    return "" if method.hidden else OPEN
+    noised = method.privacy is not None and method.privacy.is_patient_level
+    return "" if method.hidden or noised else OPEN
 
 
 def check(plan: Plan, task: Task) -> None:
@@ -76,9 +93,12 @@ def check(plan: Plan, task: Task) -> None:
     if method.aggregate_every != 1 or method.fraction < 1 or method.models is not None:
         raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
     try:
-        family = form.family_of(task)
+        family = form.family_of(task, settings.counts)
     except PlanError as error:
         raise PlanError(f"{label}: {error}") from None
+    plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
+    if plan.privacy.is_patient_level and not (family == "logistic" and plain):
+        raise PlanError(f"{label}: sums are noised for two classes, on columns or random features, without more.")
     if settings.firth and (
         family != "logistic" or settings.penalty not in ("cv", 0) or settings.intercepts != "common"
     ):
@@ -120,10 +140,20 @@ class NewtonStep(Combiner):
             made["knots"][...] = form.knots_from(total[: len(common["knots"]) * form.CELLS])
             return made
         setup = setup_for(self.plan, common)
+        if self.plan.privacy.is_patient_level:
+            self._fit_noised(made, setup, total / form.ONE, len(updates.sites))
+            return made
         state = advance(setup, self._state(setup), read_sum(setup, total[: setup.numbers]))
         self.memory = dict(state._asdict())
         self._write(made, setup, state, len(updates.sites))
         return made
+
+    def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:
+        guard, columns = protection_of(self.plan, 1, 0, sites), setup.columns
+        penalty = setup.penalties[0] or noised.penalty_for(guard.noise, columns, guard.clip, sites)
+        b, left, _ = noised.fit(sums[: columns * (columns + 3) // 2], columns, guard.clip, penalty)
+        made[COEFFICIENTS][...] = noised.log_odds_of(b, left)
+        made[STATUS][form.CONVERGED] = 1
 
     def _state(self, setup: Setup) -> State:
         return State(**self.memory) if self.memory else begin(setup)
@@ -154,8 +184,11 @@ class Regressors(OneModelTrainer):
 
     def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat) -> None:
         self.plan, self.task, self.names = plan_among(plan, seat.sites), task, tuple(names)
+        if plan.privacy.is_patient_level and in_one_exchange(plan) != plan:  # a ledger would charge for another
+            raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
         self.samples = tuple(map(len, samples))
         self._samples, self._seat = tuple(samples), seat
+        self._family = form.family_of(task, settings_of(plan).counts)
         self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
         self.device = torch.device("cpu")
 
@@ -179,8 +212,12 @@ class Regressors(OneModelTrainer):
 
     def _sums(self, model: Arrays, site: int, t: int) -> np.ndarray:
         samples, sums = self._samples[site], np.zeros_like(model[SUMS])
+        if self.plan.privacy.is_patient_level and t > 1:
+            return sums  # the one exchange is over
         if "knots" in model and t == 1:
             made = form.cell_counts(samples.x)
+        elif self.plan.privacy.is_patient_level:
+            made = self._noised(self._rows(model, samples), site, t)
         else:
             setup = setup_for(self.plan, model)
             asked = setup.firth and model[COVARIANCE].any()
@@ -189,12 +226,28 @@ class Regressors(OneModelTrainer):
         sums[: len(made)] = made
         return sums
 
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        if self._family != "poisson":
+            return y
+        mean, scale = self.task.unit or (0.0, 1.0)
+        counts = y.astype(np.float64) * scale + mean
+        if counts.min(initial=0) < -1e-3:
+            raise DataError("counts = true, and a number here is below 0")
+        return np.maximum(counts, 0)
+
+    def _noised(self, rows: Rows, site: int, t: int) -> np.ndarray:
+        place, sites = self._seat.places[site], self._seat.sites
+        guard = protection_of(self.plan, len(rows.y), place, sites)
+        chance = chance_for(self.plan.seed, self.names[site], t, self._seat.secret)
+        clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip)
+        return np.rint(noised.noised(clean, guard.noise, chance) * form.ONE).astype(np.int64)
+
     def _rows(self, model: Arrays, samples: Samples) -> Rows:
         arrays = {name: torch.from_numpy(np.asarray(array)) for name, array in model.items()}
         x = form.columns_of(arrays, torch.from_numpy(np.ascontiguousarray(samples.x))).numpy()
         weights = self.plan.recipe.class_weights
         weight = np.asarray(weights)[samples.y] if isinstance(weights, tuple) else np.ones(len(x))
-        return Rows(x, samples.y, weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
+        return Rows(x, self._targets(samples.y), weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
 
     def _folds(self, site: int) -> np.ndarray:
         """In which fold each sample of a site is left out: all in one, or its patients dealt to all."""
@@ -211,7 +264,7 @@ class Regressors(OneModelTrainer):
         made = []
         for row in range(len(stack)):
             arrays = {name: tensor[row] for name, tensor in stack.state.items()}
-            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task).numpy())
+            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task, self._family).numpy())
         return np.stack(made)
 
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -223,7 +276,7 @@ class Regressors(OneModelTrainer):
         fitted = form.theta_of(model)[int(model[STATUS][form.CHOSEN]) * (setup.folds + 1)]
         shift = torch.from_numpy(profiled_sums(setup.family, fitted, rows, setup.home)[1])
         arrays = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
-        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task).numpy()
+        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task, setup.family).numpy()
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:
         samples = self._samples[site]

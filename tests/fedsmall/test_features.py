@@ -78,6 +78,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "int8": {"wire": "int8"},
     "top": {"wire": "top10%"},
     "clip": {"privacy": NOISE},
+    "exposure": {"privacy": {"exposure": 1.0}},
     "blur": {"privacy": {"blur": 1.0}},
     "open": {"privacy": {"blur": 0.0}},
     "patients": {"privacy": {"level": "patient", **NOISE, "lot": 4}},
@@ -101,7 +102,8 @@ def plan_of(*names: str) -> Plan | None:
             elif key in keys and keys[key] != value and key not in TRAVELS:
                 return None
             keys[key] = value
-    if {"blur", "clip"} <= {*keys.get("privacy", {})} or (keys.get("groups") == 2 and FOLDS in keys.values()):
+    noises = {"blur", "clip", "exposure"} & {*keys.get("privacy", {})}
+    if len(noises) > 1 or (keys.get("groups") == 2 and FOLDS in keys.values()):
         return None
     of_plan = {key: keys.pop(key) for key in list(keys) if key in Plan.model_fields}
     recipe = {key: keys.pop(key) for key in list(keys) if key in Recipe.model_fields}

@@ -6,16 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.linear_model import Ridge as PooledRidge
 
+from fedsmall.clients.patients import spent_here
 from fedsmall.data.federation import Samples, Task
-from fedsmall.errors import PlanError, ReplyError
+from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.inference import inference
 from fedsmall.extensions.regression.model import knots_from
 from fedsmall.extensions.regression.newton import Setup
 from fedsmall.extensions.regression.page import inference_of
+from fedsmall.extensions.regression.page import table as coefficients
 from fedsmall.extensions.regression.trainer import OPEN, NewtonStep, Regressors
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -34,6 +36,9 @@ from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.trainer import all_here
 from tests import ROOT
+from tests.clients.test_patients import order as site_order
+from tests.clients.test_patients import plan_of as site_plan
+from tests.clients.test_patients import station_at
 from tests.extensions.regression.fits import dealt, fit, rows_of
 from tests.sim.engines.harness import assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.stations import Stations
@@ -120,6 +125,38 @@ def test_numbers_and_grades_are_learnt_too():
     outputs = trainer.predict_at(0, ordinal, x, {})
     eta = x.astype(float) @ state.last[0, :4] + state.last[0, 4]
     assert np.allclose(outputs[:, 0], eta, atol=1e-5)  # the log-odds of being above the lowest grade
+
+
+def test_counts_and_times_are_learnt_in_their_own_units():
+    rng = rng_for(0, "counts")
+    x = rng.normal(size=(90, 2)).astype(np.float32)
+    counts = rng.poisson(np.exp(0.5 * x[:, :1] + 1))
+    task = Task("t", (2,), 1, loss="mse", unit=(2.0, 4.0))
+    sites = [Samples(x[k], (counts[k] - 2.0) / 4.0) for k in np.array_split(np.arange(90), 3)]
+    plan = regressed(regression={"counts": True}).with_model_of(3)
+
+    model = ended(plan, task, sites)
+
+    pooled = PoissonRegressor(alpha=1 / 90, solver="newton-cholesky", tol=1e-12).fit(x.astype(float), counts[:, 0])
+    assert np.abs(form.theta_of(model)[0] - np.r_[pooled.coef_, pooled.intercept_]).max() < 1e-7
+    said = Regressors(plan, task, list("abc"), sites, all_here(3)).predict_at(0, model, x, {})
+    assert np.allclose(said[:, 0] * 4 + 2, pooled.predict(x.astype(float)), rtol=1e-5)
+    with pytest.raises(DataError, match="a number here is below 0"):
+        ended(plan, task, [Samples(part.x, part.y - 9) for part in sites])
+
+
+def test_times_until_an_event_have_a_page_with_hazard_ratios(tmp_path):
+    pytest.importorskip("sksurv")
+    table = {"name": "times", "task": "gbsg2", "sites": 5, "rounds": 20}
+
+    run = execute(build({**table, "method": [{"name": "Ridge", "regression": {"penalty": 1.0}}]}), tmp_path / "run")
+
+    cells = coefficients(run, run.done[0])
+    ratio = {row[0]: row[-1] for row in cells.rows}
+    assert cells.heads[-1] == "hazard ratio"
+    assert float(ratio["positive_nodes"].split()[0]) > 1.2
+    assert float(ratio["hormone_therapy"].split()[0]) < 0.95
+    assert run.done[0].row["common"]["c_index"] > 0.6
 
 
 def test_a_run_notes_that_single_sites_sums_can_be_read_but_for_secure_ones():
@@ -257,8 +294,76 @@ def test_a_secure_sum_of_two_sites_is_refused():
         NewtonStep(plan).combine(model, updates, 1)
 
 
+NOISED = Privacy(level="patient", clip=4.0, epsilon=2.0)
+
+
+def test_noised_sums_are_one_exchange_charged_as_one_step_and_the_same_on_every_engine():
+    plan = regressed(privacy=NOISED)
+    federation = federation_of(plan)
+
+    batched, in_process = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
+    masked = run_plan(regressed(privacy=NOISED.model_copy(update={"secure": True})), federation, "cohort")
+
+    assert batched.rounds == 1
+    assert batched.privacy["epsilon"] == batched.privacy["epsilon_least"] == pytest.approx(2.0, rel=2e-3)
+    assert batched.evaluations[-1].common["auc"] > 0.8
+    assert_equal_bits(batched.model, in_process.model)
+    assert_equal_bits(batched.model, masked.model)
+
+
+def test_a_patient_s_noised_sums_differ_by_seed_and_tell_nothing_in_further_rounds():
+    plan = among(regressed(privacy=NOISED), 5)
+    federation = federation_of(plan)
+    model = initial_model(plan, federation.task)
+
+    def sums(seed, t):
+        trainer = Regressors(
+            plan.model_copy(update={"seed": seed}), federation.task, list("abcde"), federation.train, all_here(5)
+        )
+        return trainer._sums(model, 0, t)
+
+    assert (sums(0, 1) == sums(0, 1)).all()
+    assert (sums(0, 1) != sums(1, 1)).any()
+    assert not sums(0, 2).any()
+
+
+def test_a_real_site_charges_its_patients_for_one_step_and_adds_noise_that_nobody_can_repeat(tmp_path):
+    more = {"permute_every": None, "aggregate_every": 1, "regression": {}, "gate": False}
+    plan = among(site_plan({"level": "patient", "clip": 4.0, "epsilon": 2.0}, **more), 3)
+    asked = site_order(plan)
+
+    answers = []
+    for place in ("here", "there"):  # the same patients and orders
+        station = station_at(tmp_path / place, policy="least_blur = 0\nmost_epsilon = 2.1")
+        model = initial_model(plan, station._read_samples(plan)[0].task)
+        words, sent = station.answer("train", asked, {f"arrays/{name}": array for name, array in model.items()})
+        assert "error" not in words, words
+        answers.append(sent["arrays/sums"])
+        ((_, charge),) = station.log.charges()
+        assert (charge.rate, charge.steps) == (1.0, 1)
+        assert spent_here(station.log, 1e-5)[-1][1] == pytest.approx(2.0, rel=2e-3)
+
+    assert (answers[0] != answers[1]).any()
+    cheap = station_at(tmp_path / "cheap", policy="least_blur = 0\nmost_epsilon = 1.9")
+    assert "most_epsilon" in cheap.answer("train", asked, {f"arrays/{n}": a for n, a in model.items()})[0]["error"]
+
+
+def test_a_plan_of_noised_sums_that_a_ledger_would_charge_less_for_is_not_followed():
+    plan = among(regressed(privacy=NOISED), 5)
+    cheap = plan.privacy.model_copy(update={"lot": 4})  # as if patients were drawn
+    plan = plan.model_copy(update={"method": plan.method.model_copy(update={"privacy": cheap})})
+    federation = federation_of(plan)
+
+    with pytest.raises(PlanError, match="one exchange of all patients"):
+        Regressors(plan, federation.task, federation.names, federation.train, all_here(5))
+
+
 TWO = Task("t", (5,), 2)
 REFUSED = {
+    "counts = true is for numbers, and this task predicts classes": (regressed(regression={"counts": True}), {}, TWO),
+    "sums are noised for two classes": (regressed(privacy=NOISED), {}, Task("t", (5,), 3)),
+    "on columns or random features, without more": (regressed("AdditiveRidge", privacy=NOISED), {}, TWO),
+    "take none; Ridge has level": (regressed(), {"privacy": Privacy(clip=1.0, noise=1.0)}, TWO),
     "sums over all sites in every round: take aggregate_every = 1 and all sites": (
         regressed(),
         {"aggregate_every": 5},
@@ -287,7 +392,7 @@ def test_a_penalty_below_zero_is_refused_in_one_line():
 
 
 def test_the_scenario_of_the_page_runs():
-    (block,) = re.findall(
+    (block, *_) = re.findall(
         r"```toml\n(.*?)```", (ROOT / "docs" / "regression.md").read_text(encoding="utf-8"), re.DOTALL
     )
 
