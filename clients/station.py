@@ -6,6 +6,7 @@ every answer, and what left is logged after it; tracebacks stay in the station's
 seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -62,6 +63,7 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
 
 NOISE_KEY = "noise.key"
+TABLES = "FEDSMALL_TABLES"  # the folder where a user's stations note their tables, if not ~/.fedsmall
 Handler = Callable[["Station", SiteRequest], Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
@@ -341,7 +343,7 @@ def _refuse(reason: PolicyError, *_: Any) -> Answer:
 def main(arguments: list[str]) -> None:
     """``python -m fedsmall.clients.station NAME HOME POLICY SOCKET DEVICE [DATA]``: what `fedsmall site up` runs."""
     name, home, policy, path, device, *data = arguments
-    tables = Path.home() / ".fedsmall"
+    tables = Path(os.environ.get(TABLES, Path.home() / ".fedsmall"))
     station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device, tables=tables)
     serve(Path(path), station.answer, f"station {name}: ready")
 
