@@ -20,6 +20,7 @@ from fedsmall import __version__
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, stayed_model
+from fedsmall.clients.incoming import Incoming
 from fedsmall.clients.kept import OWN_MODEL, Place, keep, keep_visitor, worth_of_visitors
 from fedsmall.clients.memory import memories_of
 from fedsmall.clients.patients import charge_contact, check_affordable, once
@@ -58,6 +59,7 @@ from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+from fedsmall.wire import COMMON as IS_GLOBAL
 
 NOISE_KEY = "noise.key"
 Handler = Callable[["Station", SiteRequest], Answer]
@@ -248,8 +250,12 @@ def tell_sums(site: "Station", order: SiteRequest) -> Answer:
 @answers("train")
 def train(site: "Station", order: SiteRequest) -> Answer:
     """Train the model that came or stayed, check what would leave, and send it."""
-    site.spend(order)
     client, folder = site.client(order), site.folder_of(order.config)
+    came, (_, sites) = split(order.arrays, MODEL), site.place(order.config)
+    incoming = Incoming(folder, client, int(order.config[ROUND]), sites)
+    if order.policy.check_models:
+        incoming.check(came)
+    site.spend(order)
     leaving, examples, metrics = fit_or_stay(client, order.arrays, with_names(order))
     counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
     sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
@@ -257,6 +263,7 @@ def train(site: "Station", order: SiteRequest) -> Answer:
         keep(site.place_of_models(order), order.plan, OWN_MODEL, client.trained)
     sent, kappa = check_leaving(site.log, order, sent, client)
     keep_visitor(folder, order.config, order.plan, sent, site.name)
+    incoming.keep(came, bool(order.config.get(IS_GLOBAL)), split(sent, MODEL))
     return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
 
