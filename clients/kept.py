@@ -133,7 +133,7 @@ def load_kept(folder: Path, what: str) -> Stored | None:
     task, words = task_from(record.task), (item.words if item else None) or {}
     several = what == VISITORS or (what == COMMON and record.plan.method.is_ensemble)
     measured = _measured(words.get("said", {}), what)
-    rounds = int(words["t"]) if record.plan.stop is not None and "t" in words else record.plan.rounds
+    rounds = int(words["t"]) if record.plan.may_end_early and "t" in words else record.plan.rounds
     more = {
         "whose": {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site),
         "performance": {f"held out at {record.site}": measured} if measured else {},

@@ -4,6 +4,7 @@ Samples, rounds and spent privacy are the site's own counts; the number of sites
 from its order and logged.
 """
 
+import math
 import signal
 import threading
 import time
@@ -81,6 +82,7 @@ class Policy(Frozen):
     budget: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     most_epsilon: Annotated[float, Field(gt=0)] | None = None
+    most_exposure: Annotated[float, Field(gt=0)] | None = None
     least_lot: Annotated[int, Field(ge=1)] | None = None
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
@@ -146,6 +148,14 @@ class Policy(Frozen):
                 f"delta {self.delta:g}, which the policy here allows (most_epsilon); take fewer rounds or more noise"
             )
 
+    def check_exposure(self, exposure: float) -> None:
+        """Raise PolicyError where ``exposure``, all runs together, is more than may be told of a record."""
+        if self.most_exposure is not None and not exposure <= self.most_exposure * (1 + SLACK):
+            raise PolicyError(
+                f"with this the runs on this site's patients would tell more of a record than exposure "
+                f"{self.most_exposure:g}, which the policy here allows (most_exposure)"
+            )
+
     def check_device(self, device: str) -> None:
         """Raise PolicyError unless the site may train on this device."""
         if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:
@@ -167,6 +177,12 @@ class Policy(Frozen):
             )
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
+        bare = not (plan.privacy.secure or plan.privacy.is_patient_level)
+        if self.least_blur and plan.method.regression is not None and bare:
+            raise PolicyError(
+                "a regression's sums of products can be solved for single patients, and no noise hides them "
+                "(least_blur); write privacy = {secure = true} under it, or least_blur = 0 into the policy"
+            )
         if not hands_on(plan.method, sites, self.least_sites):  # an average over too few is as good as a hop
             return
         if not self.permute:
@@ -176,8 +192,8 @@ class Policy(Frozen):
             )
         if self.least_blur and not plan.method.trains_networks:
             raise PolicyError(
-                "trees of single sites go to others, and no noise hides whose patients they cut (least_blur); take "
-                "FedHistogramXGB, or write least_blur = 0 into the policy"
+                "trees of single sites, or sums of too few, go to others, and no noise hides whose patients they are "
+                "of (least_blur); take FedHistogramXGB or Ridge over more sites, or write least_blur = 0 here"
             )
         if as_blur(plan.privacy, numbers) < self.least_blur:
             raise PolicyError(
@@ -200,6 +216,11 @@ class Policy(Frozen):
         privacy = plan.privacy
         if privacy.is_patient_level:
             return self._check_patient_level(plan)
+        if self.most_exposure is not None and not (privacy.exposure or math.inf) <= self.most_exposure:
+            raise PolicyError(
+                "the policy here limits how much of a record may be told (most_exposure); write privacy = {exposure = "
+                f"{self.most_exposure:g}}} or less, or privacy for each patient, under the method"
+            )
         if self.most_epsilon is not None or self.least_lot is not None:
             raise PolicyError(
                 "the policy here demands privacy for each patient (most_epsilon, least_lot); write privacy = "

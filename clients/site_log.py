@@ -3,9 +3,12 @@
 A chain of digests cannot show that its end was cut off, that it was written anew, or that it is another site's;
 ``log.state.json`` can, and the privacy budget is counted from whichever of both has spent more. Who can write both can
 put both back; the site's signed statements, which the coordinator holds and sends with every order, show that. Nothing
-is appended to a log that contradicts either.
+is appended to a log that contradicts either. The same holds of the site's guards, the files ``told_*.json`` that
+remember of whom sums were told: a line has the digest of each before the file is in place, so a statement speaks for
+them too, and none is taken that was deleted, put back or changed.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 from operator import add
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedsmall.audit_log import FIRST, AuditLog, LogCheck, verify
+from fedsmall.clients.shelf import write_private
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.files import write
 from fedsmall.methods import nearest
@@ -22,13 +26,22 @@ from fedsmall.privacy.patient_level import Charge
 
 Charges = tuple[tuple[str, Charge], ...]  # by run
 DIGEST_BYTES = 32
+GUARDS, NEXT = "told_*.json", ".next"  # in the site's home; the ending of one whose line is not written yet
 PUT_BACK = (
     "Put log.jsonl and log.state.json back from a copy and start the site again, or have it admitted under a new name"
+)
+PUT_GUARD_BACK = (
+    "Put it back from a copy of log.jsonl's time and start the site again; without one it can tell no more of these "
+    "patients, for sums that differ by one patient give that one away"
 )
 
 
 class LogState(Frozen):
-    """The state of a site's log: ``releases`` at ``noise`` or more, patients' ``charges``, where it is ``broken``."""
+    """The state of a site's log: ``releases`` at ``noise`` or more, patients' ``charges``, where it is ``broken``.
+
+    ``exposure`` bounds what has been told of any record, in all runs.
+    ``guards`` are the digests of what guards patients, by file; None in a log of an older fedsmall.
+    """
 
     site: str
     lines: int = 0
@@ -36,6 +49,8 @@ class LogState(Frozen):
     releases: int = 0
     noise: float | None = None
     charges: Charges = ()
+    exposure: float = 0.0
+    guards: dict[str, str] | None = None
     broken: str | None = None
 
 
@@ -94,9 +109,42 @@ class SiteLog:
         # one more line than in the state, where a crash came between the two
         as_known = self.lines - state.lines in (0, 1) and self.digest_at(state.lines) == state.head
         if as_written and as_known and state.broken is None:
-            return
+            return self._check_guards(state)
         what = f"it had {most} lines and has {last}" if last != most else f"its line {last} is another"
         raise BrokenLogError(f"this site's log was cut off or replaced: {state.broken or what}. {PUT_BACK}")
+
+    def guard(self, path: Path, content: bytes, *, run: str) -> None:
+        """Write a guard's file, where it is another than before; a crash leaves the old one, or both and its line."""
+        state, after = self._known(), path.with_name(f"{path.name}{NEXT}")
+        guards = {**self._guards_of(state), path.name: hashlib.sha256(content).hexdigest()}
+        if guards == state.guards:
+            return
+        write_private(after, content)
+        self._append(state.model_copy(update={"guards": guards}), "told", run=run, reason=path.name, guards=guards)
+        after.replace(path)
+
+    def _check_guards(self, state: LogState) -> None:
+        """Raise BrokenLogError unless the guards are those of the log; a crash may have left one beside its place."""
+        for name, known in (state.guards or {}).items():
+            if _digest_of(after := self.path.with_name(f"{name}{NEXT}")) == known:
+                after.replace(self.path.with_name(name))
+        if fault := self._guard_fault(state):
+            raise BrokenLogError(f"{fault}. {PUT_GUARD_BACK}")
+
+    def _guard_fault(self, state: LogState) -> str | None:
+        known, found = self._guards_of(state), self._guards()
+        for name in sorted({*known, *found}):
+            if known.get(name) not in (found.get(name), _digest_of(self.path.with_name(f"{name}{NEXT}"))):
+                what = "is not the one that the log tells of" if name in found else "is gone"
+                return f"{name}, by which this site tells no sums twice, {what}"
+        return None
+
+    def _guards(self) -> dict[str, str]:
+        """The digests of the guards as they are now."""
+        return {path.name: _digest_of(path) for path in sorted(self.path.parent.glob(GUARDS))}
+
+    def _guards_of(self, state: LogState) -> dict[str, str]:
+        return self._guards() if state.guards is None else state.guards
 
     def spent(self) -> tuple[int, float | None]:
         """How often privacy was spent, and the least noise of any time."""
@@ -118,6 +166,16 @@ class SiteLog:
         state = state.model_copy(update={"charges": _summed([*state.charges, (run, charge)])})
         reason = f"{charge.steps} steps at sampling rate {charge.rate:.3g}, noise {charge.noise:.3g}"
         self._append(state, "charged", run=run, reason=reason, **charge._asdict(), **fields)
+
+    def exposure(self) -> float:
+        """A bound on what has been told of any record so far (:mod:`fedsmall.training.information`)."""
+        return self._known().exposure
+
+    def expose(self, exposure: float, *, run: str, **fields: Any) -> None:
+        """Write down that so much more has been told of some record."""
+        state = self._known()
+        state = state.model_copy(update={"exposure": state.exposure + exposure})
+        self._append(state, "exposed", run=run, exposure=exposure, **fields)
 
     def verify(self) -> LogCheck:
         """Check the chain, its site, and its length by the state. Raises ValueError where there is no log."""
@@ -143,9 +201,14 @@ class SiteLog:
             return f"it was written anew: its line {state.lines} is not the one that was written here"
         if check.lines > state.lines + 1:  # one, where a crash came between the line and the state
             return f"{check.lines - state.lines} lines were added by another program"
-        return None
+        if _ledger(state) != _ledger(_with_ledger(LogState(site=self.name), entries[: state.lines])):
+            return "the ledger in the state beside it is not the one that its lines add up to"
+        return self._guard_fault(self._known())
 
     def _append(self, state: LogState, event: str, **fields: Any) -> dict[str, Any]:
+        if state.guards is None:  # the first line, or the first since an older fedsmall
+            fields["guards"] = self._guards()
+            state = state.model_copy(update={"guards": fields["guards"]})
         entry = self._log.write(event, site=self.name, **fields)
         broken = state.broken or self._break(state, entry)
         new = state.model_copy(update={"lines": entry["n"], "head": entry["digest"], "broken": broken})
@@ -165,13 +228,12 @@ class SiteLog:
         """The state, with all that the log says was spent; read once."""
         if self._current is None:
             begun, entries = self._state_file.exists(), self.entries()
-            noises = [float(entry["noise"]) for entry in entries if entry["event"] == "spent"]
             self._digests = bytearray(b"".join(bytes.fromhex(entry["digest"]) for entry in entries))
             state = self._state() if begun else LogState(site=self.name)
             if state.site != self.name:
                 raise PolicyError("the state beside this site's log is another site's")
-            state = state.model_copy(update={"charges": _summed([*state.charges, *_charged(entries)], max)})
-            self._current = _spent(state, max(0, len(noises) - state.releases), noises)
+            guards = [entry["guards"] for entry in entries if "guards" in entry]
+            self._current = _with_ledger(state, entries).model_copy(update={"guards": [state.guards, *guards][-1]})
             if self.path.exists() and not begun:
                 self._adopt(self._current)
         return self._current
@@ -187,6 +249,21 @@ class SiteLog:
             return LogState.model_validate_json(self._state_file.read_bytes())
         except ValidationError:
             raise PolicyError("the state beside this site's log is damaged") from None
+
+
+def _with_ledger(state: LogState, entries: Iterable[dict[str, Any]]) -> LogState:
+    """The state with all that the lines say was spent, where it is more."""
+    noises = [float(entry["noise"]) for entry in entries if entry["event"] == "spent"]
+    state = state.model_copy(update={"charges": _summed([*state.charges, *_charged(entries)], max)})
+    return _spent(state, max(0, len(noises) - state.releases), noises)
+
+
+def _ledger(state: LogState) -> tuple[Any, ...]:
+    return state.releases, state.noise, state.charges
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
 def _spent(state: LogState, more: int, noises: list[float]) -> LogState:

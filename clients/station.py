@@ -56,6 +56,7 @@ from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
+from fedsmall.training.information import exposure_of_contact
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
@@ -188,6 +189,10 @@ class Station:
         if order.plan.privacy.is_patient_level:
             return charge_contact(self.log, *self.account(order), order.config)
         privacy = order.plan.privacy
+        if privacy.exposure is not None:
+            exposure = exposure_of_contact(order.plan)
+            order.policy.check_exposure(self.log.exposure() + exposure)
+            self.log.expose(exposure, run=str(order.config[RUN]), t=order.config[ROUND])
         if privacy.noise == 0:
             return
         releases, least = self.log.spent()

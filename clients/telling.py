@@ -55,16 +55,22 @@ def updated_entry(before: Entry | None, now: Counter[str], last: Any) -> Entry:
     return {"seen": Counter(before["seen"]) | now, "last": last, "told": [*before["told"], _of(now)]}
 
 
-def recall(path: Path, **empty: Any) -> dict[str, Any]:
-    """The memory in a file, with the site's "key"; ``empty`` and a new key where there is none yet."""
-    # not sealed: it outlives every run, and any key
-    known = Shelf(path.parent, is_sealed=False).words(path.stem)
-    return dict(known) if known else {"key": secrets.token_hex(16), **empty}
+class Guard(NamedTuple):
+    """The file that remembers, over all runs, of whom sums were told; its digest is in the site's ``log``."""
 
+    path: Path
+    log: SiteLog
+    run: str
 
-def write(path: Path, known: dict[str, Any]) -> None:
-    """Write the memory to its file."""
-    Shelf(path.parent, is_sealed=False).put(path.stem, words=known)
+    def read(self, **empty: Any) -> dict[str, Any]:
+        """What it remembers, with the site's "key"; ``empty`` and a new key where there is nothing yet."""
+        # not sealed: it outlives every run, and any key
+        known = Shelf(self.path.parent, is_sealed=False).words(self.path.stem)
+        return dict(known) if known else {"key": secrets.token_hex(16), **empty}
+
+    def write(self, known: dict[str, Any]) -> None:
+        """Remember this, the log first."""
+        self.log.guard(self.path, json.dumps(known).encode(), run=self.run)
 
 
 def digest(content: bytes, known: dict[str, Any], size: int) -> str:
@@ -83,12 +89,12 @@ class Told(NamedTuple):
     again: int
 
 
-def told_sums(path: Path, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
+def told_sums(guard: Guard, sums: Sums, x: np.ndarray, names: tuple[str, ...], floor: int) -> Told:
     """The sums that may be told of ``x`` (samples, features), where NaN is a missing value.
 
-    The file remembers them: {"key", "features": {name: :data:`Entry`}}.
+    The guard remembers them: {"key", "features": {name: :data:`Entry`}}.
     """
-    known = recall(path, features={})
+    known = guard.read(features={})
     columns = x.reshape(len(x), -1)
     flat = np.stack([sums.count.ravel(), sums.total.ravel(), sums.squares.ravel()])  # (3, features)
     again = 0
@@ -102,11 +108,11 @@ def told_sums(path: Path, sums: Sums, x: np.ndarray, names: tuple[str, ...], flo
         elif allowed is Verdict.LAST:
             flat[:, index] = before["last"] if before else 0.0
             again += 1
-    write(path, known)
+    guard.write(known)
     return Told(Sums(*(row.reshape(sums.count.shape) for row in flat)), again)
 
 
-def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
+def told_classes(raw: RawSite, plan: Plan, floor: int, guard: Guard) -> Sums:
     """The sums of each class, as features "class NAME". PlanError where the plan asks for none, or forbids them."""
     task = raw.task
     if plan.recipe.class_weights != BALANCED or task.kind != "classes":
@@ -115,7 +121,7 @@ def told_classes(raw: RawSite, plan: Plan, floor: int, path: Path) -> Sums:
     names = tuple(f"class {name}" for name in task.class_names or range(task.classes))
     floor = max(floor, raw.floor)
     sums = class_sums(raw.train.y, task.classes, floor)
-    return told_sums(path, sums, one_hot(raw.train.y, task.classes), names, floor).sums
+    return told_sums(guard, sums, one_hot(raw.train.y, task.classes), names, floor).sums
 
 
 def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
@@ -123,21 +129,21 @@ def _digests(values: np.ndarray, known: dict[str, Any]) -> Counter[str]:
     return Counter(digest(value.tobytes(), known, 8) for value in present)
 
 
-def rows_to_tell(path: Path, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
+def rows_to_tell(guard: Guard, x: np.ndarray, y: np.ndarray, floor: int) -> np.ndarray:
     """The rows of the samples that may be told of, (rows,); none where nobody may be.
 
-    The file remembers them: {"key", "patients": :data:`Entry`}.
+    The guard remembers them: {"key", "patients": :data:`Entry`}.
     """
     if len(y) < floor:
         return np.arange(0)
-    known = recall(path, patients=None)
+    known = guard.read(patients=None)
     contents = (np.ascontiguousarray(a).tobytes() + np.asarray(b).tobytes() for a, b in zip(x, y, strict=True))
     digests = [digest(content, known, 16) for content in contents]
     now, before = Counter(digests), known["patients"]
     allowed = verdict(before, now, floor)
     if allowed is Verdict.NEW:
         known["patients"] = updated_entry(before, now, now)
-        write(path, known)
+        guard.write(known)
     if allowed is not Verdict.LAST:
         return np.arange(len(digests))
     return _of_these(digests, Counter(before["last"] if before else {}))
@@ -172,15 +178,15 @@ class OwnEvaluation(NamedTuple):
 
 def may_be_last(plan: Plan, t: int) -> bool:
     """Whether a run may end with the model after round ``t``."""
-    return t == plan.rounds or plan.stop is not None
+    return t == plan.rounds or plan.may_end_early
 
 
-def tellable(raw: RawSite, plan: Plan, policy: Policy, memory: Path) -> np.ndarray | None:
+def tellable(raw: RawSite, plan: Plan, policy: Policy, guard: Guard) -> np.ndarray | None:
     """The rows of the held-out patients of whom sums may be told, (rows,); None where policy or plan forbids it."""
     held = raw.held_out
     if held is None or not policy.judge or plan.has_own_models:
         return None
-    return rows_to_tell(memory, held.x, held.y, policy.count_floor)
+    return rows_to_tell(guard, held.x, held.y, policy.count_floor)
 
 
 def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
@@ -259,14 +265,17 @@ class Telling:
         sums = raw.sums()
         if sums is None:
             return None
-        sums, again = told_sums(self.home / TOLD_SUMS, sums, raw.summed_values, raw.summed_names, raw.floor)
+        sums, again = told_sums(self._guard(order, TOLD_SUMS), sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
             reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         return sums
 
     def _classes(self, order: SiteRequest) -> Sums:
-        return told_classes(order.raw, order.plan, order.policy.count_floor, self.home / TOLD_SUMS)
+        return told_classes(order.raw, order.plan, order.policy.count_floor, self._guard(order, TOLD_SUMS))
+
+    def _guard(self, order: SiteRequest, file: str) -> Guard:
+        return Guard(self.home / file, self.log, str(order.config[RUN]))
 
     def out_of_fold(self, order: SiteRequest, client: HospitalClient) -> Answer:
         """Sums over the site's own patients, of models that never saw them."""
@@ -274,7 +283,7 @@ class Telling:
         part = order.raw.train if routed else order.raw.kept_back
         if part is None:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
-        rows = rows_to_tell(self.home / TOLD_PATIENTS, part.x, part.y, floor)
+        rows = rows_to_tell(self._guard(order, TOLD_PATIENTS), part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
         sums = client.validate(list(order.arrays.values()), {**order.config, **with_names(order)}, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: sums})
@@ -285,7 +294,7 @@ class Telling:
         if not metrics[EXAMPLES]:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), with_names(order))
         elif (held := client.home.held_out) is not None:
-            rows = tellable(order.raw, order.plan, order.policy, self.home / TOLD_HELD_OUT)
+            rows = tellable(order.raw, order.plan, order.policy, self._guard(order, TOLD_HELD_OUT))
             if rows is not None:
                 self._note_untold(order, "evaluate", len(rows), len(held))
                 sums = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}

@@ -22,7 +22,13 @@ class Property(NamedTuple):
 # which models there are, and who has them
 TRAVEL = Property("models that travel", "who trains alone, or on all samples at once, sends none")
 AT_SITES = Property("a model at each site", "one that is trained on all samples at once is nobody's own")
-WEIGHTS = Property("the weights of a network", "boosted trees have splits and leaves instead")
+WEIGHTS = Property(
+    "the weights of a network", "boosted trees have splits and leaves, a regression takes steps from sums"
+)
+NOISE = Property(
+    "noise on models or in steps", 'trees, and a regression\'s steps, take none; Ridge has level = "patient"'
+)
+ONE_KIND = Property("one kind of model", "a method trains networks, trees or a regression")
 ONE_NETWORK = Property(
     "one network at all sites", "layers that a site keeps to itself fit no other's, and never leave it"
 )
@@ -193,7 +199,18 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
-    Feature("boosting", lambda p: not p.method.trains_networks, takes={WEIGHTS}),
+    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS, ONE_KIND, NOISE}),
+    Feature(
+        "regression",
+        lambda p: p.method.regression is not None,
+        needs={TRAVEL, ONE_KIND, COMMON_START},
+        takes={WEIGHTS},
+    ),
+    Feature(
+        "regression",
+        lambda p: p.method.regression is not None and not p.privacy.is_patient_level,
+        takes={NOISE},
+    ),
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
@@ -227,11 +244,12 @@ FEATURES = (
         needs={READABLE, ONE_GLOBAL, COMMON_START, MEAN},
     ),
     Feature(
-        "clip or blur",
+        "clip, exposure or blur",
         lambda p: p.method.is_federated and p.privacy.at_contacts,
-        needs={WEIGHTS, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
+        needs={NOISE, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
-    Feature("clip", lambda p: p.privacy.counted, needs={WEIGHTS, COVERED}),
+    Feature("clip", lambda p: p.privacy.counted, needs={NOISE, COVERED}),
+    Feature("exposure", lambda p: p.privacy.exposure is not None, needs={WEIGHTS, ONE_NETWORK, COVERED, ONE_TRAINING}),
     Feature(
         'level = "patient"',
         lambda p: p.privacy.is_patient_level,
@@ -241,7 +259,7 @@ FEATURES = (
     Feature(
         "privacy without secure",
         lambda p: p.method.privacy is not None and not p.method.privacy.secure,
-        needs={WEIGHTS},
+        needs={NOISE},
     ),
     Feature(
         "sealed",

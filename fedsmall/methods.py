@@ -150,6 +150,21 @@ METHODS: dict[str, MethodRow] = {
         "the algorithm of xgboost's hist (Chen & Guestrin 2016) on sums, in own code",
         {"aggregate_every": 1, "boosting": {"histogram": True}, "gate": False},
     ),
+    "Ridge": MethodRow(
+        "Ridge regression by exact sums over sites: the fit of pooled data, in some ten exchanges.",
+        "Newton's method on sums, as DataSHIELD's glm; penalty by cross-validation over sites",
+        {"aggregate_every": 1, "regression": {}, "gate": False},
+    ),
+    "AdditiveRidge": MethodRow(
+        "Ridge regression with hinges at five quantiles beside each column, by exact sums.",
+        "penalised linear splines (Eilers & Marx 1996)",
+        {"aggregate_every": 1, "regression": {"basis": "additive"}, "gate": False},
+    ),
+    "RandomFeatureRidge": MethodRow(
+        "Ridge regression on random features of a Gaussian kernel, by exact sums.",
+        "Rahimi & Recht 2007",
+        {"aggregate_every": 1, "regression": {"basis": "random"}, "gate": False},
+    ),
     "StandaloneXGB": MethodRow(
         "Boosted trees at every site alone (xgboost).", "the comparator", {"family": "standalone", "boosting": {}}
     ),
@@ -167,6 +182,9 @@ METHODS: dict[str, MethodRow] = {
 }
 
 
+TABLES = ("tree", "boosting", "regression")
+
+
 def nearest(word: str, known: list[str]) -> str:
     """A hint that names the known word most like ``word``, or all of them where none is near."""
     lower = {name.lower(): name for name in known}
@@ -175,7 +193,7 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def method(name: str, **settings: Any) -> Method:
-    """The named method with some parts set anew; a table for ``tree`` or ``boosting`` is laid over the row's own.
+    """The named method with some parts set anew; a table for one of :data:`TABLES` is laid over the row's own.
 
     Raises PlanError for an unknown name or setting.
     """
@@ -184,10 +202,9 @@ def method(name: str, **settings: Any) -> Method:
     if name not in METHODS:
         raise PlanError(f"There is no method {name!r}. {nearest(name, list(METHODS))}")
     parts = {**METHODS[name].parts, **settings}
-    if "tree" in settings and isinstance(settings["tree"], Mapping):
-        parts["tree"] = {**METHODS[name].parts.get("tree", {}), **settings["tree"]}
-    if "boosting" in settings and isinstance(settings["boosting"], Mapping):
-        parts["boosting"] = {**METHODS[name].parts.get("boosting", {}), **settings["boosting"]}
+    for table in TABLES:
+        if isinstance(settings.get(table), Mapping):
+            parts[table] = {**METHODS[name].parts.get(table, {}), **settings[table]}
     try:
         return Method(name=name, **parts)
     except ValidationError as error:

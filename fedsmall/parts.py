@@ -188,7 +188,11 @@ class Privacy(Frozen):
     is the multiplier, or every site finds its own from ``epsilon``, what the whole run may cost a patient
     (:mod:`fedsmall.privacy.patient_level`).
 
-    Instead of either, ``blur`` is the size of the noise over that of an update as it leaves
+    Or ``exposure`` is how much of any record may be told in the whole run: 1 / exposure is the least mean square error,
+    in standard deviations, of an attacker who knows all else (:mod:`fedsmall.training.information`). It claims no
+    epsilon.
+
+    Instead of any, ``blur`` is the size of the noise over that of an update as it leaves
     (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are. Beside any of these, or
     alone, ``sealed`` models go in letters that only the next site can open; of ``secure`` sums the server sees nothing
     but the sum (:mod:`fedsmall.aggregation.sums`).
@@ -202,14 +206,17 @@ class Privacy(Frozen):
     epsilon: Annotated[float, Field(gt=0)] | None = None
     lot: Positive | None = None
     blur: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    exposure: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     sealed: bool = False
     secure: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         is_noised = self.noise > 0 or self.budget is not None or self.is_patient_level
-        if self.blur is None and self.clip is None and (is_noised or not self.hidden):
-            raise ValueError("privacy is {clip = 1.0, noise = 1.0} or {blur = 1}; give one of them")
+        if self.exposure is not None and (is_noised or self.blur is not None or self.clip is not None):
+            raise ValueError("privacy is exposure, from which the noise follows, or another kind of noise; remove one")
+        if self.blur is None and self.clip is None and self.exposure is None and (is_noised or not self.hidden):
+            raise ValueError("privacy is {clip = 1.0, noise = 1.0}, {exposure = 1.0} or {blur = 1}; give one of them")
         if self.blur is not None and (self.clip is not None or self.noise or self.budget is not None):
             raise ValueError("privacy is blur, which claims no epsilon, or clip with noise and budget; remove one")
         if not self.is_patient_level and (self.epsilon is not None or self.lot is not None):
@@ -236,7 +243,7 @@ class Privacy(Frozen):
     @property
     def open(self) -> bool:
         """Whether models leave without noise: somebody wrote down ``blur = 0``, or only how they travel."""
-        return self.clip is None and not self.blur
+        return self.clip is None and not self.blur and self.exposure is None
 
     @property
     def hidden(self) -> bool:
@@ -267,6 +274,25 @@ class Boosting(Frozen):
     least_gain: NonNegative = 0.0
     least_weight: NonNegative = 1.0
     bins: Annotated[int, Field(ge=2, le=256)] = 32
+
+
+class Regression(Frozen):
+    """A regression in place of a network, exact by sums over sites (Newton's method).
+
+    ``basis``: the columns as they are, hinges beside them ("additive"), or so many ``features`` of a kernel ("random").
+    ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
+    over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
+    there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site; with ``counts`` a number is one.
+    """
+
+    basis: Literal["linear", "additive", "random"] = "linear"
+    features: Annotated[int, Field(ge=1, le=1024)] = 256
+    penalty: NonNegative | Literal["cv"] = "cv"
+    intercepts: Literal["common", "hospital"] = "common"
+    intercept_penalty: NonNegative = 1.0
+    firth: bool = False
+    robust: bool = False
+    counts: bool = False
 
 
 SHARED_PART = "shared_part"  # the model of a plan whose sites have models of their own (fedsmall.models.own_models)

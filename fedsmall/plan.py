@@ -24,6 +24,7 @@ from fedsmall.parts import (
     Positive,
     Privacy,
     Recipe,
+    Regression,
     Server,
     Test,
     Threshold,
@@ -107,6 +108,7 @@ class Method(Frozen):
     fraction: Fraction = 1.0
     tree: Tree | None = None
     boosting: Boosting | None = None
+    regression: Regression | None = None
     privacy: Privacy | None = None
     gate: Annotated[float, Field(gt=1)] | Literal[False] = 20.0
     wire: Wire = "full"
@@ -205,12 +207,19 @@ class Method(Frozen):
     @property
     def trains_networks(self) -> bool:
         """Whether models are networks, trained by gradients."""
-        return self.boosting is None
+        return self.boosting is None and self.regression is None
 
     @property
     def extension(self) -> Any:
         """What trains in place of networks, as ``fedsmall.trainers`` has it (:mod:`fedsmall.entry_points`), or None."""
-        return None if self.trains_networks else load_extension("fedsmall.trainers", "boosting")
+        if self.trains_networks:
+            return None
+        return load_extension("fedsmall.trainers", "boosting" if self.regression is None else "regression")
+
+    @property
+    def keeps_intercepts(self) -> bool:
+        """Whether every site adds an intercept of its own to what the common model says, which never leaves it."""
+        return self.regression is not None and self.regression.intercepts == "hospital"
 
     @property
     def is_dynamic(self) -> bool:
@@ -317,6 +326,11 @@ class Plan(Frozen):
     def travel_seed(self) -> int:
         """The seed from which who is where is drawn."""
         return self.seed if self.route_seed is None else self.route_seed
+
+    @property
+    def may_end_early(self) -> bool:
+        """Whether the run may end before its last round: by ``stop``, or as a regression moves no more."""
+        return self.stop is not None or self.method.regression is not None
 
     @property
     def kept_back(self) -> float:

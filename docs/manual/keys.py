@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from docs.manual.toml import spelled
 from fedsmall.features import refused_partners
-from fedsmall.parts import Boosting, EarlyStop, Privacy, Recipe, Regions, Topology, Tree, Validation
+from fedsmall.parts import Boosting, EarlyStop, Privacy, Recipe, Regions, Regression, Topology, Tree, Validation
 from fedsmall.plan import Method
 from fedsmall.sim.runs.scenario import Scenario
 
@@ -37,6 +37,7 @@ SECTIONS = (
     Section("Privacy", Privacy, "`privacy = {...}` under a method. [What helps against whom](../security.md)."),
     Section("Tree", Tree, "`tree = {...}` under a method: [replica trees](../replicas.md)."),
     Section("Boosting", Boosting, "`boosting = {...}` under a method: [boosted trees](../trees.md)."),
+    Section("Regression", Regression, "`regression = {...}` under a method: [regressions](../regression.md)."),
     Section("Validation", Validation, "`validate = {...}` under a method."),
     Section(
         "Topology",

@@ -32,7 +32,7 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
 from fedsmall.wire import Arrays
 
-__all__ = ["check", "combiner_for", "note_of", "plan_among", "trainer_for"]
+__all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
 
 SLOTS = ("feature", "cut", "weight")
 OBJECTIVES = {"numbers": "reg:squarederror", "two": "binary:logistic", "several": "multi:softprob"}
@@ -52,6 +52,11 @@ def trainer_for(
 def combiner_for(plan: Plan) -> Combiner:
     """What makes the next common forest."""
     return GrowTrees(plan) if boosting_of(plan).histogram else JoinTrees()
+
+
+def has_ended(plan: Plan, model: Arrays) -> bool:
+    """Whether nothing would change any more: a run of trees has its number of rounds."""
+    return False
 
 
 def note_of(method: Method) -> str:

@@ -253,6 +253,11 @@ def _by_method(plan: Plan) -> Iterable[str]:
         )
     elif privacy.clip:
         yield f"Before it leaves, what changed is clipped to {privacy.clip} and noise is added."
+    if privacy.exposure:
+        yield (
+            "Before it leaves, so much noise is added that in the whole run nobody can tell a record to within "
+            f"{privacy.exposure**-0.5:.2g} standard deviations on average."
+        )
     if privacy.blur:
         yield f"Before it leaves, noise is added, {privacy.blur:g} times as large as what changed."
 

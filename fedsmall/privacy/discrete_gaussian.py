@@ -56,6 +56,8 @@ def add_noise(values: np.ndarray, deviation: float, noise: Noise) -> np.ndarray:
     """The values, rounded to the grid, plus discrete Gaussian noise of that deviation; float64, the same shape."""
     if deviation == 0:
         return values.astype(np.float64)
+    if not math.isfinite(deviation):  # of models that have diverged
+        return np.full(values.shape, np.nan)
     grid = grid_for(deviation)
     multiples = draw_multiples(values.size, deviation / grid, noise).reshape(values.shape)
     return np.asarray((np.rint(values.astype(np.float64) / grid) + multiples) * grid)

@@ -37,6 +37,7 @@ from fedsmall.privacy.discrete_gaussian import Noise, add_noise, keyed_words, wi
 from fedsmall.randomness import rng_for
 from fedsmall.wire import Arrays, first_of, is_buffer, stack_of_one
 
+HIDES = 1.0  # the exposure up to which nobody can tell a record to within a standard deviation
 PROMISE = 10.0  # the epsilon above which a promise to patients is none
 SHRINK = 10.0  # a running variance falls to no less than this part at one contact: noise could bring it to zero
 
@@ -50,6 +51,8 @@ def as_blur(privacy: Privacy, numbers: int) -> float:
     """
     if privacy.epsilon is not None:
         return math.inf if privacy.epsilon <= PROMISE else 0.0
+    if privacy.exposure is not None:
+        return math.inf if privacy.exposure <= HIDES else 0.0
     return privacy.noise * numbers**0.5 if privacy.blur is None else privacy.blur
 
 
@@ -113,6 +116,8 @@ def privatise(sent: Arrays, received: Arrays, privacy: Privacy, noises: Sequence
     received, over all float parameters together. Buffers and integers are those received: they depend on the site's
     samples and the ledger does not cover them. Blurs instead where the plan asks for it.
     """
+    if privacy.exposure is not None:
+        return sent  # what trains has noised it, for it can train again with a record changed
     if privacy.clip is None:
         return add_blur(sent, received, privacy.blur or 0.0, noises)
     names = sorted(parameters_of(sent))
@@ -201,7 +206,7 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
     """
     if not plan.privacy.at_contacts:
         return
-    if plan.privacy.counted and any("running" in name for name in buffers):
+    if not plan.privacy.blur and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
     privacy = plan.privacy
     if privacy.budget is None:

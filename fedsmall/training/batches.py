@@ -83,6 +83,11 @@ class Batches:
         if not draws and not masks and once:  # a round is every site's whole data
             self._blocks = tuple(part.view(len(names), -1, *part.shape[1:]) for part in (self._x, self._y))
 
+    def taken(self, site: int, t: int) -> np.ndarray:
+        """The numbers of the site's samples that are in a batch of round ``t``, rising."""
+        numbers: np.ndarray = np.unique(self._index(np.array([site]), t).cpu().numpy()) - self._first[site]
+        return numbers
+
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
         """Rows by falling size where sites differ in a way that matters, so that active ones are first; or None."""
         if self.uniform or (pads and bool((self.steps[sites] == self.steps[sites[0]]).all())):

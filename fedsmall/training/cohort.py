@@ -119,6 +119,13 @@ class Cohort(OneModelTrainer):
         trained = self.report(losses.cpu().numpy().astype(np.float64), last)
         return trained._replace(rule=rule, memory=remembered.arrays())
 
+    def taken(self, site: int, leg: Leg) -> np.ndarray:
+        """The numbers of a site's samples that a leg trains on, rising."""
+        assert isinstance(self._batches, Batches)
+        return np.unique(
+            np.concatenate([self._batches.taken(site, t) for t in range(leg.t - leg.rounds + 1, leg.t + 1)])
+        )
+
     def seen(self, x: np.ndarray) -> np.ndarray:
         """As :meth:`Trainer.seen`."""
         return self._halves.seen(x)

@@ -1,94 +1,172 @@
-"""How much of each patient's record is in an update: the squares of what a small change of the record moves in it.
+"""How much of a record is in an update, and the noise that keeps it within a budget.
 
 With Gaussian noise of standard deviation ``s`` in every number of an update, ``squares / s**2`` is the Fisher
-information about the record, averaged over its features (Hannun, Guo & van der Maaten 2021, section 3). Whoever sees
-the noised update and knows everything else, the site's other patients among it, errs by 1 / sqrt(information) standard
-deviations or more (Cramer & Rao); information adds up over contacts.
+information about a record, averaged over its features, where ``squares`` are those of what a small change of the record
+moves in the update (Hannun, Guo & van der Maaten 2021, section 3). Whoever sees the noised update and knows everything
+else, the site's other patients among it, errs by 1 / sqrt(information) standard deviations or more (Cramer & Rao);
+information adds up over contacts, and over runs.
 
 The derivatives are taken by training again from the same start with one record changed a little, all changes as one
-stack, so they hold for every model, rule and optimizer that a :class:`fedsmall.training.cohort.Cohort` trains.
+stack, so they hold for every network, rule and optimizer that a :class:`fedsmall.training.cohort.Cohort` trains.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from fedsmall.data.federation import Samples, Task
 from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import add_noise, system_words
+from fedsmall.privacy.site_level import noise_for_contact
+from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.trainer import Leg, Seat, Signals
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.training.stack import Stack, Tensors
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
+from fedsmall.travel.schedule import times_travelled
 
-EXACT = 64  # features up to which each is changed by itself; beyond, a few random directions stand for all
-DIRECTIONS = 8
+EXACT = 4  # features up to which each is changed by itself; beyond, as many random directions stand for all
+MARGIN = 1.2  # by which the mean over random directions is raised, so that it bounds what all features would give
 STEP = 1e-5  # of a change, in standard deviations
-BYTES = 2**26  # what the samples of the models that train together may take
+BYTES = 2**26  # what the samples and the models that train together may take
+
+
+class Change(NamedTuple):
+    """A record that is changed a little: of which row of the stack, whose, and by how much in each feature."""
+
+    row: int
+    patient: int
+    direction: np.ndarray
+
+
+class BudgetedCohort(OneModelTrainer):
+    """A cohort whose models leave with so much noise that no record is told better than the plan's budget allows.
+
+    The budget is shared out evenly over the contacts of the plan, so nothing need be remembered, and nobody gains by
+    asking in another order. ``of_sites`` are the samples of the cohort's sites; noise is the system's where ``secret``.
+    """
+
+    def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:
+        self._cohort, self._of_sites, self._secret = cohort, tuple(of_sites), secret
+        self.plan, self.task, self.names, self.samples = cohort.plan, cohort.task, cohort.names, cohort.samples
+        self.path, self.reason, self.device = cohort.path, cohort.reason, cohort.device
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """As :meth:`Trainer.stack_of`."""
+        return self._cohort.stack_of(state, carried)
+
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """As :meth:`Cohort.predict`."""
+        return self._cohort.predict(stack, x)
+
+    def seen(self, x: np.ndarray) -> np.ndarray:
+        """As :meth:`Trainer.seen`."""
+        return self._cohort.seen(x)
+
+    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+        """As :meth:`Trainer.walk`, of one leg: every contact is by itself where models are noised."""
+        (leg,) = legs
+        start = stack.clone()
+        trained = self._cohort.walk(stack, legs, signals)
+        if not leg.leaves:
+            return trained
+        names, samples = ([every[site] for site in leg.sites] for every in (self.names, self._of_sites))
+        memory = {name: array[leg.sites] for name, array in signals.memory.items()}
+        signals = replace(signals, memory=memory)
+        patients = [self._cohort.taken(site, leg) for site in leg.sites.tolist()]
+        squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, signals)
+        for row, deviation in enumerate(np.sqrt(squares.max(axis=1) / exposure_of_contact(self.plan)).tolist()):
+            noise = system_words if self._secret else noise_for_contact(self.plan.seed, names[row], leg.t)
+            for name, tensor in sorted(stack.parameters.items()):
+                before = start.parameters[name][row].double().cpu().numpy()
+                moved = add_noise(tensor[row].double().cpu().numpy() - before, deviation, noise)
+                tensor[row] = torch.from_numpy(before + moved).to(tensor)
+        return trained
+
+
+def exposure_of_contact(plan: Plan) -> float:
+    """The most that one contact tells of a record: the plan's budget over the contacts at which models leave."""
+    assert plan.privacy.exposure is not None
+    return plan.privacy.exposure / max(1, times_travelled(plan, plan.rounds))
 
 
 def record_squares(
     plan: Plan,
     task: Task,
-    site: str,
-    samples: Samples,
-    start: Traveller,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    patients: Sequence[np.ndarray],
+    start: Stack,
     leg: Leg,
     signals: Signals,
-    rng: np.random.Generator,
 ) -> np.ndarray:
-    """For each patient, |d update / d record|**2 averaged over features, in standard deviations; (patients,), float64.
+    """|d update / d record|**2 averaged over features, in standard deviations of the inputs: (rows, most patients).
 
-    Random directions (signs, of which the mean square is the trace) are drawn from ``rng`` where features are many.
+    Row k of ``start`` trains on ``samples[k]`` of the site ``names[k]``, of whom it sees the numbers ``patients[k]`` at
+    most; of others an update tells nothing. ``signals.memory`` holds a row each. Beyond
+    :data:`EXACT` features it is the mean over random signs, drawn by site and round, of which the trace is the mean.
     """
-    plan = plan.model_copy(update={"dtype": "float64"})
-    x = samples.x.astype(np.float64)
-    directions = _directions(x[0].size, rng)
-    changes = [(patient, direction) for patient in range(len(x)) for direction in range(len(directions))]
-    unit = float(x.std()) or 1.0
-    squares = np.zeros(len(x))
-    base = _updates(plan, task, site, [samples], start, leg, signals)[0]
-    for part in _parts(changes, x.nbytes + 2 * base.nbytes):
-        changed = [_changed(samples, x, patient, STEP * unit * directions[direction]) for patient, direction in part]
-        moved = (_updates(plan, task, site, changed, start, leg, signals) - base) / STEP
-        np.add.at(squares, [patient for patient, _ in part], np.square(moved).sum(axis=1))
-    squares /= (directions**2).sum()
+    wide = plan.model_copy(update={"dtype": "float64", "method": plan.method.model_copy(update={"privacy": None})})
+    changes = list(_changes(plan, names, samples, patients, leg.t))
+    squares = np.zeros((len(samples), max(map(len, samples))))
+    base = _updates(wide, task, names, samples, range(len(samples)), start, leg, signals)
+    units = [float(part.x.std()) or 1.0 for part in samples]
+    size = max(1, BYTES // (max(part.x.size for part in samples) * 8 + 2 * base[0].nbytes))
+    for first in range(0, len(changes), size):
+        part = changes[first : first + size]
+        changed = [_with_change(samples[c.row], c, STEP * units[c.row]) for c in part]
+        rows = [change.row for change in part]
+        moved = (
+            _updates(wide, task, [names[row] for row in rows], changed, rows, start, leg, signals) - base[rows]
+        ) / STEP
+        for change, square in zip(part, np.square(moved).sum(axis=1), strict=True):
+            squares[change.row, change.patient] += square / np.square(change.direction).sum()
+    features = samples[0].x[0].size
+    squares *= MARGIN / EXACT if features > EXACT else 1 / features
     return squares
 
 
-def _directions(features: int, rng: np.random.Generator) -> np.ndarray:
-    if features <= EXACT:
-        return np.eye(features)
-    return rng.choice([-1.0, 1.0], size=(DIRECTIONS, features))
+def _changes(
+    plan: Plan, names: Sequence[str], samples: Sequence[Samples], patients: Sequence[np.ndarray], t: int
+) -> Iterator[Change]:
+    for row, (name, part, taken) in enumerate(zip(names, samples, patients, strict=True)):
+        features = part.x[0].size
+        directions = np.eye(features)
+        if features > EXACT:
+            directions = rng_for(plan.seed, "changes", name, t).choice([-1.0, 1.0], size=(EXACT, features))
+        yield from (Change(row, patient, direction) for patient in taken.tolist() for direction in directions)
 
 
-def _changed(samples: Samples, x: np.ndarray, patient: int, change: np.ndarray) -> Samples:
-    x = x.copy()
-    x[patient] += change.reshape(x[patient].shape)
+def _with_change(samples: Samples, change: Change, length: float) -> Samples:
+    x = samples.x.astype(np.float64)
+    x[change.patient] += length * change.direction.reshape(x[change.patient].shape)
     return replace(samples, x=x)
 
 
-def _parts(changes: list[tuple[int, int]], each: int) -> Iterator[list[tuple[int, int]]]:
-    size = max(1, BYTES // each)
-    for first in range(0, len(changes), size):
-        yield changes[first : first + size]
-
-
 def _updates(
-    plan: Plan, task: Task, site: str, samples: list[Samples], start: Traveller, leg: Leg, signals: Signals
+    plan: Plan,
+    task: Task,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    rows: Sequence[int],
+    start: Stack,
+    leg: Leg,
+    signals: Signals,
 ) -> np.ndarray:
-    """The parameters that training from ``start`` on each of the samples gives, (len(samples), numbers)."""
-    count = len(samples)
-    trainer = Cohort(plan, task, [site] * count, samples, seat=Seat((0,) * count, 1))
-    stack = trainer.stack([Traveller(_doubled(start.model), _doubled(start.carried))] * count)
-    memory = {name: np.repeat(array, count, axis=0) for name, array in signals.memory.items()}
-    flags = None if signals.common is None else np.repeat(np.asarray(signals.common), count)
-    trainer.walk(
-        stack, [leg._replace(sites=np.arange(count))], replace(signals, memory=memory, common=flags, losses=False)
+    """The parameters after training from these rows of ``start``, (len(rows), numbers), float64."""
+    index = np.asarray(rows)
+    trainer = Cohort(plan, task, names, samples, seat=Seat((0,) * len(names), 1))
+    stack = start.rows(index)
+    for part in (stack.parameters, stack.buffers, stack.optimizer):
+        part.update({name: t.cpu().double() if t.is_floating_point() else t.cpu() for name, t in part.items()})
+    signals = replace(
+        signals,
+        memory={name: array[index] for name, array in signals.memory.items()},
+        common=None if signals.common is None else np.asarray(signals.common)[index],
+        losses=False,
     )
-    numbers: np.ndarray = torch.cat([tensor.double().flatten(1) for tensor in stack.parameters.values()], 1).numpy()
+    trainer.walk(stack, [leg._replace(sites=np.arange(len(index)))], signals)
+    numbers: np.ndarray = torch.cat([t.flatten(1) for t in stack.parameters.values()], 1).cpu().numpy()
     return numbers
-
-
-def _doubled(arrays: Arrays) -> Arrays:
-    return {n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in arrays.items()}

@@ -25,6 +25,7 @@ from fedsmall.plan import Plan
 from fedsmall.replicas.tree import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.in_folds import SitesInFolds
+from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import REPLICA, Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, all_here
@@ -51,7 +52,8 @@ def cohort_for(
         kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat = whole
     ) -> OneModelTrainer:
         if kind.method.tree is None:  # what a seat is for, privacy of patients, does not go with folds of samples
-            return Cohort(kind, task, names, samples, path=path, device=device, seat=seat)
+            cohort = Cohort(kind, task, names, samples, path=path, device=device, seat=seat)
+            return cohort if plan.privacy.exposure is None else BudgetedCohort(cohort, samples, seat.secret)
         shared = partial(is_shared, shared=shared_layers(plan)) if plan.has_own_models else None
         return TreeCohort(kind, task, names, samples, path=path, device=device, shared=shared)
 

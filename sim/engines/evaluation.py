@@ -77,7 +77,7 @@ class CentralEvaluator:
         """Evaluate the common model, if there is one, and what the sites have trained."""
         t, models, is_central = moment.contact.t, moment.models(), self.plan.method.is_central
         common = first_of(models) if is_central else moment.common
-        task, may_be_last = self.federation.task, t == self.plan.rounds or self.plan.stop is not None
+        task, may_be_last = self.federation.task, t == self.plan.rounds or self.plan.may_end_early
         if may_be_last and (self.last.wanted or is_central):
             for row, site in enumerate(moment.sites):
                 own = {name: np.array(array[row]) for name, array in models.items()}
@@ -100,7 +100,7 @@ class CentralEvaluator:
             return Evaluation(t, of_common, {}, extra)
         test = self.federation.test
         differ = self._spread_of(common, test) if common is not None and self.plan.method.is_ensemble else {}
-        if common is not None and (of_held_out := self._held_out(lambda site, samples: self._metrics(common, samples))):
+        if common is not None and (of_held_out := self._held_out(lambda *home: self._at_home(common, *home))):
             extra["held_out"] = of_held_out
         visited = self._evaluate_visitors() if t == self.plan.rounds else {}
         return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, visited, differ)
@@ -134,7 +134,7 @@ class CentralEvaluator:
         return {site: metrics for site, metrics in judged.items() if metrics is not None}
 
     def _judge_common(self, t: int, model: Arrays, may_be_last: bool) -> dict[str, float]:
-        outputs = self._answer(model, self.federation.test.x)
+        outputs = self._on_test(model)
         if may_be_last:
             self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
         return self._worth(outputs, self.federation.test)
@@ -145,7 +145,8 @@ class CentralEvaluator:
         if task.classes != 2 or task.kind != "classes" or sum(map(len, train)) > MOST_SAMPLES:
             return {}
         with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
-            outputs = np.concatenate([self._answer(model, samples.x) for samples in train])
+            at_sites = zip(self.federation.names, train, strict=True)
+            outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in at_sites])
         if not np.isfinite(outputs).all():
             return {}
         p = probabilities(outputs, task.loss)[:, 1]
@@ -161,8 +162,21 @@ class CentralEvaluator:
         metrics = evaluate(outputs, samples.y, self.federation.task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
-    def _answer(self, model: Arrays, x: np.ndarray) -> np.ndarray:
-        """Outputs, (samples, outputs), of one model or of an ensemble."""
+    def _at_home(self, model: Arrays, site: str, samples: Samples) -> dict[str, float]:
+        return self._worth(self._answer(model, samples.x, site), samples)
+
+    def _on_test(self, model: Arrays) -> np.ndarray:
+        """Outputs on the test set, of each sample as the site that held it out has the model, where sites add to it."""
+        homes = zip(self.federation.names, self.federation.held_out, strict=False)
+        held = [(site, part.x) for site, part in homes if part is not None and len(part)]
+        if not self.plan.method.keeps_intercepts or sum(len(x) for _, x in held) != len(self.federation.test):
+            return self._answer(model, self.federation.test.x)
+        return np.concatenate([self._answer(model, x, site) for site, x in held])
+
+    def _answer(self, model: Arrays, x: np.ndarray, site: str | None = None) -> np.ndarray:
+        """Outputs, (samples, outputs), of one model or of an ensemble, at a ``site`` with what it adds of its own."""
+        if site is not None and self.plan.method.keeps_intercepts:
+            return self.trainer.predict_at(self.federation.names.index(site), model, x, {})
         return _answer(self.plan, self.federation.task, self._predict(_members(self.plan, model), x))
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:

@@ -96,9 +96,21 @@ PROMISED = "{label} promises epsilon = {epsilon} at delta = {delta:g} to each {w
 UNCOVERED = "Outside the epsilon: {sums}what models are worth on held-out samples, which is told exactly."
 
 
+BOUNDED = (
+    "{label} tells of a record no more than exposure = {exposure:g}: who sees all that a site sends, and knows all "
+    "its other patients, errs by {error:.2g} standard deviations or more on average. It claims no epsilon, and hides "
+    "nobody's presence."
+)
+
+
 def promises(run: Run) -> list[str]:
-    """A sentence for each method under differential privacy that was run to its end; none where no ledger is."""
-    return [_promise(label, done) for label, done in _runs_with(run, "privacy").items()]
+    """A sentence for each method with an epsilon or an exposure that was run to its end."""
+    bounded = {
+        plan_run.label: BOUNDED.format(label=plan_run.label, exposure=exposure, error=exposure**-0.5)
+        for plan_run in run.done
+        if (exposure := plan_run.plan.privacy.exposure) is not None
+    }
+    return [_promise(label, done) for label, done in _runs_with(run, "privacy").items()] + [*bounded.values()]
 
 
 def _promise(label: str, done: Sequence[PlanRun]) -> str:
@@ -334,6 +346,7 @@ BITS = {"half": 16, "int8": 8, "int4": 4}
 HIDDEN = {
     "patient": "noise is in every local step under {}",
     "site": "what leaves is clipped and noised under {}",
+    "exposure": "what leaves is noised, by how much of a record may be told, under {}",
     "blur": "what leaves is blurred under {}",
 }
 SENT: dict[str, Callable[[Plan], Any]] = {
@@ -416,14 +429,14 @@ def _noise_sentence(plans: Sequence[Plan]) -> str:
 
 
 def _under(plans: Sequence[Plan], *kinds: str) -> str:
-    """The methods whose privacy is for the "patient", for the "site", or "blur"; "" for none."""
+    """The methods whose privacy is for the "patient", for the "site", "exposure" or "blur"; "" for none."""
     return _labels([plan for plan in plans if _kind(plan.privacy) in kinds])
 
 
 def _kind(privacy: Privacy) -> str:
     if privacy.open:
         return ""
-    return privacy.level if privacy.counted else "blur"
+    return privacy.level if privacy.counted else "blur" if privacy.exposure is None else "exposure"
 
 
 def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:

@@ -94,7 +94,7 @@ class OwnRun(NamedTuple):
     @property
     def others(self) -> list[dict[str, Any]]:
         """The lines of what was refused, kept back, blurred or charged."""
-        return [entry for entry in self.entries if entry["event"] not in ("sent", "charged", "spent")]
+        return [entry for entry in self.entries if entry["event"] not in ("sent", "charged", "spent", "told")]
 
     @property
     def settings(self) -> str:

@@ -222,7 +222,9 @@ def events_of(run: Run) -> list[tuple[PlanRun, dict[str, Any]]]:
 def part_of(run: Run, extension: str, name: str) -> Markup:
     """What an extension shows of a run in the section of that name; nothing where it is not there, or not needed."""
     audited = run.folder is not None and (run.folder / "audit").is_dir()
-    needed = {"audit": audited, "travels": any(plan_run.plan.method.moves for plan_run in run.done)}
+    methods = [plan_run.plan.method for plan_run in run.done]
+    needed = {"audit": audited, "travels": any(method.moves for method in methods)}
+    needed["regression"] = any(method.regression is not None for method in methods)
     if extension not in extensions("fedsmall.pages") or not needed[extension]:
         return Markup()
     return load_extension("fedsmall.pages", extension).part(run, name)  # type: ignore[no-any-return]

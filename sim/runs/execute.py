@@ -45,6 +45,7 @@ LONGEST = 300  # characters of a reason
 NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc")
 KILLED = "its process was killed from outside, most likely because memory ran out"
 DIVERGED = "it diverged: the loss of its models is not finite at the end; try a smaller learning rate"
+NOISY = ", or less noise: a larger exposure, fewer contacts or a smaller model"
 POLL_S = 0.2
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
@@ -85,7 +86,7 @@ class Job:
         keywords |= {"progress": lambda t, _: moved(t), "stop": stop}
         record = run_plan(plan, federation, self.engine, **keywords)
         if record.evaluations and has_diverged(record.evaluations[-1]):
-            return Failed(DIVERGED)
+            return Failed(DIVERGED + NOISY if plan.privacy.at_contacts else DIVERGED)
         return record, trivial(federation, plan.has_own_models)
 
 

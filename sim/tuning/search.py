@@ -165,6 +165,8 @@ def search(
     if scenario.plan(0, scenario.seeds[0]).has_own_models:
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
     for plan in plans_of(scenario):
+        if plan.method.regression is not None:
+            raise PlanError(f"a search tries recipe.lr, and {plan.method.label} has none: it chooses its own penalty")
         if not plan.method.trains_networks:
             raise PlanError(
                 f"a search tries recipe.lr, which trees ({plan.method.label}) do not have; leave them out, and set "

@@ -142,7 +142,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
         outcome=outcome,
         united=line.united if line is not None else None,
     )
-    if plan.stop is not None and outcome.model is not None:
+    if plan.may_end_early and outcome.model is not None:
         SiteJudges(roster, grid, plan).let_keep(outcome.chosen or outcome.rounds, outcome.model)
     for fault in journal.faults:
         log.write("journal", fault=fault)

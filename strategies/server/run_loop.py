@@ -112,6 +112,12 @@ def ledger_of(plan: Plan) -> Ledger | None:
     return Ledger(plan.privacy) if plan.privacy.at_contacts and plan.privacy.counted else None
 
 
+def has_ended(plan: Plan, common: Arrays | None) -> bool:
+    """Whether a model that is no network is as good as it gets, before the last round."""
+    extension = plan.method.extension
+    return extension is not None and common is not None and bool(extension.has_ended(plan, common))
+
+
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
     """Take the moment's common model: the last, or with ``stop`` the best so far."""
     if plan.stop is not None:
@@ -214,13 +220,14 @@ def run_rounds(
         return looked_at or (evaluator is not None and due(contact))
 
     def is_over() -> bool:
-        return plan.stop is not None and has_run_dry(plan, outcome.evaluations)
+        ended = has_ended(plan, outcome.model)
+        return ended or (plan.stop is not None and has_run_dry(plan, outcome.evaluations))
 
     started, moments = time.perf_counter(), watching(daisy_chain(topology, charged(), is_seen), watchers)
     for moment in moments if not is_over() else ():
         contact = moment.contact
         outcome.count(moment)
-        if evaluator is not None and due(contact) and moment.sites:
+        if evaluator is not None and (due(contact) or has_ended(plan, moment.common)) and moment.sites:
             evaluation = evaluator(moment)
             outcome.events += trainer.take_events()
             outcome.evaluations += [evaluation] if evaluation is not None else []

@@ -231,3 +231,27 @@ def test_lots_of_a_real_site_are_drawn_from_its_system(tmp_path):
     _, second = trained(other, plan)
 
     assert not np.allclose(first["arrays/0.weight"], second["arrays/0.weight"], atol=1e-4)
+
+
+def test_what_is_told_of_records_adds_up_over_runs_and_a_restart_until_the_policy_says_no(tmp_path):
+    station, plan = station_at(tmp_path, policy="most_exposure = 1.0"), plan_of({"exposure": 0.6})
+
+    sent = [trained(station, plan, t=t)[1] for t in (1, 2, 3, 4)]
+    assert station.log.exposure() == pytest.approx(0.6)
+    trained(station, plan, t=1)  # asked again: told again
+    station = station_at(tmp_path, policy="most_exposure = 1.0")
+    trained(station, plan, run="another")
+    words, left = station.answer("train", order(plan, run="another", t=2), dict(MODEL))
+
+    assert left == {}
+    assert "would tell more of a record than exposure 1" in words["error"]
+    assert len({array["arrays/0.weight"].tobytes() for array in sent}) == 4
+    assert station.log.exposure() == pytest.approx(0.9)
+
+
+def test_what_leaves_under_exposure_is_noise_that_nobody_else_can_draw(tmp_path):
+    station, plan = station_at(tmp_path), plan_of({"exposure": 0.6})
+
+    same = [trained(station, plan, t=1)[1]["arrays/0.weight"] for _ in range(2)]
+
+    assert np.abs(same[0] - same[1]).max() > 0

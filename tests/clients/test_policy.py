@@ -38,6 +38,10 @@ def test_what_is_allowed_passes():
         ({"least_samples": 51}, "fewer than the 51 samples"),
         ({"least_sites": 5}, "has 4 sites; the policy here asks for 5"),
         ({"most_rounds": 9}, "has 10 rounds; the policy here allows 9"),
+        (
+            {"most_exposure": 1.0},
+            "limits how much of a record may be told (most_exposure); write privacy = {exposure",
+        ),
         ({"clip": 1.0}, "demands clipping and noise; the plan has no privacy"),
         ({"noise": 0.5}, "demands clipping and noise; the plan has no privacy"),
         ({"budget": 1.0}, "demands clipping and noise; the plan has no privacy"),
@@ -187,14 +191,43 @@ def test_a_policy_may_ask_for_letters_and_secure_sums(case):
         check()
 
 
+NOISED = {"level": "patient", "clip": 4.0, "epsilon": 1.0, "lot": 10**9}  # as a server sends it
+OPEN_OR_SECURE = ({}, {"privacy": {"secure": True}}, {"privacy": NOISED})
+
+
 @pytest.mark.parametrize("name", ["FedXGBBagging", "FedXGBCyclic"])
 def test_trees_that_a_site_grows_alone_go_to_others_only_where_the_policy_says_so(name):
     asked = Plan(name="p", task="t", rounds=10, method=method(name))
 
     check(Policy(least_blur=0), asked, sites=40)
-    with pytest.raises(PolicyError, match="trees of single sites go to others, and no noise hides"):
+    with pytest.raises(
+        PolicyError, match="trees of single sites, or sums of too few, go to others, and no noise hides"
+    ):
         check(Policy(), asked, sites=40)
+
+
+def test_sums_of_one_site_s_patients_are_read_only_where_the_policy_says_so():
+    open_sums, secure, noised = (
+        Plan(name="p", task="t", rounds=10, method=method("Ridge", **more)) for more in OPEN_OR_SECURE
+    )
+
+    check(Policy(), secure, sites=40)
+    check(Policy(), noised, sites=40)
+    check(Policy(least_blur=0), open_sums, sites=40)
+    with pytest.raises(PolicyError, match="can be solved for single patients"):
+        check(Policy(), open_sums, sites=40)
 
 
 def test_trees_from_sums_over_enough_sites_hand_nothing_on():
     check(Policy(), Plan(name="p", task="t", rounds=10, method=method("FedHistogramXGB")), sites=40)
+
+
+def test_a_limit_of_exposure_takes_as_much_or_less_or_privacy_for_patients():
+    policy = Policy(most_exposure=1.0, least_batch=1)
+
+    check(policy, plan(privacy=Privacy(exposure=1.0)))
+    check(policy, plan(privacy=Privacy(level="patient", clip=1.0, epsilon=3.0, lot=8)))
+    with pytest.raises(PolicyError, match="most_exposure"):
+        check(policy, plan(privacy=Privacy(exposure=1.1)))
+    with pytest.raises(PolicyError, match="most_exposure"):
+        check(policy, plan(privacy=Privacy(blur=8.0)))

@@ -1,11 +1,10 @@
 """No two answers of a site are over patients that differ by a few: then those few would be known by subtraction."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from fedsmall.clients.telling import rows_to_tell
+from fedsmall.clients.telling import Guard, rows_to_tell
+from tests.clients.test_told_sums import guard_in
 
 FLOOR = 8
 
@@ -16,13 +15,13 @@ def patients(first: int, last: int):
     return np.stack([numbers, numbers**2], axis=1).astype(np.float32), numbers % 2
 
 
-def told(memory: Path, x: np.ndarray, y: np.ndarray) -> list[int]:
+def told(memory: Guard, x: np.ndarray, y: np.ndarray) -> list[int]:
     return sorted(x[rows_to_tell(memory, x, y, FLOOR), 0].astype(int).tolist())
 
 
 @pytest.fixture
 def memory(tmp_path):
-    return tmp_path / "told.json"
+    return guard_in(tmp_path)
 
 
 def test_all_are_told_of_at_first_and_again(memory) -> None:
@@ -70,7 +69,7 @@ def test_a_patient_who_stands_there_twice_is_one_more(memory) -> None:
 
 def test_fewer_than_the_floor_are_never_told_of(memory) -> None:
     assert told(memory, *patients(0, FLOOR - 1)) == []
-    assert not memory.exists()
+    assert not memory.path.exists()
 
 
 def test_whose_outcome_was_corrected_is_another_patient(memory) -> None:
@@ -83,11 +82,11 @@ def test_whose_outcome_was_corrected_is_another_patient(memory) -> None:
 
 
 def test_the_memory_holds_digests_that_nobody_without_the_key_can_make(tmp_path) -> None:
-    files = [tmp_path / "one.json", tmp_path / "other.json"]
+    files = [guard_in(tmp_path / name) for name in ("one", "other")]
     for file in files:
         told(file, *patients(0, 20))
 
-    one, other = (set(file.read_text().split('"')) - {"key", "seen", "last", "patients"} for file in files)
+    one, other = (set(file.path.read_text().split('"')) - {"key", "seen", "last", "patients"} for file in files)
     assert not {word for word in one & other if len(word) > 8}
 
 

@@ -3,10 +3,16 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.telling import told_sums
+from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.telling import Guard, told_sums
 from fedsmall.data.preparation import Sums
 
 FLOOR = 3
+
+
+def guard_in(home, file="told_sums.json"):
+    """A guard of a site that writes in a folder, with its log."""
+    return Guard(home / file, SiteLog(home, "essen"), "r")
 
 
 def sums_of(x):
@@ -19,7 +25,7 @@ def told(tmp_path):
 
     def tell(values):
         x = np.asarray(values, dtype=float)[:, None]
-        answer = told_sums(tmp_path / "told.json", sums_of(x), x, ("marker",), FLOOR)
+        answer = told_sums(guard_in(tmp_path), sums_of(x), x, ("marker",), FLOOR)
         return answer.sums.total.item(), answer.again
 
     return tell

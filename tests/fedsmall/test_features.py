@@ -63,6 +63,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "trees that travel": {"tree": {**TREE, "travel": "trees"}},
     "boosting": {"boosting": {}, "gate": False},
     "histograms": {"boosting": {"histogram": True}, "gate": False},
+    "regression": {"regression": {}, "gate": False},
     "own models": {"model": "shared_part", "model_options": {"sites": ["mlp"] * SITES, "shared": ["0"]}},
     "Adam": {"optimizer": "adam"},
     "Adam that stays": {"optimizer": "adam", "optimizer_state": "stay"},
@@ -77,6 +78,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "int8": {"wire": "int8"},
     "top": {"wire": "top10%"},
     "clip": {"privacy": NOISE},
+    "exposure": {"privacy": {"exposure": 1.0}},
     "blur": {"privacy": {"blur": 1.0}},
     "open": {"privacy": {"blur": 0.0}},
     "patients": {"privacy": {"level": "patient", **NOISE, "lot": 4}},
@@ -85,7 +87,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "sealed and secure": {"privacy": {"sealed": True, "secure": True}, **TRAVELS},
 }
 OF_NUMBERS = (  # what is refused for how many there are, how often, or for the task
-    *("Krum that bears", "A secure sum takes", "boosts trees", "has one at its end alone"),
+    *("Krum that bears", "A secure sum takes", "boosts trees", "sums over all sites", "has one at its end alone"),
     *("one after every average", "routes need a model each"),
 )
 
@@ -100,7 +102,8 @@ def plan_of(*names: str) -> Plan | None:
             elif key in keys and keys[key] != value and key not in TRAVELS:
                 return None
             keys[key] = value
-    if {"blur", "clip"} <= {*keys.get("privacy", {})} or (keys.get("groups") == 2 and FOLDS in keys.values()):
+    noises = {"blur", "clip", "exposure"} & {*keys.get("privacy", {})}
+    if len(noises) > 1 or (keys.get("groups") == 2 and FOLDS in keys.values()):
         return None
     of_plan = {key: keys.pop(key) for key in list(keys) if key in Plan.model_fields}
     recipe = {key: keys.pop(key) for key in list(keys) if key in Recipe.model_fields}

@@ -14,6 +14,7 @@ from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.sim import run
 from fedsmall.training.gradients import LOSSES, weighted
+from tests.clients.test_told_sums import guard_in
 
 TASK = Task("t", (2,), 2, class_names=("well", "ill"))
 BALANCED = Plan(name="p", task="t", recipe=Recipe(class_weights="balanced"), method=method("FedDC"))
@@ -55,9 +56,9 @@ def site(y: np.ndarray) -> RawSite:
 
 
 def test_a_real_site_tells_again_rather_than_one_patient_more(tmp_path):
-    first = told_classes(site(labels(30, 10)), BALANCED, 5, tmp_path / "told")
-    again = told_classes(site(labels(30, 11)), BALANCED, 5, tmp_path / "told")
-    later = told_classes(site(labels(40, 20)), BALANCED, 5, tmp_path / "told")
+    first = told_classes(site(labels(30, 10)), BALANCED, 5, guard_in(tmp_path))
+    again = told_classes(site(labels(30, 11)), BALANCED, 5, guard_in(tmp_path))
+    later = told_classes(site(labels(40, 20)), BALANCED, 5, guard_in(tmp_path))
 
     assert first.total.tolist() == again.total.tolist() == [30, 10]
     assert later.total.tolist() == [40, 20]
@@ -68,9 +69,9 @@ def test_a_real_site_tells_no_counts_that_nobody_may_have(tmp_path):
     private = BALANCED.method.model_copy(update={"privacy": Privacy(level="patient", clip=1.0, noise=1.0)})
 
     with pytest.raises(PlanError, match="balances no classes"):
-        told_classes(site(labels(30, 10)), plain, 5, tmp_path / "told")
+        told_classes(site(labels(30, 10)), plain, 5, guard_in(tmp_path))
     with pytest.raises(PlanError, match="steps that are noised and counted"):
-        told_classes(site(labels(30, 10)), BALANCED.model_copy(update={"method": private}), 5, tmp_path / "told")
+        told_classes(site(labels(30, 10)), BALANCED.model_copy(update={"method": private}), 5, guard_in(tmp_path))
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "logistic", "hinge"])

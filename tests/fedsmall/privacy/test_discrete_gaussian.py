@@ -42,6 +42,12 @@ def test_whatever_it_is_added_to_the_sum_lies_on_the_same_grid(deviation):
     assert 2**FINENESS <= deviation / grid_for(deviation) < 2 ** (FINENESS + 1)
 
 
+def test_where_an_update_is_not_finite_neither_is_what_leaves():
+    assert np.isnan(add_noise(np.ones(3), math.nan, system_words)).all()
+    assert np.isnan(add_noise(np.ones(3), math.inf, np.random.default_rng(0))).all()
+    assert add_noise(np.ones(3), 0.0, system_words).tolist() == [1, 1, 1]
+
+
 def test_rounding_to_the_grid_is_paid_for():
     """Two neighbouring sums of norm 1 apart, at worst rounded away from each other, are no further apart than paid."""
     numbers, multiplier = 400, 3.0

@@ -104,7 +104,7 @@ SITE_ATTACKS = {
     "cut": (lambda desk, path: keep_lines(path, 3), "essen's log was cut off, or is an older one: it signed line"),
     "written anew": (
         lambda desk, path: forge(path, other_bytes),
-        "essen's log was written anew, or is another's: its line 1 is not the one it signed",
+        "essen's log was written anew, or is another's: its line 2 is not the one it signed",
     ),
 }
 
@@ -137,7 +137,7 @@ def test_another_sites_log_in_place_of_the_own_is_found(desk):
 def test_a_site_whose_log_is_behind_what_it_signed_answers_nothing_and_the_coordinator_sees_it(desk, older, lost):
     home = desk.site("essen").home
     path = home / "log.jsonl"
-    whole = {name: (home / name).read_bytes() for name in ("log.jsonl", "log.state.json")}
+    whole = {path.name: path.read_bytes() for path in home.iterdir() if path.is_file()}
     if older == "none":
         for name in lost:
             (home / name).unlink()
@@ -146,6 +146,8 @@ def test_a_site_whose_log_is_behind_what_it_signed_answers_nothing_and_the_coord
         if "log.state.json" in lost:  # as it was then, to the letter
             state = json.loads((home / "log.state.json").read_text())
             state |= {"lines": 3, "head": entries(path)[-1]["digest"]}
+            state["guards"] = next(line["guards"] for line in entries(path)[::-1] if "guards" in line)
+            (home / "told_held_out.json").unlink()  # told later
             (home / "log.state.json").write_text(json.dumps(state))
             assert SiteLog(home, "essen").verify().fault is None  # nothing at the site can tell
     desk.restart()
@@ -177,6 +179,7 @@ def test_a_program_that_does_not_refuse_is_found_by_its_own_signature(desk, monk
     (home / "log.state.json").unlink()
     desk.restart()
     monkeypatch.setattr("fedsmall.clients.site_request.LoggedAnswers._check_held", lambda *_: None)
+    monkeypatch.setattr(SiteLog, "_check_guards", lambda *_: None)
 
     with pytest.raises(PlanError, match="essen: its log was cut off or put back to an older state: it signed line"):
         desk.run("second")
@@ -186,9 +189,7 @@ def test_a_program_that_does_not_refuse_is_found_by_its_own_signature(desk, monk
 
 
 def test_a_log_that_was_grown_again_under_the_same_numbers_is_found_by_what_was_signed_before(desk, monkeypatch):
-    home = desk.site("essen").home
-    keep_lines(home / "log.jsonl", 3)
-    (home / "log.state.json").unlink()
+    shutil.rmtree(desk.site("essen").home)
     (desk.folder / "sites" / "heads.json").unlink()  # and the coordinator has lost what it held
     desk.restart()
 
@@ -272,3 +273,42 @@ def test_the_budget_is_not_given_back_by_putting_log_and_ledger_back_together(tm
 
     with pytest.raises(PlanError, match="put back to an older state: this site has signed line"):
         desk.run("third", plan)
+
+
+def test_a_guard_that_is_gone_is_seen_at_both_ends(desk):
+    (desk.site("essen").home / "told_sums.json").unlink()
+
+    with pytest.raises(
+        PlanError, match=r"essen: told_sums.json, by which this site tells no sums twice, is gone\. Put it"
+    ):
+        desk.run("second")
+
+    (fault,) = log_check.check_run(desk.folder, "second")
+    assert fault.startswith("essen: told_sums.json, by which this site tells no sums twice, is gone")
+    assert SiteLog(desk.site("essen").home, "essen").verify().fault in fault
+
+
+def test_a_whole_home_that_was_put_back_is_older_than_what_others_hold(desk, tmp_path):
+    """Guards, log, ledger and keys are as they were then to the letter; nothing at the site can tell."""
+    home = desk.site("essen").home
+    shutil.copytree(home, tmp_path / "copy")
+    desk.run("second")
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "copy", home)
+    desk.restart()
+    assert SiteLog(home, "essen").verify().fault is None
+
+    with pytest.raises(PlanError, match="essen: this site's log was cut off, replaced or put back to an older state"):
+        desk.run("third")
+
+    (fault,) = log_check.check_run(desk.folder, "third")
+    assert fault.startswith("essen: this site's log was cut off, replaced or put back to an older state")
+    assert not any(entry["run"] == "third" for entry in entries(desk.log_of("essen")))
+
+
+def test_a_home_that_is_gone_begins_no_second_log(desk):
+    shutil.rmtree(desk.site("essen").home)
+    desk.restart()
+
+    with pytest.raises(PlanError, match="put back to an older state: this site has signed line"):
+        desk.run("second")

@@ -37,6 +37,12 @@ ORDINARY: dict[str, Plan] = {
     ),
     "patients at large": plan_of("Central", PATIENTS),
     "blur": plan_of(settings={**SETTINGS["FedDC"], **BLUR}, evaluate_every=2),
+    "exposure": plan_of(settings={**SETTINGS["FedDC"], "privacy": Privacy(exposure=5.0)}, evaluate_every=2),
+    "exposure, moments afresh": plan_of(
+        settings={**SETTINGS["FedDC"], "fraction": 0.6, "privacy": Privacy(exposure=5.0)}, recipe=RESET
+    ),
+    "exposure, proximal": plan_of("FedProx", {"aggregate_every": 2, "privacy": Privacy(exposure=5.0)}),
+    "exposure, in sums": plan_of(settings={**CHAIN, "privacy": Privacy(exposure=5.0, sealed=True, secure=True)}),
     "blur over some": plan_of(settings={**SETTINGS["FedDC"], **BLUR, "fraction": 0.6}),
     "blur of 0": plan_of(settings={**SETTINGS["FedDC"], "privacy": Privacy(blur=0.0)}, recipe=ADAM, evaluate_every=2),
     "blur of running statistics": plan_of(

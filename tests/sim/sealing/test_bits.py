@@ -92,6 +92,7 @@ CASES = {
     "snapshots": ("FedAvg", {**AVERAGE, "snapshots": 2}, {}),
     "own starts": ("FedDC", CHAIN, {"initial_models": "independent"}),
     "visitors": ("FedDC", {**CHAIN, "keep_last": 2}, {}),
+    "ridge": ("Ridge", {}, {"rounds": 12}),
     "boosted trees": ("FedHistogramXGB", {"boosting": {"depth": 2, "bins": 8}}, {"rounds": 7}),
 }
 

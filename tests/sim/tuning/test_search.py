@@ -311,6 +311,13 @@ def test_trees_have_no_rate_that_a_search_could_find():
         search(scenario, (0.1,))
 
 
+def test_a_regression_has_no_rate_either():
+    scenario = build({"name": "x", "task": "breast_cancer", "sites": 4, "method": [{"name": "Ridge"}]})
+
+    with pytest.raises(PlanError, match="and Ridge has none: it chooses its own penalty"):
+        search(scenario, (0.1,))
+
+
 def test_a_rate_at_which_no_model_stays_finite_is_among_the_worst_and_the_search_goes_on():
     table = {"task": "breast_cancer", "sites": 8, "samples_per_site": 4, "rounds": 5, "name": "wild"}
     scenario = build({**table, "recipe": {"local_steps": 40}, "method": [{"name": "FedAvg"}]})

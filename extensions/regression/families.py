@@ -1,0 +1,235 @@
+"""The likelihoods of regressions, and what a site sums for a step of Newton's method: nothing else has to leave it.
+
+A family has K linear predictors, eta = x B' + offset, for samples x (n, p) whose last column is 1. The parameters
+theta (P,) are free, and B (K, p) is linear in them: vec(B) = A theta, where A is the identity, or for a slope that
+all predictors share (ordinal, hazards) repeats it. Loss, gradient and Hessian of a sum over samples are sums
+over sites. Source: McCullagh and Nelder 1989; McCullagh 1980 (ordinal); Prentice and Gloeckler 1978 (hazards).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, gammaln, log_expit, logsumexp, softmax
+
+LARGE = 2.0**28  # the loss of a step that no finite number has: it is taken back
+CONVERGED, MOST_STEPS = 1e-10, 100  # of an intercept that is fitted at home
+
+Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]  # by eta: (n,), (n, K), (n, K, K)
+
+
+class Rows(NamedTuple):
+    """Samples of one site: ``x`` (n, p) with a last column of ones, ``y``, ``weight`` (n,), ``offset`` (n, K)."""
+
+    x: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    offset: np.ndarray
+
+
+class Sums(NamedTuple):
+    """What sites add up: the samples' ``weight``, ``loss`` (-log-likelihood), ``gradient`` (P,), ``hessian`` (P, P)."""
+
+    weight: float
+    loss: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+    def __add__(self, other: "Sums") -> "Sums":  # type: ignore[override]
+        """The sums of both."""
+        weight, loss, gradient, hessian = self
+        return Sums(weight + other.weight, loss + other.loss, gradient + other.gradient, hessian + other.hessian)
+
+
+class Family(NamedTuple):
+    """A likelihood: ``derivatives`` of the loss of eta (n, K) and y; ``shared``: one slope for all K predictors."""
+
+    derivatives: Callable[[np.ndarray, np.ndarray], Derivatives]
+    shared: bool = False
+
+
+def _squares(eta: np.ndarray, y: np.ndarray) -> Derivatives:
+    residual = eta - y.reshape(eta.shape)
+    return (residual**2).sum(axis=1) / 2, residual, np.ones((*eta.shape, 1))
+
+
+def _logistic(eta: np.ndarray, y: np.ndarray) -> Derivatives:
+    p, y = expit(eta), y.reshape(eta.shape)
+    return (np.logaddexp(0, eta) - y * eta)[:, 0], p - y, (p * (1 - p))[..., None]
+
+
+def _softmax(eta: np.ndarray, y: np.ndarray) -> Derivatives:
+    p, chosen = softmax(eta, axis=1), np.eye(eta.shape[1])[y.astype(np.int64)]
+    curve = p[:, :, None] * (np.eye(eta.shape[1]) - p[:, None, :])
+    return logsumexp(eta, axis=1) - (eta * chosen).sum(axis=1), p - chosen, curve
+
+
+def _poisson(eta: np.ndarray, y: np.ndarray) -> Derivatives:
+    mean, y = np.exp(eta), y.reshape(eta.shape)
+    return (mean - y * eta + gammaln(y + 1))[:, 0], mean - y, mean[..., None]
+
+
+def _ordinal(eta: np.ndarray, y: np.ndarray) -> Derivatives:
+    """Of grades 0..K, where eta are the log-odds of being above each grade but the highest, so they fall."""
+    n, grades = eta.shape
+    each, grade = np.arange(n), y.astype(np.int64)
+    padded = np.concatenate([np.full((n, 1), np.inf), eta, np.full((n, 1), -np.inf)], axis=1)
+    upper, lower = padded[each, grade], padded[each, grade + 1]  # P = s(upper) - s(lower)
+    gap = upper - lower
+    share = 1 / np.expm1(np.minimum(gap, 700))
+    value = -(log_expit(upper) + log_expit(-lower) + np.log1p(-np.exp(-gap)))
+    slope, curve = np.zeros((n, grades + 2)), np.zeros((n, grades + 2, grades + 2))
+    slope[each, grade], slope[each, grade + 1] = -(expit(-upper) + share), expit(lower) + share
+    both = share * (1 + share)
+    curve[each, grade, grade] = expit(upper) * expit(-upper) + both
+    curve[each, grade + 1, grade + 1] = expit(lower) * expit(-lower) + both
+    curve[each, grade, grade + 1] = curve[each, grade + 1, grade] = -both
+    return value, slope[:, 1:-1], curve[:, 1:-1, 1:-1]
+
+
+def _hazard(eta: np.ndarray, y: np.ndarray) -> Derivatives:
+    """Of times until an event in K intervals; y (n, 2 or more): intervals survived, and the event in the next.
+
+    exp(eta) is the hazard's integral over an interval: Cox's model of times that are known by their interval.
+    """
+    place, amount = np.arange(eta.shape[1]), np.exp(eta)
+    event, through = (place == y[:, :1]) * y[:, 1:2], place < y[:, :1]
+    odds = amount / np.expm1(amount)  # the slope of -log(1 - exp(-amount)) by eta
+    value = (through * amount - event * np.log(-np.expm1(-amount))).sum(axis=1)
+    curve = through * amount + event * odds * (amount + odds - 1)
+    return value, through * amount - event * odds, curve[..., None] * np.eye(eta.shape[1])
+
+
+FAMILIES = {
+    "linear": Family(_squares),
+    "logistic": Family(_logistic),
+    "softmax": Family(_softmax),
+    "ordinal": Family(_ordinal, shared=True),
+    "poisson": Family(_poisson),
+    "hazard": Family(_hazard, shared=True),
+}
+
+
+def design(family: str, columns: int, predictors: int) -> np.ndarray:
+    """A of vec(B) = A theta, (K p, P), for so many ``columns`` p, the constant among them.
+
+    A shared slope comes first in theta, then an intercept for each predictor; else theta is B, row by row.
+    """
+    if not FAMILIES[family].shared:
+        return np.eye(columns * predictors)
+    slopes = np.tile(np.eye(columns, columns - 1), (predictors, 1))
+    return np.concatenate([slopes, intercepts(columns, predictors)], axis=1)
+
+
+def intercepts(columns: int, predictors: int) -> np.ndarray:
+    """The part of vec(B) that the predictors' intercepts are, (K p, K)."""
+    return np.kron(np.eye(predictors), np.eye(columns)[:, -1:])
+
+
+def parameters(family: str, columns: int, predictors: int) -> int:
+    """P, the number of parameters."""
+    return columns - 1 + predictors if FAMILIES[family].shared else columns * predictors
+
+
+def penalised(family: str, columns: int, predictors: int) -> np.ndarray:
+    """Which parameters a ridge penalty is on, (P,) of 0 and 1: slopes, not intercepts."""
+    if FAMILIES[family].shared:
+        return np.repeat([1.0, 0.0], [columns - 1, predictors])
+    return np.tile(np.repeat([1.0, 0.0], [columns - 1, 1]), predictors)
+
+
+def start(family: str, columns: int, predictors: int) -> np.ndarray:
+    """Parameters to begin with, (P,): zero, but for intercepts of grades, which must fall, and of hazards."""
+    theta = np.zeros(parameters(family, columns, predictors))
+    if family == "ordinal":
+        theta[-predictors:] = -np.arange(predictors) + (predictors - 1) / 2
+    if family == "hazard":
+        theta[-predictors:] = -np.log(predictors)  # as if the event came to equally many in every interval
+    return theta
+
+
+def sums_at(
+    family: str, theta: np.ndarray, rows: Rows, a: np.ndarray | None = None, inverse: np.ndarray | None = None
+) -> Sums:
+    """What these rows add to the sums at ``theta`` (P,), for a design matrix ``a`` (K p, P) other than the family's.
+
+    With the ``inverse`` (P, P) of the Hessian, gradient and Hessian are Firth's, for "logistic" alone. Where a number
+    is not finite the loss is :data:`LARGE` and the rest 0.
+    """
+    columns, predictors = rows.x.shape[1], rows.offset.shape[1]
+    a = design(family, columns, predictors) if a is None and FAMILIES[family].shared else a
+    b = theta if a is None else a @ theta
+    eta = rows.x @ b.reshape(predictors, columns).T + rows.offset
+    with np.errstate(all="ignore"):  # of a step that is far too long
+        value, slope, curve = FAMILIES[family].derivatives(eta, rows.y)
+        if inverse is not None:
+            h = _leverages(rows.x, curve, inverse)[:, None]
+            slope, curve = slope + h * (expit(eta) - 0.5), curve * (1 + h[..., None])
+        loss = float(rows.weight @ value)
+        gradient = ((slope * rows.weight[:, None]).T @ rows.x).ravel()
+        hessian = _crossed(rows.x, curve * rows.weight[:, None, None])
+    sums = Sums(float(rows.weight.sum()), loss, gradient, hessian)
+    sums = sums if a is None else sums._replace(gradient=a.T @ gradient, hessian=a.T @ hessian @ a)
+    if not (all(np.isfinite(part).all() for part in sums) and loss < LARGE):
+        return Sums(sums.weight, LARGE, *(np.zeros(np.shape(part)) for part in sums[2:]))
+    return sums
+
+
+def _crossed(x: np.ndarray, curve: np.ndarray) -> np.ndarray:
+    """The Hessian by vec(B), (K p, K p), of curvatures (n, K, K)."""
+    predictors, columns = curve.shape[1], x.shape[1]
+    blocks = [[(x * curve[:, [k], m]).T @ x for m in range(predictors)] for k in range(predictors)]
+    return np.block(blocks).reshape(predictors * columns, predictors * columns)
+
+
+def _leverages(x: np.ndarray, curve: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """The leverage h of each sample, (n,): with Jeffreys' prior it is 1 + h samples, h of them of either class.
+
+    Source: Firth 1993; Heinze and Schemper 2002, section 2.
+    """
+    return np.asarray(curve[:, 0, 0] * np.einsum("np,pq,nq->n", x, inverse, x))
+
+
+def profiled_sums(family: str, theta: np.ndarray, rows: Rows, penalty: float) -> tuple[Sums, np.ndarray]:
+    """The sums at ``theta`` where the site has an intercept of its own, and this, (K,) or (1,) for a shared slope.
+
+    The intercept maximises the site's likelihood less ``penalty`` / 2 times its square, for theta as it is, and does
+    not leave. Newton's steps from sums of such profiles end where those of all parameters together do, as the Schur
+    complement is the Hessian of the profile (Murphy and van der Vaart 2000).
+    """
+    columns, predictors = rows.x.shape[1], rows.offset.shape[1]
+    a = design(family, columns, predictors)
+    own = intercepts(columns, predictors)
+    own = own.sum(axis=1, keepdims=True) if FAMILIES[family].shared else own
+    joint, free = np.concatenate([a, own], axis=1), len(theta)
+    shift = fit_intercept(family, a @ theta, own, rows, penalty)
+    sums = sums_at(family, np.concatenate([theta, shift]), rows, joint)
+    if sums.loss == LARGE:
+        return Sums(sums.weight, LARGE, np.zeros(free), np.zeros((free, free))), shift
+    cross, inner = sums.hessian[:free, free:], sums.hessian[free:, free:] + penalty * np.eye(len(shift))
+    hessian = sums.hessian[:free, :free] - cross @ np.linalg.pinv(inner, hermitian=True) @ cross.T
+    gradient = sums.gradient[:free]
+    loss = sums.loss + penalty / 2 * float(shift @ shift)
+    return Sums(sums.weight, loss, gradient, hessian), shift
+
+
+def fit_intercept(family: str, b: np.ndarray, own: np.ndarray, rows: Rows, penalty: float) -> np.ndarray:
+    """A site's own intercept, (K,) or (1,), by Newton's method at home, for coefficients ``b`` = vec(B).
+
+    ``own`` (K p, intercepts) says where it goes. Of a new hospital that knows its prevalence alone, y are that number.
+    """
+    shift, step, last = np.zeros(own.shape[1]), np.zeros(own.shape[1]), np.inf
+    columns = rows.x.shape[1]
+    fixed = rows._replace(offset=rows.offset + rows.x @ b.reshape(-1, columns).T)
+    for _ in range(MOST_STEPS):
+        sums = sums_at(family, shift + step, fixed, own)
+        loss = sums.loss + penalty / 2 * float((shift + step) @ (shift + step))
+        if loss > last + CONVERGED:
+            step = step / 2
+            continue
+        shift, last = shift + step, loss
+        curve = sums.hessian + penalty * np.eye(len(shift))
+        step = -np.linalg.pinv(curve, hermitian=True) @ (sums.gradient + penalty * shift)
+        if np.abs(step).max() < CONVERGED:
+            break
+    return np.asarray(shift)

@@ -1,0 +1,264 @@
+"""Newton's method by exchanges: sites sum at the server's parameters, and the server steps, for all penalties at once.
+
+With several penalties one is chosen by cross-validation within the run. Model m = penalty (F + 1) + f leaves fold f - 1
+out, and f = 0 nothing; a fold is of sites, or of every site's patients where sites are few, as a fold's sum is of no
+fewer than three sites. Where Hessians of all would make a message too long, folds' models take that of the whole one,
+by their share of the patients: their steps end at the same place, as gradients are their own, only later.
+
+Source: Boyd and Vandenberghe 2004, sections 9.5 and 10.2 (damped steps; here halved where the objective rises).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from fedsmall.aggregation.sums import LEAST
+from fedsmall.extensions.regression.families import (
+    LARGE,
+    Rows,
+    Sums,
+    parameters,
+    penalised,
+    profiled_sums,
+    start,
+    sums_at,
+)
+
+TOLERANCE, OF_FOLDS = 1e-8, 1e-3  # of the largest change of a parameter; of models that only choose a penalty
+SLACK = 1e-9  # by which an objective may rise from rounding, by its size
+NOTHING = 1e-8  # of the largest eigenvalue: what is less is rounding, as of columns of which one follows from others
+COARSE, FINE = 2.0**24, 2.0**40  # of one in whole numbers, and of one of their units in the rest
+MOST_FOLDS = 5
+LONG = 200_000  # numbers of Hessians in a message, from which on folds have none of their own
+
+
+class Setup(NamedTuple):
+    """What is fitted: ``columns`` p with the constant, K ``predictors``; ``penalties`` to choose among by ``folds``.
+
+    ``home`` is the penalty of intercepts that sites fit at home, None for no such; ``firth`` is Firth's correction;
+    with ``robust`` sites add the outer products of their gradients.
+    """
+
+    family: str
+    columns: int
+    predictors: int
+    penalties: tuple[float, ...]
+    folds: int = 0
+    home: float | None = None
+    firth: bool = False
+    robust: bool = False
+
+    @property
+    def free(self) -> int:
+        """P, the number of parameters."""
+        return parameters(self.family, self.columns, self.predictors)
+
+    @property
+    def models(self) -> int:
+        """How many models are fitted at once."""
+        return len(self.penalties) * (self.folds + 1)
+
+    @property
+    def curved(self) -> range:
+        """The models of which there are Hessians."""
+        few = self.models * self.free * (self.free + 1) // 2 > LONG
+        return range(0, self.models, self.folds + 1 if few else 1)
+
+    @property
+    def vectors(self) -> int:
+        """How many numbers a summand has beside squares, as floats."""
+        return self.models * (self.free + 2) + 2 * len(self.penalties) * self.folds
+
+    @property
+    def squares(self) -> int:
+        """How many numbers the lower halves of its squares have."""
+        return (len(self.curved) + len(self.penalties) * self.robust) * self.free * (self.free + 1) // 2
+
+    @property
+    def precise(self) -> int:
+        """How many of its numbers are sent in full precision: squares only lead there, but for Firth's leverages."""
+        return self.vectors + self.squares * self.firth
+
+    @property
+    def numbers(self) -> int:
+        """How many whole numbers a summand has."""
+        return self.vectors + self.squares + self.precise
+
+
+class State(NamedTuple):
+    """Where the models are: parameters to ask for next, (models, P), the last good ones, the steps from there.
+
+    ``objective`` (models,) is that of the last good ones, and ``held`` (penalties,) the loss of left-out folds. The
+    sums at the last good parameters: ``hessian`` and ``meat`` (penalties, P, P), ``loss`` and ``weight`` (penalties,).
+    """
+
+    theta: np.ndarray
+    last: np.ndarray
+    step: np.ndarray
+    objective: np.ndarray
+    held: np.ndarray
+    hessian: np.ndarray
+    meat: np.ndarray
+    loss: np.ndarray
+    weight: np.ndarray
+
+
+class Exchange(NamedTuple):
+    """The sums of one exchange over sites, by :class:`Setup`: of ``models`` (M, 2 + P), ``held`` (penalties, folds, 2).
+
+    A model's row is weight, loss and gradient. ``hessian`` is (setup.curved, P, P), ``meat`` (penalties, P, P).
+    """
+
+    models: np.ndarray
+    held: np.ndarray
+    hessian: np.ndarray
+    meat: np.ndarray
+
+
+def folds_for(sites: int) -> tuple[int, bool]:
+    """How many folds so many sites make, and whether these are of sites, as then none has fewer than three."""
+    return (min(MOST_FOLDS, sites // LEAST), True) if sites >= 2 * LEAST else (MOST_FOLDS, False)
+
+
+def begin(setup: Setup) -> State:
+    """Where all models are before the first exchange."""
+    theta = np.tile(start(setup.family, setup.columns, setup.predictors), (setup.models, 1))
+    count, free = len(setup.penalties), setup.free
+    square, none = np.zeros((count, free, free)), np.zeros(count)
+    return State(theta, theta, np.ones_like(theta), np.full(setup.models, np.inf), none, square, square, none, none)
+
+
+def summand(
+    setup: Setup, theta: np.ndarray, rows: Rows, fold: np.ndarray, inverse: np.ndarray | None = None
+) -> np.ndarray:
+    """What a site adds in an exchange at ``theta`` (models, P): (setup.numbers,) int64, the same sum in any order.
+
+    ``fold`` (n,) says in which fold each sample is left out; ``inverse`` is Firth's, of one penalty.
+    """
+    models, held = np.zeros((setup.models, setup.free + 2)), np.zeros((len(setup.penalties), setup.folds, 2))
+    hessians, meats = [], []
+    for m in range(setup.models):
+        place, left_out = divmod(m, setup.folds + 1)
+        seen = _part(rows, fold != left_out - 1) if left_out else rows
+        sums, shift = _sums(setup, theta[m], seen, inverse)
+        models[m] = np.concatenate([[sums.weight, sums.loss], sums.gradient])
+        if left_out:
+            of_fold = _part(rows, fold == left_out - 1)
+            unseen = sums_at(setup.family, theta[m], of_fold._replace(offset=of_fold.offset + shift))
+            held[place, left_out - 1] = unseen.loss, unseen.weight
+        hessians += [sums.hessian] if m in setup.curved else []
+        meats += [np.outer(sums.gradient, sums.gradient)] if setup.robust and not left_out else []
+    lower = np.tril_indices(setup.free)
+    halves = [square[lower] for square in (*hessians, *meats)]
+    return _in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)
+
+
+def _sums(setup: Setup, theta: np.ndarray, rows: Rows, inverse: np.ndarray | None) -> tuple[Sums, np.ndarray]:
+    if setup.home is None:
+        return sums_at(setup.family, theta, rows, inverse=inverse), np.zeros(1)
+    return profiled_sums(setup.family, theta, rows, setup.home)
+
+
+def _part(rows: Rows, which: np.ndarray) -> Rows:
+    return Rows(*(part[which] for part in rows))
+
+
+def _in_wholes(values: np.ndarray, precise: int) -> np.ndarray:
+    """The values in units of 2**-24, then what is left of the first ``precise`` ones, in units of 2**-64: int64."""
+    wide = np.clip(values, -LARGE, LARGE) * COARSE
+    whole = np.rint(wide)
+    return np.concatenate([whole, np.rint((wide - whole)[:precise] * FINE)]).astype(np.int64)
+
+
+def read_sum(setup: Setup, total: np.ndarray) -> Exchange:
+    """What the sum of sites' :func:`summand` says, (setup.numbers,) int64."""
+    wholes, rest = np.split(total.astype(np.float64), [len(total) - setup.precise])
+    values = wholes / COARSE
+    values[: setup.precise] += rest / FINE / COARSE
+    count, free = len(setup.penalties), setup.free
+    cut = setup.models * (free + 2)
+    squares, lower = np.zeros((len(setup.curved) + count, free, free)), np.tril_indices(free)
+    halves = values[setup.vectors :].reshape(-1, len(lower[0]))
+    squares[: len(halves), lower[0], lower[1]] = squares[: len(halves), lower[1], lower[0]] = halves
+    held = values[cut : setup.vectors].reshape(count, setup.folds, 2)
+    hessian, meat = np.split(squares, [len(setup.curved)])
+    return Exchange(values[:cut].reshape(setup.models, free + 2), held, hessian, meat)
+
+
+def advance(setup: Setup, state: State, sums: Exchange) -> State:
+    """The state after an exchange: a new step for each model whose objective has not risen, of others half the last.
+
+    Firth's takes two exchanges a step: the second has the leverages, for which the Hessian came of the first.
+    """
+    if rests(setup, state):
+        step = -solve(setup, sums.hessian[0], sums.models[:, 2:].T).T
+        return state._replace(theta=state.last + step, step=step)
+    now = _objectives(setup, state, sums)
+    good = now <= state.objective + SLACK * np.maximum(1, np.abs(np.nan_to_num(state.objective, posinf=0)))
+    last = np.where(good[:, None], state.theta, state.last)
+    step = state.step / 2
+    among, stride = setup.folds + 1, setup.curved.step
+    for m in np.flatnonzero(good & (not setup.firth)).tolist():
+        near, bend = m - m % stride, penalty_of(setup, m // among)
+        share = sums.models[m, 0] / max(sums.models[near, 0], 1e-9)
+        matrix = sums.hessian[near // stride] * share + np.diag(bend)
+        step[m] = -solve(setup, matrix, sums.models[m, 2:] + bend * last[m])
+    whole, full = good[::among], sums.models[::among]
+    of_full = sums.hessian[:: among // stride]
+    hessian = np.where(whole[:, None, None], of_full, state.hessian)
+    meat = np.where(whole[:, None, None], sums.meat, state.meat)
+    loss, weight = np.where(whole, full[:, 1], state.loss), np.where(whole, full[:, 0], state.weight)
+    objective = np.where(good, now, state.objective)
+    step = state.step if setup.firth and good.all() else step
+    theta = last if setup.firth and good.all() else last + step
+    return State(theta, last, step, objective, sums.held[..., 0].sum(axis=1), hessian, meat, loss, weight)
+
+
+def rests(setup: Setup, state: State) -> bool:
+    """Whether the next exchange is one for Firth's leverages, at parameters of which the Hessian is known."""
+    return setup.firth and bool(np.isfinite(state.objective).all() and (state.theta == state.last).all())
+
+
+def _objectives(setup: Setup, state: State, sums: Exchange) -> np.ndarray:
+    bends = np.stack([penalty_of(setup, m // (setup.folds + 1)) for m in range(setup.models)])
+    made = sums.models[:, 1] + (bends * state.theta**2).sum(axis=1) / 2
+    if setup.firth:
+        sizes = np.linalg.eigvalsh(sums.hessian[0])
+        made -= np.log(sizes[sizes > NOTHING * sizes.max()]).sum() / 2
+    return np.asarray(np.where(sums.models[:, 1] < LARGE, made, np.inf))
+
+
+def penalty_of(setup: Setup, place: int) -> np.ndarray:
+    """The ridge penalty number ``place`` on each parameter, (P,): half of it times a square is added to the loss."""
+    return setup.penalties[place] * penalised(setup.family, setup.columns, setup.predictors)
+
+
+def solve(setup: Setup, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """What ``matrix`` (P, P), positive semidefinite, takes to ``right``; the shortest where there are many.
+
+    Softmax has a direction for each column in which nothing changes, as all classes move alike; there it is 0.
+    """
+    if setup.family == "softmax":
+        alike = np.kron(np.ones((setup.predictors, setup.predictors)), np.eye(setup.columns))
+        matrix = matrix + alike * max(1.0, np.trace(matrix) / len(matrix))
+    try:
+        factor = cho_factor(matrix, lower=True)
+        pivots = np.diag(factor[0]) ** 2
+        if pivots.min() > 10 * NOTHING * pivots.max():
+            return np.asarray(cho_solve(factor, right))
+    except np.linalg.LinAlgError:
+        pass
+    return np.asarray(np.linalg.pinv(matrix, rcond=NOTHING, hermitian=True) @ right)
+
+
+def chosen(setup: Setup, state: State) -> int:
+    """The number of the penalty with the least loss in left-out folds; of equal ones the strongest."""
+    return len(setup.penalties) - 1 - int(np.argmin(state.held[::-1]))
+
+
+def is_converged(setup: Setup, state: State) -> bool:
+    """Whether no parameter moves any more: of the models of all patients by 1e-8, of the chosen one's folds by 1e-3."""
+    moves = np.abs(state.step).max(axis=1).reshape(-1, setup.folds + 1)
+    still = bool((moves[:, 0] <= TOLERANCE).all() and (moves[chosen(setup, state)] <= OF_FOLDS).all())
+    return still and bool(np.isfinite(state.objective).all())

@@ -1,0 +1,284 @@
+"""Sites that sum for Newton's steps, and a server that steps: the trainer of methods with a ``regression``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
+from fedsmall.aggregation.sums import whole_sum
+from fedsmall.data.federation import Samples, Task
+from fedsmall.errors import DataError, PlanError
+from fedsmall.evaluation.metrics import evaluate
+from fedsmall.extensions.regression import model as form
+from fedsmall.extensions.regression import noised
+from fedsmall.extensions.regression.families import FAMILIES, Rows, design, profiled_sums
+from fedsmall.extensions.regression.inference import covariance_of
+from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
+from fedsmall.extensions.regression.newton import (
+    Setup,
+    State,
+    advance,
+    begin,
+    chosen,
+    folds_for,
+    is_converged,
+    read_sum,
+    rests,
+    summand,
+)
+from fedsmall.parts import Regression
+from fedsmall.plan import Method, Plan
+from fedsmall.privacy.patient_level import chance_for, protection_of
+from fedsmall.randomness import rng_for
+from fedsmall.training.stack import Stack, Tensors
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
+from fedsmall.wire import Arrays
+
+OPEN = (
+    "the server sees each site's sums of products, which can be solved for the patients where a site has few; privacy "
+    "= {secure = true} shows it sums over all sites alone"
+)
+
+EVERYBODY = 10**9  # a lot larger than any site
+
+__all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
+
+
+def plan_among(plan: Plan, sites: int) -> Plan:
+    """The plan with the regression that so many sites fit; of noised sums it is one exchange of all patients."""
+    plan = in_one_exchange(plan) if plan.privacy.is_patient_level else plan
+    options = {"sites": sites, **settings_of(plan).model_dump()}
+    return plan.model_copy(update={"model": form.NAME, "model_options": options})
+
+
+def in_one_exchange(plan: Plan) -> Plan:
+    """The plan as privacy counts it: one step of a lot that has every patient of a site."""
+    settings = settings_of(plan)
+    penalty = 0.0 if settings.penalty == "cv" else settings.penalty
+    parts: dict[str, Any] = {"regression": settings.model_copy(update={"penalty": penalty})}
+    parts["privacy"] = plan.privacy.model_copy(update={"lot": EVERYBODY})
+    recipe = plan.recipe.model_copy(update={"local_steps": 1, "local_epochs": None, "batch": None})
+    return plan.model_copy(update={"rounds": 1, "recipe": recipe, "method": plan.method.model_copy(update=parts)})
+
+
+def trainer_for(
+    plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat
+) -> OneModelTrainer:
+    """The trainer of a plan's sites."""
+    return Regressors(plan, task, names, samples, seat)
+
+
+def combiner_for(plan: Plan) -> Combiner:
+    """What makes the next common model."""
+    return NewtonStep(plan)
+
+
+def has_ended(plan: Plan, model: Arrays) -> bool:
+    """Whether nothing would change any more."""
+    return bool(model[STATUS][form.CONVERGED])
+
+
+def note_of(method: Method) -> str:
+    """That single sites' sums can be read, where they can."""
+    noised = method.privacy is not None and method.privacy.is_patient_level
+    return "" if method.hidden or noised else OPEN
+
+
+def check(plan: Plan, task: Task) -> None:
+    """Raise PlanError, in one line, for a task or a schedule that regressions cannot have."""
+    method, settings = plan.method, settings_of(plan)
+    label = f"Method {method.label!r}"
+    if method.aggregate_every != 1 or method.fraction < 1 or method.models is not None:
+        raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
+    try:
+        family = form.family_of(task, settings.counts)
+    except PlanError as error:
+        raise PlanError(f"{label}: {error}") from None
+    plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
+    if plan.privacy.is_patient_level and not (family == "logistic" and plain):
+        raise PlanError(f"{label}: sums are noised for two classes, on columns or random features, without more.")
+    if settings.firth and (
+        family != "logistic" or settings.penalty not in ("cv", 0) or settings.intercepts != "common"
+    ):
+        raise PlanError(f"{label}: firth is for two classes, without another penalty or hospital intercepts.")
+
+
+def settings_of(plan: Plan) -> Regression:
+    """The settings of a plan that regresses."""
+    assert plan.method.regression is not None
+    return plan.method.regression
+
+
+def setup_for(plan: Plan, model: Mapping[str, np.ndarray]) -> Setup:
+    """What the plan fits, where ``model`` is any state of it."""
+    predictors, columns = model[COEFFICIENTS].shape[-2:]
+    family = list(FAMILIES)[int(model[STATUS].flat[form.FAMILY])]
+    return form.setup_of(settings_of(plan), family, columns, predictors, int(plan.model_options["sites"]))
+
+
+class NewtonStep(Combiner):
+    """Moves the common model by a step of Newton's method, from the sum of what sites have summed.
+
+    Of hidden models it is told the sum alone; whole numbers are summed exactly, so either gives the same bits.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.memory: Arrays = {}
+
+    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+        """The next common model; raises ReplyError for fewer than three sites, where sums are secure."""
+        if self.plan.method.hidden:
+            check_enough(len(updates.sites), t)
+        hidden = updates.total
+        total = updates.stack[SUMS].sum(axis=0) if hidden is None else whole_sum(self.plan, common, hidden, SUMS)
+        made = {name: np.array(array) for name, array in common.items()}
+        made[SUMS][...] = 0
+        if "knots" in common and t == 1:
+            made["knots"][...] = form.knots_from(total[: len(common["knots"]) * form.CELLS])
+            return made
+        setup = setup_for(self.plan, common)
+        if self.plan.privacy.is_patient_level:
+            self._fit_noised(made, setup, total / form.ONE, len(updates.sites))
+            return made
+        state = advance(setup, self._state(setup), read_sum(setup, total[: setup.numbers]))
+        self.memory = dict(state._asdict())
+        self._write(made, setup, state, len(updates.sites))
+        return made
+
+    def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:
+        guard, columns = protection_of(self.plan, 1, 0, sites), setup.columns
+        penalty = setup.penalties[0] or noised.penalty_for(guard.noise, columns, guard.clip, sites)
+        b, left, _ = noised.fit(sums[: columns * (columns + 3) // 2], columns, guard.clip, penalty)
+        made[COEFFICIENTS][...] = noised.log_odds_of(b, left)
+        made[STATUS][form.CONVERGED] = 1
+
+    def _state(self, setup: Setup) -> State:
+        return State(**self.memory) if self.memory else begin(setup)
+
+    def _write(self, made: Arrays, setup: Setup, state: State, sites: int) -> None:
+        place = chosen(setup, state)
+        theta = state.last[place * (setup.folds + 1)]
+        a = design(setup.family, setup.columns, setup.predictors)
+        made[COEFFICIENTS][...] = (a @ theta).reshape(setup.predictors, setup.columns)
+        made[THETA][...] = np.rint(np.clip(state.theta, -(2.0**14), 2.0**14) * form.ONE)
+        covariance, freedom = covariance_of(setup, state, place, sites if setup.robust else None)
+        done = is_converged(setup, state)
+        made[STATUS][form.CHOSEN :] = place, done, round(freedom) if np.isfinite(freedom) else 0
+        waits = setup.firth and not (done or rests(setup, state))  # leverages are asked for at rest
+        made[COVARIANCE][...] = 0 if waits else np.clip(covariance, -1e6, 1e6)
+
+    def state(self) -> tuple[Arrays, dict[str, float]]:
+        """Where all models are."""
+        return self.memory, {}
+
+    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
+        """Take up what :meth:`state` gave."""
+        self.memory = dict(arrays)
+
+
+class Regressors(OneModelTrainer):
+    """Sites that sum gradients and Hessians of their patients at the parameters that came."""
+
+    def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat) -> None:
+        self.plan, self.task, self.names = plan_among(plan, seat.sites), task, tuple(names)
+        if plan.privacy.is_patient_level and in_one_exchange(plan) != plan:  # a ledger would charge for another
+            raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
+        self.samples = tuple(map(len, samples))
+        self._samples, self._seat = tuple(samples), seat
+        self._family = form.family_of(task, settings_of(plan).counts)
+        self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
+        self.device = torch.device("cpu")
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """A stack of regressions; nothing else travels with them."""
+        buffers = {name: tensor for name, tensor in state.items() if name != COEFFICIENTS}
+        return Stack(tuple(state), {COEFFICIENTS: state[COEFFICIENTS]}, buffers)
+
+    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+        """Write what sites add into their rows' sums."""
+        for leg in legs:
+            for row, site in enumerate(leg.sites):
+                model = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
+                stack.buffers[SUMS][row] = torch.from_numpy(self._sums(model, int(site), leg.t))
+        last = legs[-1]
+        losses = np.full(len(last.sites), np.nan)
+        if signals.losses:
+            losses = np.array([self._loss(stack, row, int(site)) for row, site in enumerate(last.sites)])
+        steps = np.full(len(last.sites), last.rounds, dtype=np.int64)
+        return Trained(losses, steps, np.array([self.samples[site] for site in last.sites]), {}, {})
+
+    def _sums(self, model: Arrays, site: int, t: int) -> np.ndarray:
+        samples, sums = self._samples[site], np.zeros_like(model[SUMS])
+        if self.plan.privacy.is_patient_level and t > 1:
+            return sums  # the one exchange is over
+        if "knots" in model and t == 1:
+            made = form.cell_counts(samples.x)
+        elif self.plan.privacy.is_patient_level:
+            made = self._noised(self._rows(model, samples), site, t)
+        else:
+            setup = setup_for(self.plan, model)
+            asked = setup.firth and model[COVARIANCE].any()
+            inverse = model[COVARIANCE].astype(np.float64) if asked else None
+            made = summand(setup, form.theta_of(model), self._rows(model, samples), self._folds(site), inverse)
+        sums[: len(made)] = made
+        return sums
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        if self._family != "poisson":
+            return y
+        mean, scale = self.task.unit or (0.0, 1.0)
+        counts = y.astype(np.float64) * scale + mean
+        if counts.min(initial=0) < -1e-3:
+            raise DataError("counts = true, and a number here is below 0")
+        return np.maximum(counts, 0)
+
+    def _noised(self, rows: Rows, site: int, t: int) -> np.ndarray:
+        place, sites = self._seat.places[site], self._seat.sites
+        guard = protection_of(self.plan, len(rows.y), place, sites)
+        chance = chance_for(self.plan.seed, self.names[site], t, self._seat.secret)
+        clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip)
+        return np.rint(noised.noised(clean, guard.noise, chance) * form.ONE).astype(np.int64)
+
+    def _rows(self, model: Arrays, samples: Samples) -> Rows:
+        arrays = {name: torch.from_numpy(np.asarray(array)) for name, array in model.items()}
+        x = form.columns_of(arrays, torch.from_numpy(np.ascontiguousarray(samples.x))).numpy()
+        weights = self.plan.recipe.class_weights
+        weight = np.asarray(weights)[samples.y] if isinstance(weights, tuple) else np.ones(len(x))
+        return Rows(x, self._targets(samples.y), weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
+
+    def _folds(self, site: int) -> np.ndarray:
+        """In which fold each sample of a site is left out: all in one, or its patients dealt to all."""
+        folds, by_sites = folds_for(self._seat.sites)
+        if by_sites:
+            order = rng_for(self.plan.seed, "folds of sites").permutation(self._seat.sites)
+            return np.full(self.samples[site], order[self._seat.places[site]] % folds)
+        order = rng_for(self.plan.seed, "folds of patients", self.names[site]).permutation(self.samples[site])
+        return np.asarray(order % folds)
+
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """The outputs of every regression on the same samples: (models, samples, outputs)."""
+        samples = torch.from_numpy(np.ascontiguousarray(x))
+        made = []
+        for row in range(len(stack)):
+            arrays = {name: tensor[row] for name, tensor in stack.state.items()}
+            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task, self._family).numpy())
+        return np.stack(made)
+
+    def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The outputs, (samples, outputs), at a site, which adds its own intercept where it has one."""
+        outputs, setup = super().predict_at(site, model, x, memory), setup_for(self.plan, model)
+        if setup.home is None:
+            return outputs
+        rows = self._rows(model, self._samples[site])
+        fitted = form.theta_of(model)[int(model[STATUS][form.CHOSEN]) * (setup.folds + 1)]
+        shift = torch.from_numpy(profiled_sums(setup.family, fitted, rows, setup.home)[1])
+        arrays = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
+        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task, setup.family).numpy()
+
+    def _loss(self, stack: Stack, row: int, site: int) -> float:
+        samples = self._samples[site]
+        outputs = self.predict(stack.rows(np.array([row])), samples.x)[0]
+        return float(evaluate(outputs, samples.y, self.task)["loss"])

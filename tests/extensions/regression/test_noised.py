@@ -1,0 +1,104 @@
+"""Noised sums: what one patient can change, what they cost, and that they are worth having."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
+
+from fedsmall.extensions.regression.noised import (
+    SENSITIVITY,
+    charge_of,
+    fit,
+    log_odds_of,
+    noised,
+    penalty_for,
+    statistics,
+)
+from fedsmall.privacy.patient_level import NamedChance, SystemChance, epsilon_of, noise_for
+from fedsmall.randomness import rng_for
+from tests.extensions.regression.fits import standardised
+
+
+@pytest.mark.parametrize("length", [1e-3, 1.0, 3.0, 1e6])
+@pytest.mark.parametrize("clip", [0.5, 3.0])
+def test_a_patient_changes_the_sums_by_the_sensitivity_at_most(length, clip):
+    rng = rng_for(0, "patients")
+    for _ in range(50):
+        x = rng.normal(size=(4, 7))
+        x[3] *= length / np.linalg.norm(x[3])
+        y = np.r_[rng.uniform(-1, 1, 3), rng.choice([-5.0, 5.0])]
+
+        change = statistics(x, y, clip) - statistics(x[:3], y[:3], clip)
+
+        assert np.linalg.norm(change) <= SENSITIVITY + 1e-12
+
+
+def test_the_sensitivity_is_reached():
+    change = statistics(np.array([[100.0, 0.0]]), np.ones(1), 2.0)
+
+    assert np.linalg.norm(change) == pytest.approx(SENSITIVITY)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+def test_one_exchange_costs_one_step_of_the_accountant(epsilon):
+    noise = noise_for(epsilon, 1e-5, 1.0, 1)
+
+    assert epsilon_of([charge_of(noise)], 1e-5) == pytest.approx(epsilon, rel=2e-3)
+    assert epsilon_of([charge_of(noise)] * 2, 1e-5) > 1.3 * epsilon  # a second exchange is not free
+
+
+@pytest.mark.parametrize("chance", [NamedChance(0, "a", 1), SystemChance()])
+def test_noise_is_as_large_as_it_says(chance):
+    made = noised(np.zeros(20_000), 2.0, chance, share=0.25)
+
+    assert made.std() == pytest.approx(2.0 * SENSITIVITY / 2, rel=0.03)
+
+
+def test_without_noise_it_is_ridge_regression_of_clipped_rows():
+    x, y = rng_for(0, "rows").normal(size=(30, 3)), rng_for(1, "rows").choice([-1.0, 1.0], 30)
+
+    b, left, _ = fit(statistics(x[:10], y[:10], 100.0) + statistics(x[10:], y[10:], 100.0), 4, 100.0, 2.0)
+
+    pooled = Ridge(alpha=2.0, fit_intercept=False).fit(np.c_[x, np.ones(30)], y)
+    assert np.allclose(b, pooled.coef_, atol=1e-6)
+    assert left == pytest.approx(np.mean((y - np.c_[x, np.ones(30)] @ b) ** 2), abs=1e-6)
+
+
+def test_log_odds_are_those_of_the_discriminant_of_equally_many():
+    rng = rng_for(0, "normal")
+    x = np.r_[rng.normal(size=(200, 3)), rng.normal([1, 0.5, 0], size=(200, 3))]
+    y = np.repeat([-1.0, 1.0], 200)
+
+    b, left, _ = fit(statistics(x, y, 100.0), 4, 100.0, 0.0)
+
+    pooled = LinearDiscriminantAnalysis(solver="lsqr").fit(x, y)
+    assert np.allclose(log_odds_of(b, left), np.r_[pooled.coef_[0], pooled.intercept_[0]], atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_sites_of_few_patients_add_up(n):
+    x, y = rng_for(0, "few").normal(size=(6, 2)), np.tile([-1.0, 1.0], 3)
+
+    apart = sum(statistics(x[k : k + n], y[k : k + n], 2.0) for k in range(0, 6, n))
+
+    assert np.allclose(apart, statistics(x, y, 2.0))
+
+
+def test_noise_once_in_a_secure_sum_beats_noise_at_each_site_and_both_beat_chance():
+    x, y = load_breast_cancer(return_X_y=True)
+    x, noise, clip, auc = standardised(x), noise_for(1.0, 1e-5, 1.0, 1), 4.0, {"each": [], "shared": []}
+    for seed in range(6):
+        order = rng_for(seed, "deal").permutation(len(y))
+        train, test = order[:160].reshape(40, 4), order[-142:]
+        for way, share, summands in (("each", 1.0, 40), ("shared", 1 / 40, 1)):
+            total = sum(
+                noised(statistics(x[at], 2.0 * y[at] - 1, clip), noise, NamedChance(seed, f"site-{k}", 1), share)
+                for k, at in enumerate(train)
+            )
+            b, left, _ = fit(total, 31, clip, penalty_for(noise, 31, clip, summands))
+            auc[way].append(roc_auc_score(y[test], np.c_[x[test], np.ones(142)] @ log_odds_of(b, left)))
+
+    assert 0.88 < np.mean(auc["each"]) < np.mean(auc["shared"])
+    assert np.mean(auc["shared"]) > 0.97
