@@ -34,7 +34,9 @@ FOLDER, MOVED = "incoming", "moved"  # in the folder of a run; and there, what t
 ALIKE = 1e-4  # of the first model: other machines draw its last digits otherwise
 NEAR = 0.02  # sin**2 of the angle between units of one direction
 CHANCE = 1e-3  # that two of a layer's units are so near by chance: with few inputs they must be nearer
-MOST_IDLE = 0.75  # of a layer's units, that tell nobody apart; honest runs had up to a half, of eight patients or more
+MOST_IDLE = (
+    0.75  # of a layer's units, that are on for one patient at most; honest runs had up to .5, of 8 patients or more
+)
 MOST_BIAS = 3.0  # times the size of a unit's weights, in the median of a layer; honest ones had up to .7 in any unit
 FEW = 8  # patients, of whom chance moves no unit alone
 UNITS = 4  # in a layer of which shares are taken
@@ -152,11 +154,9 @@ def sign_of_craft(model: Arrays, first: Arrays, plan: Plan, task: Task, x: np.nd
                 return f"the thresholds of {bias} are {usual:.0f} times as large as the weights"
     if x is None or len(x) < FEW:
         return ""
-    for number, (now, before) in enumerate(
-        zip(*(idle_units(held, plan, task, x) for held in (model, first)), strict=True)
-    ):
-        if len(now) >= UNITS and now.mean() > max(MOST_IDLE, before.mean() + 0.5):
-            return f"{now.sum()} of {len(now)} units of hidden layer {number + 1} tell no patients here apart"
+    for number, idle in enumerate(idle_units(model, plan, task, x)):
+        if len(idle) >= UNITS and idle.mean() > MOST_IDLE:
+            return f"{idle.sum()} of {len(idle)} units of hidden layer {number + 1} are on for one patient here at most"
     return ""
 
 
@@ -186,14 +186,9 @@ def _large(array: np.ndarray) -> float:
 
 
 def idle_units(model: Arrays, plan: Plan, task: Task, x: np.ndarray) -> list[np.ndarray]:
-    """For each ReLU, which units are on for all patients ``x``, or for one at most; (units,) of bool.
-
-    A unit is a channel; it is on for a patient where it is anywhere in the image, and only those that are never on are
-    idle.
-    """
-    on = [seen > 0 for seen in _inputs(model, plan, task, x, nn.ReLU).values()]
-    counts = [(o.flatten(2).any(2) if o.dim() > 2 else o).sum(0).numpy() for o in on]  # (units,) of patients
-    return [(c <= 1) | ((c == len(x)) & (o.dim() == 2)) for c, o in zip(counts, on, strict=True)]
+    """For each ReLU, which units (channels, anywhere in an image) are on for one of the patients ``x`` at most."""
+    seen = _inputs(model, plan, task, x, nn.ReLU).values()
+    return [((s.flatten(2).amax(2) if s.dim() > 2 else s) > 0).sum(0).numpy() <= 1 for s in seen]  # (units,)
 
 
 def inner_inputs(model: Arrays, plan: Plan, task: Task, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -206,7 +201,8 @@ def inner_inputs(model: Arrays, plan: Plan, task: Task, x: np.ndarray) -> dict[s
 
 def _inputs(model: Arrays, plan: Plan, task: Task, x: np.ndarray, kind: type[nn.Module]) -> dict[str, torch.Tensor]:
     """What the layers of a ``kind`` are given when a model answers ``x``, by their names, and calls."""
-    head, found = _head(plan.model_dump_json(), task), {}
+    head = _head(plan.model_dump_json(), task)
+    found: dict[str, torch.Tensor] = {}
 
     def note(name: str) -> Callable[..., None]:
         return lambda _, given: found.__setitem__(f"{name} {len(found)}" if name in found else name, given[0].clone())
@@ -273,4 +269,4 @@ def _shares(start: Arrays, layer: str, one: np.ndarray, other: np.ndarray) -> np
         return np.ones(len(one))
     products = (following[:, one] * following[:, other]).sum(axis=0)
     squares = (following**2).sum(axis=0)[other]
-    return np.divide(products, squares, out=np.ones(len(one)), where=squares > 0)
+    return np.asarray(np.divide(products, squares, out=np.ones(len(one)), where=squares > 0))

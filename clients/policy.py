@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
+from fedsmall.aggregation.sums import with_letters
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PolicyError
 from fedsmall.evaluation.stopping import unseen_key
@@ -54,7 +55,8 @@ class Policy(Frozen):
     ``most_order_minutes`` limit orders, their size, and the work on one. A run is deleted ``forget_after_days`` after
     it was last heard of, and sealed by the key in the file ``rest_key`` (:mod:`fedsmall.clients.shelf`).
 
-    ``sealed`` demands that models are handed on in letters that no server opens, ``secure`` that a server learns only
+    ``sealed`` demands that models are handed on in letters that no server opens (None: where the site has an identity
+    and the plan can have letters), ``secure`` that a server learns only
     the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
     run that are sealed anew because a site was silent. ``columns``: the site takes part in runs over split columns (an
     extension), in which other sites learn which patients both have; ``least_side`` of them must be on either side of a
@@ -92,7 +94,7 @@ class Policy(Frozen):
     most_order_minutes: Annotated[float, Field(gt=0)] = 60.0
     forget_after_days: Annotated[int, Field(ge=1)] | None = None
     rest_key: Annotated[str, Field(min_length=1)] | None = None
-    sealed: bool = False
+    sealed: bool | None = None
     secure: bool = False
     roll: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
     most_readdressed: Annotated[int, Field(ge=0)] = 20
@@ -101,12 +103,21 @@ class Policy(Frozen):
     predict_from: Annotated[str, Field(min_length=1)] | None = None
 
     def check_plan(
-        self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1, per_class: int | None = None
+        self,
+        plan: Plan,
+        task: str,
+        *,
+        samples: int,
+        sites: int,
+        numbers: int = 1,
+        per_class: int | None = None,
+        has_identity: bool = False,
     ) -> None:
         """Raise PolicyError, in one line without a number of the site's, unless this site may take part in the plan.
 
         ``task`` is the name of the site's own task, ``samples`` its training samples, ``sites`` the server's count,
-        ``numbers`` the size of a model, ``per_class`` the samples of the site's rarest class.
+        ``numbers`` the size of a model, ``per_class`` the samples of the site's rarest class. Who ``has_identity`` can
+        seal letters.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:
@@ -131,7 +142,7 @@ class Policy(Frozen):
             )
         if not plan.privacy.is_patient_level:  # where noise hides each patient, a small lot is no danger
             self._check_batch(plan.recipe, samples)
-        self._check_letters(plan, sites)
+        self._check_letters(plan, sites, has_identity)
         self._check_privacy(plan)
         self._check_hops(plan, numbers, sites)
 
@@ -201,8 +212,11 @@ class Policy(Frozen):
                 f"write privacy = {{blur = {self.least_blur:g}}} under its method"
             )
 
-    def _check_letters(self, plan: Plan, sites: int) -> None:
-        if self.sealed and not plan.privacy.sealed and hands_on(plan.method, sites, 2):
+    def _check_letters(self, plan: Plan, sites: int, has_identity: bool) -> None:
+        is_asked = self.sealed and hands_on(plan.method, sites, 2)
+        if self.sealed is None and has_identity:
+            is_asked = with_letters(plan, sites).privacy.sealed
+        if is_asked and not plan.privacy.sealed:
             raise PolicyError(
                 "the policy here lets models be handed on in letters only (sealed); write privacy = {sealed = true}"
             )

@@ -95,9 +95,10 @@ def patients_read(
 
 def _read_in(layer: str, start: Arrays, model: Arrays, seen: np.ndarray, within: float) -> np.ndarray:
     """Which patients one layer gives away, of whom it has ``seen`` (patients, inputs): by its units, and by pairs."""
-    alone = [{name: held[name] for name in held if name.startswith(f"{layer}.")} for held in (start, model)]
+    before, after = ({n: held[n] for n in held if n.rpartition(".")[0] == layer} for held in (start, model))
     sizes = distances_to_others(seen)
-    return records_read(*alone, seen, within, sizes) | pairs_read(start, model, layer, seen, within, sizes)
+    alone = records_read(before, after, seen, within, sizes)
+    return np.asarray(alone | pairs_read(start, model, layer, seen, within, sizes))
 
 
 def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: HospitalClient) -> tuple[Arrays, float]:

@@ -139,7 +139,15 @@ class Station:
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
             self._released = (key, check_released(plan_at(plan, place, sites), raw))
         samples, least = len(raw.train), least_of_a_class(raw)
-        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=self._released[1])
+        policy.check_plan(
+            plan,
+            raw.task.name,
+            samples=samples,
+            per_class=least,
+            sites=sites,
+            numbers=self._released[1],
+            has_identity=self.letters.identity.exists(),
+        )
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         check_order(kind, order, folder)

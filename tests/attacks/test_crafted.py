@@ -249,7 +249,7 @@ def test_each_sign_is_named():
     assert "16 of 16 units of 0.weight" in signs(lambda m: m | {"0.weight": np.repeat(m["0.weight"][:1], 16, axis=0)})
     assert "thresholds of 0.bias" in signs(lambda m: m | {"0.bias": m["0.bias"] + 5})
     dead = signs(lambda m: m | {"2.bias": m["2.bias"] - 1.5})
-    assert "8 of 8 units of hidden layer 2 tell no patients here apart" in dead
+    assert "8 of 8 units of hidden layer 2 are on for one patient here at most" in dead
 
 
 # -- what the site's own attack finds
