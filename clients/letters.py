@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.numpy import load
@@ -31,6 +32,7 @@ from fedsmall.sealing.letters import (
     Transcript,
     announce,
     digest,
+    halves,
     known_identities,
     roll_digest,
 )
@@ -97,6 +99,10 @@ class KeyStore:
         """Who writes and opens this site's letters under a plan."""
         key = bytes.fromhex(self._own()["key"])
         return Mailbox(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
+
+    def classic_key(self) -> X25519PrivateKey:
+        """The X25519 half of this site's key in this run."""
+        return halves(bytes.fromhex(self._own()["key"]))[1]
 
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a model as it was sealed after round ``t``, and delete the oldest."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import ValidationError
 
 from fedsmall import wire
@@ -29,9 +30,10 @@ from fedsmall.clients.letters import (
 from fedsmall.clients.memory import memories_of
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import RUNS
-from fedsmall.clients.shelf import bytes_of
+from fedsmall.clients.shelf import bytes_of, secret
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest
+from fedsmall.clients.tables import table_of
 from fedsmall.clients.telling import may_be_last
 from fedsmall.codec.parcels import own_parcel, pack, parcel
 from fedsmall.errors import PlanError, ReplyError
@@ -43,6 +45,7 @@ from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing import tallies, terms
 from fedsmall.sealing.letters import LetterError, after, name_of
 from fedsmall.sealing.masks import masked, total
+from fedsmall.sealing.tables import MEETING, TABLES, sketches
 from fedsmall.sealing.terms import From, Opened, Order, order_in
 from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import Action
@@ -276,6 +279,14 @@ class SealedTask:
         return {"config": {}}, join(**{MODEL: {terms.LETTER: np.frombuffer(letter, np.uint8)}})
 
 
+def _keys_in(config: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of all sites by which they compare their tables; none where the question brings none."""
+    try:
+        return {str(site): str(key) for site, key in json.loads(str(config.get(MEETING, "{}"))).items()}
+    except (ValueError, AttributeError):
+        raise PlanError("the keys by which sites compare their tables cannot be read") from None
+
+
 def _checked(numbers: Callable[[], np.ndarray]) -> np.ndarray:
     """A site's part of a sum. Raises LetterError where it fits no sum."""
     try:
@@ -308,6 +319,8 @@ class Letters:
             store = self.key_store(order.config)
             self.known_roll(order.config, order.policy)
             words = {terms.ANNOUNCED: store.announce().model_dump_json()}
+        else:
+            words = {MEETING: self._meeting_key(order.config).public_key().public_bytes_raw().hex()}
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
         header, sums = handle(order)
         return {**header, "config": header["config"] | words}, sums
@@ -315,14 +328,29 @@ class Letters:
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
         header, leaving = handle(order)
         if not order.plan.privacy.hidden:
-            return header, leaving
+            return self._with_sketches(order, header, _keys_in(order.config)), leaving
         try:
             opened = Opened.model_validate_json(str(order.config.get(terms.ANNOUNCED, "")))
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
         nonce = self.key_store(order.config).take(opened.announced, self.known_roll(order.config, order.policy), sites)
-        return {**header, "config": header["config"] | {terms.NONCE: nonce}}, leaving
+        header = {**header, "config": header["config"] | {terms.NONCE: nonce}}
+        keys = {site: announcement.classic for site, announcement in opened.announced.items()}
+        return self._with_sketches(order, header, keys), leaving
+
+    def _meeting_key(self, config: Mapping[str, Any]) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(secret(self.folder_of(config) / f"{MEETING}.key"))
+
+    def _with_sketches(self, order: SiteRequest, header: dict[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+        """The answer to the second question with this table's sketches for the others, who are told by their keys."""
+        if not keys:
+            return header
+        hidden = order.plan.privacy.hidden
+        own = self.key_store(order.config).classic_key() if hidden else self._meeting_key(order.config)
+        run = f"{order.config[RUN]} {order.config.get(RUN_ID, '')}"
+        told = sketches(table_of(order.raw), own, self.name, run, keys)
+        return {**header, "config": header["config"] | {TABLES: json.dumps(told)}}
 
     def _train(self, handle: Handler, order: SiteRequest) -> Answer:
         sealed = self._sealed_task(order) if order.plan.privacy.hidden else None

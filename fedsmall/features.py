@@ -203,7 +203,7 @@ FEATURES = (
     Feature(
         "regression",
         lambda p: p.method.regression is not None,
-        needs={TRAVEL, ONE_KIND, COMMON_START},
+        needs={ONE_KIND, COMMON_START},
         takes={WEIGHTS},
     ),
     Feature(

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit, gammaln, log_expit, logsumexp, softmax
 
 LARGE = 2.0**28  # the loss of a step that no finite number has: it is taken back
-CONVERGED, MOST_STEPS = 1e-10, 100  # of an intercept that is fitted at home
+CONVERGED, MOST_STEPS = 1e-10, 100  # of what is fitted at home
 
 Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]  # by eta: (n,), (n, K), (n, K, K)
 

@@ -28,6 +28,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Transcript, digest, roll_digest
 from fedsmall.sealing.routing import seed_of
+from fedsmall.sealing.tables import MEETING, TABLES, check_tables
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
 from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
 from fedsmall.strategies.checks import read_array
@@ -130,8 +131,11 @@ def send_agreement(
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
     letters, announced, words = sheet.plan.privacy.hidden, dict[str, Announcement](), {}
-    if scaling is None and not letters:
+    keys = {site: str(answer[MEETING]) for site, answer in roster.answers.items() if MEETING in answer}
+    if scaling is None and not letters and len(keys) < 2:
         return sheet, None
+    if keys:
+        words = {MEETING: json.dumps(keys)}
     if letters:
         announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
         words = {ANNOUNCED: Opened(announced=announced).model_dump_json()}
@@ -139,6 +143,7 @@ def send_agreement(
     if scaling is not None:
         content[SCALING] = to_record(vars(scaling))
     answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
+    check_tables({site: _read_sketches(answers[site][1]) for site in announced or keys})
     if not letters:
         return sheet, None
     nonces = {site: str(content[CONFIG].get(NONCE, "")) for site, (_, content) in sorted(answers.items())}
@@ -149,6 +154,14 @@ def send_agreement(
     begun = Transcript.start(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
     sealed = SealedModels(plan, roster, grid, begun, nonces, sheet.sites, folder)
     return sheet.model_copy(update={"plan": plan}), sealed
+
+
+def _read_sketches(content: RecordDict) -> dict[str, str]:
+    record: Any = content.config_records.get(CONFIG, {})
+    try:
+        return dict(json.loads(str(record.get(TABLES, "{}"))))
+    except (ValueError, TypeError):
+        return {}
 
 
 def _read_announcement(site: str, answer: Mapping[str, Any]) -> Announcement:

@@ -44,6 +44,7 @@ from tests.sim.engines.harness import assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_stopping import conduct
 
+CENTRAL = method("Ridge", family="central", aggregate_every=None, regression={"penalty": 1.0})
 METHODS = ("Ridge", "AdditiveRidge", "RandomFeatureRidge")
 
 
@@ -157,6 +158,22 @@ def test_times_until_an_event_have_a_page_with_hazard_ratios(tmp_path):
     assert float(ratio["positive_nodes"].split()[0]) > 1.2
     assert float(ratio["hormone_therapy"].split()[0]) < 0.95
     assert run.done[0].row["common"]["c_index"] > 0.6
+
+
+def test_who_fits_alone_has_the_fit_of_own_patients_and_who_pools_that_of_all():
+    plans = [regressed("StandaloneRidge"), regressed(), regressed("Ridge").model_copy(update={"method": CENTRAL})]
+    federation = federation_of(plans[0])
+
+    alone = run_plan(plans[0], federation, "cohort", own_models=True)
+    together, central = (run_plan(plan, federation, "cohort", own_models=True) for plan in plans[1:])
+
+    for site, train in zip(federation.names, federation.train, strict=True):
+        pooled = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12).fit(train.x.astype(float), train.y)
+        theta = form.theta_of(alone.own[site])[0]
+        assert np.abs(theta - np.r_[pooled.coef_[0], pooled.intercept_]).max() < 1e-7
+    assert alone.bytes_sent == 0
+    theta = [form.theta_of(model)[0] for model in (together.model, central.own["central"])]
+    assert np.abs(theta[0] - theta[1]).max() < 1e-7
 
 
 def test_a_run_notes_that_single_sites_sums_can_be_read_but_for_secure_ones():

@@ -21,6 +21,7 @@ import pandas
 import psutil
 import pytest
 from safetensors.numpy import load_file
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
 from examples import endurance
@@ -32,6 +33,8 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.telling import own_evaluation
 from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
+from fedsmall.extensions.regression.model import theta_of
+from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
@@ -126,6 +129,24 @@ def test_sealed_letters_and_secure_sums_between_real_sites_give_the_bits_of_the_
     assert drawn.route_seed is not None
     assert told["events"] == []
     assert same(load_file(home / "model.safetensors"), in_process(loopback, drawn))
+
+
+def test_a_ridge_regression_between_real_sites_is_that_of_pooled_patients_from_secure_sums(loopback):
+    ridge = method("Ridge", regression={"penalty": 1.0}, privacy={"secure": True})
+    plan = plan_of(rounds=20).model_copy(update={"method": ridge, "evaluate_every": None})
+    loopback.finish("ridge", loopback.start("ridge", plan, **PATIENCE))
+    home = loopback.home("ridge")
+    told, model = json.loads((home / "outcome.json").read_text()), load_file(home / "model.safetensors")
+
+    played = record_in_process(loopback, Plan.model_validate(told["plan"]))
+    folder = next(iter(loopback.data.values())).parent
+    train = build_federation(plan.model_copy(update={"task": {**plan.task, "csv": str(folder)}})).pooled().train[0]
+    pooled = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12).fit(train.x.astype(float), train.y)
+
+    assert told["events"] == []
+    assert told["rounds"] == played.rounds < 15
+    assert same(model, played.model)
+    assert np.abs(theta_of(model)[0] - np.r_[pooled.coef_[0], pooled.intercept_]).max() < 1e-7
 
 
 def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(
