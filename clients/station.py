@@ -6,6 +6,7 @@ every answer, and what left is logged after it; tracebacks stay in the station's
 seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.sealing.letters import IDENTITY
-from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
+from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import exposure_of_contact
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
@@ -64,6 +65,7 @@ from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDA
 from fedsmall.wire import COMMON as IS_GLOBAL
 
 NOISE_KEY = "noise.key"
+TABLES = "FEDSMALL_TABLES"  # the folder where a user's stations note their tables, if not ~/.fedsmall
 Handler = Callable[["Station", SiteRequest], Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
@@ -333,8 +335,14 @@ def validate(site: "Station", order: SiteRequest) -> Answer:
 
 @answers(HELP)
 def help_open_sum(site: "Station", order: SiteRequest) -> Answer:
-    """The streams of one sum's masks."""
+    """Shares of what opens one sum."""
     return site.letters.help(order)
+
+
+@answers(PAIRS)
+def take_pair_keys(site: "Station", order: SiteRequest) -> Answer:
+    """Take the keys that this site has with each other one, for masks that cancel."""
+    return site.letters.take_pair_keys(order)
 
 
 @answers(READDRESS)
@@ -350,7 +358,7 @@ def _refuse(reason: PolicyError, *_: Any) -> Answer:
 def main(arguments: list[str]) -> None:
     """``python -m fedsmall.clients.station NAME HOME POLICY SOCKET DEVICE [DATA]``: what `fedsmall site up` runs."""
     name, home, policy, path, device, *data = arguments
-    tables = Path.home() / ".fedsmall"
+    tables = Path(os.environ.get(TABLES, Path.home() / ".fedsmall"))
     station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device, tables=tables)
     serve(Path(path), station.answer, f"station {name}: ready")
 
