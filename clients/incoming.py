@@ -35,10 +35,10 @@ ALIKE = 1e-4  # of the first model: other machines draw its last digits otherwis
 NEAR = 0.02  # sin**2 of the angle between units of one direction
 CHANCE = 1e-3  # that two of a layer's units are so near by chance: with few inputs they must be nearer
 MOST_IDLE = (
-    0.75  # of a layer's units, that are on for one patient at most; honest runs had up to .5, of 8 patients or more
+    0.75  # of a layer's units, that are on for one patient at most; honest runs had none, at sites of so many patients
 )
 MOST_BIAS = 3.0  # times the size of a unit's weights, in the median of a layer; honest ones had up to .7 in any unit
-FEW = 8  # patients, of whom chance moves no unit alone
+FEW = 32  # patients, below which chance and a run that forgets (a chain over sites of two classes) leave as many units idle
 UNITS = 4  # in a layer of which shares are taken
 NEIGHBOURS = 4  # of a unit, with which its differences are taken
 ROWS = 1024  # of units that are compared at once
