@@ -24,6 +24,7 @@ def rows_of(samples):
     return samples.x.reshape(len(samples), -1).astype(float), samples.y
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("task", ["breast_cancer", "digits"])
 def test_the_row_is_scikit_learn_s_own_fit_of_all_rows(task):
     whole = federation(task)

@@ -20,10 +20,10 @@ def scenario(**more):
 
 
 def losses(**means):
-    """Ten folds of losses, equal in all but their means and a little noise."""
-    rng, base = np.random.default_rng(0), np.linspace(0.4, 0.6, 10)
+    """Ten folds of losses, equal in all but their means and what goes up and down from fold to fold."""
+    base, turns = np.linspace(0.4, 0.6, 10), 0.001 * (-1.0) ** np.arange(10)
     names = {name.replace("_", " "): mean for name, mean in means.items()}
-    return {name: base + mean + 0.001 * rng.normal(size=10) for name, mean in names.items()}
+    return {name: base + mean + k * turns for k, (name, mean) in enumerate(names.items())}
 
 
 def test_the_best_is_taken_where_all_others_are_told_apart():

@@ -308,7 +308,7 @@ def test_trees_are_tried_at_their_own_rate_alone():
     table = {"name": "x", "task": "breast_cancer", "sites": 4, "samples_per_site": 6, "rounds": 4}
     scenario = build({**table, "method": [{"name": "FedHistogramXGB", "boosting": {"learning_rate": 0.2}}]})
 
-    tries = search(scenario, (0.01, 0.03), most_seeds=1)
+    tries = search(scenario, (0.01, 0.03), metric="loss", most_seeds=1)
 
     assert {(one.fold, one.lr) for one in tries} == {(fold, 0.2) for fold in range(FOLDS)}
     assert len(tries) == FOLDS
