@@ -6,6 +6,7 @@ every answer, and what left is logged after it; tracebacks stay in the station's
 seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from fedsmall import __version__
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, stayed_model
+from fedsmall.clients.incoming import Incoming
 from fedsmall.clients.kept import OWN_MODEL, Place, keep, keep_visitor, worth_of_visitors
 from fedsmall.clients.memory import memories_of
 from fedsmall.clients.patients import charge_contact, check_affordable, once
@@ -40,6 +42,7 @@ from fedsmall.clients.site_request import (
     with_names,
 )
 from fedsmall.clients.socket_frames import serve
+from fedsmall.clients.tables import mark_of, note_table, spent_beside
 from fedsmall.clients.telling import Telling, may_be_last
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
@@ -54,13 +57,15 @@ from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.sealing.letters import IDENTITY
-from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
+from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import exposure_of_contact
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+from fedsmall.wire import COMMON as IS_GLOBAL
 
 NOISE_KEY = "noise.key"
+TABLES = "FEDSMALL_TABLES"  # the folder where a user's stations note their tables, if not ~/.fedsmall
 Handler = Callable[["Station", SiteRequest], Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
@@ -69,7 +74,10 @@ Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 @dataclass
 class Station:
-    """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes."""
+    """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes.
+
+    In the folder ``tables`` a user's stations note which table each has, so that one table has one budget.
+    """
 
     name: str
     data: Path | None
@@ -77,6 +85,7 @@ class Station:
     policy_file: Path
     device: str = "cpu"
     pace: Pace = field(default_factory=Pace)
+    tables: Path | None = None
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
@@ -88,6 +97,7 @@ class Station:
         self._samples: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._released: tuple[str, int] | None = None
+        self._mark: tuple[RawSite, bytes] | None = None
         self._extensions: dict[str, Extension] = {}
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -115,6 +125,7 @@ class Station:
             if extension is not None:
                 return extension(policy, config, arrays)
             order = self.read(kind, policy, config, arrays)
+            self.log.beside = tuple(spent_beside(self._homes_beside(order)))
             handle = self.letters.wrap(kind, partial(HANDLERS[kind], self))
             if kind == "train" and order.plan.privacy.is_patient_level:
                 return once(self.folder_of(config) / "answers", config, arrays, lambda: handle(order))
@@ -137,7 +148,15 @@ class Station:
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
             self._released = (key, check_released(plan_at(plan, place, sites), raw))
         samples, least = len(raw.train), least_of_a_class(raw)
-        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=self._released[1])
+        policy.check_plan(
+            plan,
+            raw.task.name,
+            samples=samples,
+            per_class=least,
+            sites=sites,
+            numbers=self._released[1],
+            has_identity=self.letters.identity.exists(),
+        )
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         check_order(kind, order, folder)
@@ -203,6 +222,19 @@ class Station:
         """The arguments by which an order of a run with patient-level privacy is charged."""
         return order.policy, order.plan, len(order.raw.train), self.place(order.config)
 
+    def _homes_beside(self, order: SiteRequest) -> list[Path]:
+        """The other homes with this site's table, where a budget is spent; looked for at every order."""
+        privacy = order.plan.privacy
+        if self.tables is None or not (privacy.counted or privacy.exposure is not None):
+            return []
+        try:
+            if self._mark is None or self._mark[0] is not order.raw:
+                self._mark = (order.raw, mark_of(self.tables, order.raw))
+            return note_table(self.tables, self.home, self._mark[1])
+        except OSError as error:
+            print(f"{self.tables} cannot be written ({error.strerror}): a budget is this name's alone", flush=True)
+            return []
+
     def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
         key = (plan.data_key, stamp(self.data))
         if self._samples is None or self._samples[0] != key:
@@ -253,8 +285,12 @@ def tell_sums(site: "Station", order: SiteRequest) -> Answer:
 @answers("train")
 def train(site: "Station", order: SiteRequest) -> Answer:
     """Train the model that came or stayed, check what would leave, and send it."""
-    site.spend(order)
     client, folder = site.client(order), site.folder_of(order.config)
+    came, (_, sites) = split(order.arrays, MODEL), site.place(order.config)
+    incoming = Incoming(folder, client, int(order.config[ROUND]), sites)
+    if order.policy.check_models:
+        incoming.check(came)
+    site.spend(order)
     leaving, examples, metrics = fit_or_stay(client, order.arrays, with_names(order))
     counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
     sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
@@ -262,6 +298,7 @@ def train(site: "Station", order: SiteRequest) -> Answer:
         keep(site.place_of_models(order), order.plan, OWN_MODEL, client.trained)
     sent, kappa = check_leaving(site.log, order, sent, client)
     keep_visitor(folder, order.config, order.plan, sent, site.name)
+    incoming.keep(came, bool(order.config.get(IS_GLOBAL)), split(sent, MODEL))
     return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
 
@@ -298,8 +335,14 @@ def validate(site: "Station", order: SiteRequest) -> Answer:
 
 @answers(HELP)
 def help_open_sum(site: "Station", order: SiteRequest) -> Answer:
-    """The streams of one sum's masks."""
+    """Shares of what opens one sum."""
     return site.letters.help(order)
+
+
+@answers(PAIRS)
+def take_pair_keys(site: "Station", order: SiteRequest) -> Answer:
+    """Take the keys that this site has with each other one, for masks that cancel."""
+    return site.letters.take_pair_keys(order)
 
 
 @answers(READDRESS)
@@ -315,7 +358,8 @@ def _refuse(reason: PolicyError, *_: Any) -> Answer:
 def main(arguments: list[str]) -> None:
     """``python -m fedsmall.clients.station NAME HOME POLICY SOCKET DEVICE [DATA]``: what `fedsmall site up` runs."""
     name, home, policy, path, device, *data = arguments
-    station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device)
+    tables = Path(os.environ.get(TABLES, Path.home() / ".fedsmall"))
+    station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device, tables=tables)
     serve(Path(path), station.answer, f"station {name}: ready")
 
 

@@ -18,8 +18,18 @@ from fedsmall.extensions.regression.families import (
     start,
     sums_at,
 )
-from fedsmall.extensions.regression.inference import inference
-from fedsmall.extensions.regression.newton import Setup, chosen, folds_for, penalty_of, read_sum, summand
+from fedsmall.extensions.regression.inference import inference, inverse
+from fedsmall.extensions.regression.newton import (
+    Setup,
+    advance,
+    begin,
+    chosen,
+    folds_for,
+    penalty_of,
+    read_sum,
+    rests,
+    summand,
+)
 from fedsmall.randomness import rng_for
 from tests.extensions.regression.fits import dealt, fit, rows_of, standardised
 
@@ -202,6 +212,22 @@ def test_a_site_with_one_class_and_a_column_without_values_do_no_harm(classes):
 
     assert np.allclose(by_class.last, pooled.last, atol=1e-7)
     assert np.allclose(by_class.last[0].reshape(k, 4)[:, 2], 0)
+
+
+@pytest.mark.parametrize("firth", [False, True])
+def test_a_site_that_is_silent_for_a_while_is_in_the_fit_when_it_is_back(firth):
+    rows = made("logistic", 60)
+    sites = [Rows(*(part[k::3] for part in rows)) for k in range(3)]
+    setup = Setup("logistic", 4, 1, (0.0 if firth else 1.0,), firth=firth)
+
+    state = begin(setup)
+    for t in range(30):
+        known = inverse(setup, state.hessian[0]) if rests(setup, state) else None
+        there = sites[1:] if t in (2, 4, 5) else sites
+        total = sum(summand(setup, state.theta, site, np.zeros(len(site.y)), known) for site in there)
+        state = advance(setup, state, read_sum(setup, total))
+
+    assert np.abs(state.last - fit(setup, sites)[0].last).max() < 1e-7
 
 
 def test_summands_are_whole_numbers_with_one_sum_in_any_order():

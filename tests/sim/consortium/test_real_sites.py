@@ -86,7 +86,9 @@ def loopback(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")
     data = {name: folder / "data" / f"{name}.csv" for name in NAMES}
     sample_data.write(list(data.values()))
-    with LoopbackConsortium(folder, data, "least_sites = 3\nleast_blur = 0\nmost_read = 1000\n") as running:
+    with LoopbackConsortium(
+        folder, data, "least_sites = 3\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
+    ) as running:
         yield running
 
 
@@ -127,6 +129,49 @@ def test_sealed_letters_and_secure_sums_between_real_sites_give_the_bits_of_the_
     assert drawn.route_seed is not None
     assert told["events"] == []
     assert same(load_file(home / "model.safetensors"), in_process(loopback, drawn))
+
+
+def trained_last(home, name):
+    """The round of a site's last answer to an order, as the server has logged it; 0 before the first."""
+    lines = AuditLog(home / "log.jsonl").entries() if (home / "log.jsonl").exists() else []
+    return max(
+        (e["t"] for e in lines if (e["event"], e.get("kind"), e.get("site")) == ("answer", "train", name)), default=0
+    )
+
+
+def stopped_before_the_last_average(home, name, process, last):
+    """Whether a site was stopped when it had answered all orders but the last one."""
+    while trained_last(home, name) < last:
+        os.kill(process, signal.SIGSTOP)
+        if trained_last(home, name) == last - 1:
+            return True
+        os.kill(process, signal.SIGCONT)
+        time.sleep(0.02)
+    return False
+
+
+def test_a_helper_that_is_killed_in_the_middle_of_a_secure_sum_costs_no_bit(loopback):
+    """Killed when its summand is there and another's is not: the two that are left open the sum of all three."""
+    plan = plan_of(**{"method.0.privacy.sealed": "true", "method.0.privacy.secure": "true"})
+    loopback.start("helper", plan, round_deadline_s=60.0, start_deadline_s=60.0)
+    home, essen, ulm = loopback.home("helper"), loopback.kit("essen"), loopback.kit("ulm")
+    station = supervisor.pids(ulm.process_folder)["station"]
+    try:
+        assert stopped_before_the_last_average(home, "ulm", station, 4)
+        assert flower_cli.wait_until(lambda: trained_last(home, "essen") == 4, 60)
+        for pid in (supervisor.running(essen.process_folder), *supervisor.pids(essen.process_folder).values()):
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.kill(station, signal.SIGCONT)
+    assert flower_cli.wait_until((home / "outcome.json").exists, 600)
+    site.down(essen)
+    site.up(essen, loopback.data["essen"], loopback.ports["essen"], print)
+
+    told = json.loads((home / "outcome.json").read_text())
+    assert [(e["site"], e["t"]) for e in told["events"] if "does not help to open a sum" in e["reason"]] == [
+        ("essen", 4)
+    ]
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, Plan.model_validate(told["plan"])))
 
 
 def test_a_ridge_regression_between_real_sites_is_that_of_pooled_patients_from_secure_sums(loopback):
@@ -228,7 +273,7 @@ def test_the_scenario_that_comes_along_runs_under_the_default_policy_with_noise_
     for policy in policies:
         policy.write_text("")
     try:
-        blurred = plan_of(**{"method.0.privacy.blur": 1})
+        blurred = plan_of(**{"method.0.privacy.blur": 1, "method.0.privacy.sealed": True})
         loopback.finish("blurred", loopback.start("blurred", blurred, **PATIENCE))
     finally:
         for policy, before in policies.items():
@@ -466,7 +511,7 @@ def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
 def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(loopback):
     policy = loopback.kit("essen").kit / "policy.toml"
     before = policy.read_text()
-    policy.write_text("least_sites = 3\nmost_rounds = 2\nleast_blur = 0\n")
+    policy.write_text("least_sites = 3\nmost_rounds = 2\nleast_blur = 0\nsealed = false\n")
     try:
         with pytest.raises(RuntimeError, match=r"essen: the plan has 4 rounds; the policy here allows 2"):
             loopback.finish("refused", loopback.start("refused", plan_of(), **PATIENCE))
