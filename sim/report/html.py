@@ -14,7 +14,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
 from fedsmall.package.store import words
 from fedsmall.plan import Plan
-from fedsmall.sim.report import facts, figures, model, real_sites, sentences, tables
+from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Section
 from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
@@ -305,6 +305,6 @@ def anchor(run: Run) -> str:
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
 
 
-OF_PAGES = (facts, figures, model, real_sites, sentences, tables)
+OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)
 TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
 TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)} | {"toml": tomli_w.dumps}
