@@ -1,6 +1,6 @@
 """A site's part of sealed handovers in one run, on its own disk: keys, transcript, and what it gave out.
 
-Whatever a letter must never tell twice is written down before it leaves: the seeds that hide a summand with its digest,
+Whatever a letter must never tell twice is written down before it leaves: the key that hides a summand with its digest,
 and the set of sites for whose sum this site has helped.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.numpy import load
@@ -31,12 +32,13 @@ from fedsmall.sealing.letters import (
     Transcript,
     announce,
     digest,
+    halves,
     known_identities,
     roll_digest,
 )
-from fedsmall.sealing.masks import new_seeds
+from fedsmall.sealing.masks import SEED as KEY_BYTES
 from fedsmall.sealing.routing import RoutingTable, seed_of
-from fedsmall.sealing.terms import Order, check_drawn
+from fedsmall.sealing.terms import PAIR, Order, check_drawn
 from fedsmall.wire import SQUARES, Arrays, stack_of_one
 
 FOLDER = "letters"  # in the run's folder at the site
@@ -98,6 +100,10 @@ class KeyStore:
         key = bytes.fromhex(self._own()["key"])
         return Mailbox(self.site, self.run, self._identity, key, announced, digest("plan", plan.model_dump_json()))
 
+    def classic_key(self) -> X25519PrivateKey:
+        """The X25519 half of this site's key in this run."""
+        return halves(bytes.fromhex(self._own()["key"]))[1]
+
     def keep_sent(self, t: int, content: bytes) -> None:
         """Keep a model as it was sealed after round ``t``, and delete the oldest."""
         # not flushed: without it a model is replaced, and none is lost
@@ -110,20 +116,47 @@ class KeyStore:
             raise LetterError(f"the traveller of round {t} is not kept here any more")
         return content
 
-    def seeds(self, t: int, helpers: Sequence[str], summand: np.ndarray, of: str = "") -> dict[str, bytes]:
-        """The seeds that hide the summand of round ``t``: the same for the same numbers; LetterError for other numbers.
+    def write_pair_keys(self, mailbox: Mailbox, sites: Sequence[str]) -> Arrays:
+        """Letters to the ``sites`` after this one, each with a key for the two of them: the same if asked again.
+
+        It makes a stream for each sum, which one adds and the other takes away.
+        """
+        keys = self.shelf.words("pairs") or {}
+        keys |= {site: secrets.token_hex(KEY_BYTES) for site in sites if site > self.site and site not in keys}
+        self.shelf.put("pairs", words=keys)
+        letters = {
+            site: mailbox.write(PAIR, 0, site, "", bytes.fromhex(keys[site])) for site in sites if site > self.site
+        }
+        return {site: np.frombuffer(letter, np.uint8) for site, letter in letters.items()}
+
+    def take_pair_keys(self, mailbox: Mailbox, sites: Sequence[str], letters: Mapping[str, np.ndarray]) -> None:
+        """Keep the keys in the letters of all ``sites`` before this one. LetterError where one is missing or new."""
+        if sorted(letters) != [site for site in sorted(sites) if site < self.site]:
+            raise LetterError("the letters with the keys of masks are not those of the sites before this one")
+        taken = {site: mailbox.open(PAIR, 0, site, "", letter.tobytes()).hex() for site, letter in letters.items()}
+        keys = self.shelf.words("pairs") or {}
+        if any(len(key) != 2 * KEY_BYTES or keys.get(site, key) != key for site, key in taken.items()):
+            raise LetterError("another key of masks than before, or none, was in a letter")
+        self.shelf.put("pairs", words=keys | taken)
+
+    def pair_keys(self, sites: Sequence[str]) -> dict[str, bytes]:
+        """The keys that this site has with others. Raises LetterError where it has none with one of them."""
+        keys = self.shelf.words("pairs") or {}
+        if missing := [site for site in sites if site not in keys]:
+            raise LetterError(f"this site and {missing[0]} have no key for masks in this run")
+        return {site: bytes.fromhex(keys[site]) for site in sites}
+
+    def summand_key(self, t: int, summand: np.ndarray, of: str = "") -> bytes:
+        """The key that hides the summand of round ``t``: the same for the same numbers; LetterError for other numbers.
 
         ``of`` names a sum of something else than models.
         """
         by_sum, mark, key = self.shelf.words("seeds") or {}, digest_of({"summand": summand}), _sum(of, t)
-        if (kept := by_sum.get(key)) is not None:
-            if kept["of"] != mark:
-                raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
-            return {helper: bytes.fromhex(seed) for helper, seed in kept["seeds"].items()}
-        fresh = new_seeds(helpers)
-        by_sum[key] = {"of": mark, "seeds": {helper: seed.hex() for helper, seed in fresh.items()}}
+        kept = by_sum.setdefault(key, {"of": mark, "key": secrets.token_hex(KEY_BYTES)})
+        if kept["of"] != mark:
+            raise LetterError(f"this site has answered with other numbers for the sum of round {t} before")
         self.shelf.put("seeds", words=by_sum)
-        return fresh
+        return bytes.fromhex(kept["key"])
 
     def note_help(self, t: int, group: int, sites: Sequence[str], of: str = "") -> None:
         """Write down for whose sum this site helps. Raises LetterError where it has helped for another set of sites."""

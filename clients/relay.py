@@ -13,7 +13,7 @@ from fedsmall.clients import socket_frames
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.entry_points import HANDLERS, extensions
 from fedsmall.frames import FrameError, header_and_block, join_pieces, pieces_of, with_block
-from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
+from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
 SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
@@ -30,6 +30,7 @@ KINDS = {
     f"query.{HELP}": HELP,
     f"query.{READDRESS}": READDRESS,
     f"query.{BEFORE}": BEFORE,
+    f"query.{PAIRS}": PAIRS,
     f"query.{BALANCE}": BALANCE,
     **{f"query.{kind}": kind for kind in extensions(HANDLERS)},
 }

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import ValidationError
 
 from fedsmall import wire
-from fedsmall.aggregation.sums import LEAST, length, summand
+from fedsmall.aggregation.sums import summand
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.hospital import pack_reply, unpack_order
 from fedsmall.clients.letters import (
@@ -29,27 +30,29 @@ from fedsmall.clients.letters import (
 from fedsmall.clients.memory import memories_of
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import RUNS
-from fedsmall.clients.shelf import bytes_of
+from fedsmall.clients.shelf import bytes_of, secret
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest
+from fedsmall.clients.tables import table_of
 from fedsmall.clients.telling import may_be_last
 from fedsmall.codec.parcels import own_parcel, pack, parcel
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.stopping import TELLING
-from fedsmall.exact import WORDS, to_words
+from fedsmall.exact import to_words
 from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing import tallies, terms
-from fedsmall.sealing.letters import LetterError, after, name_of
-from fedsmall.sealing.masks import masked, total
-from fedsmall.sealing.terms import From, Opened, Order, order_in
+from fedsmall.sealing.committee import BYTES, least_in_sum, share
+from fedsmall.sealing.letters import LetterError, Mailbox, after, name_of
+from fedsmall.sealing.masks import masked, pair_signs, seed_from
+from fedsmall.sealing.tables import MEETING, TABLES, sketches
+from fedsmall.sealing.terms import From, Opened, Order, order_in, remove_seal
 from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import Action
 from fedsmall.wire import CARRIED, COMMON, MODEL, ROUND, RULE, Arrays, join, parts, split
 
 Handler = Callable[[SiteRequest], Answer]
-MOST_WORDS = 1 << 24  # of a tally
 
 
 class SealedTask:
@@ -193,7 +196,7 @@ class SealedTask:
         return join(**{MODEL: {terms.LETTER: self._write_letter(terms.TRAVELLER, to, content)}})
 
     def _to_average(self, records: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
-        """A masked summand, with its seeds in letters to the helpers; moments go on in a letter."""
+        """A masked summand, with its seeds' shares in letters to the helpers; moments go on in a letter."""
         carried, rule, to = records.get(CARRIED, {}), records.get(RULE, {}), self.routes.next_site(self.t, self.site)
         beside: Arrays = {}
         if carried and to is not None:
@@ -204,7 +207,7 @@ class SealedTask:
         common = self._last_common(group) or self._initial(group)
         counts = float(metrics[wire.EXAMPLES]), float(metrics[wire.STEPS]), len(self.routes.names)
         numbers = _checked(lambda: summand(self.plan, records[MODEL], common, rule, *counts))
-        hidden, letters = self._mask(numbers)
+        hidden, letters = self._mask(numbers, group)
         return join(**{MODEL: hidden, terms.SEEDS: letters, CARRIED: beside})
 
     def mask_sums(self, values: np.ndarray) -> Arrays:
@@ -212,11 +215,15 @@ class SealedTask:
         hidden, letters = self._mask(_checked(lambda: to_words(values)))
         return join(**{terms.TALLY: hidden, terms.SEEDS: letters})
 
-    def _mask(self, numbers: np.ndarray) -> tuple[Arrays, Arrays]:
-        """Numbers under masks, and the seeds of these in letters to the helpers."""
-        seeds = self.store.seeds(self.t, self.routes.helpers(self.t, self.of), numbers, self.of)
-        letters = {helper: self._write_letter(self._key, helper, seed) for helper, seed in seeds.items()}
-        return {terms.MASKED: masked(numbers, seeds, wide=bool(self.of))}, letters
+    def _mask(self, numbers: np.ndarray, group: int = 0) -> tuple[Arrays, Arrays]:
+        """Numbers under masks, and shares of the seeds of these in letters to the helpers."""
+        key, helpers = self.store.summand_key(self.t, numbers, self.of), self.routes.helpers(self.t, self.of)
+        others = [site for site in self.routes.summed(self.t, group, self.of) if site != self.site]
+        words, own = (self._key, self.t, self._since), seed_from(key, "own")
+        pairs = {site: seed_from(pair_key, *words) for site, pair_key in self.store.pair_keys(others).items()}
+        shares = share([own, *pairs.values()], len(helpers), seed_from(key, "shares"))
+        letters = {helper: self._write_letter(self._key, helper, s) for helper, s in zip(helpers, shares, strict=True)}
+        return {terms.MASKED: masked(numbers, own, pair_signs(self.site, pairs), wide=bool(self.of))}, letters
 
     def check_judged(self, model: Arrays) -> None:
         """Raise LetterError for another model than the round's common one; of ensembles no digest is known."""
@@ -238,30 +245,32 @@ class SealedTask:
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
-    def sum_streams(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
-        """The sum of the streams of these sites' seeds, with which a server opens one sum of one set of sites.
+    def tell_shares(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
+        """This helper's shares of what opens one sum of one set of sites, in order of their names.
 
-        Raises LetterError for a set that is too small, has a site that is not in the sum, or is not the first.
+        Of each site its own seed, and those that it has with the sites that are not in the set. Raises LetterError for
+        a set that is too small, has a site that is not in the sum, or is not the first.
         """
-        sites, least = sorted(letters), max(LEAST, policy.least_sites)
+        sites, summed = sorted(letters), self.routes.summed(self.t, group, self.of)
+        least = max(least_in_sum(len(summed)), policy.least_sites)
         if len(sites) < least:
             raise LetterError(
                 f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given"
             )
         if self.site not in self.routes.helpers(self.t, self.of):
             raise LetterError(f"by the plan this site is no helper of round {self.t}")
-        if not set(sites) <= set(self.routes.names if self.of else self.routes.members(self.t, group)):
+        if not set(sites) <= set(summed):
             raise LetterError(f"a site was given that is not in the sum of round {self.t}")
-        count = self._words() if self.of else length(self.plan, self._initial(group))
-        seeds = [self.mailbox.open(self._key, self.t, site, self._since, letters[site].tobytes()) for site in sites]
+        told = b""
+        for site in sites:
+            shares = self.mailbox.open(self._key, self.t, site, self._since, letters[site].tobytes())
+            if len(shares) != BYTES * len(summed):
+                raise LetterError(f"what {site} sealed holds no shares of its masks")
+            others = [None, *(other for other in summed if other != site)]  # None: of its own seed
+            picked = [k for k, other in enumerate(others) if other not in sites]
+            told += b"".join(shares[BYTES * k : BYTES * (k + 1)] for k in picked)
         self.store.note_help(self.t, group, sites, self.of)
-        return {"config": {}}, join(**{terms.SUM: {terms.SUM: total(seeds, count, wide=bool(self.of))}})
-
-    def _words(self) -> int:
-        count = int(self.config.get(terms.NUMBERS, 0))
-        if not 0 < count <= MOST_WORDS or count % WORDS:
-            raise LetterError("the question does not say how many numbers are to be opened")
-        return count
+        return {"config": {}}, join(**{terms.SHARES: {terms.SHARES: np.frombuffer(told, np.uint8)}})
 
     def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
         """The model sealed after round ``written``, for the site that trains it now; LetterError for none."""
@@ -274,6 +283,14 @@ class SealedTask:
         log.write("readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=reason)
         letter = self.mailbox.write(terms.TRAVELLER, written, to, self.transcript.before(written), content)
         return {"config": {}}, join(**{MODEL: {terms.LETTER: np.frombuffer(letter, np.uint8)}})
+
+
+def _keys_in(config: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of all sites by which they compare their tables; none where the question brings none."""
+    try:
+        return {str(site): str(key) for site, key in json.loads(str(config.get(MEETING, "{}"))).items()}
+    except (ValueError, AttributeError):
+        raise PlanError("the keys by which sites compare their tables cannot be read") from None
 
 
 def _checked(numbers: Callable[[], np.ndarray]) -> np.ndarray:
@@ -308,6 +325,8 @@ class Letters:
             store = self.key_store(order.config)
             self.known_roll(order.config, order.policy)
             words = {terms.ANNOUNCED: store.announce().model_dump_json()}
+        else:
+            words = {MEETING: self._meeting_key(order.config).public_key().public_bytes_raw().hex()}
         destroy_ended(self.home / RUNS, self.folder_of(order.config))
         header, sums = handle(order)
         return {**header, "config": header["config"] | words}, sums
@@ -315,14 +334,43 @@ class Letters:
     def _take(self, handle: Handler, order: SiteRequest) -> Answer:
         header, leaving = handle(order)
         if not order.plan.privacy.hidden:
-            return header, leaving
+            return self._with_sketches(order, header, _keys_in(order.config)), leaving
         try:
             opened = Opened.model_validate_json(str(order.config.get(terms.ANNOUNCED, "")))
         except ValidationError:
             raise LetterError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
-        nonce = self.key_store(order.config).take(opened.announced, self.known_roll(order.config, order.policy), sites)
-        return {**header, "config": header["config"] | {terms.NONCE: nonce}}, leaving
+        store = self.key_store(order.config)
+        nonce = store.take(opened.announced, self.known_roll(order.config, order.policy), sites)
+        if order.plan.privacy.secure and not order.arrays:  # a scaling comes when sums were told
+            letters = store.write_pair_keys(self._mailbox(store, order), sites)
+            leaving = {**leaving, **join(**{terms.PAIRS: letters})}
+        header = {**header, "config": header["config"] | {terms.NONCE: nonce}}
+        keys = {site: announcement.classic for site, announcement in opened.announced.items()}
+        return self._with_sketches(order, header, keys), leaving
+
+    def _meeting_key(self, config: Mapping[str, Any]) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(secret(self.folder_of(config) / f"{MEETING}.key"))
+
+    def _with_sketches(self, order: SiteRequest, header: dict[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+        """The answer to the second question with this table's sketches for the others, who are told by their keys."""
+        if not keys:
+            return header
+        hidden = order.plan.privacy.hidden
+        own = self.key_store(order.config).classic_key() if hidden else self._meeting_key(order.config)
+        run = f"{order.config[RUN]} {order.config.get(RUN_ID, '')}"
+        told = sketches(table_of(order.raw), own, self.name, run, keys)
+        return {**header, "config": header["config"] | {TABLES: json.dumps(told)}}
+
+    def take_pair_keys(self, order: SiteRequest) -> Answer:
+        """Keep the keys of masks that the sites before this one have drawn for it."""
+        store, letters = self.key_store(order.config), split(order.arrays, terms.PAIRS)
+        store.take_pair_keys(self._mailbox(store, order), [str(site) for site in order.config[SITES]], letters)
+        return {"config": {}}, {}
+
+    @staticmethod
+    def _mailbox(store: KeyStore, order: SiteRequest) -> Mailbox:
+        return store.mailbox(remove_seal(order.plan), store.read_announced()[0])
 
     def _train(self, handle: Handler, order: SiteRequest) -> Answer:
         sealed = self._sealed_task(order) if order.plan.privacy.hidden else None
@@ -392,9 +440,9 @@ class Letters:
         return roll
 
     def help(self, order: SiteRequest) -> Answer:
-        """The streams of one sum's masks."""
+        """This site's shares of what opens one sum."""
         letters, of = split(order.arrays, terms.SEEDS), one_line(order.config.get(terms.OF, ""), 20)
-        return self._sealed_task(order, of).sum_streams(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
+        return self._sealed_task(order, of).tell_shares(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
 
     def _mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
         """Sums of this site under masks. LetterError where the model is not this round's common one."""

@@ -10,6 +10,7 @@ them too, and none is taken that was deleted, put back or changed.
 
 import hashlib
 from collections.abc import Callable, Iterable
+from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from fedsmall.parts import Frozen
 from fedsmall.privacy.patient_level import Charge
 
 Charges = tuple[tuple[str, Charge], ...]  # by run
-DIGEST_BYTES = 32
+DIGEST_BYTES, STATE = 32, "log.state.json"
 GUARDS, NEXT = "told_*.json", ".next"  # in the site's home; the ending of one whose line is not written yet
 PUT_BACK = (
     "Put log.jsonl and log.state.json back from a copy and start the site again, or have it admitted under a new name"
@@ -59,10 +60,14 @@ class BrokenLogError(PolicyError):
 
 
 class SiteLog:
-    """The log of the site ``name`` in ``home``; the station is its one writer."""
+    """The log of the site ``name`` in ``home``; the station is its one writer.
+
+    What other names of the same table have spent is ``beside`` it, and counts here as what was spent here.
+    """
 
     def __init__(self, home: Path, name: str) -> None:
-        self.name, self.path, self._state_file = name, home / "log.jsonl", home / "log.state.json"
+        self.name, self.path, self._state_file = name, home / "log.jsonl", home / STATE
+        self.beside: tuple[LogState, ...] = ()
         self._log = AuditLog(self.path)
         self._current: LogState | None = None
         self._digests = bytearray()  # of all lines, DIGEST_BYTES each: a log is long, and read once
@@ -149,6 +154,8 @@ class SiteLog:
     def spent(self) -> tuple[int, float | None]:
         """How often privacy was spent, and the least noise of any time."""
         state = self._known()
+        for other in self.beside:
+            state = _spent(state, other.releases, [] if other.noise is None else [other.noise])
         return state.releases, state.noise
 
     def spend(self, noise: float, *, run: str, **fields: Any) -> None:
@@ -158,7 +165,8 @@ class SiteLog:
 
     def charges(self) -> Charges:
         """The patients' charges, (run, charge) for every run, sampling rate and noise."""
-        return self._known().charges
+        beside = ((f"{run} of {other.site}", charge) for other in self.beside for run, charge in other.charges)
+        return (*self._known().charges, *beside)
 
     def charge(self, charge: Charge, *, run: str, **fields: Any) -> None:
         """Write down a charge of steps to the patients."""
@@ -169,7 +177,7 @@ class SiteLog:
 
     def exposure(self) -> float:
         """A bound on what has been told of any record so far (:mod:`fedsmall.training.information`)."""
-        return self._known().exposure
+        return self._known().exposure + sum(other.exposure for other in self.beside)
 
     def expose(self, exposure: float, *, run: str, **fields: Any) -> None:
         """Write down that so much more has been told of some record."""
@@ -254,12 +262,15 @@ class SiteLog:
 def _with_ledger(state: LogState, entries: Iterable[dict[str, Any]]) -> LogState:
     """The state with all that the lines say was spent, where it is more."""
     noises = [float(entry["noise"]) for entry in entries if entry["event"] == "spent"]
-    state = state.model_copy(update={"charges": _summed([*state.charges, *_charged(entries)], max)})
+    charges = _summed([*state.charges, *_charged(entries)], max)
+    exposures = (float(entry["exposure"]) for entry in entries if entry["event"] == "exposed")
+    exposure = max(state.exposure, reduce(add, exposures, 0.0))  # in turn, as the state has added them
+    state = state.model_copy(update={"charges": charges, "exposure": exposure})
     return _spent(state, max(0, len(noises) - state.releases), noises)
 
 
 def _ledger(state: LogState) -> tuple[Any, ...]:
-    return state.releases, state.noise, state.charges
+    return state.releases, state.noise, state.charges, state.exposure
 
 
 def _digest_of(path: Path) -> str:

@@ -6,6 +6,7 @@ every answer, and what left is logged after it; tracebacks stay in the station's
 seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ from fedsmall.clients.site_request import (
     with_names,
 )
 from fedsmall.clients.socket_frames import serve
+from fedsmall.clients.tables import mark_of, note_table, spent_beside
 from fedsmall.clients.telling import Telling, may_be_last
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
@@ -54,13 +56,14 @@ from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas.tree import plan_at
 from fedsmall.sealing.letters import IDENTITY
-from fedsmall.sealing.terms import BEFORE, HELP, READDRESS
+from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import exposure_of_contact
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
 
 NOISE_KEY = "noise.key"
+TABLES = "FEDSMALL_TABLES"  # the folder where a user's stations note their tables, if not ~/.fedsmall
 Handler = Callable[["Station", SiteRequest], Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
@@ -69,7 +72,10 @@ Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 @dataclass
 class Station:
-    """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes."""
+    """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes.
+
+    In the folder ``tables`` a user's stations note which table each has, so that one table has one budget.
+    """
 
     name: str
     data: Path | None
@@ -77,6 +83,7 @@ class Station:
     policy_file: Path
     device: str = "cpu"
     pace: Pace = field(default_factory=Pace)
+    tables: Path | None = None
 
     def __post_init__(self) -> None:
         self.log = SiteLog(self.home, self.name)
@@ -88,6 +95,7 @@ class Station:
         self._samples: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._released: tuple[str, int] | None = None
+        self._mark: tuple[RawSite, bytes] | None = None
         self._extensions: dict[str, Extension] = {}
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -115,6 +123,7 @@ class Station:
             if extension is not None:
                 return extension(policy, config, arrays)
             order = self.read(kind, policy, config, arrays)
+            self.log.beside = tuple(spent_beside(self._homes_beside(order)))
             handle = self.letters.wrap(kind, partial(HANDLERS[kind], self))
             if kind == "train" and order.plan.privacy.is_patient_level:
                 return once(self.folder_of(config) / "answers", config, arrays, lambda: handle(order))
@@ -202,6 +211,19 @@ class Station:
     def account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
         """The arguments by which an order of a run with patient-level privacy is charged."""
         return order.policy, order.plan, len(order.raw.train), self.place(order.config)
+
+    def _homes_beside(self, order: SiteRequest) -> list[Path]:
+        """The other homes with this site's table, where a budget is spent; looked for at every order."""
+        privacy = order.plan.privacy
+        if self.tables is None or not (privacy.counted or privacy.exposure is not None):
+            return []
+        try:
+            if self._mark is None or self._mark[0] is not order.raw:
+                self._mark = (order.raw, mark_of(self.tables, order.raw))
+            return note_table(self.tables, self.home, self._mark[1])
+        except OSError as error:
+            print(f"{self.tables} cannot be written ({error.strerror}): a budget is this name's alone", flush=True)
+            return []
 
     def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
         key = (plan.data_key, stamp(self.data))
@@ -302,8 +324,14 @@ def validate(site: "Station", order: SiteRequest) -> Answer:
 
 @answers(HELP)
 def help_open_sum(site: "Station", order: SiteRequest) -> Answer:
-    """The streams of one sum's masks."""
+    """Shares of what opens one sum."""
     return site.letters.help(order)
+
+
+@answers(PAIRS)
+def take_pair_keys(site: "Station", order: SiteRequest) -> Answer:
+    """Take the keys that this site has with each other one, for masks that cancel."""
+    return site.letters.take_pair_keys(order)
 
 
 @answers(READDRESS)
@@ -319,7 +347,8 @@ def _refuse(reason: PolicyError, *_: Any) -> Answer:
 def main(arguments: list[str]) -> None:
     """``python -m fedsmall.clients.station NAME HOME POLICY SOCKET DEVICE [DATA]``: what `fedsmall site up` runs."""
     name, home, policy, path, device, *data = arguments
-    station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device)
+    tables = Path(os.environ.get(TABLES, Path.home() / ".fedsmall"))
+    station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device, tables=tables)
     serve(Path(path), station.answer, f"station {name}: ready")
 
 

@@ -16,21 +16,21 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from fedsmall.aggregation.sums import SCALE
+from fedsmall.sealing.committee import BYTES, committee_size, share, threshold
 from fedsmall.sealing.letters import OVERHEAD, SEED, Mailbox, announce
-from fedsmall.sealing.masks import SEED as MASK_SEED
-from fedsmall.sealing.masks import masked, new_seeds, total
-from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS
+from fedsmall.sealing.masks import masked, pair_signs, seed_from, unmasked
 
 NUMBERS = {"17 thousand": 17_226, "11 million": 11_200_000}
 REPEATS = 5
+SUMS = 1000  # of a run
 
 
 def main(counts: list[int]) -> None:
     """Print a row for each number of sites and each model."""
-    print(
-        "| sites | model | seal a hop | open it | bytes more a hop | mask | a helper | the server | more an average |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    heads = "sites, model, seal a hop, open it, bytes more a hop, mask, a helper, the server, helpers (must answer)"
+    heads += ", bytes of a summand's letters, bytes a helper tells, more an average"
+    print("| " + heads.replace(", ", " | ") + " |")
+    print("|---" * 12 + "|")
     for sites in counts:
         for name, numbers in NUMBERS.items():
             print(f"| {sites} | {name} | " + " | ".join(row(sites, numbers)) + " |", flush=True)
@@ -48,17 +48,29 @@ def row(sites: int, numbers: int) -> list[str]:
         letter = one.write("traveller", 1, "b", "", save(model))
 
     times = [timed(seal, repeats), timed(lambda: load(other.open("traveller", 1, "a", "", letter)), repeats)]
-    helpers = sites if sites < ALL_HELP_BELOW else HELPERS
-    seeds, summand = new_seeds(map(str, range(helpers))), fixed(model["w"])
-    times.append(timed(lambda: masked(summand, seeds), repeats))
-    times.append(timed(lambda: total([bytes([k % 256]) * MASK_SEED for k in range(sites)], numbers), repeats))
-    times.append(timed(lambda: summed(summand, sites + helpers), repeats))
-    average = sites * (4 * numbers + helpers * (OVERHEAD + MASK_SEED)) + helpers * (
-        8 * numbers + sites * (OVERHEAD + MASK_SEED)
-    )
-    hop, share = OVERHEAD, 100 * average / (2 * 4 * numbers * sites)
+    helpers = committee_size(sites, SUMS)
+    summand, names = fixed(model["w"]), [f"{k:03d}" for k in range(sites)]
+    seeds = {name: seed_from(bytes(32), name) for name in names}
+    pairs = pair_signs(names[0], {name: seeds[name] for name in names[1:]})
+    content = share(list(seeds.values()), helpers, bytes(32))
+
+    def mask() -> None:
+        masked(summand, seeds[names[0]], pairs)
+        share(list(seeds.values()), helpers, bytes(32))
+        for letter in content:
+            one.write("seed", 1, "b", "", letter)
+
+    key = one.write("seed", 1, "b", "", content[0])
+    shares = dict(enumerate(content[: threshold(helpers)], 1))  # of as many seeds: one for each site
+    times.append(timed(mask, repeats))
+    times.append(timed(lambda: [other.open("seed", 1, "a", "", key) for _ in names], repeats))
+    times.append(timed(lambda: unmasked(dict.fromkeys(names, summand), [], shares), repeats))
+    letters, told = helpers * len(key), helpers * sites * BYTES
+    average = sites * (4 * numbers + 2 * letters) + told  # letters come and go on
+    hop, more = OVERHEAD, 100 * average / (2 * 4 * numbers * sites)
     cells = [f"{1000 * seconds:.3g} ms" for seconds in times]
-    return [*cells[:2], f"{hop:,}", *cells[2:], f"{share:.0f}% of the contact's"]
+    sizes = [f"{helpers} ({threshold(helpers)})", f"{letters:,}", f"{sites * BYTES:,}", f"{more:.0f}% of the contact's"]
+    return [*cells[:2], f"{hop:,}", *cells[2:], *sizes]
 
 
 def posts() -> tuple[Mailbox, Mailbox]:
@@ -71,14 +83,6 @@ def posts() -> tuple[Mailbox, Mailbox]:
 def fixed(numbers: np.ndarray) -> np.ndarray:
     """Numbers in fixed point, as a summand has them."""
     return np.rint(numbers.astype(np.float64) * SCALE).astype(np.int64).view(np.uint64)
-
-
-def summed(summand: np.ndarray, count: int) -> np.ndarray:
-    """As many sums as a server makes of summands and of what helpers tell, one after the other."""
-    result = np.zeros_like(summand)
-    for _ in range(count):
-        result += summand
-    return result
 
 
 def timed(work: Callable[[], object], repeats: int) -> float:

@@ -211,8 +211,13 @@ FEATURES = (
     Feature(
         "regression",
         lambda p: p.method.regression is not None,
+<<<<<<< HEAD
         needs={TRAVEL, ONE_KIND, COMMON_START},
         takes={WEIGHTS, FITTED_AFTER},
+=======
+        needs={ONE_KIND, COMMON_START},
+        takes={WEIGHTS},
+>>>>>>> main
     ),
     Feature(
         "regression",

@@ -165,6 +165,9 @@ METHODS: dict[str, MethodRow] = {
         "Rahimi & Recht 2007",
         {"aggregate_every": 1, "regression": {"basis": "random"}, "gate": False},
     ),
+    "StandaloneRidge": MethodRow(
+        "Ridge regression at every site alone.", "the comparator", {"family": "standalone", "regression": {}}
+    ),
     "StandaloneXGB": MethodRow(
         "Boosted trees at every site alone (xgboost).", "the comparator", {"family": "standalone", "boosting": {}}
     ),

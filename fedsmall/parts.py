@@ -282,7 +282,7 @@ class Regression(Frozen):
     ``basis``: the columns as they are, hinges beside them ("additive"), or so many ``features`` of a kernel ("random").
     ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
     over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
-    there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site.
+    there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site; with ``counts`` a number is one.
     """
 
     basis: Literal["linear", "additive", "random"] = "linear"
@@ -292,6 +292,7 @@ class Regression(Frozen):
     intercept_penalty: NonNegative = 1.0
     firth: bool = False
     robust: bool = False
+    counts: bool = False
 
 
 SHARED_PART = "shared_part"  # the model of a plan whose sites have models of their own (fedsmall.models.own_models)

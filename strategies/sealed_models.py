@@ -1,5 +1,5 @@
-"""Models that the server cannot read: letters from site to site, and masked summands of secure sums, which helpers
-open.
+"""Models that the server cannot read: letters from site to site, and masked summands of secure sums, which as many
+helpers open as it takes.
 
 The server can check no more than a letter's size, so the sites keep the gate; a letter to a silent site is sealed anew
 by its writer; an aggregation counts only models that were trained at its contact. Summands are on the disk before any
@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedsmall import wire
-from fedsmall.aggregation.sums import LEAST, length
+from fedsmall.aggregation.sums import length
 from fedsmall.audit_log import digest_of
 from fedsmall.codec.parcels import Parcel
 from fedsmall.errors import PlanError, ReplyError
@@ -26,6 +26,7 @@ from fedsmall.exact import WORDS, from_words
 from fedsmall.files import write
 from fedsmall.plan import Plan
 from fedsmall.sealing import terms
+from fedsmall.sealing.committee import BYTES, least_in_sum, threshold
 from fedsmall.sealing.letters import Transcript, after
 from fedsmall.sealing.masks import unmasked
 from fedsmall.sealing.routing import RoutingTable
@@ -76,7 +77,7 @@ class Letter:
 
 
 class HelpError(RuntimeError):
-    """A sum that cannot be opened, for a helper is silent; resume the run when it is back."""
+    """A sum that cannot be opened, for too few helpers answer; resume the run when they are back."""
 
 
 class Tally(NamedTuple):
@@ -253,9 +254,9 @@ class SealedModels(Form):
         if not self.secure:
             return None
         masked = {site: self._masked[site] for site in sorted(sites)}
-        if 0 < len(masked) < LEAST:
+        if 0 < len(masked) < (least := least_in_sum(len(self.routes.members(t, group)))):
             raise HelpError(
-                f"{len(masked)} sites have sent models for the average of round {t}, and a sum of fewer than {LEAST} "
+                f"{len(masked)} sites have sent models for the average of round {t}, and a sum of fewer than {least} "
                 "is opened by nobody. `fedsmall resume` asks again when more are there"
             )
         summed = self._settle_summands(t, group, masked) if masked else {}
@@ -287,29 +288,36 @@ class SealedModels(Form):
         return received
 
     def _open(self, t: int, group: int, summands: Mapping[str, Summand], of: str = "") -> np.ndarray:
-        """The sum of masked summands, (numbers,) uint64, by the helpers' streams. HelpError where one is silent."""
-        numbers = len(next(iter(summands.values())).masked)
-        which = {terms.OF: of, terms.NUMBERS: numbers} if of else {terms.GROUP: group}
-        config = self.words(t, **which, **{ANSWER_BYTES: 8 * numbers})
+        """The sum of masked summands, (numbers,) uint64, by the helpers' shares. HelpError where too few answer."""
+        missing, helpers = sorted(set(self.routes.summed(t, group, of)) - set(summands)), self.routes.helpers(t, of)
+        size, least = BYTES * len(summands) * (1 + len(missing)), threshold(len(helpers))
+        config = self.words(t, **({terms.OF: of} if of else {terms.GROUP: group}), **{ANSWER_BYTES: size})
         questions = {}
-        for helper in self.routes.helpers(t, of):
+        for helper in helpers:
             seeds = {site: summand.letters[helper] for site, summand in sorted(summands.items())}
             questions[helper] = RecordDict({CONFIG: config, terms.SEEDS: to_record(seeds)})
-        replies, streams = ask(self.roster, self.grid, f"{MessageType.QUERY}.{terms.HELP}", questions), []
-        for helper in questions:
+        replies = ask(self.roster, self.grid, f"{MessageType.QUERY}.{terms.HELP}", questions)
+        told, faults = dict[int, bytes](), dict[str, ReplyError]()
+        for place, helper in enumerate(helpers, 1):
             try:
-                streams.append(_streams(replies.get(helper), numbers))
+                told[place] = _shares(replies.get(helper), size)
             except ReplyError as error:
-                raise HelpError(
-                    f"the sum of round {t} stays closed, for {helper} does not help: {error}. `fedsmall resume` goes "
-                    "on when it does"
-                ) from None
-        return unmasked([summand.masked for summand in summands.values()], streams, wide=bool(of))
+                faults[helper] = error
+        if len(told) < least:
+            helper, why = next(iter(faults.items()))
+            raise HelpError(
+                f"the sum of round {t} stays closed, for {len(told)} of {len(helpers)} helpers answer, and it takes "
+                f"{least}; {helper} does not help: {why}. `fedsmall resume` goes on when it does"
+            )
+        for helper, why in faults.items():
+            self.note(t, helper, "set aside", f"it does not help to open a sum: {why}")
+        shares = {place: told[place] for place in sorted(told)[:least]}
+        return unmasked({site: summand.masked for site, summand in summands.items()}, missing, shares, wide=bool(of))
 
     def open_sum(self, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
         """The sum ``of`` all sites' numbers at round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
-        Bad answers are noted and left out. HelpError where fewer than three are left, or a helper does not help.
+        Bad answers are noted and left out. HelpError where too few are left, or too few helpers answer.
         """
         replies = ask(self.roster, self.grid, kind, contents)
         summands: dict[str, Summand] = {}
@@ -323,8 +331,8 @@ class SealedModels(Form):
         for site in [site for site, summand in summands.items() if len(summand.masked) != usual]:
             self.note(t, site, "set aside", f"what it tells ({of}) is of another length than that of the others")
             del summands[site]
-        if len(summands) < LEAST:
-            raise HelpError(f"{len(summands)} sites tell, and a sum of fewer than {LEAST} is opened by nobody")
+        if len(summands) < (least := least_in_sum(len(self.routes.names))):
+            raise HelpError(f"{len(summands)} sites tell, and a sum of fewer than {least} is opened by nobody")
         summed = self._settle_summands(t, of, summands)
         values = from_words(self._open(t, 0, summed, of))
         said = {site: reply.content.metric_records for site, reply in replies.items() if site in summands}
@@ -388,14 +396,14 @@ def _letter(reply: Message | None) -> ArrayRecord:
     return record
 
 
-def _streams(reply: Message | None, count: int) -> np.ndarray:
-    record = records_of(reply).get(terms.SUM)
-    if record is None or list(record) != [terms.SUM]:
-        raise ReplyError("expected the sum of streams")
-    numbers = read_array(terms.SUM, record[terms.SUM])
-    if numbers.dtype != np.uint64 or numbers.shape != (count,):
-        raise ReplyError("what it told is not of the sum's length")
-    return numbers
+def _shares(reply: Message | None, size: int) -> bytes:
+    record = records_of(reply).get(terms.SHARES)
+    if record is None or list(record) != [terms.SHARES]:
+        raise ReplyError("expected shares of seeds")
+    shares = read_array(terms.SHARES, record[terms.SHARES])
+    if shares.dtype != np.uint8 or shares.shape != (size,):
+        raise ReplyError("what it told are not the shares of this sum")
+    return shares.tobytes()
 
 
 def _summand(reply: Message | None, helpers: Sequence[str]) -> Summand:

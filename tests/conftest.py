@@ -37,8 +37,9 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def flower_home(tmp_path_factory):
-    """Flower writes to a home of its own, never to the user's."""
+    """Flower writes to a home of its own, never to the user's; so do stations."""
     os.environ["FLWR_HOME"] = str(tmp_path_factory.mktemp("flwr"))
+    os.environ["FEDSMALL_TABLES"] = str(tmp_path_factory.mktemp("tables"))
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import PlanError
+from fedsmall.extensions.audit.by_likelihood import Explained, explain
 from fedsmall.extensions.audit.federations import World, batches_of, side_by_side, world_of
 from fedsmall.extensions.audit.findings import Audit, Finding
 from fedsmall.extensions.audit.membership import leak, lower_bound, scores
@@ -110,6 +111,7 @@ def audit_scenario(
     world, started, before = world_of(plans[0], data_root), time.monotonic(), 0
     findings: list[Finding] = []
     left_out: dict[str, str] = {}
+    explained: dict[str, Explained | str] = {}
     with watcher:
         for plan in plans:
 
@@ -120,9 +122,10 @@ def audit_scenario(
                 left_out[plan.method.label] = why
             else:
                 findings += audit(plan, world.under(plan), runs, colluders, progress)
+                explained[plan.method.label] = explain(plan, data_root)
             before += plan.rounds
             watcher.end(plan)
     about: dict[str, Any] = {"runs": runs, "sites": len(world.names), "candidates": len(world.site_of)}
     about |= {"mean": world.mean, "expected": world.expected, "colluders": colluders, "seed": plans[0].seed}
     about |= {"seconds": round(time.monotonic() - started, 1), "versions": versions()}
-    return Audit(scenario.name, about, findings, left_out)
+    return Audit(scenario.name, about, findings, left_out, explained)

@@ -144,7 +144,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     """Every contact of federations in parallel; ``members`` (federations, candidates) are in. Steps share models."""
     runs, sites = len(members), len(world.names)
     samples = [site_samples for row in members for site_samples in world.samples(row)]
-    names = [f"{run:05d}/{site}" for run in range(runs) for site in world.names]
+    names = [name_in(run, site) for run in range(runs) for site in world.names]
     trainer = cohort_for(_for_so_many(plan, runs), world.task, names, samples, device=device)
     combiners = [combiner_for(plan) for _ in range(runs)]
     start = initial_model(plan, world.task)
@@ -174,6 +174,11 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
             held = stack.state[name]
             held.view(runs, len(at), *held.shape[1:]).copy_(tensor[:, None])
         before = contact
+
+
+def name_in(run: int, site: str) -> str:
+    """The name under which a site of one of many federations draws."""
+    return f"{run:05d}/{site}"
 
 
 def _for_so_many(plan: Plan, runs: int) -> Plan:

@@ -1,7 +1,7 @@
 """What an audit found: its record (``audit.json`` and the scenario), in sentences, on a terminal, and as a page."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsmall.errors import PlanError
+from fedsmall.extensions.audit.by_likelihood import Explained
 from fedsmall.extensions.audit.membership import Estimate
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import read_json, write, write_json
@@ -41,12 +42,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found; ``about`` has sizes, runs and seed, ``left_out`` why methods were not attacked."""
+    """What an audit found; ``about`` has sizes, runs and seed, ``left_out`` why methods were not attacked.
+
+    ``explained`` is what one likelihood over all updates read under a method, or why it was not tried.
+    """
 
     name: str
     about: dict[str, Any]
     findings: list[Finding]
     left_out: dict[str, str]
+    explained: dict[str, Explained | str] = field(default_factory=dict)
 
     @property
     def methods(self) -> list[str]:
@@ -148,6 +153,19 @@ def facts(audit: Audit) -> str:
     )
 
 
+def explanation(audit: Audit, method: str) -> str:
+    """What one likelihood over all updates read under a method, in one sentence; "" where nothing is known of it."""
+    found = audit.explained.get(method, "")
+    if isinstance(found, str):
+        return found and f"One likelihood over all updates was not tried: {found}."
+    return (
+        f"By one likelihood over all updates the server reads {found.close} of {found.patients} patients within a "
+        f"fifth (median error {found.error:.2g} of a record) and names {found.named}; what it leaves unexplained is "
+        f"{found.misfit:.3f} of the noise, and the true records leave {found.at_truth:.3f}: the nearer, the less a "
+        "better attack could add."
+    )
+
+
 def print_audit(console: Console, audit: Audit) -> None:
     """A table for each method with its sentences, and what was left out."""
     console.print(f"[bold]{audit.name}[/bold]: {facts(audit)}")
@@ -161,7 +179,7 @@ def print_audit(console: Console, audit: Audit) -> None:
             table.add_row(*row(finding))
         console.print()
         console.print(table)
-        for line in sentences(findings, audit.about["colluders"]):
+        for line in [*sentences(findings, audit.about["colluders"]), explanation(audit, method)]:
             console.print(line, markup=False)
     for method, why in audit.left_out.items():
         console.print(f"\nNot attacked: {method}: {why}", markup=False)
@@ -185,4 +203,4 @@ def part(run: Run, name: str) -> Markup:
 
 
 TEMPLATES = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-TEMPLATES.globals |= {"facts": facts, "row": row, "sentences": sentences, "heads": HEADS}
+TEMPLATES.globals |= {"facts": facts, "row": row, "sentences": sentences, "explanation": explanation, "heads": HEADS}

@@ -2,8 +2,8 @@
 
 A family has K linear predictors, eta = x B' + offset, for samples x (n, p) whose last column is 1. The parameters
 theta (P,) are free, and B (K, p) is linear in them: vec(B) = A theta, where A is the identity, or for a slope that
-all predictors share (ordinal, discrete hazards) repeats it. Loss, gradient and Hessian of a sum over samples are sums
-over sites. Source: McCullagh and Nelder 1989; McCullagh 1980 (ordinal); Cox 1972, section 6 (discrete hazards).
+all predictors share (ordinal, hazards) repeats it. Loss, gradient and Hessian of a sum over samples are sums
+over sites. Source: McCullagh and Nelder 1989; McCullagh 1980 (ordinal); Prentice and Gloeckler 1978 (hazards).
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit, gammaln, log_expit, logsumexp, softmax
 
 LARGE = 2.0**28  # the loss of a step that no finite number has: it is taken back
-CONVERGED, MOST_STEPS = 1e-10, 100  # of an intercept that is fitted at home
+CONVERGED, MOST_STEPS = 1e-10, 100  # of what is fitted at home
 
 Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]  # by eta: (n,), (n, K), (n, K, K)
 
@@ -88,12 +88,16 @@ def _ordinal(eta: np.ndarray, y: np.ndarray) -> Derivatives:
 
 
 def _hazard(eta: np.ndarray, y: np.ndarray) -> Derivatives:
-    """Of times until an event in K intervals; y (n, 2 or more): intervals survived, and the event in the next."""
-    place, p = np.arange(eta.shape[1]), expit(eta)
-    event = (place == y[:, :1]) * y[:, 1:2]
-    asked = (place < y[:, :1]) + event
-    value = (np.logaddexp(0, eta) * asked - eta * event).sum(axis=1)
-    return value, p * asked - event, (p * (1 - p) * asked)[..., None] * np.eye(eta.shape[1])
+    """Of times until an event in K intervals; y (n, 2 or more): intervals survived, and the event in the next.
+
+    exp(eta) is the hazard's integral over an interval: Cox's model of times that are known by their interval.
+    """
+    place, amount = np.arange(eta.shape[1]), np.exp(eta)
+    event, through = (place == y[:, :1]) * y[:, 1:2], place < y[:, :1]
+    odds = amount / np.expm1(amount)  # the slope of -log(1 - exp(-amount)) by eta
+    value = (through * amount - event * np.log(-np.expm1(-amount))).sum(axis=1)
+    curve = through * amount + event * odds * (amount + odds - 1)
+    return value, through * amount - event * odds, curve[..., None] * np.eye(eta.shape[1])
 
 
 FAMILIES = {
@@ -135,10 +139,12 @@ def penalised(family: str, columns: int, predictors: int) -> np.ndarray:
 
 
 def start(family: str, columns: int, predictors: int) -> np.ndarray:
-    """Parameters to begin with, (P,): zero, but for intercepts of grades, which must fall."""
+    """Parameters to begin with, (P,): zero, but for intercepts of grades, which must fall, and of hazards."""
     theta = np.zeros(parameters(family, columns, predictors))
     if family == "ordinal":
         theta[-predictors:] = -np.arange(predictors) + (predictors - 1) / 2
+    if family == "hazard":
+        theta[-predictors:] = -np.log(predictors)  # as if the event came to equally many in every interval
     return theta
 
 

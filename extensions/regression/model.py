@@ -36,11 +36,15 @@ CELLS, REACH = 200, 4.0  # of the grid in which values are counted, and its ends
 ONE = 2.0**40  # of parameters in whole numbers, which keep their precision in any plan's dtype
 
 
-def family_of(task: Task) -> str:
-    """The likelihood of a task; PlanError for one that has none here."""
+def family_of(task: Task, counts: bool) -> str:
+    """The likelihood of a task, of which numbers are ``counts`` or not; PlanError for one that has none here."""
     if task.loss not in OF_LOSS or (task.kind == "numbers" and task.outputs != 1):
         known = ", ".join(OF_LOSS)
         raise PlanError(f"regressions are for the losses {known}, of one number; the loss of this task is {task.loss}")
+    if counts:
+        if task.loss != "mse":
+            raise PlanError(f"counts = true is for numbers, and this task predicts {task.kind}")
+        return "poisson"
     return "logistic" if task.loss == "cross_entropy" and task.classes == 2 else OF_LOSS[task.loss]
 
 
@@ -63,8 +67,9 @@ class RegressionModel(nn.Module):
 
     def __init__(self, task: Task, sites: int, settings: Regression) -> None:
         super().__init__()
-        self.task, family, features = task, family_of(task), int(np.prod(task.input_shape))
-        predictors = 1 if family in ("linear", "logistic") else task.outputs
+        family, features = family_of(task, settings.counts), int(np.prod(task.input_shape))
+        self.task, self.family = task, family
+        predictors = 1 if family in ("linear", "logistic", "poisson") else task.outputs
         if settings.basis == "additive":
             self.register_buffer("knots", torch.zeros(features, len(QUANTILES)))
         if settings.basis == "random":
@@ -84,7 +89,7 @@ class RegressionModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(samples, outputs) of x (samples, features)."""
         eta = predictors_of({**dict(self.named_buffers()), COEFFICIENTS: self.coefficients}, x)
-        return outputs_of(eta, self.task).to(self.coefficients.dtype)
+        return outputs_of(eta, self.task, self.family).to(self.coefficients.dtype)
 
 
 def columns_of(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -103,8 +108,14 @@ def predictors_of(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
     return columns_of(arrays, x) @ arrays[COEFFICIENTS].double().T
 
 
-def outputs_of(eta: Tensor, task: Task) -> Tensor:
+def outputs_of(eta: Tensor, task: Task, family: str) -> Tensor:
     """Linear predictors as a network's outputs; the first of two classes with an output each has 0."""
+    if family == "poisson":
+        mean, scale = task.unit or (0.0, 1.0)
+        return (eta.clamp(max=50).exp() - mean) / scale
+    if task.loss == "hazard":  # log-odds of the event in each interval, from the hazard's integral
+        amount = eta.clamp(-30, 6).exp()
+        return amount + torch.log(-torch.expm1(-amount))
     if task.loss == "ordinal":  # the steps between log-odds go through softplus
         gaps = (eta[:, :-1] - eta[:, 1:]).clamp(min=1e-6)
         return torch.cat([eta[:, :1], gaps + torch.log(-torch.expm1(-gaps))], dim=1)

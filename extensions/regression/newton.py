@@ -26,6 +26,7 @@ from fedsmall.extensions.regression.families import (
 )
 
 TOLERANCE, OF_FOLDS = 1e-8, 1e-3  # of the largest change of a parameter; of models that only choose a penalty
+SHORT = 1e-6  # of a step that is taken in any case
 SLACK = 1e-9  # by which an objective may rise from rounding, by its size
 NOTHING = 1e-8  # of the largest eigenvalue: what is less is rounding, as of columns of which one follows from others
 COARSE, FINE = 2.0**24, 2.0**40  # of one in whole numbers, and of one of their units in the rest
@@ -195,7 +196,10 @@ def advance(setup: Setup, state: State, sums: Exchange) -> State:
         step = -solve(setup, sums.hessian[0], sums.models[:, 2:].T).T
         return state._replace(theta=state.last + step, step=step)
     now = _objectives(setup, state, sums)
-    good = now <= state.objective + SLACK * np.maximum(1, np.abs(np.nan_to_num(state.objective, posinf=0)))
+    others = not np.allclose(sums.models[:: setup.folds + 1, 0], state.weight)  # answer now than last time
+    slack = SLACK * np.maximum(1, np.abs(np.nan_to_num(state.objective, posinf=0)))
+    small = np.abs(state.step).max(axis=1) <= SHORT  # so that halving alone never looks as if nothing moved
+    good = np.isfinite(now) & (others | small | (now <= state.objective + slack))
     last = np.where(good[:, None], state.theta, state.last)
     step = state.step / 2
     among, stride = setup.folds + 1, setup.curved.step

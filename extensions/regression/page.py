@@ -15,7 +15,8 @@ RATIOS = {
     "logistic": "odds ratio",
     "softmax": "odds ratio",
     "ordinal": "odds ratio",
-    "hazard": "odds ratio of the event",
+    "hazard": "hazard ratio",
+    "poisson": "rate ratio",
 }
 CAPTION = (
     "{} (seed {}): penalty {:g}. By one standard deviation of a column; intervals are 95%, Wald's{}{}. Of columns that "

@@ -9,11 +9,11 @@ import torch
 from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
 from fedsmall.aggregation.sums import whole_sum
 from fedsmall.data.federation import Samples, Task
-from fedsmall.errors import PlanError
+from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression import noised
-from fedsmall.extensions.regression.families import FAMILIES, Rows, design, profiled_sums
+from fedsmall.extensions.regression.families import FAMILIES, MOST_STEPS, Rows, design, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
 from fedsmall.extensions.regression.newton import (
@@ -32,7 +32,7 @@ from fedsmall.parts import Regression
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import chance_for, protection_of
 from fedsmall.randomness import rng_for
-from fedsmall.training.stack import Stack, Tensors
+from fedsmall.training.stack import Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
 from fedsmall.wire import Arrays
 
@@ -49,7 +49,7 @@ __all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "train
 def plan_among(plan: Plan, sites: int) -> Plan:
     """The plan with the regression that so many sites fit; of noised sums it is one exchange of all patients."""
     plan = in_one_exchange(plan) if plan.privacy.is_patient_level else plan
-    options = {"sites": sites, **settings_of(plan).model_dump()}
+    options = {"sites": sites if plan.method.is_federated else 1, **settings_of(plan).model_dump()}
     return plan.model_copy(update={"model": form.NAME, "model_options": options})
 
 
@@ -90,10 +90,10 @@ def check(plan: Plan, task: Task) -> None:
     """Raise PlanError, in one line, for a task or a schedule that regressions cannot have."""
     method, settings = plan.method, settings_of(plan)
     label = f"Method {method.label!r}"
-    if method.aggregate_every != 1 or method.fraction < 1 or method.models is not None:
+    if method.is_federated and (method.aggregate_every != 1 or method.fraction < 1 or method.models is not None):
         raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
     try:
-        family = form.family_of(task)
+        family = form.family_of(task, settings.counts)
     except PlanError as error:
         raise PlanError(f"{label}: {error}") from None
     plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
@@ -188,6 +188,7 @@ class Regressors(OneModelTrainer):
             raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
         self.samples = tuple(map(len, samples))
         self._samples, self._seat = tuple(samples), seat
+        self._family = form.family_of(task, settings_of(plan).counts)
         self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
         self.device = torch.device("cpu")
 
@@ -201,13 +202,28 @@ class Regressors(OneModelTrainer):
         for leg in legs:
             for row, site in enumerate(leg.sites):
                 model = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
-                stack.buffers[SUMS][row] = torch.from_numpy(self._sums(model, int(site), leg.t))
+                if self.plan.method.is_federated:
+                    stack.buffers[SUMS][row] = torch.from_numpy(self._sums(model, int(site), leg.t))
+                elif not model[STATUS][form.CONVERGED]:
+                    fitted = self._fit_alone(model, int(site))
+                    stack.put(np.array([row]), self.stack_of(stacked([fitted], list(fitted))))
         last = legs[-1]
         losses = np.full(len(last.sites), np.nan)
         if signals.losses:
             losses = np.array([self._loss(stack, row, int(site)) for row, site in enumerate(last.sites)])
         steps = np.full(len(last.sites), last.rounds, dtype=np.int64)
         return Trained(losses, steps, np.array([self.samples[site] for site in last.sites]), {}, {})
+
+    def _fit_alone(self, model: Arrays, site: int) -> Arrays:
+        """The site's own regression, as if it were the only one."""
+        server, fitted = NewtonStep(self.plan), model
+        for t in range(1, MOST_STEPS + 1):
+            sums = {SUMS: self._sums(fitted, site, t)[None]}
+            fitted = server.combine(fitted, Updates((self.names[site],), sums, None, np.ones(1)), t)
+            if has_ended(self.plan, fitted):
+                break
+        fitted[STATUS][form.CONVERGED] = 1  # as far as it goes
+        return fitted
 
     def _sums(self, model: Arrays, site: int, t: int) -> np.ndarray:
         samples, sums = self._samples[site], np.zeros_like(model[SUMS])
@@ -225,6 +241,15 @@ class Regressors(OneModelTrainer):
         sums[: len(made)] = made
         return sums
 
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        if self._family != "poisson":
+            return y
+        mean, scale = self.task.unit or (0.0, 1.0)
+        counts = y.astype(np.float64) * scale + mean
+        if counts.min(initial=0) < -1e-3:
+            raise DataError("counts = true, and a number here is below 0")
+        return np.maximum(counts, 0)
+
     def _noised(self, rows: Rows, site: int, t: int) -> np.ndarray:
         place, sites = self._seat.places[site], self._seat.sites
         guard = protection_of(self.plan, len(rows.y), place, sites)
@@ -237,11 +262,11 @@ class Regressors(OneModelTrainer):
         x = form.columns_of(arrays, torch.from_numpy(np.ascontiguousarray(samples.x))).numpy()
         weights = self.plan.recipe.class_weights
         weight = np.asarray(weights)[samples.y] if isinstance(weights, tuple) else np.ones(len(x))
-        return Rows(x, samples.y, weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
+        return Rows(x, self._targets(samples.y), weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
 
     def _folds(self, site: int) -> np.ndarray:
         """In which fold each sample of a site is left out: all in one, or its patients dealt to all."""
-        folds, by_sites = folds_for(self._seat.sites)
+        folds, by_sites = folds_for(int(self.plan.model_options["sites"]))
         if by_sites:
             order = rng_for(self.plan.seed, "folds of sites").permutation(self._seat.sites)
             return np.full(self.samples[site], order[self._seat.places[site]] % folds)
@@ -254,7 +279,7 @@ class Regressors(OneModelTrainer):
         made = []
         for row in range(len(stack)):
             arrays = {name: tensor[row] for name, tensor in stack.state.items()}
-            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task).numpy())
+            made.append(form.outputs_of(form.predictors_of(arrays, samples), self.task, self._family).numpy())
         return np.stack(made)
 
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -266,7 +291,7 @@ class Regressors(OneModelTrainer):
         fitted = form.theta_of(model)[int(model[STATUS][form.CHOSEN]) * (setup.folds + 1)]
         shift = torch.from_numpy(profiled_sums(setup.family, fitted, rows, setup.home)[1])
         arrays = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
-        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task).numpy()
+        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task, setup.family).numpy()
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:
         samples = self._samples[site]

@@ -26,7 +26,7 @@ import numpy as np
 from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import Initial, Moment, journey, starting
-from fedsmall.travel.schedule import Action, Contact, contacts_of
+from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 WITHIN = 0.01  # of the record's own norm: all its numbers together
@@ -122,6 +122,16 @@ EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, w
 CLOSE = 0.2  # of a record's norm: not read, but near it
 LOOKS = 200  # contacts of a run that are looked at, at most; in equal distances, where a run has more
 WORK = 2e9  # products that may be spent on that
+
+
+def looks(plan: Plan, numbers: int, patients: int, features: int) -> float | None:
+    """About how much blur lets be told of a record: numbers * contacts / (blur**2 * patients * features); None without.
+
+    An estimate of the information of :mod:`fedsmall.training.information`, of which it is one to two times in a run's
+    first contacts, and more where training has come to rest.
+    """
+    blur = plan.privacy.blur
+    return numbers * times_travelled(plan, plan.rounds) / (blur**2 * patients * features) if blur else None
 
 
 class Exposure:

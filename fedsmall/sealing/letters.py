@@ -52,6 +52,11 @@ class Announcement(Frozen):
     commitment: Hex32
     signature: Hex
 
+    @property
+    def classic(self) -> str:
+        """The X25519 half of the sealing key, by which two sites make a secret of theirs."""
+        return self.sealing[2 * ML_KEM :]
+
     def check(self, run: str, identities: Mapping[str, str]) -> None:
         """Raise LetterError unless this is of the site's known identity, and of this run."""
         if identities.get(self.site) != self.identity:
@@ -127,7 +132,7 @@ def _verify(identity: str, signature: bytes, content: bytes) -> None:
 
 def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -> Announcement:
     """A site's announcement, from its identity's secret, its sealing key's seed, and what it has drawn."""
-    post_quantum, classic = _halves(sealing)
+    post_quantum, classic = halves(sealing)
     key = post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()
     said = {"site": site, "sealing": key.hex(), "commitment": digest("drawn", nonce)}
     signature = ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(
@@ -145,7 +150,7 @@ def private(seed: bytes) -> Any:
     """The sealing key that follows from 96 random bytes."""
     if len(seed) != SEED:
         raise ValueError(f"a sealing key is made of {SEED} random bytes, not of {len(seed)}")
-    return hpke.MLKEM768X25519PrivateKey(*_halves(seed))
+    return hpke.MLKEM768X25519PrivateKey(*halves(seed))
 
 
 def public(text: str) -> Any:
@@ -172,7 +177,8 @@ def signed(info: bytes, box: bytes) -> bytes:
     return hashlib.sha256(len(info).to_bytes(8, "big") + info + box).digest()
 
 
-def _halves(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
+def halves(seed: bytes) -> tuple[mlkem.MLKEM768PrivateKey, x25519.X25519PrivateKey]:
+    """The two secret keys that follow from 96 random bytes."""
     post_quantum = mlkem.MLKEM768PrivateKey.from_seed_bytes(seed[:64])
     return post_quantum, x25519.X25519PrivateKey.from_private_bytes(seed[64:])
 

@@ -12,12 +12,12 @@ from functools import cached_property
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.sealing.committee import committee_size
 from fedsmall.sealing.letters import digest
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
 
-HELPERS = 3  # how many sites hold the keys of a sum, all where there are fewer than five
-ALL_HELP_BELOW = 5
+SUMS_A_ROUND = 3  # at most: of models, of what they are worth, and of what they are worth to who has not trained them
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,15 @@ class RoutingTable:
         places = self.legs[self.number(t)][1]
         return sorted(site for site in places if self.group(t, site) == group)
 
+    def summed(self, t: int, group: int, of: str = "") -> list[str]:
+        """The sites that a sum of round ``t`` is of, by the plan: those of a group's models, of a tally all."""
+        return list(self.names) if of else self.members(t, group)
+
     def helpers(self, t: int, of: str = "") -> list[str]:
-        """The sites that hold the keys of the sums of round ``t``, drawn from those taking part; of a tally all."""
-        present = list(self.names) if of else sorted(self.legs[self.number(t)][1])
-        if len(present) < ALL_HELP_BELOW:
-            return present
+        """The committee that opens the sums of round ``t``, drawn from all sites, whoever trains then."""
+        size = committee_size(len(self.names), SUMS_A_ROUND * (self.plan.rounds + 1))
         rng = rng_for(self.plan.travel_seed, *(("helpers", of) if of else ("helpers",)), t)
-        return sorted(present[k] for k in rng.permutation(len(present))[:HELPERS].tolist())
+        return sorted(self.names[k] for k in rng.permutation(len(self.names))[:size].tolist())
 
 
 def seed_of(nonces: Mapping[str, str], seed: int) -> int:

@@ -17,14 +17,13 @@ NONCE = "nonce"  # in the answer to that: what the site had drawn
 SEALED = "sealed"  # what an order of a sealed run says beside the plan (Order), as JSON
 GROUP = "group"  # whose sum is to be opened
 OF = "of"  # the tally that is to be opened, where it is not an average
-NUMBERS = "numbers"  # how many words its summands have
 WRITTEN = "written"  # the round in which a letter was written that is to be written anew
 REFUSED = "refused"  # in a reply's metrics: 1 where the site passes on what came to it, for it may not send its own
 NOT_TAKEN = "not-taken"  # 1 where the site did not use the letter that came to it
 
 # Names of records, beside the model's.
 SEEDS = "seeds"  # letters to helpers, by the helper's name
-SUM = "sum"  # what a helper tells
+SHARES = "shares"  # what a helper tells of a sum, (bytes,) uint8
 TALLY = "tally"  # what a site adds to a sum of something else than models
 
 # Names of the arrays in a record.
@@ -33,9 +32,10 @@ MASKED = "masked"  # (numbers,) uint64
 
 # Actions of a query.
 HELP, READDRESS, BEFORE = "help", "readdress", "before"  # the last: to tell the sums of before the first contact
+PAIRS = "pairs"  # to take the letters with the keys of pairs; in the answer to the second question, letters by name
 
 # Kinds of letters.
-TRAVELLER, MOMENTS, KEY = "traveller", "moments", "seed"
+TRAVELLER, MOMENTS, KEY, PAIR = "traveller", "moments", "seed", "pair"
 
 
 class Average(Frozen):

@@ -8,17 +8,19 @@ import typer
 from rich.table import Table
 from typer import Option
 
+from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS
+from fedsmall.sealing.committee import BYTES, committee_size, threshold
+from fedsmall.sealing.letters import OVERHEAD
 from fedsmall.sim.report.sentences import amount
 from fedsmall.sim.report.terminal import terminal
 
 console = terminal()
 
 PATIENTS_EPSILON = 60  # patients a site times epsilon from which it costs a few points: about 20 at epsilon 3
-SEAL = 200  # bytes, about, by which a signed letter is longer than the model in it
+SUMS = 1000  # of a run, for the size of its committees
 PLAIN, NUMBER = 4, 8  # bytes of a number as it is, and in the fixed point of a secure sum
 
 
@@ -109,19 +111,20 @@ def _privacy(advice: Advice, epsilon: float) -> str:
 
 def _hidden(advice: Advice, parameters: int | None) -> str:
     sites = advice.sites
-    sealed = f"Sealed hops (privacy = {{sealed = true}}) cost about {SEAL} bytes each and no exchange."
-    if sites < HELPERS:
+    sealed = f"Sealed hops (privacy = {{sealed = true}}) cost about {OVERHEAD:,} bytes each and no exchange."
+    if sites < LEAST:
         return f"{sealed}\nSecure sums take three sites at least."
-    helpers = sites if sites < ALL_HELP_BELOW else HELPERS  # each sends a vector as long as the model
+    helpers = committee_size(sites, SUMS)
     contacts = max(1, advice.aggregate_every // advice.permute_every)
     often = "at every contact" if contacts == 1 else f"one for {contacts} contacts"
-    numbers = f"{NUMBER} bytes a number instead of {PLAIN}, and {NUMBER * helpers} from {helpers} helpers"
+    numbers = f"{NUMBER} bytes a number instead of {PLAIN}"
     if parameters:
-        sent, plain, helped = (amount(width * parameters) for width in (NUMBER, PLAIN, NUMBER * helpers))
-        numbers = f"{sent} a site instead of {plain}, and {helped} from {helpers} helpers"
+        numbers = f"{amount(NUMBER * parameters)} a site instead of {amount(PLAIN * parameters)}"
+    letters = amount(helpers * (OVERHEAD + BYTES * sites))
+    numbers += f", and {letters} in letters to {helpers} helpers, of whom {threshold(helpers)} must answer"
     return (
         f"{sealed}\nSecure sums (secure = true, experimental) cost an exchange more for each average, {often}, and "
-        f"there {numbers}; one for each evaluation, and two before the first contact."
+        f"there {numbers}; one for each evaluation, and three before the first contact."
     )
 
 

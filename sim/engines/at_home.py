@@ -25,6 +25,12 @@ class AtHome:
 
     federation: Federation
 
+    @classmethod
+    def of(cls, federation: Federation) -> "AtHome":
+        """That of a federation, which plans share that differ only in their method."""
+        known: AtHome = vars(federation).setdefault("_at_home", cls(federation))
+        return known
+
     @cached_property
     def homes(self) -> dict[str, tuple[Samples, Samples]]:
         """Training and held-out patients by hospital; none where there are many, or no intercept is fitted."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any, final
 
@@ -111,9 +111,9 @@ class CentralEvaluator:
         visited = self._evaluate_visitors() if t == self.plan.rounds else {}
         return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, visited, differ)
 
-    @cached_property
+    @property
     def _homes(self) -> AtHome:
-        return AtHome(self.federation)
+        return AtHome.of(self.federation)
 
     def _at_homes(self, common: Arrays | None, moment: Moment) -> Losses:
         """The losses at each hospital of the common model, or of those that were trained alone."""

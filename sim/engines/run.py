@@ -20,7 +20,7 @@ from fedsmall.methods import nearest
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_at_hand, check_run
-from fedsmall.privacy.reading import Exposure
+from fedsmall.privacy.reading import Exposure, looks
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
 from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -128,7 +128,12 @@ class _Work:
 
     def read(self) -> dict[str, Any]:
         """What was counted; empty where nothing was."""
-        return self.exposure.result() if self.exposure is not None else {}
+        if self.exposure is None:
+            return {}
+        fewest = min(self.federation.train, key=len)
+        numbers = sum(array.size for array in self.initial(None).values())
+        estimate = looks(self.plan, numbers, len(fewest), fewest.x[0].size)
+        return self.exposure.result() | ({} if estimate is None else {"looks": round(estimate, 3)})
 
     def distilled(self, outcome: Outcome) -> Distilled | None:
         """One model that the sites make of several after a run that was not cut short, where the plan asks for it."""

@@ -262,6 +262,13 @@ BLIND = (
 )
 
 
+CURE = "privacy = {exposure = 1.0} under a method limits what is told of a record: docs/security.md says how far."
+LOOKS = (
+    "{label}: by an estimate, who weighs all blurred models and knows a site's other patients can tell a record to "
+    "within {error:.1g} standard deviations; privacy = {{exposure = 1.0}} sets a limit."
+)
+
+
 class Readable(NamedTuple):
     """One method: how many ``patients`` there were, and what each of :data:`READER_HEADS` could read of them."""
 
@@ -307,7 +314,8 @@ def reader_sentences(run: Run) -> list[str]:
         seed = run.plans[0].seed
         lines.insert(0, f"Patients whose whole record could be read from what was sent (within 1%, seed {seed}):")
     if any(row.anybody for row in rows):
-        lines.append("privacy = {blur = 1} under a method hides records; docs/security.md says what it does not hide.")
+        lines.append(CURE)
+    lines += [LOOKS.format(label=row.label, error=row.read["looks"] ** -0.5) for row in rows if row.read.get("looks")]
     if names := blind(run):
         lines.append(f"{', '.join(names)}: {BLIND}.")
     return lines

@@ -34,10 +34,11 @@ LISTED = 200  # messages that are shown one by one
 KINDS = {
     "roll": "who it is: name, task, model, number of samples, and how its rows become samples; with it sums of each "
     "feature, for a scaling that all share, and of each class where those are balanced",
-    "scaling": "that it has taken the agreed scaling",
+    "scaling": "that it has taken the agreed scaling, and sketches by which the server sees two names for one table",
     "train": "a trained model, with sample and step counts, and the training loss where no privacy forbids it; in a "
     "sealed run a letter that the next site alone can open, and at a secure average numbers under masks",
-    "help": "what opens one sum of the sites' numbers",
+    "pairs": "that it has taken the keys of masks that cancel",
+    "help": "its part of what opens one sum of the sites' numbers",
     "readdress": "a letter of ours, sealed anew because the site it went to was silent",
     "evaluate": "what a model is worth on its held-out patients; at the end sums over them",
     "validate": "sums over its patients, of models that never saw them",

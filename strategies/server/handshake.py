@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from pydantic import ValidationError
 
@@ -28,8 +28,9 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
 from fedsmall.sealing.letters import Announcement, Transcript, digest, roll_digest
 from fedsmall.sealing.routing import seed_of
+from fedsmall.sealing.tables import MEETING, TABLES, check_tables
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
-from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, ROLL, Opened
+from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, PAIRS, ROLL, Opened
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
@@ -130,8 +131,11 @@ def send_agreement(
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
     letters, announced, words = sheet.plan.privacy.hidden, dict[str, Announcement](), {}
-    if scaling is None and not letters:
+    keys = {site: str(answer[MEETING]) for site, answer in roster.answers.items() if MEETING in answer}
+    if scaling is None and not letters and len(keys) < 2:
         return sheet, None
+    if keys:
+        words = {MEETING: json.dumps(keys)}
     if letters:
         announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
         words = {ANNOUNCED: Opened(announced=announced).model_dump_json()}
@@ -139,8 +143,11 @@ def send_agreement(
     if scaling is not None:
         content[SCALING] = to_record(vars(scaling))
     answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
+    check_tables({site: _read_sketches(answers[site][1]) for site in announced or keys})
     if not letters:
         return sheet, None
+    if sheet.plan.privacy.secure and scaling is None:
+        _pass_pair_keys_on(sheet, grid, {site: content for site, (_, content) in answers.items()})
     nonces = {site: str(content[CONFIG].get(NONCE, "")) for site, (_, content) in sorted(answers.items())}
     for site, nonce in nonces.items():
         if digest("drawn", nonce) != announced[site].commitment:
@@ -149,6 +156,27 @@ def send_agreement(
     begun = Transcript.start(f"{sheet.run} {sheet.id}", roll_digest(sheet.roll), announced, nonces)
     sealed = SealedModels(plan, roster, grid, begun, nonces, sheet.sites, folder)
     return sheet.model_copy(update={"plan": plan}), sealed
+
+
+def _pass_pair_keys_on(sheet: RunSheet, grid: RetryingGrid, answers: Told) -> None:
+    """Pass on the letters in which each site sealed a key for every one after it. PlanError where one is missing."""
+    letters: dict[str, Any] = {site: answers[site].array_records.get(PAIRS, {}) for site in answers}
+    contents = {}
+    for site in sheet.sites:
+        before = [other for other in sorted(answers) if other < site]
+        if wrong := [other for other in before if site not in letters[other]]:
+            raise PlanError(f"{wrong[0]}: it sends {site} no key for the masks of secure sums")
+        record = ArrayRecord({other: letters[other][site] for other in before})
+        contents[site] = RecordDict({CONFIG: _words(sheet), PAIRS: record})
+    _ask(sheet, grid, f"{MessageType.QUERY}.{PAIRS}", contents)
+
+
+def _read_sketches(content: RecordDict) -> dict[str, str]:
+    record: Any = content.config_records.get(CONFIG, {})
+    try:
+        return dict(json.loads(str(record.get(TABLES, "{}"))))
+    except (ValueError, TypeError):
+        return {}
 
 
 def _read_announcement(site: str, answer: Mapping[str, Any]) -> Announcement:
@@ -175,10 +203,13 @@ def _words(sheet: RunSheet, **more: Any) -> ConfigRecord:
     return ConfigRecord({PLAN: sheet.plan.model_dump_json(exclude_defaults=True), **roll, **more})
 
 
-def _ask(sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict) -> dict[str, tuple[int, RecordDict]]:
-    """The answers of all sites to one question, by name. Raises PlanError where one refuses or is silent."""
+def _ask(
+    sheet: RunSheet, grid: RetryingGrid, kind: str, content: RecordDict | Told
+) -> dict[str, tuple[int, RecordDict]]:
+    """The answers of all sites to one question, or to their own, by name. PlanError where one refuses or is silent."""
     nodes = {node.name: node.node_id for node in grid.get_nodes() if node.name in sheet.sites}
-    orders = {site: Message(content, nodes[site], kind) for site in sorted(nodes)}
+    each = dict.fromkeys(nodes, content) if isinstance(content, RecordDict) else content
+    orders = {site: Message(each[site], nodes[site], kind) for site in sorted(nodes)}
     replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(orders.values())}
     answers, faults = {}, []
     for site in sheet.sites:

@@ -30,4 +30,4 @@ def met(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="session")
 def unopened(tmp_path_factory: pytest.TempPathFactory) -> World:
     """Five sites whose first sum is masked and not opened; of so many numbers that chance makes no likeness."""
-    return World.unopened(tmp_path_factory.mktemp("unopened"), averages(rounds=3, **LARGE))
+    return World.unopened(tmp_path_factory.mktemp("unopened"), averages(rounds=6, **LARGE))

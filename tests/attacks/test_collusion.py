@@ -1,6 +1,7 @@
-"""What a server computes from masked summands, alone and with helpers: noise, until all of them give it their keys."""
+"""What a server computes from masked summands, alone and with helpers: noise, until as many as it takes are with it."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.letters import KeyStore
 from fedsmall.clients.runs import RUNS, own_folder
 from fedsmall.clients.shelf import secret
+from fedsmall.sealing.committee import BYTES, recover, threshold
 from fedsmall.sealing.letters import IDENTITY, Transcript, after
-from fedsmall.sealing.masks import total, unmasked
-from fedsmall.sealing.routing import RoutingTable
+from fedsmall.sealing.masks import pair_signs, seed_from, stream
 from fedsmall.sealing.terms import HELP, KEY, SEALED, Average, Order
 from fedsmall.wire import MODEL, ROUND, Arrays, join, split
 from tests.attacks.world import NAMES, Heard, World
@@ -44,20 +45,10 @@ def first(world: World) -> Summands:
     return {site: world.once("train", site, 1) for site in world.federation.names}
 
 
-def helpers(world: World, t: int) -> list[str]:
-    return RoutingTable(world.plan, world.federation.names).helpers(t)
-
-
 def question(helper: str, sites: Iterable[str], summands: Summands) -> Heard:
     """What a server asks of a helper, that it may open the sum of these sites."""
     letters = {site: summands[site].sent[f"seeds/{helper}"] for site in sites}
     return summands[helper]._replace(kind=HELP, arrays=join(seeds=letters))
-
-
-def told(world: World, helper: str, sites: Iterable[str], summands: Summands) -> np.ndarray:
-    header, sent = world.ask(question(helper, sites, summands))
-    assert header["config"] == {}
-    return sent["sum/sum"]
 
 
 def desk_of(world: World, site: str) -> KeyStore:
@@ -66,15 +57,54 @@ def desk_of(world: World, site: str) -> KeyStore:
     return KeyStore(own_folder(home / RUNS, "trial", "0123"), site, "trial 0123", secret(home / IDENTITY))
 
 
-def without_streams_of(world: World, traitors: Iterable[str], summands: Summands, site: str) -> np.ndarray:
-    """A site's summand less the streams of helpers who opened its letters for the server."""
-    seeds = []
-    for helper in traitors:
-        session = desk_of(world, helper).open(world.plan, summands[helper].told)
-        letter = summands[site].sent[f"seeds/{helper}"].tobytes()
-        seeds.append(session.mailbox.open(KEY, 1, site, session.transcript.before(1), letter))
-    hidden = masked(summands, site)
-    return hidden - total(seeds, len(hidden))
+class Coalition:
+    """The server with these ``traitors``, all of whom help; it takes every stream away of which it has the seed."""
+
+    def __init__(self, world: World, summands: Summands, traitors: Sequence[str] = ()) -> None:
+        self.world, self.summands, self.t = world, summands, summands[NAMES[0]].config[ROUND]
+        self.shares: dict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)  # of (site, other), or "": its own
+        self.known: dict[tuple[str, str], bytes] = {}
+        for helper in traitors:
+            session = desk_of(world, helper).open(world.plan, summands[helper].told)
+            since, others = session.transcript.before(self.t), [name for name in NAMES if name != helper]
+            for other, key in session.store.pair_keys(others).items():
+                self.known[other, helper] = seed_from(key, KEY, self.t, since)
+            for site in NAMES:
+                letter = summands[site].sent[f"seeds/{helper}"].tobytes()
+                told = session.mailbox.open(KEY, self.t, site, since, letter)
+                self._take(helper, told, [(site, other) for other in ("", *NAMES) if other != site])
+
+    def ask(self, helper: str, sites: Sequence[str]) -> None:
+        """Have an honest helper's shares of what opens the sum of these sites."""
+        header, sent = self.world.ask(question(helper, sites, self.summands))
+        assert header["config"] == {}
+        others = [name for name in ("", *NAMES) if name not in sites]
+        self._take(helper, sent["shares/shares"].tobytes(), [(site, other) for site in sites for other in others])
+
+    def _take(self, helper: str, told: bytes, of: Sequence[tuple[str, str]]) -> None:
+        assert len(told) == BYTES * len(of)
+        for k, pair in enumerate(of):
+            self.shares[pair][NAMES.index(helper) + 1] = told[BYTES * k : BYTES * (k + 1)]
+
+    def seed(self, site: str, other: str) -> bytes | None:
+        """A seed that is a traitor's own, or of which there are shares enough from either of the two that have it."""
+        for pair in ((site, other), (other, site)):
+            if pair in self.known:
+                return self.known[pair]
+            if len(self.shares[pair]) >= threshold(len(NAMES)):
+                return recover(self.shares[pair])[0]
+        return None
+
+    def left(self, sites: Iterable[str]) -> np.ndarray:
+        """What is left of the sum of these sites' summands."""
+        total = np.zeros_like(masked(self.summands, NAMES[0]))
+        for site in sites:
+            known = {other: seed for other in NAMES if other != site and (seed := self.seed(site, other))}
+            own = self.seed(site, "")
+            for sign, seed in [*pair_signs(site, known), *([(1, own)] if own else [])]:
+                total -= np.uint64(sign % 2**64) * stream(seed, len(total))
+            total += masked(self.summands, site)
+        return total
 
 
 def test_a_masked_summand_is_noise(unopened):
@@ -85,40 +115,83 @@ def test_a_masked_summand_is_noise(unopened):
 
 
 def test_different_sets_for_different_helpers_open_nothing(unopened):
-    summands, (a, b, c) = first(unopened), helpers(unopened, 1)
-    few = {a: NAMES, b: NAMES[1:], c: NAMES[:-1]}
-    streams = {helper: told(unopened, helper, few[helper], summands) for helper in few}
+    summands = first(unopened)
+    few = dict(zip(NAMES, (NAMES, NAMES[1:], NAMES[:-1], NAMES[1:-1], NAMES[:3]), strict=True))
+    server = Coalition(unopened, summands)
+    for helper in few:
+        server.ask(helper, few[helper])
 
-    for sites in (NAMES, NAMES[1:], NAMES[:-1], NAMES[1:-1], NAMES[:1], NAMES[-1:]):
-        opened = unmasked([masked(summands, site) for site in sites], streams.values())
-        assert like_a_model(unopened, opened) < LIKE
-    for helper in (b, c):
+    for sites in (*few.values(), *([site] for site in NAMES)):  # and of a late summand, with all that was ever told
+        assert like_a_model(unopened, server.left(sites)) < LIKE
+    for helper in NAMES[1:]:
         unopened.refuses(
             question(helper, NAMES, summands), "this site has helped to open the sum of round 1 before, of other sites"
         )
-    for site in NAMES:  # a late summand, with all that was ever told
-        for stream in streams.values():
-            assert like_a_model(unopened, masked(summands, site) - stream) < LIKE
 
 
-def test_two_of_three_helpers_and_the_server_have_noise(unopened):
-    summands, three = first(unopened), helpers(unopened, 1)
+def test_one_helper_too_few_with_the_server_have_noise_though_the_sum_is_opened(unopened):
+    """Three of five, and what the other two tell of the sum of all: what these two added stays one sum."""
+    summands = trained_of(unopened, 4)
+    server = Coalition(unopened, summands, NAMES[:3])
 
-    for left in three:
-        traitors = [helper for helper in three if helper != left]
-        for site in NAMES:
-            assert like_a_model(unopened, without_streams_of(unopened, traitors, summands, site)) < LIKE
+    for site in NAMES[3:]:
+        assert like_a_model(unopened, server.left([site])) < LIKE
+    for helper in NAMES[3:]:
+        server.ask(helper, NAMES)
+    assert server.seed(NAMES[3], "") is not None
+    for site in NAMES[3:]:
+        assert like_a_model(unopened, server.left([site])) < LIKE
+    exact = sum(fixed(model_of(unopened, site, 4)) for site in NAMES[3:])
+    np.testing.assert_array_equal(numbers(server.left(NAMES[3:])), exact)
 
 
-def test_all_helpers_and_the_server_have_every_model(unopened):
+def test_two_colluding_helpers_of_five_open_one_sum_whatever_the_others_are_asked(unopened):
+    summands = trained_of(unopened, 5)
+    server = Coalition(unopened, summands, NAMES[:2])
+    rest = [name for name in NAMES if name != NAMES[2]]
+    for helper, sites in zip(NAMES[2:], (NAMES, rest, NAMES), strict=True):
+        server.ask(helper, sites)
+
+    assert server.seed(NAMES[2], "") is not None
+    exact = sum(fixed(model_of(unopened, site, 5)) for site in NAMES)
+    np.testing.assert_array_equal(numbers(server.left(NAMES)), exact)
+    for site in NAMES[2:]:
+        assert like_a_model(unopened, server.left([site])) < LIKE
+        assert like_a_model(unopened, server.left(NAMES) - server.left(s for s in NAMES if s != site)) < LIKE
+
+
+def test_three_colluding_helpers_of_five_open_two_sums_and_have_their_difference(unopened):
+    """A limit: twice the threshold less the helpers. Each of the other two is asked for another set."""
+    summands = trained_of(unopened, 6)
+    server = Coalition(unopened, summands, NAMES[:3])
+    server.ask(NAMES[3], NAMES)
+    server.ask(NAMES[4], NAMES[:4])
+
+    found = numbers(server.left([NAMES[3]]))
+
+    np.testing.assert_array_equal(found, fixed(model_of(unopened, NAMES[3], 6)))
+    assert 2 * threshold(len(NAMES)) - len(NAMES) == 3
+
+
+@pytest.mark.parametrize("left", NAMES)
+def test_as_many_helpers_as_it_takes_and_the_server_have_every_model(unopened, left):
     """A limit, and the proof that the measure of the tests beside it sees a model where there is one."""
-    summands, three = first(unopened), helpers(unopened, 1)
+    traitors = [name for name in NAMES if name != left]
+    server = Coalition(unopened, first(unopened), traitors)
 
+    assert len(traitors) == threshold(len(NAMES))
     for site in NAMES:
-        computed = without_streams_of(unopened, three, summands, site)
-        model = next(each.model for each in unopened.trained if (each.site, each.t) == (site, 1))
+        computed = server.left([site])
         assert like_a_model(unopened, computed) > 0.999
-        np.testing.assert_array_equal(numbers(computed), np.rint(flat(model) * SCALE) / SCALE)
+        np.testing.assert_array_equal(numbers(computed), fixed(model_of(unopened, site, 1)))
+
+
+def model_of(world: World, site: str, t: int) -> np.ndarray:
+    return flat(next(each.model for each in world.trained if (each.site, each.t) == (site, t)))
+
+
+def fixed(model: np.ndarray) -> np.ndarray:
+    return np.rint(model * SCALE) / SCALE
 
 
 def test_the_same_common_model_twice_gives_one_site_by_subtraction(unopened):
@@ -126,18 +199,16 @@ def test_the_same_common_model_twice_gives_one_site_by_subtraction(unopened):
 
     No site can tell a made-up average from a true one; noise for each patient is what helps.
     """
-    model = split(first(unopened)["site-000"].arrays, MODEL)
-    all_of_them = summed(unopened, 2, NAMES, model)
-    but_one = summed(unopened, 3, NAMES[1:], model)
+    all_of_them, but_one = summed(unopened, 2, NAMES), summed(unopened, 3, NAMES[1:])
 
     difference = numbers(all_of_them - but_one)
 
-    trained = next(each.model for each in unopened.trained if (each.site, each.t) == ("site-000", 2))
-    np.testing.assert_allclose(difference, flat(trained), atol=1e-5)
+    np.testing.assert_allclose(difference, model_of(unopened, "site-000", 2), atol=1e-5)
 
 
-def summed(world: World, t: int, sites: Iterable[str], model: Arrays) -> np.ndarray:
-    """The sum of what these sites train of a model that a server says is the average before round ``t``."""
+def trained_of(world: World, t: int) -> Summands:
+    """What all sites tell of a model that a server says is the average before round ``t``."""
+    model = split(first(world)["site-000"].arrays, MODEL)
     begun = desk_of(world, "site-000").open(world.plan, first(world)["site-000"].told).transcript.at[0]
     thread, said = Transcript({0: begun}), digest_of(model)
     for last in range(1, t):
@@ -152,5 +223,12 @@ def summed(world: World, t: int, sites: Iterable[str], model: Arrays) -> np.ndar
             header, sent = world.ask(order)
         assert "error" not in header, header
         summands[site] = order._replace(header=header, sent=sent)
-    streams = [told(world, helper, sites, summands) for helper in helpers(world, t)]
-    return unmasked([masked(summands, site) for site in sites], streams)
+    return summands
+
+
+def summed(world: World, t: int, sites: Sequence[str]) -> np.ndarray:
+    """The sum of what these sites have trained for a round, as all helpers open it."""
+    server = Coalition(world, trained_of(world, t))
+    for helper in NAMES:
+        server.ask(helper, sites)
+    return server.left(sites)

@@ -12,6 +12,7 @@ import pytest
 from fedsmall.clients.shelf import secret
 from fedsmall.planning.run_sheet import SCALING, SITES
 from fedsmall.sealing.letters import IDENTITIES, IDENTITY, SEED, Announcement, announce, name_of, roll_digest
+from fedsmall.sealing.tables import TABLES
 from fedsmall.sealing.terms import ANNOUNCED, NONCE, ROLL, Opened
 from tests.attacks.world import Heard, World, who_met
 
@@ -167,7 +168,7 @@ def test_other_keys_are_not_taken_later_in_a_run(met):
     told = announced(met)
     header, _ = met.ask(second(met, told))
 
-    assert list(header["config"]) == [NONCE]
+    assert list(header["config"]) == [NONCE, TABLES]
     met.refuses(second(met, told | {B: made_up(B, identity(met, B))}), "other keys were announced in this run before")
     assert met.ask(second(met, told))[0]["config"] == header["config"]
 

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from fedsmall.exact import WORDS
 from fedsmall.planning.run_sheet import TELL
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN
-from fedsmall.sealing.terms import BEFORE, HELP, KEY, NUMBERS, OF
+from fedsmall.sealing.terms import BEFORE, HELP, KEY, OF
 from fedsmall.wire import KEEP, ROUND, join, split
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import NAMES, Heard, World
@@ -57,15 +56,6 @@ def test_no_tally_of_fewer_than_three_is_opened(world, of, t, few):
     )
 
 
-@pytest.mark.parametrize(("of", "t"), TALLIES)
-def test_a_site_that_is_no_helper_of_a_tally_does_not_help(world, of, t):
-    helpers = RoutingTable(world.plan, world.federation.names).helpers(t, of)
-    other = next(name for name in NAMES if name not in helpers)
-
-    assert len(helpers) == 3
-    world.refuses(question_of(world, of), f"by the plan this site is no helper of round {t}", to=other)
-
-
 def test_the_letters_of_one_tally_open_no_other(world):
     judged = question_of(world, JUDGED)
     ways = RoutingTable(world.plan, world.federation.names)
@@ -77,14 +67,6 @@ def test_the_letters_of_one_tally_open_no_other(world):
     world.refuses(average._replace(arrays=here.arrays), line(KEY, 6, A))
     if judged.site in ways.helpers(6, UNSEEN):
         world.refuses(judged.but(**{OF: UNSEEN}), line(f"{UNSEEN} {KEY}", 6, A))
-
-
-@pytest.mark.parametrize("count", [0, -WORDS, WORDS + 1, 1 << 25])
-def test_a_helper_makes_no_stream_of_any_length(world, count):
-    world.refuses(
-        question_of(world, JUDGED).but(**{NUMBERS: count}),
-        "the question does not say how many numbers are to be opened",
-    )
 
 
 def test_a_site_says_of_no_other_model_what_it_is_worth(world):

@@ -13,6 +13,7 @@ from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.planning.run_sheet import SUMS, TELL
+from fedsmall.sealing.tables import MEETING
 from tests.clients.test_station import config, files, order, plan, refused, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures
@@ -47,6 +48,7 @@ def test_sites_that_differ_in_one_patient_send_the_same_bits_beside_the_model(st
     for one in twins(station, files):
         model = scaled(one, private)
         roll, _ = one.answer("roll", config(private), {})
+        assert len(roll["config"].pop(MEETING)) == 64  # a random key, whoever the patients are
         answer, sent = one.answer("train", order(1, the_plan=private), model)
         beside = {name: value.tobytes() for name, value in sent.items() if not name.startswith("arrays/")}
         said.append((roll, answer, beside, {name: value.tobytes() for name, value in sent.items()}))

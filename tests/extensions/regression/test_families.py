@@ -18,8 +18,18 @@ from fedsmall.extensions.regression.families import (
     start,
     sums_at,
 )
-from fedsmall.extensions.regression.inference import inference
-from fedsmall.extensions.regression.newton import Setup, chosen, folds_for, penalty_of, read_sum, summand
+from fedsmall.extensions.regression.inference import inference, inverse
+from fedsmall.extensions.regression.newton import (
+    Setup,
+    advance,
+    begin,
+    chosen,
+    folds_for,
+    penalty_of,
+    read_sum,
+    rests,
+    summand,
+)
 from fedsmall.randomness import rng_for
 from tests.extensions.regression.fits import dealt, fit, rows_of, standardised
 
@@ -130,7 +140,8 @@ def test_grades_have_the_coefficients_of_statsmodels():
     assert np.abs(state.last[0] - np.r_[pooled.params[:5], -ends]).max() < 1e-6
 
 
-def test_hazards_in_intervals_are_a_pooled_logistic_regression_of_persons_and_intervals():
+def test_hazards_in_intervals_are_a_pooled_regression_of_persons_and_intervals_by_statsmodels():
+    sm = pytest.importorskip("statsmodels.api")
     rows = made("hazard", 200)
     survived, event = rows.y.T.astype(int)
     persons = [(i, k) for i in range(200) for k in range(min(survived[i] + event[i], 4))]
@@ -141,8 +152,27 @@ def test_hazards_in_intervals_are_a_pooled_logistic_regression_of_persons_and_in
 
     state, _ = fit(setup, dealt(rows._replace(weight=np.ones(200), offset=np.zeros((200, 4))), 5))
 
-    pooled = LogisticRegression(C=np.inf, fit_intercept=False, solver="newton-cholesky", tol=1e-12).fit(x, happened)
-    assert np.abs(state.last[0] - pooled.coef_[0]).max() < 1e-7
+    family = sm.families.Binomial(sm.families.links.CLogLog())
+    pooled = sm.GLM(happened.astype(float), x, family=family).fit(tol=1e-13)
+    assert np.abs(state.last[0] - pooled.params).max() < 1e-7
+
+
+def test_hazards_in_many_intervals_have_the_hazard_ratios_of_cox():
+    regression = pytest.importorskip("statsmodels.duration.hazard_regression")
+    rng = rng_for(0, "hazards")
+    x = rng.normal(size=(400, 2))
+    time = rng.exponential(np.exp(-x @ [0.7, -0.3]))
+    ends = np.quantile(time, np.linspace(0.02, 0.98, 30))
+    through = np.searchsorted(ends, time)
+    y = np.stack([through, time <= ends[-1]], axis=1).astype(float)
+    setup = Setup("hazard", 3, 30, (0.0,))
+
+    state, _ = fit(setup, dealt(rows_of(x, y, 30), 6))
+
+    cox = regression.PHReg(np.minimum(time, ends[-1]), x, y[:, 1], ties="efron").fit()
+    table = inference(setup, state)
+    assert np.allclose(state.last[0, :2], cox.params, atol=0.02)
+    assert np.allclose(table.error[:2], cox.bse, atol=0.01)
 
 
 def test_offsets_shift_the_intercept_and_nothing_else():
@@ -182,6 +212,22 @@ def test_a_site_with_one_class_and_a_column_without_values_do_no_harm(classes):
 
     assert np.allclose(by_class.last, pooled.last, atol=1e-7)
     assert np.allclose(by_class.last[0].reshape(k, 4)[:, 2], 0)
+
+
+@pytest.mark.parametrize("firth", [False, True])
+def test_a_site_that_is_silent_for_a_while_is_in_the_fit_when_it_is_back(firth):
+    rows = made("logistic", 60)
+    sites = [Rows(*(part[k::3] for part in rows)) for k in range(3)]
+    setup = Setup("logistic", 4, 1, (0.0 if firth else 1.0,), firth=firth)
+
+    state = begin(setup)
+    for t in range(30):
+        known = inverse(setup, state.hessian[0]) if rests(setup, state) else None
+        there = sites[1:] if t in (2, 4, 5) else sites
+        total = sum(summand(setup, state.theta, site, np.zeros(len(site.y)), known) for site in there)
+        state = advance(setup, state, read_sum(setup, total))
+
+    assert np.abs(state.last - fit(setup, sites)[0].last).max() < 1e-7
 
 
 def test_summands_are_whole_numbers_with_one_sum_in_any_order():

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.linear_model import Ridge as PooledRidge
 
 from fedsmall.clients.patients import spent_here
 from fedsmall.data.federation import Samples, Task
-from fedsmall.errors import PlanError, ReplyError
+from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.inference import inference
 from fedsmall.extensions.regression.model import knots_from
 from fedsmall.extensions.regression.newton import Setup
 from fedsmall.extensions.regression.page import inference_of
+from fedsmall.extensions.regression.page import table as coefficients
 from fedsmall.extensions.regression.trainer import OPEN, NewtonStep, Regressors
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -43,6 +44,7 @@ from tests.sim.engines.harness import assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_stopping import conduct
 
+CENTRAL = method("Ridge", family="central", aggregate_every=None, regression={"penalty": 1.0})
 METHODS = ("Ridge", "AdditiveRidge", "RandomFeatureRidge")
 
 
@@ -124,6 +126,54 @@ def test_numbers_and_grades_are_learnt_too():
     outputs = trainer.predict_at(0, ordinal, x, {})
     eta = x.astype(float) @ state.last[0, :4] + state.last[0, 4]
     assert np.allclose(outputs[:, 0], eta, atol=1e-5)  # the log-odds of being above the lowest grade
+
+
+def test_counts_and_times_are_learnt_in_their_own_units():
+    rng = rng_for(0, "counts")
+    x = rng.normal(size=(90, 2)).astype(np.float32)
+    counts = rng.poisson(np.exp(0.5 * x[:, :1] + 1))
+    task = Task("t", (2,), 1, loss="mse", unit=(2.0, 4.0))
+    sites = [Samples(x[k], (counts[k] - 2.0) / 4.0) for k in np.array_split(np.arange(90), 3)]
+    plan = regressed(regression={"counts": True}).with_model_of(3)
+
+    model = ended(plan, task, sites)
+
+    pooled = PoissonRegressor(alpha=1 / 90, solver="newton-cholesky", tol=1e-12).fit(x.astype(float), counts[:, 0])
+    assert np.abs(form.theta_of(model)[0] - np.r_[pooled.coef_, pooled.intercept_]).max() < 1e-7
+    said = Regressors(plan, task, list("abc"), sites, all_here(3)).predict_at(0, model, x, {})
+    assert np.allclose(said[:, 0] * 4 + 2, pooled.predict(x.astype(float)), rtol=1e-5)
+    with pytest.raises(DataError, match="a number here is below 0"):
+        ended(plan, task, [Samples(part.x, part.y - 9) for part in sites])
+
+
+def test_times_until_an_event_have_a_page_with_hazard_ratios(tmp_path):
+    pytest.importorskip("sksurv")
+    table = {"name": "times", "task": "gbsg2", "sites": 5, "rounds": 20}
+
+    run = execute(build({**table, "method": [{"name": "Ridge", "regression": {"penalty": 1.0}}]}), tmp_path / "run")
+
+    cells = coefficients(run, run.done[0])
+    ratio = {row[0]: row[-1] for row in cells.rows}
+    assert cells.heads[-1] == "hazard ratio"
+    assert float(ratio["positive_nodes"].split()[0]) > 1.2
+    assert float(ratio["hormone_therapy"].split()[0]) < 0.95
+    assert run.done[0].row["common"]["c_index"] > 0.6
+
+
+def test_who_fits_alone_has_the_fit_of_own_patients_and_who_pools_that_of_all():
+    plans = [regressed("StandaloneRidge"), regressed(), regressed("Ridge").model_copy(update={"method": CENTRAL})]
+    federation = federation_of(plans[0])
+
+    alone = run_plan(plans[0], federation, "cohort", own_models=True)
+    together, central = (run_plan(plan, federation, "cohort", own_models=True) for plan in plans[1:])
+
+    for site, train in zip(federation.names, federation.train, strict=True):
+        pooled = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12).fit(train.x.astype(float), train.y)
+        theta = form.theta_of(alone.own[site])[0]
+        assert np.abs(theta - np.r_[pooled.coef_[0], pooled.intercept_]).max() < 1e-7
+    assert alone.bytes_sent == 0
+    theta = [form.theta_of(model)[0] for model in (together.model, central.own["central"])]
+    assert np.abs(theta[0] - theta[1]).max() < 1e-7
 
 
 def test_a_run_notes_that_single_sites_sums_can_be_read_but_for_secure_ones():
@@ -327,6 +377,7 @@ def test_a_plan_of_noised_sums_that_a_ledger_would_charge_less_for_is_not_follow
 
 TWO = Task("t", (5,), 2)
 REFUSED = {
+    "counts = true is for numbers, and this task predicts classes": (regressed(regression={"counts": True}), {}, TWO),
     "sums are noised for two classes": (regressed(privacy=NOISED), {}, Task("t", (5,), 3)),
     "on columns or random features, without more": (regressed("AdditiveRidge", privacy=NOISED), {}, TWO),
     "take none; Ridge has level": (regressed(), {"privacy": Privacy(clip=1.0, noise=1.0)}, TWO),

@@ -7,8 +7,15 @@ from torch import nn
 
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.public import breast_cancer
-from fedsmall.privacy.reading import layers_read, pad_records, read_from_stack, records_read
-from fedsmall.wire import Arrays
+from fedsmall.models.registry import initial_model
+from fedsmall.parts import Privacy, Recipe
+from fedsmall.plan import Method, Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.privacy.reading import layers_read, looks, pad_records, read_from_stack, records_read
+from fedsmall.training.cohort import Cohort
+from fedsmall.training.information import record_squares
+from fedsmall.training.trainer import Leg, Signals
+from fedsmall.wire import Arrays, Traveller
 
 
 def arrays_of(module: nn.Module) -> Arrays:
@@ -140,3 +147,29 @@ def test_a_number_that_is_not_finite_reads_nobody_and_warns_nobody() -> None:
     sent["0.weight"][:] = np.nan
 
     assert not records_read(start, sent, x[:2]).any()
+
+
+def test_looks_are_about_the_information_that_blur_lets_out_in_a_few_contacts():
+    """Against the information by training again (tests/fedsmall/training/test_information.py holds that)."""
+    method = Method(name="FedAvg", aggregate_every=1, privacy=Privacy(blur=1.0))
+    fields = {"name": "test", "task": "breast_cancer", "sites": 6, "samples_per_site": 4, "rounds": 3}
+    plan = Plan(**fields, model_options={"hidden": [32, 16]}, recipe=Recipe(lr=0.1), method=method)
+    federation = build_federation(plan)
+    names, train = federation.names, federation.train
+    cohort = Cohort(plan, federation.task, names, train)
+    model, places = initial_model(plan, federation.task), np.arange(6)
+    numbers, told = sum(array.size for array in model.values()), np.zeros((6, 4))
+
+    for t in (1, 2, 3):
+        start = cohort.stack([Traveller(model)] * 6)
+        leg, moved = Leg(places, t, 1), start.clone()
+        squares = record_squares(plan, federation.task, names, train, [np.arange(4)] * 6, start, leg, Signals())
+        cohort.walk(moved, [leg], Signals())
+        steps = [(tensor - start.parameters[name]).double().flatten(1) for name, tensor in moved.parameters.items()]
+        told += squares / (torch.cat(steps, 1).square().sum(1).numpy()[:, None] / numbers)
+        model = {name: array.mean(0).numpy() for name, array in moved.state.items()}
+
+    estimate = looks(plan, numbers, 4, 30)
+    assert estimate == pytest.approx(numbers * 3 / 120)
+    assert 0.2 < np.median(told) / estimate < 2
+    assert looks(plan.model_copy(update={"method": Method(name="FedAvg")}), numbers, 4, 30) is None

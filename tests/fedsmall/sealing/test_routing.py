@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
-from fedsmall.sealing.routing import ALL_HELP_BELOW, HELPERS, RoutingTable, seed_of
+from fedsmall.sealing.committee import ALL_HELP, committee_size
+from fedsmall.sealing.routing import RoutingTable, seed_of
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
 
@@ -72,16 +73,27 @@ def test_the_last_average_is_that_before_the_round():
 
 
 def test_few_sites_all_help_and_of_many_every_one_is_drawn_in_its_turn():
-    assert all(ways(METHODS["averages"], n).helpers(1) == [f"site-{k}" for k in range(n)] for n in (1, 2, 3, 4))
-    assert ALL_HELP_BELOW == 5
-    bills = ways(METHODS["averages"], 8, rounds=200)
+    for n in (1, 2, 3, 4, ALL_HELP):
+        assert ways(METHODS["averages"], n).helpers(1) == sorted(f"site-{k}" for k in range(n))
+    bills = ways(METHODS["averages"], 40, rounds=200)
 
     drawn = [bills.helpers(t) for t in range(1, 201)]
 
-    assert {len(set(each)) for each in drawn} == {HELPERS}
+    size = committee_size(40, 603)
+    assert {len(set(each)) for each in drawn} == {size} == {22}
     counts = Counter(site for each in drawn for site in each)
-    assert len(counts) == 8
-    assert min(counts.values()) > 200 * HELPERS / 8 / 2
+    assert len(counts) == 40
+    assert min(counts.values()) > 200 * size / 40 / 2
+
+
+def test_who_rests_helps_too():
+    """The chance of a bad draw is of all sites, be they ever so few who train."""
+    bills = ways(METHODS["half of the sites"], 9)
+
+    assert len(bills.members(3, 0)) < 9
+    assert bills.helpers(3) == sorted(bills.names)
+    assert bills.summed(3, 0) == bills.members(3, 0)
+    assert bills.summed(3, 0, "evaluate") == list(bills.names)
 
 
 def test_another_seed_of_the_routes_is_another_way_and_the_same_is_the_same():

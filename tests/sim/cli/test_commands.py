@@ -353,11 +353,11 @@ def test_plan_says_from_how_many_patients_privacy_is_worth_it(fedsmall, asked, s
     ("asked", "said_of_hidden"),
     [
         (("--sites", "2"), "Secure sums take three sites at least"),
-        (("--sites", "3"), "8 bytes a number instead of 4, and 24 from 3 helpers"),
-        (("--sites", "4"), "and 32 from 4 helpers"),
-        (("--sites", "40"), "8 bytes a number instead of 4, and 24 from 3 helpers"),
-        (("--sites", "40", "--parameters", "20"), "160 B a site instead of 80 B, and 480 B from 3 helpers"),
-        (("--sites", "2"), "about 200 bytes each and no exchange"),
+        (("--sites", "3"), "8 bytes a number instead of 4, and 3.89 kB in letters to 3 helpers, of whom 2 must answer"),
+        (("--sites", "4"), "letters to 4 helpers, of whom 3 must answer; one for each evaluation, and three before"),
+        (("--sites", "40"), "and 54.6 kB in letters to 22 helpers, of whom 18 must answer"),
+        (("--sites", "40", "--parameters", "20"), "160 B a site instead of 80 B, and 54.6 kB in letters"),
+        (("--sites", "2"), "about 1,200 bytes each and no exchange"),
     ],
 )
 def test_plan_says_what_it_costs_to_keep_models_from_the_server(fedsmall, asked, said_of_hidden):

@@ -21,6 +21,7 @@ import pandas
 import psutil
 import pytest
 from safetensors.numpy import load_file
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, roc_auc_score
 
 from examples import endurance
@@ -32,6 +33,8 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.telling import own_evaluation
 from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
+from fedsmall.extensions.regression.model import theta_of
+from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
@@ -124,6 +127,67 @@ def test_sealed_letters_and_secure_sums_between_real_sites_give_the_bits_of_the_
     assert drawn.route_seed is not None
     assert told["events"] == []
     assert same(load_file(home / "model.safetensors"), in_process(loopback, drawn))
+
+
+def trained_last(home, name):
+    """The round of a site's last answer to an order, as the server has logged it; 0 before the first."""
+    lines = AuditLog(home / "log.jsonl").entries() if (home / "log.jsonl").exists() else []
+    return max(
+        (e["t"] for e in lines if (e["event"], e.get("kind"), e.get("site")) == ("answer", "train", name)), default=0
+    )
+
+
+def stopped_before_the_last_average(home, name, process, last):
+    """Whether a site was stopped when it had answered all orders but the last one."""
+    while trained_last(home, name) < last:
+        os.kill(process, signal.SIGSTOP)
+        if trained_last(home, name) == last - 1:
+            return True
+        os.kill(process, signal.SIGCONT)
+        time.sleep(0.02)
+    return False
+
+
+def test_a_helper_that_is_killed_in_the_middle_of_a_secure_sum_costs_no_bit(loopback):
+    """Killed when its summand is there and another's is not: the two that are left open the sum of all three."""
+    plan = plan_of(**{"method.0.privacy.sealed": "true", "method.0.privacy.secure": "true"})
+    loopback.start("helper", plan, round_deadline_s=60.0, start_deadline_s=60.0)
+    home, essen, ulm = loopback.home("helper"), loopback.kit("essen"), loopback.kit("ulm")
+    station = supervisor.pids(ulm.process_folder)["station"]
+    try:
+        assert stopped_before_the_last_average(home, "ulm", station, 4)
+        assert flower_cli.wait_until(lambda: trained_last(home, "essen") == 4, 60)
+        for pid in (supervisor.running(essen.process_folder), *supervisor.pids(essen.process_folder).values()):
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.kill(station, signal.SIGCONT)
+    assert flower_cli.wait_until((home / "outcome.json").exists, 600)
+    site.down(essen)
+    site.up(essen, loopback.data["essen"], loopback.ports["essen"], print)
+
+    told = json.loads((home / "outcome.json").read_text())
+    assert [(e["site"], e["t"]) for e in told["events"] if "does not help to open a sum" in e["reason"]] == [
+        ("essen", 4)
+    ]
+    assert same(load_file(home / "model.safetensors"), in_process(loopback, Plan.model_validate(told["plan"])))
+
+
+def test_a_ridge_regression_between_real_sites_is_that_of_pooled_patients_from_secure_sums(loopback):
+    ridge = method("Ridge", regression={"penalty": 1.0}, privacy={"secure": True})
+    plan = plan_of(rounds=20).model_copy(update={"method": ridge, "evaluate_every": None})
+    loopback.finish("ridge", loopback.start("ridge", plan, **PATIENCE))
+    home = loopback.home("ridge")
+    told, model = json.loads((home / "outcome.json").read_text()), load_file(home / "model.safetensors")
+
+    played = record_in_process(loopback, Plan.model_validate(told["plan"]))
+    folder = next(iter(loopback.data.values())).parent
+    train = build_federation(plan.model_copy(update={"task": {**plan.task, "csv": str(folder)}})).pooled().train[0]
+    pooled = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12).fit(train.x.astype(float), train.y)
+
+    assert told["events"] == []
+    assert told["rounds"] == played.rounds < 15
+    assert same(model, played.model)
+    assert np.abs(theta_of(model)[0] - np.r_[pooled.coef_[0], pooled.intercept_]).max() < 1e-7
 
 
 def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(

@@ -119,12 +119,12 @@ def test_sites_scale_by_the_sum_that_nobody_saw(tmp_path, monkeypatch):
     assert all(each.mean.tolist() == agreed["mean"] and each.scale.tolist() == agreed["scale"] for each in kept)
 
 
-def lost(kind, site, of=""):
-    """A network that loses a kind of question to one site."""
+def lost(kind, *sites, of=""):
+    """A network that loses a kind of question to these sites."""
 
     def change(at, order):
         named = order.content.config_records[CONFIG].get(OF, "") == of
-        return None if at == site and named and order.metadata.message_type == kind else order
+        return None if at in sites and named and order.metadata.message_type == kind else order
 
     return change
 
@@ -137,15 +137,15 @@ def test_a_silent_site_is_left_out_of_what_all_say(tmp_path, monkeypatch):
     assert [(event["site"], event["kind"]) for event in outcome.events] == [("site-001", "set aside")]
 
 
-def test_a_helper_that_is_silent_costs_the_evaluation_and_nothing_else(tmp_path, monkeypatch):
-    change = lost("query.help", "site-001", of="evaluate")
+def test_helpers_that_are_silent_cost_the_evaluation_and_nothing_else(tmp_path, monkeypatch):
+    change = lost("query.help", "site-001", "site-002", of="evaluate")
     federation = Federation(tmp_path, 3, monkeypatch, change=change)
     outcome = run(federation, plan_of("FedAvg", 3, SECURE, method=AVERAGE), **PATIENCE)
 
     assert outcome.evaluations == []
     assert [e["reason"] for e in outcome.events] == [
-        "what sites tell (evaluate) stays closed: the sum of round 6 stays closed, for site-001 does not help: no "
-        "answer before the deadline. `fedsmall resume` goes on when it does"
+        "what sites tell (evaluate) stays closed: the sum of round 6 stays closed, for 1 of 3 helpers answer, and it "
+        "takes 2; site-001 does not help: no answer before the deadline. `fedsmall resume` goes on when it does"
     ]
     assert_equal_bits(outcome.model, simulated(federation).model)
 
@@ -168,9 +168,11 @@ def test_a_run_does_not_begin_without_the_sums_of_a_site(tmp_path, monkeypatch):
 
 
 def test_a_run_goes_on_from_where_its_sums_were_agreed_on(tmp_path, monkeypatch):
-    federation = Federation(tmp_path, 3, monkeypatch, change=lost("query.help", "site-001", of="sums"))
+    federation = Federation(tmp_path, 3, monkeypatch, change=lost("query.help", "site-001", "site-002", of="sums"))
     plan = plan_of("FedAvg", 3, SECURE, method=AVERAGE, **BALANCED)
-    with pytest.raises(RuntimeError, match="the sum of round 0 stays closed, for site-001 does not help"):
+    with pytest.raises(
+        RuntimeError, match="round 0 stays closed, for 1 of 3 helpers answer, and it takes 2; site-001 does not help"
+    ):
         run(federation, plan, start_deadline_s=10.0, **PATIENCE)
     federation.change = None
 
