@@ -211,13 +211,8 @@ FEATURES = (
     Feature(
         "regression",
         lambda p: p.method.regression is not None,
-<<<<<<< HEAD
-        needs={TRAVEL, ONE_KIND, COMMON_START},
-        takes={WEIGHTS, FITTED_AFTER},
-=======
         needs={ONE_KIND, COMMON_START},
-        takes={WEIGHTS},
->>>>>>> main
+        takes={WEIGHTS, FITTED_AFTER},
     ),
     Feature(
         "regression",

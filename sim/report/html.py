@@ -45,7 +45,7 @@ READABLE = (
     "over change of bias of each unit behind the input. A lower bound: other attacks find more."
 )
 GROWN = (
-    "Hospitals join one by one in an order that each seed draws; every federation is judged on the test patients of all "
+    "Hospitals join one by one in an order that each seed draws; each federation is judged on the test patients of all "
     "hospitals. Lines: mean over seeds; bands: 95% interval, of further draws of this kind."
 )
 ABRIDGED = (
