@@ -1,5 +1,7 @@
 """What methods come to by the number of hospitals: nested, judged on the same patients, on the page of a run."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def test_smaller_federations_are_within_the_larger_and_judged_on_the_same_patien
     names = [set(first_of_order(whole, 0, count).names) for count in (1, 2, 5, 6)]
 
     assert [len(found) for found in names] == [1, 2, 5, 6]
-    assert all(few < more for few, more in zip(names, names[1:], strict=False))
+    assert all(few < more for few, more in pairwise(names))
     assert first_of_order(whole, 0, 2).test is whole.test
     assert {first_of_order(whole, seed, 1).names for seed in range(9)} != {tuple(names[0])}
     with pytest.raises(ValueError, match="take 1 to all"):
