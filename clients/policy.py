@@ -18,11 +18,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
+from fedsmall.aggregation.sums import with_letters
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PolicyError
 from fedsmall.evaluation.stopping import unseen_key
 from fedsmall.files import read_toml
-from fedsmall.parts import Device, Frozen
+from fedsmall.parts import Device, Frozen, Recipe
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import lot_of
 from fedsmall.privacy.site_level import as_blur, hands_on
@@ -47,12 +48,15 @@ class Policy(Frozen):
     ``bundles`` are digests of Flower bundles whose code may be loaded; "own" is the one of the fedsmall installed here.
     ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes.
 
-    ``most_rounds`` limits a plan's local rounds, and those of a run here with what it trains anew. ``least_per_class``
+    ``most_numbers`` limits the size of a model, and ``check_models`` refuses those that look crafted
+    (:mod:`fedsmall.clients.incoming`). ``most_rounds`` limits a plan's local rounds, and those of a run here with what
+    it trains anew. ``least_per_class``
     is the least number of samples of every class. ``most_orders_per_minute``, ``most_order_mib`` and
     ``most_order_minutes`` limit orders, their size, and the work on one. A run is deleted ``forget_after_days`` after
     it was last heard of, and sealed by the key in the file ``rest_key`` (:mod:`fedsmall.clients.shelf`).
 
-    ``sealed`` demands that models are handed on in letters that no server opens, ``secure`` that a server learns only
+    ``sealed`` demands that models are handed on in letters that no server opens (None: where the site has an identity
+    and the plan can have letters), ``secure`` that a server learns only
     the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
     run that are sealed anew because a site was silent. ``columns``: the site takes part in runs over split columns (an
     extension), in which other sites learn which patients both have; ``least_side`` of them must be on either side of a
@@ -66,11 +70,13 @@ class Policy(Frozen):
     count_floor: Annotated[int, Field(ge=1)] = 8
     least_per_class: Annotated[int, Field(ge=1)] = 1
     least_sites: Annotated[int, Field(ge=1)] = 3
-    most_rounds: Annotated[int, Field(ge=1)] = 100_000
+    most_rounds: Annotated[int, Field(ge=1)] = 2_000
+    most_numbers: Annotated[int, Field(ge=1)] = 2_000_000
+    check_models: bool = True
     judge: bool = True
     permute: bool = True
     least_blur: Annotated[float, Field(ge=0)] = 1.0
-    least_batch: Annotated[int, Field(ge=1)] = 1
+    least_batch: Annotated[int, Field(ge=1)] = 8
     most_read: Annotated[int, Field(ge=0)] = 0
     when_read: Literal["blur", "refuse"] = "blur"
     clip: Annotated[float, Field(gt=0)] | None = None
@@ -88,7 +94,7 @@ class Policy(Frozen):
     most_order_minutes: Annotated[float, Field(gt=0)] = 60.0
     forget_after_days: Annotated[int, Field(ge=1)] | None = None
     rest_key: Annotated[str, Field(min_length=1)] | None = None
-    sealed: bool = False
+    sealed: bool | None = None
     secure: bool = False
     roll: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")] | None = None
     most_readdressed: Annotated[int, Field(ge=0)] = 20
@@ -97,12 +103,21 @@ class Policy(Frozen):
     predict_from: Annotated[str, Field(min_length=1)] | None = None
 
     def check_plan(
-        self, plan: Plan, task: str, *, samples: int, sites: int, numbers: int = 1, per_class: int | None = None
+        self,
+        plan: Plan,
+        task: str,
+        *,
+        samples: int,
+        sites: int,
+        numbers: int = 1,
+        per_class: int | None = None,
+        has_identity: bool = False,
     ) -> None:
         """Raise PolicyError, in one line without a number of the site's, unless this site may take part in the plan.
 
         ``task`` is the name of the site's own task, ``samples`` its training samples, ``sites`` the server's count,
-        ``numbers`` the size of a model, ``per_class`` the samples of the site's rarest class.
+        ``numbers`` the size of a model, ``per_class`` the samples of the site's rarest class. Who ``has_identity`` can
+        seal letters.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:
@@ -121,9 +136,13 @@ class Policy(Frozen):
             raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {key} out")
         if plan.rounds > self.most_rounds:
             raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
+        if numbers > self.most_numbers:
+            raise PolicyError(
+                f"a model of the plan has {numbers:,} numbers; the policy here allows {self.most_numbers:,}"
+            )
         if not plan.privacy.is_patient_level:  # where noise hides each patient, a small lot is no danger
-            self._check_batch(plan.recipe.batch, samples)
-        self._check_letters(plan, sites)
+            self._check_batch(plan.recipe, samples)
+        self._check_letters(plan, sites, has_identity)
         self._check_privacy(plan)
         self._check_hops(plan, numbers, sites)
 
@@ -153,13 +172,19 @@ class Policy(Frozen):
         if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:
             raise PolicyError(f'device "{device}" is not among those allowed here ({", ".join(self.devices)})')
 
-    def _check_batch(self, batch: int | None, samples: int) -> None:
-        if batch is not None and batch < self.least_batch:
-            raise PolicyError(f"the plan trains in batches of {batch}; the policy here asks for {self.least_batch}")
-        rest = samples % batch if batch is not None and batch < samples else samples
-        if 0 < rest < self.least_batch:
+    def _check_batch(self, recipe: Recipe, samples: int) -> None:
+        if recipe.batch is not None and recipe.batch < self.least_batch:
             raise PolicyError(
-                f"a batch here would be smaller than the {self.least_batch} samples its policy asks for (least_batch)"
+                f"the plan trains in batches of {recipe.batch}; the policy here asks for {self.least_batch} or more "
+                "(least_batch)"
+            )
+        size = min(recipe.batch or samples, samples)
+        whole, rest = divmod(samples, size)
+        is_cut = rest > 0 and (recipe.steps is None or recipe.steps > whole)  # a round comes to the rest of an epoch
+        if (rest if is_cut else size) < self.least_batch:
+            raise PolicyError(
+                f"a batch here would be smaller than the {self.least_batch} samples its policy asks for (least_batch); "
+                "take local_steps that end before the last batch, or leave batch out"
             )
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
@@ -187,8 +212,11 @@ class Policy(Frozen):
                 f"write privacy = {{blur = {self.least_blur:g}}} under its method"
             )
 
-    def _check_letters(self, plan: Plan, sites: int) -> None:
-        if self.sealed and not plan.privacy.sealed and hands_on(plan.method, sites, 2):
+    def _check_letters(self, plan: Plan, sites: int, has_identity: bool) -> None:
+        is_asked = self.sealed and hands_on(plan.method, sites, 2)
+        if self.sealed is None and has_identity:
+            is_asked = with_letters(plan, sites).privacy.sealed
+        if is_asked and not plan.privacy.sealed:
             raise PolicyError(
                 "the policy here lets models be handed on in letters only (sealed); write privacy = {sealed = true}"
             )

@@ -28,6 +28,7 @@ from fedsmall.files import DiskFullError, one_line, raise_when_full
 from fedsmall.frames import Header
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import remove_seal
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
@@ -82,9 +83,26 @@ def reason_of(error: Exception) -> str:
 
 
 def check_order(kind: str, order: SiteRequest, folder: Path) -> None:
-    """Raise PlanError where an order's plan or sites are not the run's in ``folder``; and as :func:`check_contact`."""
+    """Raise PlanError where an order's plan or sites are not those of the roll call in ``folder``, or it is not due.
+
+    And as :func:`check_contact`, and where the plan has another site train then.
+    """
     _check_agreed(kind, order, folder)
     check_contact(kind, order.plan, order.config)
+    sites = tuple(sorted({str(site) for site in order.config[SITES]}))
+    if kind == "train" and has_places(order.plan, len(sites)):
+        _routes(order.plan.model_dump_json(), sites).traveller(int(order.config[ROUND]), order.raw.name)
+
+
+def has_places(plan: Plan, sites: int) -> bool:
+    """Whether a plan and the names of its sites alone say which of them train when."""
+    method, routes = plan.method, plan.method.routes and not plan.method.by_samples  # folds need all sites' samples
+    return method.is_federated and method.has_one_server and not (method.everyone(sites) or routes)
+
+
+@lru_cache(maxsize=4)
+def _routes(plan: str, sites: tuple[str, ...]) -> RoutingTable:
+    return RoutingTable(Plan.model_validate_json(plan), sites)
 
 
 def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
@@ -143,6 +161,8 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
     config, plan, before = order.config, order.plan, read_agreed(folder)
     plan = remove_seal(plan) if plan.privacy.hidden else plan  # its routes are drawn when all have met
     sites = tuple(sorted({str(site) for site in config[SITES]}))
+    if before is None and kind != "roll":
+        raise PlanError("this site was called to no roll of this run, which fixes its plan and its sites")
     if before is not None and before.sites != sites:
         raise PlanError("the order is for other sites than those with which this run began")
     if before is not None and (before.plan == plan or (kind == "roll" and _begins(plan, before.plan))):

@@ -21,6 +21,7 @@ from fedsmall import __version__
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, stayed_model
+from fedsmall.clients.incoming import Incoming
 from fedsmall.clients.kept import OWN_MODEL, Place, keep, keep_visitor, worth_of_visitors
 from fedsmall.clients.memory import memories_of
 from fedsmall.clients.patients import charge_contact, check_affordable, once
@@ -61,6 +62,7 @@ from fedsmall.training.information import exposure_of_contact
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+from fedsmall.wire import COMMON as IS_GLOBAL
 
 NOISE_KEY = "noise.key"
 TABLES = "FEDSMALL_TABLES"  # the folder where a user's stations note their tables, if not ~/.fedsmall
@@ -146,7 +148,15 @@ class Station:
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
             self._released = (key, check_released(plan_at(plan, place, sites), raw))
         samples, least = len(raw.train), least_of_a_class(raw)
-        policy.check_plan(plan, raw.task.name, samples=samples, per_class=least, sites=sites, numbers=self._released[1])
+        policy.check_plan(
+            plan,
+            raw.task.name,
+            samples=samples,
+            per_class=least,
+            sites=sites,
+            numbers=self._released[1],
+            has_identity=self.letters.identity.exists(),
+        )
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         check_order(kind, order, folder)
@@ -275,8 +285,12 @@ def tell_sums(site: "Station", order: SiteRequest) -> Answer:
 @answers("train")
 def train(site: "Station", order: SiteRequest) -> Answer:
     """Train the model that came or stayed, check what would leave, and send it."""
-    site.spend(order)
     client, folder = site.client(order), site.folder_of(order.config)
+    came, (_, sites) = split(order.arrays, MODEL), site.place(order.config)
+    incoming = Incoming(folder, client, int(order.config[ROUND]), sites)
+    if order.policy.check_models:
+        incoming.check(came)
+    site.spend(order)
     leaving, examples, metrics = fit_or_stay(client, order.arrays, with_names(order))
     counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
     sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
@@ -284,6 +298,7 @@ def train(site: "Station", order: SiteRequest) -> Answer:
         keep(site.place_of_models(order), order.plan, OWN_MODEL, client.trained)
     sent, kappa = check_leaving(site.log, order, sent, client)
     keep_visitor(folder, order.config, order.plan, sent, site.name)
+    incoming.keep(came, bool(order.config.get(IS_GLOBAL)), split(sent, MODEL))
     return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
 

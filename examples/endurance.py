@@ -37,7 +37,7 @@ SITES = ("bonn", "essen", "ulm")
 PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}
 RESTART_S = 120.0  # until a server that was killed is there again
 POLICY = "least_samples = 1\n"
-OPEN = "least_blur = 0\nmost_read = 1000\n"
+OPEN = "least_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
 SEALED = [f"method.0.privacy.{key}" for key in ("sealed=true", "secure=true", "blur=0")]
 
 

@@ -25,7 +25,8 @@ from fedsmall.training.trees import cohort_for
 
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}
 ABOVE, RUN = "above", "tides"
-POLICY = "least_sites = 2\nleast_blur = 0\nmost_read = 1000\n"  # without blur, so that a simulation gives the same bits
+# without blur and letters, so that a simulation gives the same bits
+POLICY = "least_sites = 2\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
 
 
 def plan_of(rounds: int = 8) -> Plan:

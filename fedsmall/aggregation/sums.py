@@ -15,6 +15,8 @@ import numpy as np
 
 from fedsmall.aggregation.server_optimizers import normalisers, parameters_of
 from fedsmall.errors import PlanError, ReplyError
+from fedsmall.features import check_features
+from fedsmall.parts import NO_PRIVACY
 from fedsmall.plan import Plan
 from fedsmall.wire import Arrays
 
@@ -185,3 +187,18 @@ def check_hidden(plan: Plan, sites: int) -> None:
 
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}" + "s" * (number != 1)
+
+
+def with_letters(plan: Plan, sites: int) -> Plan:
+    """The plan with its hand-overs sealed, where it has such, says something of privacy, and they can be."""
+    method, privacy = plan.method, plan.privacy
+    if privacy is NO_PRIVACY or not method.permutes or method.region_count > 1:
+        return plan
+    sealed = method.model_copy(update={"privacy": privacy.model_copy(update={"sealed": True})})
+    changed = plan.model_copy(update={"method": sealed})
+    try:
+        check_features(changed)
+        check_hidden(changed, sites)
+    except PlanError:
+        return plan
+    return changed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsmall.aggregation.sums import check_hidden
+from fedsmall.aggregation.sums import with_letters
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
@@ -77,16 +77,10 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
 
 def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
     """The plan, its hand-overs sealed where the scenario leaves that open and all sites have identities."""
-    method, privacy = plan.method, plan.method.privacy
-    if privacy is None or not method.permutes or method.region_count > 1 or "sealed" in privacy.model_fields_set:
+    privacy = plan.method.privacy
+    if privacy is None or "sealed" in privacy.model_fields_set:
         return plan
-    sealed = method.model_copy(update={"privacy": privacy.model_copy(update={"sealed": True})})
-    changed = plan.model_copy(update={"method": sealed})
-    try:
-        check_features(changed)
-        check_hidden(changed, len(sites))
-    except PlanError:
-        return plan
+    changed = with_letters(plan, len(sites))
     return changed if set(sites) <= set(members.roll_of(members.load(folder))) else plan
 
 

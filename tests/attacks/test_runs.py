@@ -98,7 +98,7 @@ def test_a_site_that_was_sent_another_common_model_is_found_at_the_next_hop_and_
         config[SEALED] = json.dumps(told)
         return order
 
-    federation = Federation(tmp_path, 3, monkeypatch, change=change)
+    federation = Federation(tmp_path, 3, monkeypatch, "check_models = false\n", change)
 
     with pytest.raises(HelpError) as told:
         run(federation, plan_of("FedDC", 3, rounds=6, method={**CHAIN, "aggregate_every": 3}))

@@ -21,6 +21,7 @@ from tests.sim.sealing.federation import Change, Federation, run
 OTHER_SET = "this site has helped to open the sum of round {} before, of other sites"
 NOT_IN_IT = "a site was given that is not in the sum of round {}"
 SEED_2 = line(KEY, 2, "site-001")
+BLIND = "check_models = false\n"  # sites that look at no common model
 TOO_LARGE = (
     "A number of '0.bias' is not finite, or above 715,827,883, the most that a secure sum holds here; scale the "
     "features, take a smaller lr, or leave weighted or secure out."
@@ -116,7 +117,7 @@ def test_no_second_summand_of_other_numbers_is_told(world):
 
 def test_seeds_that_were_sealed_after_other_common_models_are_not_opened(tmp_path, monkeypatch):
     """Pasquini et al. 2022: all but one site are given a model from which nothing is learned."""
-    federation = Federation(tmp_path, 3, monkeypatch, change=crafted(lambda a: a * 0, but="site-001"))
+    federation = Federation(tmp_path, 3, monkeypatch, BLIND, crafted(lambda a: a * 0, but="site-001"))
 
     with pytest.raises(HelpError) as told:
         run(federation, averages(3))
@@ -128,7 +129,7 @@ def test_seeds_that_were_sealed_after_other_common_models_are_not_opened(tmp_pat
 
 @pytest.mark.parametrize(("number", "why"), [(1e9, TOO_LARGE), (np.inf, NOT_FINITE), (np.nan, NOT_FINITE)])
 def test_absurd_numbers_are_in_no_summand(tmp_path, monkeypatch, number, why):
-    federation = Federation(tmp_path, 3, monkeypatch, change=crafted(lambda a: np.full_like(a, number)))
+    federation = Federation(tmp_path, 3, monkeypatch, BLIND, crafted(lambda a: np.full_like(a, number)))
 
     with pytest.raises(QuorumError, match="0 of 3 sites answered") as told:
         run(federation, averages(3))

@@ -11,7 +11,7 @@ from fedsmall.clients.station import Station
 from fedsmall.privacy.patient_level import Charge, epsilon_of
 from tests.clients.test_patients import MODEL, NAMES, PATIENTS, config, order, plan_of, table, trained
 
-POLICY = "most_epsilon = 3.5\n"  # one run of epsilon 3, and not two
+POLICY = "check_models = false\nmost_epsilon = 3.5\n"  # one run of epsilon 3, and not two
 COPIES = {
     "the same file": lambda lines: lines,
     "in another order": lambda lines: lines[::-1],
@@ -92,7 +92,7 @@ def test_releases_of_both_names_count_at_the_least_noise_of_either(pair):
     bonn, essen = pair
     private = plan_of(privacy={"clip": 1.0, "noise": 2.0})
     for station in pair:
-        station.policy_file.write_text("budget = 9.0\nleast_blur = 0\n")
+        station.policy_file.write_text("budget = 9.0\nleast_blur = 0\ncheck_models = false\nleast_batch = 1\n")
     assert "error" not in bonn.answer("roll", config(private), {})[0]
     trained(bonn, private)
 

@@ -48,7 +48,7 @@ def table(path, rows):
 
 def station_at(folder, rows=40, policy=""):
     folder.mkdir(exist_ok=True)
-    (folder / "policy.toml").write_text(policy)
+    (folder / "policy.toml").write_text(f"check_models = false\n{policy}")
     return Station("essen", table(folder / "essen.csv", rows), folder / "home", folder / "policy.toml")
 
 
@@ -69,6 +69,7 @@ def at(number):
 
 
 def trained(station, plan, **more):
+    station.answer("roll", config(plan, **{key: more[key] for key in more if key == "run"}), {})
     words, sent = station.answer("train", order(plan, **more), dict(MODEL))
     assert "error" not in words, words
     return words, sent
@@ -83,7 +84,7 @@ def test_a_site_charges_its_own_rate_and_noise_before_it_answers(tmp_path):
 
     assert station.log.charges() == (("r", Charge(expected.rate, expected.noise, 6)),)
     events = [entry["event"] for entry in station.log.entries()]
-    assert events.index("charged") < events.index("sent")
+    assert events == ["sent", "charged", "sent"]  # the first is the answer to the roll call
 
 
 def test_a_whole_run_costs_what_the_plan_promises(tmp_path):
@@ -136,6 +137,7 @@ def test_runs_are_added_up_and_refused_at_the_roll_call_where_they_would_cost_to
 
 def test_no_contact_goes_over_what_the_policy_allows(tmp_path):
     station, plan = station_at(tmp_path, policy="most_epsilon = 3.0"), plan_of()
+    station.answer("roll", config(plan), {})
     answers = [station.answer("train", order(plan, t=min(t, 4)), at(t))[0] for t in range(1, 12)]
 
     refused = ["error" in words for words in answers]
@@ -146,6 +148,7 @@ def test_no_contact_goes_over_what_the_policy_allows(tmp_path):
 
 def test_a_server_gets_no_more_steps_than_the_epsilon_was_reckoned_for(tmp_path):
     station, plan = station_at(tmp_path), plan_of()
+    station.answer("roll", config(plan), {})
     answers = [station.answer("train", order(plan, t=min(t, 4)), at(t))[0] for t in range(1, 7)]
 
     assert ["error" in words for words in answers] == [False] * 4 + [True] * 2

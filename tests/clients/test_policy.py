@@ -143,11 +143,12 @@ def test_an_average_over_too_few_counts_as_a_model_that_is_handed_on(parts, site
         ({"least_batch": 16}, 16, 33, "a batch here would be smaller than the 16"),  # the last batch holds one patient
         ({"least_batch": 16}, 32, 48, None),
         ({"least_batch": 16}, 64, 20, None),
-        ({}, 1, 9, None),
+        ({"least_batch": 1}, 1, 9, None),
+        ({}, 1, 9, "batches of 1; the policy here asks for 8"),
     ],
 )
 def test_small_batches_are_refused_the_last_of_an_epoch_too(policy, batch, samples, line):
-    averaging = plan(name="FedAvg").model_copy(update={"recipe": Recipe(batch=batch)})
+    averaging = plan(name="FedAvg").model_copy(update={"recipe": Recipe(batch=batch, local_epochs=1)})
 
     if line is None:
         Policy(**policy).check_plan(averaging, "t", samples=samples, sites=3)

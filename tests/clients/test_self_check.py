@@ -17,7 +17,7 @@ from fedsmall.sealing.tables import MEETING
 from tests.clients.test_station import config, files, order, plan, refused, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures
-DEFAULT = ""
+DEFAULT = "least_batch = 1\n"
 COUNTED = Privacy(clip=1.0, noise=2.0)
 
 
@@ -123,7 +123,7 @@ def test_a_site_finds_its_own_patient_in_its_update_and_blurs_it(station):
 def test_a_site_that_does_not_like_to_blur_sends_nothing(station):
     careless = one_by_one()
     model = scaled(station, careless)
-    station.policy_file.write_text('when_read = "refuse"')
+    station.policy_file.write_text(DEFAULT + 'when_read = "refuse"')
 
     assert "could be read from the update" in refused(station, "train", order(1, the_plan=careless), model)
 
@@ -232,7 +232,7 @@ def test_no_value_is_in_the_memory_of_sums(station, files):
 def test_a_site_of_two_patients_is_read_and_blurred(station, files):
     shortened(files["essen"], 3)
     tiny = mlp(plan(name="FedAvg", rounds=2))
-    station.policy_file.write_text("least_samples = 1\ncount_floor = 1\n")
+    station.policy_file.write_text(DEFAULT + "least_samples = 1\ncount_floor = 1\n")
     model = scaled(station, tiny)
 
     answer, sent = station.answer("train", order(1, the_plan=tiny), model)

@@ -25,7 +25,7 @@ from fedsmall.wire import COMMON as IS_COMMON
 from tests.fedsmall.training.second_device import second_device
 
 NAMES = ["bonn", "essen", "ulm"]
-AS_IT_IS = "least_blur = 0\nmost_read = 1000\n"  # models leave as they were trained
+AS_IT_IS = "least_blur = 0\nmost_read = 1000\nleast_batch = 1\ncheck_models = false\n"  # any model comes and leaves
 
 
 def plan(rounds=4, name="FedDC", privacy=None, **settings):

@@ -31,7 +31,7 @@ from fedsmall.wire import Arrays
 from tests import ROOT
 
 NAMES = ("bonn", "essen", "ulm")
-POLICY = "least_sites = 3\nleast_blur = 0\nmost_read = 1000\n"
+POLICY = "least_sites = 3\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
 
 
 def plan_of(rounds: int = 2, **settings: Any) -> Plan:

@@ -13,7 +13,7 @@ from fedsmall.sim.runs.scenario import build
 
 pytestmark = pytest.mark.slow
 
-OPEN = "least_sites = 2\nleast_blur = 0\nmost_read = 1000\n"
+OPEN = "least_sites = 2\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
 
 
 def test_sites_agree_on_balanced_weights_and_train_as_a_simulation_does(tmp_path_factory):

@@ -8,7 +8,7 @@ from fedsmall.sim.runs import scenario
 from tests import ROOT
 
 SITES = ("bonn", "essen", "ulm")
-OPEN = "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\n"
+OPEN = "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
 
 
 @pytest.mark.slow

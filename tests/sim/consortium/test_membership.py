@@ -17,7 +17,7 @@ from tests.sim.consortium.test_real_sites import PATIENCE, plan_of, pytestmark, 
 __all__ = ["pytestmark"]
 
 FOUR = ("bonn", "essen", "graz", "ulm")
-OPEN = "least_sites = 3\nleast_blur = 0\nmost_read = 1000\n"
+OPEN = "least_sites = 3\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,9 @@ def loopback(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")
     data = {name: folder / "data" / f"{name}.csv" for name in NAMES}
     sample_data.write(list(data.values()))
-    with LoopbackConsortium(folder, data, "least_sites = 3\nleast_blur = 0\nmost_read = 1000\n") as running:
+    with LoopbackConsortium(
+        folder, data, "least_sites = 3\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
+    ) as running:
         yield running
 
 
@@ -271,7 +273,7 @@ def test_the_scenario_that_comes_along_runs_under_the_default_policy_with_noise_
     for policy in policies:
         policy.write_text("")
     try:
-        blurred = plan_of(**{"method.0.privacy.blur": 1})
+        blurred = plan_of(**{"method.0.privacy.blur": 1, "method.0.privacy.sealed": True})
         loopback.finish("blurred", loopback.start("blurred", blurred, **PATIENCE))
     finally:
         for policy, before in policies.items():
@@ -509,7 +511,7 @@ def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
 def test_a_policy_that_refuses_ends_the_run_with_the_sites_name_and_reason(loopback):
     policy = loopback.kit("essen").kit / "policy.toml"
     before = policy.read_text()
-    policy.write_text("least_sites = 3\nmost_rounds = 2\nleast_blur = 0\n")
+    policy.write_text("least_sites = 3\nmost_rounds = 2\nleast_blur = 0\nsealed = false\n")
     try:
         with pytest.raises(RuntimeError, match=r"essen: the plan has 4 rounds; the policy here allows 2"):
             loopback.finish("refused", loopback.start("refused", plan_of(), **PATIENCE))

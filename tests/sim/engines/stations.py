@@ -35,7 +35,7 @@ class Stations(LocalGrid):
         super().__init__(len(names), 1)
         self.data = data or {}
         self.folder, self.names, self.at = folder, names, dict(zip(self.nodes, names, strict=True))
-        lenient = {"least_samples": 1, "count_floor": 1, "least_blur": 0, "most_read": 1000}
+        lenient = {"least_samples": 1, "count_floor": 1, "least_blur": 0, "most_read": 1000, "least_batch": 1}
         lines = [f"{key} = {value}\n" for key, value in lenient.items() if key not in policy]
         (folder / "policy.toml").write_text("".join([*lines, policy]))
         monkeypatch.setenv(relay.SOCKET, "")

@@ -297,6 +297,8 @@ def test_a_site_whose_policy_forbids_it_says_so_at_the_roll_call(tmp_path, monke
 def test_real_sites_below_the_floor_of_their_policy_tell_nothing(tmp_path, monkeypatch) -> None:
     plan = real(rounds=3)
     grid = Stations(tmp_path, federation_of(plan).names, monkeypatch)
-    (tmp_path / "policy.toml").write_text("least_samples = 1\ncount_floor = 13\nleast_blur = 0\nmost_read = 1000\n")
+    (tmp_path / "policy.toml").write_text(
+        "least_samples = 1\ncount_floor = 13\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
+    )
 
     assert [each.validation for each in conduct(plan, grid).evaluations if each.validation] == []

@@ -183,7 +183,7 @@ def test_of_what_it_keeps_back_a_site_tells_a_count_and_a_loss_above_the_floor_o
     conduct(plan, grid)
     log = (tmp_path / grid.names[0] / "log.jsonl").read_text()
     told = [line for line in log.splitlines() if '"kind":"validate"' in line.replace(" ", "")]
-    policy = "least_samples = 1\ncount_floor = 4\nleast_blur = 0\nmost_read = 1000\n"
+    policy = "least_samples = 1\ncount_floor = 4\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
     (tmp_path / "policy.toml").write_text(policy)  # three are kept back
     silent = conduct(plan, grid)
 

@@ -37,7 +37,7 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.wire import PLAN
 from tests import ROOT
 
-POLICY = "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\nleast_sites = 1\n"
+POLICY = "least_samples = 1\ncount_floor = 1\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nleast_sites = 1\n"
 RUN = "tides"
 Regions = Mapping[str, tuple[str, ...]]
 
