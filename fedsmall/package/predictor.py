@@ -58,7 +58,8 @@ class Shifted(nn.Module):
     @property
     def members(self) -> "list[Shifted]":
         """The members of an ensemble."""
-        return [Shifted(member, self.intercept.tolist()) for member in self.network.members]
+        shift = self.get_buffer("intercept").tolist()
+        return [Shifted(member, shift) for member in self.network.get_submodule("members").children()]
 
 
 def with_prevalence(stored: Stored, prevalence: float) -> Stored:

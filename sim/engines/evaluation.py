@@ -202,7 +202,8 @@ class CentralEvaluator:
         method, task = self.plan.method, self.federation.task
         if site is not None and method.adds_intercepts:
             train = self.federation.train[self.federation.names.index(site)]
-            return self._answer(model, x) + fit_intercept(self._answer(model, train.x), train.y, task.loss)
+            shift = fit_intercept(self._answer(model, train.x), train.y, task.loss)
+            return np.asarray(self._answer(model, x) + shift)
         if site is not None and method.keeps_intercepts:
             return self.trainer.predict_at(self.federation.names.index(site), model, x, {})
         return _answer(self.plan, self.federation.task, self._predict(_members(self.plan, model), x))

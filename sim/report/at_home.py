@@ -70,9 +70,9 @@ def _home(run: Run, group: Sequence[PlanRun], own: Sequence[PlanRun], site: str)
     joint = method.keeps_intercepts and not method.adds_intercepts  # a regression fits both, and has no other model
     names = (INTERCEPT if joint else TOGETHER, INTERCEPT)
     together, shifted = ([row[name] for _, row, _ in known] for name in names)
-    leads = [paired(values, alone, test="t", shared=shared) for values in (together, shifted)]
-    means = (sum(values) / len(known) for values in (alone, together, shifted))
-    return Home(group[0].label, site, *means, *leads)
+    joining, changed = (paired(values, alone, test="t", shared=shared) for values in (together, shifted))
+    means = [sum(values) / len(known) for values in (alone, together, shifted)]
+    return Home(group[0].label, site, means[0], means[1], means[2], joining, changed)
 
 
 def sections(run: Run, labels: Sequence[str] | None = None) -> list[Section]:
