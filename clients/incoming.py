@@ -34,11 +34,9 @@ FOLDER, MOVED = "incoming", "moved"  # in the folder of a run; and there, what t
 ALIKE = 1e-4  # of the first model: other machines draw its last digits otherwise
 NEAR = 0.02  # sin**2 of the angle between units of one direction
 CHANCE = 1e-3  # that two of a layer's units are so near by chance: with few inputs they must be nearer
-MOST_IDLE = (
-    0.75  # of a layer's units, that are on for one patient at most; honest runs had up to .5, of 8 patients or more
-)
+MOST_IDLE = 0.75  # of a layer's units, that are on for one patient at most, at sites of enough patients
 MOST_BIAS = 3.0  # times the size of a unit's weights, in the median of a layer; honest ones had up to .7 in any unit
-FEW = 8  # patients, of whom chance moves no unit alone
+FEW = 32  # patients, below which honest units are idle too: a chain over sites of 8 patients had up to all
 UNITS = 4  # in a layer of which shares are taken
 NEIGHBOURS = 4  # of a unit, with which its differences are taken
 ROWS = 1024  # of units that are compared at once

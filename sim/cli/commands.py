@@ -63,6 +63,7 @@ COMMANDS: dict[str, Entry] = {
         "Measure the engines against each other and against other frameworks.",
         STUDY,
     ),
+    "choose": Entry(".choose:choose", "Which class of models to take: regressions, trees or a network.", RUN),
     "tune": Entry(".tune:tune", "Choose learning rates on the training sites alone.", STUDY),
     "reproduce": Entry(
         "fedsmall.research.evidence.command:reproduce",

@@ -45,8 +45,9 @@ def run(
 ) -> None:
     """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
 
-    Ctrl-C ends the run after the next contact; what was run until then is kept and reported. A plan that fails is a
-    line with its reason, all others are run, and the exit code is 1.
+    Of a scenario without methods it does what `fedsmall choose` does. Ctrl-C ends the run after the next contact; what
+    was run until then is kept and reported. A plan that fails is a line with its reason, all others are run, and the
+    exit code is 1.
     """
     from fedsmall.sim.runs.scenario import find, load, read
 
@@ -56,6 +57,10 @@ def run(
         if given := [name for name, value in options.items() if value is not None]:
             raise PlanError(f"--{given[0]} is of models that travel; a scenario with {kind} has no such choice")
         return load_extension(SCENARIOS, kind).run(scenario, out, setting)  # type: ignore[no-any-return]
+    if not read(scenario).get("method") and not any((engine, device, out, processes, workers, address)):
+        from fedsmall.sim.cli.choose import choose
+
+        return choose(scenario, setting=setting, data_root=data_root)
     asked = load(scenario, setting or [])
     look_in(Path.cwd(), scenario.resolve().parent)
 

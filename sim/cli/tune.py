@@ -50,19 +50,21 @@ def tune(
 ) -> None:
     """Choose a learning rate for every method of a scenario, by validation on training sites; test data are not read.
 
-    Every method gets the same rates, seeds and folds; ties go to the smaller rate. With --try, periods and other keys
+    Every method gets the same rates, seeds and folds; ties go to the smaller rate. Of trees depth and
+    number are searched in its place. With --try, periods and other keys
     of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of `fedsmall
     reproduce` the search is kept beside its scenario and used when the item is run.
     """
     from fedsmall.sim.runs.scenario import find, load
     from fedsmall.sim.tuning.grid import grid, settings_in
-    from fedsmall.sim.tuning.search import measure_of, spaced_rates
+    from fedsmall.sim.tuning.search import measure_of, plans_of, spaced_rates
 
     kept = from_repository("evidence.items")
     item = kept.items().get(scenario) if kept else None
     _check_item(item is not None, write=write, tries_of=tries_of)
     plain = item.scenarios("quick") if item else {"": load(find(Path(scenario)), setting or [])}
-    whole = grid(plain[""], settings_in(tries_of)) if tries_of else None
+    boosts = not item and any(plan.method.boosting is not None for plan in plans_of(plain[""]))
+    whole = grid(plain[""], settings_in(tries_of or ())) if tries_of or boosts else None
     tried = item.search if item and item.search else numbers(rates)
     if draws is not None:
         tried = spaced_rates(min(tried), max(tried), draws, seed=0)

@@ -55,7 +55,10 @@ def sentences(run: Run) -> list[str]:
     groups = by_label(run.done)
     if not groups:
         return ["No method was run to its end, so there is nothing to compare.", ""]
-    return [_headline(shown, run) + _federation(shown, groups, run) + _trivial(shown), _travelling(shown)]
+    return [
+        _headline(shown, run) + _federation(shown, groups, run) + _trivial(shown) + _pooled(shown),
+        _travelling(shown),
+    ]
 
 
 def value(shown: Table, number: float) -> str:
@@ -193,6 +196,20 @@ def _trivial(shown: Table) -> str:
     if reference is None or least.lead is None:
         return f"{gives}."
     return f"{gives}; {reference.label} {_verb(shown, least.lead)} that ({by(shown, least.lead)})."
+
+
+def _pooled(shown: Table) -> str:
+    """That all networks lie below a regression on pooled rows, where their means do."""
+    regression, sign = shown.pooled, -1 if shown.lower_is_better else 1
+    networks = [row.common for row in shown.of_methods if row.common and row.method and row.method.trains_networks]
+    if regression is None or regression.common is None or not networks:
+        return ""
+    if any(sign * mean.mean >= sign * regression.common.mean for mean in networks):
+        return ""
+    return (
+        f" All networks of this run lie, by their means, below logistic regression on the pooled patients "
+        f"({metric_name(shown.metric)} {value(shown, regression.common.mean)}): see `fedsmall choose`."
+    )
 
 
 def _travelling(shown: Table) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
+from fedsmall.evaluation.pooled import LABEL
 from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
@@ -23,7 +24,7 @@ AREAS = ("auc", "average_precision", "r2", "c_index", "ibs", "kappa")  # shown a
 
 @dataclass(frozen=True)
 class TableRow:
-    """A method in a table, or the trivial predictor, whose ``method`` is None.
+    """A method in a table, or the trivial predictor or the regression on pooled rows, whose ``method`` is None.
 
     ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites. ``lead`` is the table's
     reference minus this method, run by run, :attr:`Table.whose` models both; None where one has none. ``ahead`` is this
@@ -79,9 +80,14 @@ class Table:
         return next((row for row in self.rows if row.method is None), None)
 
     @property
+    def pooled(self) -> TableRow | None:
+        """The row of a regression on pooled rows; it is compared with nothing. None where the run does not hold it."""
+        return next((row for row in self.rows if row.label == LABEL), None)
+
+    @property
     def comparisons(self) -> int:
         """How many rows are held against the reference."""
-        return len(self.rows) - 1
+        return len(self.rows) - 1 - (self.pooled is not None)
 
     @property
     def lower_is_better(self) -> bool:
@@ -198,6 +204,8 @@ def table(run: Run, metric: str | None = None, where: str | None = None) -> Tabl
     if any(judged.values(trivials, name) for name in ("common", "sites")):
         least = judged.row(trivials, trivials, None, whose)
         rows.insert(0, replace(least, lead=next((row.ahead for row in rows if row.label == reference), None)))
+        if any(judged.values(regressions := trivials_of(run.done, "pooled"), "common").values()):
+            rows.insert(1, judged.row(regressions, regressions, None, whose))
     return Table(judged.metric, where, reference, tuple(rows), whose)
 
 
@@ -209,10 +217,10 @@ def scale_of(metric: str) -> Scale:
     return others.get(metric, "share")
 
 
-def trivials_of(done: Sequence[PlanRun]) -> list[PlanRun]:
-    """The trivial predictor of each seed and fold as if it were a method's run; none in folders that hold none."""
-    by_seed = {plan_run.key: plan_run for plan_run in done if plan_run.row.get("trivial")}
-    return [replace(plan_run, row=plan_run.row["trivial"] | NO_TRAFFIC) for plan_run in by_seed.values()]
+def trivials_of(done: Sequence[PlanRun], which: str = "trivial") -> list[PlanRun]:
+    """The trivial predictor, or the "pooled" regression, of each seed and fold as if it were a method's run."""
+    by_seed = {plan_run.key: plan_run for plan_run in done if plan_run.row.get(which)}
+    return [replace(plan_run, row=plan_run.row[which] | NO_TRAFFIC) for plan_run in by_seed.values()]
 
 
 def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from fedsmall.data.federation import Federation
 from fedsmall.entry_points import load_extension
 from fedsmall.evaluation.metrics import default_metric, known_metric
+from fedsmall.evaluation.pooled import pooled_logistic
 from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
@@ -87,7 +88,10 @@ class Job:
         record = run_plan(plan, federation, self.engine, **keywords)
         if record.evaluations and has_diverged(record.evaluations[-1]):
             return Failed(DIVERGED + NOISY if plan.privacy.at_contacts else DIVERGED)
-        return record, trivial(federation, plan.has_own_models)
+        constant = trivial(federation, plan.has_own_models)
+        if plan.method == self.first.method:  # of one method: it is the same beside all
+            constant["pooled"] = pooled_logistic(federation, plan.has_own_models)
+        return record, constant
 
 
 def execute(

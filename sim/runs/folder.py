@@ -362,12 +362,14 @@ def _summary_row(
 ) -> dict[str, Any]:
     """The plan's row of summary.json, by the last of its ``evaluations`` or that of the round whose model it keeps.
 
-    What only some plans have stands at its end, with the ``trivial`` predictor's metrics, and the sites' training
-    samples where models travel: a report tells how many a model has met.
+    What only some plans have stands at its end, with the ``trivial`` predictor's metrics, and those of a regression on
+    pooled rows that may stand in it ("pooled"), and the sites' training samples where models travel: a report tells
+    how many a model has met.
     """
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
     last = next((evaluation for evaluation in evaluations if record.chosen and evaluation["t"] == record.chosen), last)
     method, distilled = record.plan.method, record.distilled
+    pooled = trivial.pop("pooled", None) if trivial else None
     row = {
         "method": method.name,
         "label": method.label,
@@ -402,6 +404,7 @@ def _summary_row(
         "at_home": record.at_home,
         "samples": {whose: data.samples for whose, data in of_sites if whose not in (COMMON, CENTRAL)},
         "trivial": trivial,
+        "pooled": pooled,
     }
     return row | {name: fact for name, fact in in_some.items() if fact not in (None, {}, [])}
 

@@ -177,10 +177,13 @@ def as_toml(scenario: Frozen) -> bytes:
     return tomli_w.dumps(scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)).encode()
 
 
-def load(path: Path | str, settings: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, ``settings`` ("recipe.lr=0.1") laid over it; PlanError for what cannot be read or run."""
+def load(path: Path | str, settings: Sequence[str] = (), methods: Sequence[Mapping[str, Any]] = ()) -> Scenario:
+    """The scenario in a file, ``settings`` ("recipe.lr=0.1") laid over it; PlanError for what cannot be read or run.
+
+    ``methods`` stand for those of a file that has none.
+    """
     path = Path(path)
-    table = read(path)
+    table = ({"method": list(methods)} if methods else {}) | read(path)
     for setting in settings:
         table = assign(table, setting)
     if isinstance(table.get("task"), dict):

@@ -1,8 +1,9 @@
 """`fedsmall tune --try`: other settings of methods than the learning rate, each searched with all rates.
 
 A method whose table has the key stands in the search once for each of its values (of several keys, each combination),
-under a label of its own. Of those that are not shown to be worse than the best, each at its own best rate, the first
-named is taken: so name the cheap ones first, long periods before short ones.
+under a label of its own. One that boosts stands there with each depth and number of trees. Of those that are not shown
+to be worse than the best, each at its own best rate, the first named is taken: so name the cheap ones first, long
+periods before short ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from fedsmall.errors import PlanError
+from fedsmall.plan import Plan
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of
 
 Settings = dict[str, Any]
+DEPTHS, TREES = (1, 3), (40, 70, 100)  # of boosting
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Grid:
         table, taken, entries = _table(self.plain), self.taken(tries), []
         for entry, plan in zip(table["method"], plans_of(self.plain), strict=True):
             settings, lr = taken[plan.method.label]
-            entries.append({**entry, **settings, "recipe": {**entry.get("recipe", {}), "lr": lr}})
+            rate = {"recipe": {**entry.get("recipe", {}), "lr": lr}} if plan.method.trains_networks else {}
+            entries.append({**entry, **settings, **rate})
         return build({**table, "method": entries})
 
 
@@ -52,14 +56,28 @@ def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     entries: list[Settings] = []
     for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
         keys, label = [key for key in tried if key in entry], plan.method.label
-        for values in product(*(tried[key] for key in keys)):
+        for values, trees in product(product(*(tried[key] for key in keys)), trees_of(plan)):
             settings = dict(zip(keys, values, strict=True))
-            named = ", ".join([label, *(f"{key} = {value}" for key, value in settings.items())])
+            named = ", ".join([label, *(f"{key} = {value}" for key, value in {**settings, **trees}.items())])
+            settings |= {"boosting": {**entry.get("boosting", {}), **trees}} if trees else {}
             entries.append({**entry, **settings, "label": named})
             of[named] = (label, settings)
     if unknown := [key for key in tried if not any(key in entry for entry in table["method"])]:
         raise PlanError(f"--try {unknown[0]}: no method of the scenario sets it, so none is tried with other values")
     return Grid(scenario, build({**table, "method": entries}), of)
+
+
+def trees_of(plan: Plan) -> list[dict[str, int]]:
+    """The depths and numbers of trees to try of a method that boosts, small ones first; one empty setting of others.
+
+    A number is left out that the plan's rounds do not allow: histograms take a round for each level.
+    """
+    boosting = plan.method.boosting
+    if boosting is None:
+        return [{}]
+    rounds = {depth: (plan.rounds - 1) // depth if boosting.histogram else plan.rounds for depth in DEPTHS}
+    found = [{"depth": depth, "trees": trees} for depth in DEPTHS for trees in TREES if trees <= rounds[depth]]
+    return found or [{"depth": depth} for depth in DEPTHS if rounds[depth]]
 
 
 def settings_in(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:

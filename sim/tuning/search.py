@@ -167,11 +167,6 @@ def search(
     for plan in plans_of(scenario):
         if plan.method.regression is not None:
             raise PlanError(f"a search tries recipe.lr, and {plan.method.label} has none: it chooses its own penalty")
-        if not plan.method.trains_networks:
-            raise PlanError(
-                f"a search tries recipe.lr, which trees ({plan.method.label}) do not have; leave them out, and set "
-                "learning_rate in their boosting"
-            )
     device, metric = device or scenario.device, metric or measure_of(scenario, by, data_root=data_root)
     scenario = scenario.model_copy(update={"metric": metric})  # so that runs reckon it
     check_device(device, scenario.dtype)
@@ -179,8 +174,10 @@ def search(
     tries: list[Try] = []
     for seed in range(FIRST_SEED, FIRST_SEED + most_seeds):
         for fold, plan, federation in _plans(scenario, seed, data_root, by):
-            for lr in rates:
-                rated = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"lr": lr})})
+            boosting = plan.method.boosting  # trees keep their own rate: their depth and number are searched (grid)
+            for lr in rates if boosting is None else (boosting.learning_rate,):
+                update = {} if boosting is not None else {"recipe": plan.recipe.model_copy(update={"lr": lr})}
+                rated = plan.model_copy(update=update)
                 tries.append(Try(plan.method.label, lr, seed, fold, *judge(rated, federation)))
         if on_seed is not None:
             on_seed(seed, tries)
@@ -242,7 +239,7 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
     table["method"] = [dict(entry) for entry in table["method"]]
     for index, plan in enumerate(plans_of(scenario)):
-        if (label := plan.method.label) in rates:
+        if (label := plan.method.label) in rates and plan.method.trains_networks:
             table = assign(table, f"method.{index}.recipe.lr={rates[label]!r}")
     return build(table)
 

@@ -238,7 +238,7 @@ def test_few_inputs_make_units_alike_by_chance_and_that_is_no_sign():
 
 def signs(change):
     the_plan = mlp([16, 8])
-    task, x = Task("table", (6,), 2), np.random.default_rng(0).normal(size=(20, 6))
+    task, x = Task("table", (6,), 2), np.random.default_rng(0).normal(size=(40, 6))
     first = initial_model(the_plan, task)
     return sign_of_craft(change({name: array.copy() for name, array in first.items()}), first, the_plan, task, x)
 

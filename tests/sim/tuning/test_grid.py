@@ -93,3 +93,23 @@ def test_values_are_read(text, found):
 def test_what_names_no_key_and_values_is_one_line(text):
     with pytest.raises(PlanError, match="--try takes a key of a method and its values"):
         settings_in([text])
+
+
+def test_a_method_that_boosts_is_tried_with_depths_and_numbers_of_trees_that_its_rounds_allow():
+    table = {
+        **TABLE,
+        "rounds": 130,
+        "method": [{"name": "FedHistogramXGB", "boosting": {"l2": 2.0}}, {"name": "FedAvg"}],
+    }
+    made = grid(build(table), {})
+    label = "FedHistogramXGB, depth = 3, trees = 40"
+
+    tried = [plan.method.boosting for plan in made.scenario.plans()][:-1]
+    scores = {name: [0.9 if name == label else 0.1] * 3 for name in made.of}
+    taken = made.with_taken(tries(scores)).plans()
+
+    assert [(b.depth, b.trees, b.l2) for b in tried] == [(1, 40, 2.0), (1, 70, 2.0), (1, 100, 2.0), (3, 40, 2.0)]
+    assert (taken[0].method.boosting.depth, taken[0].method.boosting.trees) == (3, 40)
+    assert (taken[0].recipe.lr, taken[1].recipe.lr) == (build(table).plans()[0].recipe.lr, 0.1)
+    few = grid(build({**table, "rounds": 20}), {}).scenario.plans()[:-1]
+    assert [(plan.method.boosting.depth, plan.method.boosting.trees) for plan in few] == [(1, None), (3, None)]

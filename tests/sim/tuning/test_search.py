@@ -304,11 +304,15 @@ def test_no_score_is_told_in_an_interval_that_leaves_what_the_measure_can_be():
     assert losses.mean == pytest.approx(0.17)
 
 
-def test_trees_have_no_rate_that_a_search_could_find():
-    scenario = build({"name": "x", "task": "breast_cancer", "sites": 4, "method": [{"name": "FedHistogramXGB"}]})
+def test_trees_are_tried_at_their_own_rate_alone():
+    table = {"name": "x", "task": "breast_cancer", "sites": 4, "samples_per_site": 6, "rounds": 4}
+    scenario = build({**table, "method": [{"name": "FedHistogramXGB", "boosting": {"learning_rate": 0.2}}]})
 
-    with pytest.raises(PlanError, match=r"recipe.lr, which trees \(FedHistogramXGB\) do not have"):
-        search(scenario, (0.1,))
+    tries = search(scenario, (0.01, 0.03), metric="loss", most_seeds=1)
+
+    assert {(one.fold, one.lr) for one in tries} == {(fold, 0.2) for fold in range(FOLDS)}
+    assert len(tries) == FOLDS
+    assert with_rates(scenario, {"FedHistogramXGB": 0.2}) == scenario
 
 
 def test_a_regression_has_no_rate_either():

@@ -1,0 +1,290 @@
+"""`fedsmall choose`: which class of model to take, before how to federate it; test samples are not read.
+
+Folds of the training samples are left out in turn: whole hospitals, or patients of every hospital. On the rest each
+candidate's settings are searched in two inner folds, by the log loss, and the best is fitted anew and judged on the
+fold. The pick follows from the folds' losses by :func:`decide`. Its own worth is nested: on each fold by the candidate
+that the *other* folds pick. (Their models had that fold's patients among those they trained on, their losses not.)
+
+Sums over sites give the fit of pooled rows, so such methods are fitted on rows pooled as one site, which is quicker;
+what they send is that of one site times the sites.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.errors import PlanError, ReplyError
+from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.statistics import CHANCE, holm, paired
+from fedsmall.plan import Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import check_run
+from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
+from fedsmall.sim.report.sentences import list_words
+from fedsmall.sim.runs.scenario import Scenario, build
+from fedsmall.sim.tuning.grid import DEPTHS, TREES
+from fedsmall.sim.tuning.search import WORST, best_row
+
+NEW, SAME = "new-hospitals", "same-hospitals"
+FOLDS, INNER = 10, 2
+DECISIVE = 8  # folds: with fewer no exact sign flip is small enough among five comparisons
+PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+TREE_RATE = 0.1
+STEPS = 30  # of Newton's method, at most
+LEAST = 1e-12  # of a probability
+MEAN = "mean of three"
+
+Settings = dict[str, Any]
+Values = dict[str, np.ndarray]
+
+
+class Candidate(NamedTuple):
+    """A class of models: its method, and a table of settings for each try."""
+
+    method: str
+    settings: tuple[Settings, ...]
+
+
+class Judged(NamedTuple):
+    """What a fitted model says of the samples left out, (samples, classes), and its contacts and bytes."""
+
+    probabilities: np.ndarray
+    contacts: int
+    bytes_sent: float
+
+
+class Verdict(NamedTuple):
+    """What is taken, the reason in a sentence, and Holm's p of every other row against the best single candidate."""
+
+    pick: str
+    reason: str
+    p_values: dict[str, float]
+
+
+class Choice(NamedTuple):
+    """The rows of the table, by name; the verdict; and what the pick is worth where it did not choose."""
+
+    use: str
+    folds: int
+    rows: dict[str, dict[str, Any]]
+    verdict: Verdict
+    nested: dict[str, float]
+
+
+def candidates(rates: Sequence[float]) -> dict[str, Candidate]:
+    """The classes of models, the simplest first, and what is searched of each."""
+    ridge = tuple({"regression": {"penalty": penalty}} for penalty in PENALTIES)
+    fixed = {"histogram": True, "learning_rate": TREE_RATE}
+    trees = tuple(
+        {"boosting": {**fixed, "depth": depth, "trees": n}} for depth in DEPTHS for n in (TREES[0], TREES[-1])
+    )
+    return {
+        "ridge": Candidate("Ridge", ridge),
+        "additive ridge": Candidate("AdditiveRidge", ridge),
+        "random features": Candidate("RandomFeatureRidge", ridge),
+        "boosting": Candidate("FedHistogramXGB", trees),
+        "network": Candidate("FedAvg", tuple({"recipe": {"lr": rate}} for rate in sorted(rates))),
+    }
+
+
+OF_MEAN = ("ridge", "additive ridge", "boosting")
+
+
+def choose_class(
+    scenario: Scenario,
+    rates: Sequence[float],
+    use: str | None = None,
+    folds: int = FOLDS,
+    data_root: Path | None = None,
+    on_fold: Callable[[int, int], None] = lambda fold, folds: None,
+) -> Choice:
+    """The choice for a scenario, whose own methods do not matter; PlanError for what it cannot be made of."""
+    plans = {name: _plans(scenario, candidate) for name, candidate in candidates(rates).items()}
+    federation = build_federation(plans["ridge"][0], data_root)
+    _check(plans, federation)
+    use = use or (SAME if any(held is not None for held in federation.held_out) else NEW)
+    if use not in (NEW, SAME):
+        raise PlanError(f"--for takes {NEW} or {SAME}; got {use!r}")
+    if use == NEW and len(federation.names) < 2 * INNER:
+        raise PlanError(f"{NEW} takes four hospitals at least, as some are left out twice; take --for {SAME}")
+    parts = left_out(federation, folds, use == NEW, rng_for(scenario.seeds[0], "choose"))
+    found: list[dict[str, tuple[Judged, Settings]]] = []
+    for fold, part in enumerate(parts):
+        found.append({name: _tuned(of, part, use == NEW, name, rates) for name, of in plans.items()})
+        on_fold(fold + 1, len(parts))
+    return _choice(use, federation, parts, found)
+
+
+def decide(losses: Mapping[str, np.ndarray]) -> Verdict:
+    """What to take by the losses of the same folds, (folds,) of each row, among them the ``MEAN``.
+
+    The best single candidate, where every other is told apart from it by exact sign flips after Holm; else the mean of
+    three; but where that is worse than the best, the simplest that is level with it.
+    """
+    means = {name: float(values.mean()) for name, values in losses.items()}
+    best = min((name for name in losses if name != MEAN), key=means.__getitem__)
+    others = [name for name in losses if name != best]
+    p = dict(zip(others, holm([paired(losses[name], losses[best]).p_value for name in others]).tolist(), strict=True))
+    level = [name for name in losses if name != MEAN and (name == best or p[name] >= CHANCE)]
+    is_apart = MEAN in p and p[MEAN] < CHANCE
+    if is_apart and means[MEAN] < means[best]:
+        return Verdict(MEAN, f"the equal mean of {list_words(OF_MEAN)} is better than the best of them, {best}", p)
+    if len(level) == 1:
+        return Verdict(best, f"{best} has the lowest loss, and every other candidate is told apart from it", p)
+    unclear = f"{list_words(level)} cannot be told apart"
+    if is_apart or MEAN not in p:
+        return Verdict(level[0], f"{unclear}, and {level[0]} is the simplest of them", p)
+    return Verdict(MEAN, f"{unclear}, so the equal mean of {list_words(OF_MEAN)} is taken", p)
+
+
+def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.Generator) -> list[Federation]:
+    """A federation for each fold, tested on its training samples of that fold; all rows of a patient are in one.
+
+    By sites a fold is of whole sites; else every site's patients are dealt to all folds. No more folds than sites, or
+    than samples.
+    """
+    train = federation.train
+    if by_sites:
+        folds, order = min(folds, len(train)), rng.permutation(len(train))
+        places = [np.full(len(samples), order[k] % folds) for k, samples in enumerate(train)]
+    else:
+        starts = np.cumsum([0, *map(len, train)])
+        folds = min(folds, int(starts[-1]))
+        places = [(start + _dealt(samples, rng)) % folds for start, samples in zip(starts, train, strict=False)]
+    return [_without(federation, [place == fold for place in places]) for fold in range(folds)]
+
+
+def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
+    patients = np.arange(len(samples)) if samples.patients is None else samples.patients
+    names, whose = np.unique(patients, return_inverse=True)
+    return np.asarray(rng.permutation(len(names))[whose])
+
+
+def _without(federation: Federation, left: Sequence[np.ndarray]) -> Federation:
+    kept = [k for k, out in enumerate(left) if not out.all()]
+    train = tuple(_rows([federation.train[k]], [~left[k]]) for k in kept)
+    names, test = tuple(federation.names[k] for k in kept), _rows(federation.train, left)
+    parts: dict[str, Any] = {"held_out": (None,) * len(kept), "extra": (), "class_sums": (), "kept_back": ()}
+    return replace(federation, names=names, train=train, test=test, **parts)
+
+
+def _rows(samples: Sequence[Samples], taken: Sequence[np.ndarray]) -> Samples:
+    def of(name: str) -> np.ndarray:
+        return np.concatenate([getattr(s, name)[rows] for s, rows in zip(samples, taken, strict=True)])
+
+    return Samples(of("x"), of("y"), patients=None if samples[0].patients is None else of("patients"))
+
+
+def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
+    """A plan for each of a candidate's settings, with the rounds that it takes."""
+    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    for key in ("stop", "folds", "evaluate_every", "reference", "metric", "threshold"):
+        table.pop(key, None)
+    plans = []
+    for settings in candidate.settings:
+        boosting = settings.get("boosting", {})
+        rounds = boosting["depth"] * boosting["trees"] + 1 if boosting else STEPS
+        rounds = scenario.rounds if "recipe" in settings else rounds
+        entry = {"name": candidate.method, **settings}
+        plans.append(build({**table, "rounds": rounds, "method": [entry]}).plans()[0])
+    return plans
+
+
+def _check(plans: Mapping[str, Sequence[Plan]], federation: Federation) -> None:
+    task = federation.task
+    if task.kind != "classes" or task.loss not in ("cross_entropy", "logistic"):
+        raise PlanError(f"a choice is among models of classes, without an order; the loss of this task is {task.loss}")
+    for of_candidate in plans.values():
+        check_run(of_candidate[0], federation)
+
+
+def _tuned(plans: Sequence[Plan], part: Federation, by_sites: bool, *purpose: Any) -> tuple[Judged, Settings]:
+    """A candidate on one fold, with the settings that its inner folds take."""
+    by_sites = by_sites and len(part.names) >= INNER
+    inner = left_out(part, INNER, by_sites, rng_for(plans[0].seed, "choose, inner"))
+    scores = [[-_metrics(_fit(plan, fold).probabilities, fold)["loss"] for fold in inner] for plan in plans]
+    plan = plans[best_row(np.array(scores))]
+    return _fit(plan, part), _settings_of(plan)
+
+
+def _settings_of(plan: Plan) -> Settings:
+    method = plan.method
+    if method.boosting is not None:
+        return {"depth": method.boosting.depth, "trees": method.boosting.trees}
+    return {"lr": plan.recipe.lr} if method.regression is None else {"penalty": method.regression.penalty}
+
+
+def _fit(plan: Plan, part: Federation) -> Judged:
+    """A plan's model on the samples left out; one that diverges says nothing of any class."""
+    sites = len(part.names)
+    fitted = part if plan.method.trains_networks else replace(part.pooled(), held_out=(None,))
+    plan = plan.model_copy(update={"sites": len(fitted.names)})
+    try:
+        record = run_plan(plan, fitted, DEFAULT_ENGINE, options={"device": "cpu"})
+    except ReplyError:
+        return Judged(np.full((len(part.test), part.task.classes), np.nan), plan.rounds, np.nan)
+    return Judged(record.predictions["probabilities"], record.contacts, record.bytes_sent * sites / len(fitted.names))
+
+
+def _metrics(probabilities: np.ndarray, part: Federation) -> dict[str, float]:
+    """The log loss, at most ``WORST``, and the area under the curve, NaN where only one class is left out."""
+    if not np.isfinite(probabilities).all():
+        return {"loss": WORST, "auc": np.nan}
+    logs = np.log(np.clip(probabilities, LEAST, 1.0))
+    metrics = evaluate(_outputs(logs, part.task), part.test.y, part.task)
+    return {"loss": float(metrics["loss"]), "auc": float(metrics.get("auc", np.nan))}
+
+
+def _outputs(logs: np.ndarray, task: Task) -> np.ndarray:
+    return logs if task.outputs > 1 else logs[:, 1:] - logs[:, :1]
+
+
+def _choice(
+    use: str,
+    whole: Federation,
+    parts: Sequence[Federation],
+    found: Sequence[Mapping[str, tuple[Judged, Settings]]],
+) -> Choice:
+    judged = [{name: fitted for name, (fitted, _) in of_fold.items()} for of_fold in found]
+    for of_fold in judged:
+        three = [of_fold[name] for name in OF_MEAN]
+        costs = sum(of.contacts for of in three), sum(of.bytes_sent for of in three)
+        of_fold[MEAN] = Judged(np.mean([of.probabilities for of in three], axis=0), *costs)
+    worth = {
+        name: [_metrics(of[name].probabilities, part) for of, part in zip(judged, parts, strict=True)]
+        for name in judged[0]
+    }
+    losses: Values = {name: np.array([of["loss"] for of in values]) for name, values in worth.items()}
+    areas: Values = {name: np.array([of["auc"] for of in values]) for name, values in worth.items()}
+    verdict = decide(losses)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in losses:
+        sent = [of[name].bytes_sent * len(whole.names) / len(p.names) for of, p in zip(judged, parts, strict=True)]
+        row = {"loss": losses[name].mean(), "auc": _mean(areas[name]), "bytes": np.nanmean(sent)}
+        row |= {"exchanges": np.median([of[name].contacts for of in judged]), "p": verdict.p_values.get(name)}
+        rows[name] = {key: None if value is None else float(value) for key, value in row.items()}
+        rows[name] |= {"settings": {} if name == MEAN else _commonest([of[name][1] for of in found])}
+    return Choice(use, len(parts), rows, verdict, nested_worth(losses, areas))
+
+
+def nested_worth(losses: Values, areas: Values) -> dict[str, float]:
+    """The pick's loss and area on folds that did not choose it: of each, what the others pick."""
+    folds = len(next(iter(losses.values())))
+    picks = [decide({name: np.delete(of, fold) for name, of in losses.items()}).pick for fold in range(folds)]
+    of_folds = [(losses[pick][fold], areas[pick][fold]) for fold, pick in enumerate(picks)]
+    return {"loss": float(np.mean([loss for loss, _ in of_folds])), "auc": _mean(np.array([a for _, a in of_folds]))}
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _commonest(settings: Sequence[Settings]) -> Settings:
+    return dict(Counter(tuple(of.items()) for of in settings).most_common(1)[0][0])

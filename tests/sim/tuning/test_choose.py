@@ -1,0 +1,170 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedsmall.data.federation import Samples
+from fedsmall.errors import PlanError
+from fedsmall.planning.tasks import build_federation
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.scenario import build
+from fedsmall.sim.tuning import choose as module
+from fedsmall.sim.tuning.choose import MEAN, NEW, candidates, choose_class, decide, left_out, nested_worth
+
+TABLE = {"name": "x", "task": "breast_cancer", "sites": 6, "samples_per_site": 6, "rounds": 10}
+NAMES = ("ridge", "additive ridge", "random features", "boosting", "network")
+
+
+def scenario(**more):
+    return build({**TABLE, "method": [{"name": "Ridge"}], **more})
+
+
+def losses(**means):
+    """Ten folds of losses, equal in all but their means and what goes up and down from fold to fold."""
+    base, turns = np.linspace(0.4, 0.6, 10), 0.001 * (-1.0) ** np.arange(10)
+    names = {name.replace("_", " "): mean for name, mean in means.items()}
+    return {name: base + mean + k * turns for k, (name, mean) in enumerate(names.items())}
+
+
+def test_the_best_is_taken_where_all_others_are_told_apart():
+    found = decide(losses(ridge=0.0, additive_ridge=0.1, boosting=0.2, network=0.1, mean_of_three=0.05))
+
+    assert found.pick == "ridge"
+    assert "told apart" in found.reason
+    # 2 of the 1,024 patterns of signs are as extreme, Holm's first of four
+    assert max(found.p_values.values()) == pytest.approx(4 * 2 / 2**10)
+
+
+def test_the_mean_is_taken_where_two_are_level():
+    found = decide(losses(ridge=0.0, additive_ridge=0.0, boosting=0.2, network=0.1, mean_of_three=0.0))
+
+    assert found.pick == MEAN
+    assert found.reason.startswith("ridge and additive ridge cannot be told apart")
+
+
+def test_the_simplest_is_taken_where_the_mean_is_worse_than_those_that_are_level():
+    found = decide(losses(ridge=0.5, boosting=0.0, network=0.0, mean_of_three=0.2))
+
+    assert found.pick == "boosting"
+    assert "simplest" in found.reason
+
+
+def test_a_mean_that_is_better_than_the_best_is_taken():
+    assert decide(losses(ridge=0.1, additive_ridge=0.2, boosting=0.3, mean_of_three=0.0)).pick == MEAN
+
+
+def test_folds_that_are_too_few_tell_nothing_apart():
+    few = {name: values[:7] for name, values in losses(ridge=0.0, boosting=9.0, network=9.0, mean_of_three=9.0).items()}
+    four = {name: values[:4] for name, values in few.items()}
+
+    assert decide(few).pick == "ridge"
+    assert decide(four).pick == MEAN
+
+
+def test_a_fold_has_no_say_in_what_is_taken_for_it():
+    apart = losses(ridge=0.0, additive_ridge=0.3, boosting=0.3, network=0.3, mean_of_three=0.3)
+    areas = {name: np.full(10, 0.5) for name in apart}
+    before = nested_worth(apart, areas)["loss"]
+
+    apart["ridge"][3] += 5.0  # the pick is bad here, and that it is chosen for this fold cannot be helped
+
+    assert before == pytest.approx(apart["ridge"].mean() - 0.5)
+    assert nested_worth(apart, areas)["loss"] >= apart["ridge"].mean() - 1e-9
+
+
+@pytest.mark.parametrize("by_sites", [True, False])
+@pytest.mark.parametrize("folds", [2, 4, 99])
+def test_every_sample_is_left_out_once_and_no_patient_is_on_both_sides(by_sites, folds):
+    whole = build_federation(scenario().plans()[0])
+    marked = [
+        Samples(np.arange(6.0)[:, None] + 10 * k, site.y, patients=np.array([0, 0, 1, 2, 3, 4]) + 10 * k)
+        for k, site in enumerate(whole.train)
+    ]
+    whole = module.replace(whole, train=tuple(marked))
+
+    parts = left_out(whole, folds, by_sites, np.random.default_rng(0))
+
+    out = np.concatenate([part.test.x for part in parts]).ravel()
+    assert sorted(out) == sorted(np.concatenate([site.x for site in marked]).ravel())
+    for part in parts:
+        trained = np.concatenate([site.patients for site in part.train])
+        assert not set(trained) & set(part.test.patients)
+        assert len(part.names) == len(part.train) == len(part.held_out)
+        assert len(trained) + len(part.test) == 36
+    assert len(parts) == min(folds, 6 if by_sites else 36)
+
+
+@pytest.mark.parametrize("name", ["ridge", "additive ridge", "boosting"])
+def test_what_is_fitted_on_pooled_rows_is_the_fit_over_sites_and_sends_as_much(name):
+    plan = module._plans(scenario(), candidates((0.1,))[name])[0]
+    part = left_out(build_federation(plan), 3, False, np.random.default_rng(0))[0]
+
+    quick, whole = module._fit(plan, part), run_plan(plan, part, "cohort")
+
+    np.testing.assert_allclose(quick.probabilities, whole.predictions["probabilities"], atol=1e-6)
+    assert (quick.contacts, quick.bytes_sent) == (whole.contacts, whole.bytes_sent)
+
+
+@pytest.mark.parametrize(
+    ("more", "use", "reason"),
+    [
+        ({"task": "diabetes", "model": "linear"}, None, "a choice is among models of classes"),
+        ({"sites": 3}, NEW, "takes four hospitals at least"),
+        ({}, "nobody", "--for takes new-hospitals or same-hospitals; got 'nobody'"),
+    ],
+)
+def test_what_cannot_be_chosen_for_is_refused_in_one_line(more, use, reason):
+    with pytest.raises(PlanError, match=reason):
+        choose_class(scenario(**more), (0.1,), use)
+
+
+def small(monkeypatch):
+    """Fewer settings, so that a choice takes seconds."""
+    monkeypatch.setattr(module, "PENALTIES", (1.0, 30.0))
+    monkeypatch.setattr(module, "DEPTHS", (1,))
+
+
+@pytest.mark.thorough
+def test_the_command_prints_the_table_and_writes_it(fedsmall, tmp_path, monkeypatch):
+    small(monkeypatch)
+    (tmp_path / "mine.toml").write_text(
+        'name = "mine"\ntask = "breast_cancer"\nsites = 6\nsamples_per_site = 6\nrounds = 5\n'
+    )
+
+    code, said, _ = fedsmall("run", "mine.toml")
+    again, _, complained = fedsmall("choose", "mine.toml")
+    written = json.loads((tmp_path / "choose-mine.json").read_text())
+
+    assert (code, again) == (0, 2)
+    assert "is there already" in complained
+    assert all(name in said for name in (*NAMES, MEAN, f"Take {written['pick']}: {written['reason']}"))
+    assert "6 folds are too few" in said
+    assert [*written["rows"]] == [*NAMES, MEAN]
+    assert written["for"] == NEW
+
+
+def made(folder, kind):
+    """A scenario of 300 made patients at 20 hospitals, whose outcome is of one ``kind``."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(500, 6))
+    steps = 3.0 * ((x[:, 0] > 0) * 1.0 - (x[:, 1] > 0.5) + (np.abs(x[:, 2]) > 1) - 0.6)
+    odds = {"linear": x @ np.linspace(1, 2, 6) * 0.65, "steps": steps, "noise": np.zeros(500)}[kind]
+    y = rng.random(500) < 1 / (1 + np.exp(-odds))
+    rows = [",".join([*(f"{v:.3f}" for v in row), "ill" if ill else "well"]) for row, ill in zip(x, y, strict=True)]
+    (folder / "made.csv").write_text("\n".join(["a,b,c,d,e,f,outcome", *rows]))
+    task = {"csv": str(folder / "made.csv"), "label": "outcome"}
+    return scenario(task=task, sites=20, samples_per_site=15, rounds=50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "picks"),
+    [("linear", {"ridge"}), ("steps", {"additive ridge", "boosting", MEAN}), ("noise", {MEAN, "ridge"})],
+)
+def test_the_family_that_made_the_data_is_found(kind, picks, tmp_path):
+    found = choose_class(made(tmp_path, kind), (0.03, 0.3), NEW)
+
+    assert found.verdict.pick in picks
+    assert ("cannot be told apart" in found.verdict.reason) == (kind == "noise") or kind == "steps"
+    best = min(NAMES, key=lambda name: found.rows[name]["loss"])
+    assert best in {"linear": {"ridge"}, "steps": {"additive ridge", "boosting"}, "noise": set(NAMES)}[kind]
