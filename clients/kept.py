@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedsmall import __version__
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.shelf import Shelf
@@ -101,8 +103,18 @@ class About(Frozen):
     preparation: Preparation
 
 
-def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, Any] | None = None) -> None:
-    """Keep a whole model of ``plan``, with the reported ``metrics``. PlanError where it is none of the plan's."""
+def keep(
+    at: Place,
+    plan: Plan,
+    what: str,
+    model: Arrays,
+    metrics: Mapping[str, Any] | None = None,
+    intercept: np.ndarray | None = None,
+) -> None:
+    """Keep a whole model of ``plan``, with its ``metrics`` here and the site's own ``intercept``, if it has one.
+
+    Raises PlanError where it is none of the plan's.
+    """
     if plan.has_own_models:
         return
     if what == COMMON:
@@ -116,7 +128,8 @@ def keep(at: Place, plan: Plan, what: str, model: Arrays, metrics: Mapping[str, 
         record = About(run=at.run, site=at.raw.name, sites=at.sites, plan=plan, task=task, preparation=preparation)
         shelf.put(ABOUT, words=record.model_dump(mode="json"))
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(metrics or {})})
+    own = {"intercept": intercept.tolist()} if plan.method.adds_intercepts and intercept is not None else {}
+    shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(metrics or {}), **own})
 
 
 def load_kept(folder: Path, what: str) -> Stored | None:
@@ -142,6 +155,7 @@ def load_kept(folder: Path, what: str) -> Stored | None:
         "contacts": times_travelled(record.plan, rounds),
         "created": words.get("kept", ""),
         "versions": {"fedsmall": __version__, **{name: version(name) for name in ("torch", "numpy")}},
+        "intercept": tuple(words.get("intercept", ())) if what == COMMON else (),
     }
     members = len(next(iter(trained.values()))) if several else None
     package = describe(record.plan, task, record.preparation, TrainedOn(sites=record.sites), members, **more)

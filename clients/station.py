@@ -320,8 +320,12 @@ def evaluate(site: "Station", order: SiteRequest) -> Answer:
     if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
         _, examples, metrics = client.evaluate(list(order.arrays.values()), with_names(order))
         reported = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
+    at_home: dict[str, Any] = {}
+    if order.plan.method.adds_intercepts and (order.config.get(KEEP) or may_be_last(order.plan, t)):
+        at_home = client.adjust(list(order.arrays.values()), with_names(order))
     if order.config.get(KEEP) or t == order.plan.rounds:
-        keep(site.place_of_models(order), order.plan, COMMON, split(order.arrays, MODEL), reported)
+        place, model = site.place_of_models(order), split(order.arrays, MODEL)
+        keep(place, order.plan, COMMON, model, reported | at_home, client.intercept)
     if may_be_last(order.plan, t):
         return site.telling.at_the_end(order, client, reported, folder)
     return {"metrics": reported}, {}

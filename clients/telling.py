@@ -298,7 +298,7 @@ class Telling:
             if rows is not None:
                 self._note_untold(order, "evaluate", len(rows), len(held))
                 sums = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
-        keep_evaluation(folder, int(order.config[ROUND]), client.answered, order.raw, client.home)
+        keep_evaluation(folder, int(order.config[ROUND]), client.answered + client.intercept, order.raw, client.home)
         spent = charged_metrics(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": metrics | spent}, join(**{HELD_OUT: sums})
 

@@ -65,6 +65,9 @@ MOMENTS_ALONG = Property(
 # how a site trains
 ONE_TRAINING = Property("one training of each sample", "a folded model has come several ways, most patients in each")
 PLAIN_SGD = Property("steps of plain SGD", "each counts as a gradient times the learning rate")
+FITTED_AFTER = Property(
+    "a model fitted without intercepts", 'a regression fits its own: regression = {intercepts = "hospital"}'
+)
 NO_MOMENTUM = Property("steps without momentum", "a site's mean gradient is read off its way: set momentum = 0")
 FROM_REST = Property("momentum from rest", 'steps are normalised as from a fresh start: optimizer_state = "reset"')
 CLASSES = Property(
@@ -161,6 +164,11 @@ FEATURES = (
         "keep_last", lambda p: p.method.keep_last is not None, needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}
     ),
     Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED, CLASSES}),
+    Feature(
+        'intercepts = "hospital"',
+        lambda p: p.method.adds_intercepts,
+        needs={TRAVEL, ONE_NETWORK, SERVER, FITTED_AFTER},
+    ),
     Feature("stop", lambda p: p.stop is not None, needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
     Feature("stop.hold_out", lambda p: p.kept_back > 0, takes={COVERED}),
     # how a site trains
@@ -204,7 +212,7 @@ FEATURES = (
         "regression",
         lambda p: p.method.regression is not None,
         needs={ONE_KIND, COMMON_START},
-        takes={WEIGHTS},
+        takes={WEIGHTS, FITTED_AFTER},
     ),
     Feature(
         "regression",

@@ -87,7 +87,8 @@ class Method(Frozen):
     ``distil`` rounds after the run the sites make one model of several (:mod:`fedsmall.training.distillation`).
     ``validation`` (``validate`` in a scenario) makes the models routes of a cross-validation, at least a group for
     each. ``topology`` and ``regions`` say who averages, if it is not one server. ``divergence`` is the squared distance
-    from the last global model below which an average is left out (:mod:`fedsmall.algorithm.dynamic`).
+    from the last global model below which an average is left out (:mod:`fedsmall.algorithm.dynamic`). With
+    ``intercepts`` "hospital" each site adds numbers of its own (:mod:`fedsmall.evaluation.intercepts`).
     """
 
     name: str
@@ -124,6 +125,7 @@ class Method(Frozen):
     topology: NoServer = None
     regions: InRegions = None
     divergence: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    intercepts: Literal["common", "hospital"] = "common"
 
     @model_validator(mode="before")
     @classmethod
@@ -219,7 +221,12 @@ class Method(Frozen):
     @property
     def keeps_intercepts(self) -> bool:
         """Whether every site adds an intercept of its own to what the common model says, which never leaves it."""
-        return self.regression is not None and self.regression.intercepts == "hospital"
+        return self.adds_intercepts or (self.regression is not None and self.regression.intercepts == "hospital")
+
+    @property
+    def adds_intercepts(self) -> bool:
+        """Whether sites fit their intercepts after the run, to a model that was trained without any."""
+        return self.intercepts == "hospital"
 
     @property
     def is_dynamic(self) -> bool:

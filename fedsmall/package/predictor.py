@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from torch import nn
 
@@ -18,6 +19,7 @@ from fedsmall.data.preparation import Columns, Pixels, Preparation
 from fedsmall.data.sources.arrays import as_inputs, is_table, open_npz
 from fedsmall.data.table_files import EXCEL, as_table, read_table
 from fedsmall.errors import DataError, PlanError
+from fedsmall.evaluation.intercepts import OF_LOSS
 from fedsmall.evaluation.outputs import by_class, members_of, named_classes, probabilities
 from fedsmall.evaluation.survival import mean_time
 from fedsmall.methods import nearest
@@ -36,7 +38,49 @@ CHUNK = 256  # rows that go through a network at a time
 
 def network(package: Package, weights: Mapping[str, np.ndarray]) -> nn.Module:
     """The package's network with its ``weights``."""
-    return build(package.architecture, package.learns, weights, package.preparation.dtype)
+    built = build(package.architecture, package.learns, weights, package.preparation.dtype)
+    return Shifted(built, package.intercept) if package.intercept else built
+
+
+class Shifted(nn.Module):
+    """A network whose outputs are shifted by an intercept; the members of an ensemble each by the same."""
+
+    def __init__(self, network: nn.Module, intercept: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("intercept", torch.tensor(intercept, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(samples, outputs)."""
+        outputs: torch.Tensor = self.network(x).double() + self.intercept
+        return outputs
+
+    @property
+    def members(self) -> "list[Shifted]":
+        """The members of an ensemble."""
+        shift = self.get_buffer("intercept").tolist()
+        return [Shifted(member, shift) for member in self.network.get_submodule("members").children()]
+
+
+def with_prevalence(stored: Stored, prevalence: float) -> Stored:
+    """The package for a hospital where the positive class is as frequent as that, between 0 and 1.
+
+    The log-odds move by those of the prevalence less those among all training patients; an intercept that was there is
+    replaced. PlanError where there are not two classes with probabilities, or nobody says how frequent they were.
+    Source: King and Zeng 2001, prior correction.
+    """
+    package = stored.package
+    if package.positive is None or package.loss not in OF_LOSS:
+        raise PlanError("a prevalence is of two classes, and this model has others, or no probabilities")
+    if not 0 < prevalence < 1:
+        raise PlanError(f"a prevalence is above 0 and below 1; got {prevalence:g}")
+    classes = package.trained_on.classes or {}
+    share = classes.get(package.positive, 0) / max(1, sum(classes.values()))
+    if not 0 < share < 1:
+        raise PlanError("the package does not say how frequent the positive class was in training; predict without")
+    shift = float(logit(prevalence) - logit(share))
+    intercept = (shift,) if package.outputs == 1 else (-shift / 2, shift / 2)
+    return stored._replace(package=package.model_copy(update={"intercept": intercept}))
 
 
 def build(design: Architecture, task: Task, weights: Mapping[str, np.ndarray], dtype: str) -> nn.Module:

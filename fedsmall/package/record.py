@@ -16,6 +16,14 @@ from fedsmall.plan import Plan
 
 COMMON, CENTRAL, DISTILLED = "common", "central", "distilled"  # whose a model is, beside the names of sites
 VISITORS = "visitors of "  # before the name of the site that keeps them
+OWN_INTERCEPT = (
+    "It holds the intercept of the hospital that made this package: elsewhere it is wrong, and it tells how often the "
+    "outcome is there."
+)
+NO_INTERCEPT = (
+    "Each hospital of the run adds an intercept of its own, which stayed there; this is the model without any, which "
+    "is that of a new hospital, unless `fedsmall predict --prevalence` says how often the positive class is there."
+)
 FORMAT = 1  # of this record; a later one that an older release could not read gets another number
 
 
@@ -40,7 +48,8 @@ class Package(Frozen):
     """One model: ``whose`` is "common", "central", "distilled", a site that trained it last, or "visitors of SITE".
 
     ``positive`` is the class whose probability is thresholded, None unless there are two. ``performance`` has metrics
-    by the name of the samples that they were measured on, ``limits`` are sentences.
+    by the name of the samples that they were measured on, ``limits`` are sentences. ``intercept`` is added to
+    outputs: a hospital's own, or one from its prevalence.
     """
 
     format: int = FORMAT
@@ -60,6 +69,7 @@ class Package(Frozen):
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     threshold_from: str = "the default: the likelier class"
     trained_on: TrainedOn
+    intercept: tuple[float, ...] = ()
     performance: dict[str, dict[str, float]] = Field(default_factory=dict)
     limits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -147,6 +157,8 @@ def describe(
         "trained_on": trained_on,
         "limits": limits_of(task, preparation),
     }
+    if plan.method.keeps_intercepts and more.get("whose", COMMON) == COMMON:
+        fields["limits"] += (OWN_INTERCEPT if more.get("intercept") else NO_INTERCEPT,)
     return Package(**fields | more)
 
 

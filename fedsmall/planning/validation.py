@@ -6,6 +6,7 @@ from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.intercepts import check_intercepts
 from fedsmall.evaluation.stopping import check_stop
 from fedsmall.features import check_features
 from fedsmall.models.own_models import check_own_models
@@ -39,6 +40,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     if plan.stop is not None:
         check_stop(plan)
     _check_task(plan, task)
+    if method.adds_intercepts:
+        check_intercepts(task)
     if plan.recipe.augment is not None:
         check_augment(task, halves(plan, task).body is not None)
     if method.distil:

@@ -29,6 +29,9 @@ def predict(
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
     distilled: Annotated[bool, DISTILLED_ONE] = False,
+    prevalence: Annotated[
+        float | None, Option(help="how often the positive class is at this new hospital, 0 to 1")
+    ] = None,
     column: Annotated[str | None, Option("--id", help="a column of the table that names its rows")] = None,
     array: Annotated[str, Option(help="the array of an .npz")] = "x",
     sheet: Annotated[str | None, Option(help="the sheet of an Excel workbook, where several hold something")] = None,
@@ -39,9 +42,11 @@ def predict(
     """
     check_unwritten(out)
     look_in(Path.cwd())
-    from fedsmall.package.predictor import predictor_of, summary
+    from fedsmall.package.predictor import predictor_of, summary, with_prevalence
 
     stored = packages(model, method, seed, site, visitors, distilled)
+    if prevalence is not None:
+        stored = [with_prevalence(of_seed, prevalence) for of_seed in stored]
     answers = predictor_of(stored).answers(new, array, sheet)
     columns, rows = _table(stored, answers, column)
     _write(out, columns, rows)

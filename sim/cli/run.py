@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from typer import Argument
+from typer import Argument, Option
 
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
@@ -41,6 +41,7 @@ def run(
     processes: Annotated[int | None, PROCESSES] = None,
     workers: Annotated[int | None, WORKERS] = None,
     address: Annotated[str | None, ADDRESS] = None,
+    hospitals: Annotated[bool, Option(help="also with 1, 2, 5, 10, ... of the hospitals: does joining pay")] = False,
 ) -> None:
     """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
 
@@ -66,6 +67,7 @@ def run(
     from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.execute import execute
     from fedsmall.sim.runs.files import free_folder
+    from fedsmall.sim.runs.hospitals import growth_of, save_growth
     from fedsmall.sim.runs.progress import watcher
 
     folder = out or free_folder(asked.name)
@@ -74,6 +76,8 @@ def run(
     processes = 1 if shared else processes  # one plan at a time has all the workers
     where: dict[str, Any] = {"engine": engine, "data_root": data_root, "processes": processes}
     done = execute(asked, folder, watcher=watcher(console, asked.plans(), asked.name), options=settings, **where)
+    if hospitals:
+        save_growth(growth_of(asked, data_root=data_root), folder)
     print_run(console, done)
     path = write_report(folder, [done], asked.name)
     console.print(f"\nReport: {path}")

@@ -14,6 +14,7 @@ from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.clinical import thresholds_of
+from fedsmall.evaluation.intercepts import fit_intercept
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.outputs import answer, probabilities
 from fedsmall.evaluation.outputs import spread as members_spread
@@ -21,6 +22,7 @@ from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.evaluation.stopping import reported_shapes
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.at_home import AtHome, Losses
 from fedsmall.strategies.server.judging import Answer, Answers, Question, spread
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
@@ -43,12 +45,14 @@ class LastRound:
 
     ``outputs`` (samples, outputs) are the one model's on the common test set, ``thresholds`` its own by all training
     samples. Where ``wanted``, ``own`` are by site the models that trained last; that of all pooled data is "central".
+    ``at_home`` are losses on each site's own held-out samples.
     """
 
     wanted: bool = False
     outputs: dict[int, np.ndarray] = field(default_factory=dict)
     thresholds: dict[int, dict[str, float]] = field(default_factory=dict)
     own: dict[int, dict[str, Arrays]] = field(default_factory=dict)
+    at_home: dict[int, Losses] = field(default_factory=dict)
     lowest: float = np.inf
     best: int = 0
 
@@ -57,7 +61,7 @@ class LastRound:
         if evaluation.stop and (not self.best or evaluation.stop["loss"] < self.lowest):
             self.lowest, self.best = evaluation.stop["loss"], evaluation.t
         kept = self.best or evaluation.t
-        for by_round in (self.outputs, self.thresholds, self.own):
+        for by_round in (self.outputs, self.thresholds, self.own, self.at_home):
             for t in set(by_round) - {kept}:
                 del by_round[t]
 
@@ -100,10 +104,30 @@ class CentralEvaluator:
             return Evaluation(t, of_common, {}, extra)
         test = self.federation.test
         differ = self._spread_of(common, test) if common is not None and self.plan.method.is_ensemble else {}
+        if may_be_last:
+            self.last.at_home[t] = self._at_homes(common, moment)
         if common is not None and (of_held_out := self._held_out(lambda *home: self._at_home(common, *home))):
             extra["held_out"] = of_held_out
         visited = self._evaluate_visitors() if t == self.plan.rounds else {}
         return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, visited, differ)
+
+    @property
+    def _homes(self) -> AtHome:
+        return AtHome.of(self.federation)
+
+    def _at_homes(self, common: Arrays | None, moment: Moment) -> Losses:
+        """The losses at each hospital of the common model, or of those that were trained alone."""
+        if common is not None:
+            keeps = self.plan.method.keeps_intercepts
+            return self._homes.common(lambda x, site: self._answer(common, x, site), keeps)
+        if self.plan.method.is_federated or not self._homes.homes:
+            return {}
+        models = moment.models()
+        trained = {
+            site: {name: array[[row]] for name, array in models.items()} for row, site in enumerate(moment.sites)
+        }
+        homes = ((site, held.x) for site, (_, held) in self._homes.homes.items() if site in trained)
+        return self._homes.own({site: self._predict(trained[site], x)[0] for site, x in homes})
 
     def _spread_of(self, members: Arrays, samples: Samples) -> dict[str, float]:
         """The mean over the samples of how far members differ."""
@@ -175,7 +199,12 @@ class CentralEvaluator:
 
     def _answer(self, model: Arrays, x: np.ndarray, site: str | None = None) -> np.ndarray:
         """Outputs, (samples, outputs), of one model or of an ensemble, at a ``site`` with what it adds of its own."""
-        if site is not None and self.plan.method.keeps_intercepts:
+        method, task = self.plan.method, self.federation.task
+        if site is not None and method.adds_intercepts:
+            train = self.federation.train[self.federation.names.index(site)]
+            shift = fit_intercept(self._answer(model, train.x), train.y, task.loss)
+            return np.asarray(self._answer(model, x) + shift)
+        if site is not None and method.keeps_intercepts:
             return self.trainer.predict_at(self.federation.names.index(site), model, x, {})
         return _answer(self.plan, self.federation.task, self._predict(_members(self.plan, model), x))
 

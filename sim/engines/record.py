@@ -37,7 +37,8 @@ class RunRecord(Outcome):
     ``read`` is who could read whose data; ``distilled`` the one model that sites made of several. ``predictions`` are
     the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
     ``thresholds`` its own by the training samples. ``own`` are the models that sites trained last, where asked for, and
-    Central's; ``kept`` each site's last visitors, {name: (members, ...)}.
+    Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
+    (:mod:`fedsmall.sim.engines.at_home`).
     """
 
     plan: Plan
@@ -54,6 +55,7 @@ class RunRecord(Outcome):
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
     distilled: Distilled | None = None
     thresholds: dict[str, float] = field(default_factory=dict)
+    at_home: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def record_of(plan: Plan, engine: str, outcome: Outcome, path: str, device: torch.device) -> RunRecord:
@@ -76,6 +78,7 @@ def with_end(record: RunRecord, last: LastRound, read: dict[str, Any], federatio
         preparation=federation.preparation,
         trained_on=count_samples(federation),
         thresholds=last.thresholds.get(t, {}),
+        at_home=last.at_home.get(t, {}),
     )
 
 

@@ -21,6 +21,7 @@ from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.style import LOOKS, Style, looks
 from fedsmall.sim.report.tables import by_label, primary, scale_of, table
 from fedsmall.sim.runs.folder import PlanRun, Run
+from fedsmall.sim.runs.hospitals import Growth
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, contacts_of
 
@@ -145,6 +146,22 @@ def course(run: Run, name: str) -> Figure:
         axes = figure.subplots()
         _panel(axes, run, name)
         axes.set(ylabel=metric_name(primary(run)))
+    return figure
+
+
+def growth(run: Run, grown: Growth) -> Figure:
+    """What methods come to against the number of hospitals that take part; bands are 95% intervals over seeds."""
+    with mpl.rc_context(STYLE | LARGE):
+        figure = Figure(figsize=(4.1, 3.4), layout="constrained")
+        axes = figure.subplots()
+        drawn, scale = dict(course_looks(run)), scale_of(grown.metric)
+        for label, values in ((label, values) for label, values in grown.values.items() if label in drawn):
+            points = [(float(hospitals), found) for hospitals, found in sorted(values.items()) if found]
+            _curve(axes, points, drawn[label], label, scale)
+        axes.set(xlabel="hospitals", ylabel=metric_name(grown.metric), xscale="log")
+        counts = sorted({hospitals for values in grown.values.values() for hospitals in values})
+        axes.set_xticks(counts, [str(count) for count in counts], minor=False)
+        axes.minorticks_off()
     return figure
 
 

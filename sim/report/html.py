@@ -14,8 +14,8 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
 from fedsmall.package.store import words
 from fedsmall.plan import Plan
-from fedsmall.sim.report import facts, figures, model, real_sites, sentences, tables
-from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Section
+from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
+from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
 from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
 from fedsmall.sim.report.tables import Table, by_label, primary
@@ -23,6 +23,7 @@ from fedsmall.sim.report.tripod import participants, tripod
 from fedsmall.sim.runs.chosen import choose_packages, main_method
 from fedsmall.sim.runs.files import as_csv, write
 from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, engine_of, stem
+from fedsmall.sim.runs.hospitals import read_growth
 from fedsmall.sim.runs.scenario import FILES
 
 MANY_SITES = 12
@@ -42,6 +43,10 @@ UNSEEN = (
 READABLE = (
     "Of how many patients the whole record, within 1%, could be read from what was sent (seed {}): change of weights "
     "over change of bias of each unit behind the input. A lower bound: other attacks find more."
+)
+GROWN = (
+    "Hospitals join one by one in an order that each seed draws; each federation is judged on the test patients of all "
+    "hospitals. Lines: mean over seeds; bands: 95% interval, of further draws of this kind."
 )
 ABRIDGED = (
     "Collins et al. 2024, BMJ 385:e078378, abridged. What is not answered here is for the authors of a study to say."
@@ -300,11 +305,25 @@ def dashes_of(look: Style) -> str:
     return "" if isinstance(look.dashes, str) else " ".join(f"{2 * length:g}" for length in look.dashes[1])
 
 
+def growth_section(run: Run) -> list[Section]:
+    """What methods come to by the number of hospitals, where that was run (`fedsmall run --hospitals`)."""
+    if (grown := read_growth(run.folder)) is None:
+        return []
+    rows: list[list[object]] = [["method", "hospitals", "mean", "low", "high", "seeds"]]
+    for label, found in grown.values.items():
+        for count, values in sorted(found.items()):
+            mean = interval(values, scale=tables.scale_of(grown.metric))
+            rows.append([label, count, *(f"{end:.6g}" for end in (mean.mean, mean.low, mean.high)), mean.n])
+    title = f"{metric_name(grown.metric).capitalize()} by the number of hospitals"
+    drawn = Drawing(figures.growth(run, grown), title, GROWN, as_csv(rows), "hospitals.csv")
+    return [Section("Does joining pay", "joining", figures=[drawn])]
+
+
 def anchor(run: Run) -> str:
     """The name by which the page links to a run."""
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
 
 
-OF_PAGES = (facts, figures, model, real_sites, sentences, tables)
+OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)
 TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
 TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)} | {"toml": tomli_w.dumps}

@@ -3,8 +3,9 @@
 from rich.console import Console
 from rich.table import Table as Grid
 
-from fedsmall.sim.report import facts
+from fedsmall.sim.report import at_home, facts
 from fedsmall.sim.report.real_sites import real_sentences
+from fedsmall.sim.report.sections import Cells
 from fedsmall.sim.report.sentences import amount, metric_name, sentences, short, with_interval
 from fedsmall.sim.report.tables import Table, by_label, table
 from fedsmall.sim.runs.folder import Run
@@ -28,6 +29,11 @@ def print_run(console: Console, run: Run) -> None:
         console.print(grid(table(run), f"{name}: {about}" if about else name))
         for sentence in (sentence for say in SAID for sentence in say(run)):
             console.print(sentence, markup=False)
+    for section in at_home.sections(run, [run.reference or ""]):
+        assert section.table is not None
+        console.print(plain_grid(section.table, section.title))
+        for said in section.sentences:
+            console.print(said, markup=False)
     for line in (*note_lines(run), *failures(run)):
         console.print(line, markup=False)
     if run.not_run:
@@ -49,6 +55,16 @@ def failures(run: Run) -> list[str]:
         f"{label} failed (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, dict.fromkeys(seeds)))}): {reason}"
         for (label, reason), seeds in by_reason.items()
     ]
+
+
+def plain_grid(cells: Cells, title: str) -> Grid:
+    """The cells of a page as a table for the terminal."""
+    made = Grid(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+    for place, head in enumerate(cells.heads):
+        made.add_column(str(head), justify="left" if place < 2 else "right")
+    for row in cells.rows:
+        made.add_row(*map(str, row))
+    return made
 
 
 def grid(shown: Table, title: str) -> Grid:

@@ -401,6 +401,7 @@ def _summary_row(
         "stop": last["stop"] if record.chosen else None,
         "read": record.read,
         "thresholds": record.thresholds,
+        "at_home": record.at_home,
         "samples": {whose: data.samples for whose, data in of_sites if whose not in (COMMON, CENTRAL)},
         "trivial": trivial,
         "pooled": pooled,

@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 
+from fedsmall.clients.kept import load_kept
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_request import read_agreed
 from fedsmall.clients.telling import may_be_last, own_evaluation
 from fedsmall.data.federation import task_from
+from fedsmall.evaluation.intercepts import fit_intercept
 from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums
+from fedsmall.package.predictor import predictor_of
+from fedsmall.package.record import COMMON
 from fedsmall.parts import EarlyStop
 from fedsmall.wire import split
-from tests.clients.test_station import AS_IT_IS, files, order, plan, scaled, station
+from tests.clients.test_station import AS_IT_IS, files, order, plan, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures
 
@@ -97,3 +101,29 @@ def test_the_roll_call_says_how_rows_become_samples_and_nothing_of_any(station):
     assert told == station._read_samples(plan())[0].preparation
     assert told.agreed is None
     assert task_from({"name": "t", "input_shape": [30], "classes": 2}).input_shape == told.shape
+
+
+def test_a_hospitals_intercept_changes_nothing_that_is_sent_and_is_in_its_own_package_alone(station):
+    answers, kept, seen = [], [], []
+    for run, its in (("r", plan()), ("own", plan(intercepts="hospital"))):
+        model = scaled(station, its, run)
+        words, sent = station.answer("train", order(2, run=run, the_plan=its), model)
+        answers.append((words, sent, *station.answer("evaluate", order(4, run=run, the_plan=its), model)))
+        kept.append(load_kept(run_folder(station.home / "runs", run), COMMON))
+        seen.append(own_evaluation(run_folder(station.home / "runs", run)))
+
+    for ours, theirs in zip(*answers, strict=True):
+        assert same(ours, theirs) if ours and isinstance(next(iter(ours.values())), np.ndarray) else ours == theirs
+
+    plain, own = kept
+    assert plain.package.intercept == ()
+    assert len(own.package.intercept) == 2
+    assert "elsewhere it is wrong" in own.package.limits[-1]
+    raw, home = station._read_samples(plan())[0], seen[1].said
+    rows, train = raw.held_out.x, raw.train
+    odds = [np.diff(np.log(predictor_of([stored]).answers(rows).together))[:, 0] for stored in kept]
+    assert odds[1] - odds[0] == pytest.approx(np.full(len(rows), np.diff(own.package.intercept)[0]), abs=1e-5)
+    assert np.diff(np.log(home))[:, 0] == pytest.approx(odds[1], abs=1e-4)
+    on_train = np.log(predictor_of([plain]).answers(train.x).together)
+    assert fit_intercept(on_train, train.y, "cross_entropy") == pytest.approx(own.package.intercept, abs=1e-5)
+    assert own.package.performance["held out at essen"]["loss"] < plain.package.performance["held out at essen"]["loss"]

@@ -52,6 +52,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "distilled": {"snapshots": 2, "distil": 2},
     "stop": {"stop": {"patience": 2, "hold_out": 0.2}},
     "stop by routes": {"stop": {"patience": 2}, **ROUTES},
+    "hospital intercepts": {"intercepts": "hospital"},
     "FedProx": {"rule": "proximal", "proximal_mu": 0.1},
     "SCAFFOLD": {"rule": "scaffold", "server": "scaffold"},
     "SCAFFOLD I": {"rule": "scaffold", "server": "scaffold", "scaffold_option": 1},

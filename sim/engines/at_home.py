@@ -1,0 +1,106 @@
+"""What a hospital has of joining: losses on its own held-out patients, alone, together, and with its intercept."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.evaluation.intercepts import OF_LOSS, fit_intercept
+from fedsmall.evaluation.metrics import evaluate
+
+MOST_SITES, MOST_COLUMNS = 12, 1000  # of more, nobody reads the rows, or a ridge takes longer than the run
+ALONE, OWN, TOGETHER, INTERCEPT = "alone", "own", "together", "intercept"  # "own": a network that is trained alone
+
+Say = Callable[[np.ndarray, str | None], np.ndarray]  # outputs for x; at a site, as that site has them
+Losses = dict[str, dict[str, float]]  # by site and by one of the four
+
+
+@final
+@dataclass
+class AtHome:
+    """The hospitals of a federation of which each holds out patients of its own, and what models are worth there."""
+
+    federation: Federation
+
+    @classmethod
+    def of(cls, federation: Federation) -> "AtHome":
+        """That of a federation, which plans share that differ only in their method."""
+        known: AtHome = vars(federation).setdefault("_at_home", cls(federation))
+        return known
+
+    @cached_property
+    def homes(self) -> dict[str, tuple[Samples, Samples]]:
+        """Training and held-out patients by hospital; none where there are many, or no intercept is fitted."""
+        federation = self.federation
+        if len(federation.names) > MOST_SITES or federation.task.loss not in OF_LOSS:
+            return {}
+        of_sites = zip(federation.names, federation.train, federation.held_out, strict=False)
+        return {site: (train, held) for site, train, held in of_sites if held is not None and len(held)}
+
+    @cached_property
+    def alone(self) -> Losses:
+        """The loss of each hospital's own ridge regression, where it is soon fitted."""
+        task = self.federation.task
+        if task.kind not in ("classes", "numbers") or np.prod(task.input_shape) > MOST_COLUMNS:
+            return {}
+        fitted = ((site, fit_alone(train, held.x, task), held.y) for site, (train, held) in self.homes.items())
+        return {site: {ALONE: _log_loss(said, y, task)} for site, said, y in fitted}
+
+    def common(self, say: Say, keeps: bool) -> Losses:
+        """The common model's losses: as it is, and with a hospital's intercept, which models that keep one have."""
+        losses, task = {}, self.federation.task
+        for site, (train, held) in self.homes.items():
+            plain = say(held.x, None)
+            shift = 0.0 if keeps else fit_intercept(say(train.x, None), train.y, task.loss)
+            shifted = say(held.x, site) if keeps else plain + shift
+            found = {
+                TOGETHER: evaluate(plain, held.y, task)["loss"],
+                INTERCEPT: evaluate(shifted, held.y, task)["loss"],
+            }
+            losses[site] = self.alone.get(site, {}) | {name: float(loss) for name, loss in found.items()}
+        return losses
+
+    def own(self, outputs: Mapping[str, np.ndarray]) -> Losses:
+        """The losses of models that hospitals trained alone, of their ``outputs`` for those whom each holds out."""
+        task = self.federation.task
+        return {
+            site: {OWN: float(evaluate(outputs[site], held.y, task)["loss"])}
+            for site, (_, held) in self.homes.items()
+            if site in outputs
+        }
+
+
+def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
+    """The outputs for ``x`` of the model that a hospital fits alone: a ridge regression, (samples, outputs) or classes.
+
+    The penalty of classes is that of 1, 10 and 100 with the least loss in up to five folds, 1 where a class has fewer
+    than two patients; that of a number is 1. A class that nobody here has counts as one patient. Outputs of classes are
+    logarithms of their probabilities.
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.model_selection import GridSearchCV
+
+    rows, new = train.x.reshape(len(train), -1), x.reshape(len(x), -1)
+    if task.kind == "numbers":
+        return np.asarray(Ridge(alpha=1.0).fit(rows, train.y.reshape(len(train), -1)).predict(new)).reshape(len(x), -1)
+    counts = np.bincount(train.y, minlength=task.classes)
+    seen, folds = np.flatnonzero(counts), min(5, int(counts[counts > 0].min()))
+    shares = np.zeros((len(x), task.classes))
+    shares[:, seen] = 1.0
+    if len(seen) > 1:
+        ridge = LogisticRegression(C=1.0, max_iter=500)
+        search = GridSearchCV(ridge, {"C": [1.0, 0.1, 0.01]}, scoring="neg_log_loss", cv=folds)
+        model = search if folds > 1 else ridge
+        shares[:, seen] = model.fit(rows, train.y).predict_proba(new)
+    missing = task.classes - len(seen)
+    shares[:, counts == 0] = 1 / len(train)
+    return np.asarray(np.log(np.clip(shares, 1e-12, None) * len(train) / (len(train) + missing)))
+
+
+def _log_loss(said: np.ndarray, y: np.ndarray, task: Task) -> float:
+    if task.kind == "numbers":
+        return float(evaluate(said, y, task)["loss"])
+    return float(-said[np.arange(len(y)), y].mean())
