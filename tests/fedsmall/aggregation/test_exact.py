@@ -1,5 +1,6 @@
 import math
 from fractions import Fraction
+from secrets import token_bytes
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import ReplyError
 from fedsmall.exact import LARGEST, MODULUS, WORDS, add_words, exact_sum, from_words, to_words
-from fedsmall.sealing.masks import masked, new_seeds, total, unmasked
+from fedsmall.sealing.masks import SEED, masked, pair_signs
+from tests.fedsmall.sealing.test_masks import Sites
 
 numbers = st.floats(-1e80, 1e80, allow_nan=False).filter(lambda x: x == 0 or abs(x) > 1e-40)
 several = st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=7)
@@ -40,12 +42,12 @@ def test_a_plain_sum_depends_on_the_order():
 
 @given(several)
 def test_masks_leave_no_trace_in_a_wide_sum(rows):
-    seeds = [new_seeds(["a", "b"]) for _ in rows]
-    hidden = [masked(to_words(np.array(row)), each, wide=True) for row, each in zip(rows, seeds, strict=True)]
-    streams = [total([each[helper] for each in seeds], len(hidden[0]), wide=True) for helper in ("a", "b")]
+    vectors = np.stack([to_words(np.array(row)) for row in rows])
+    sites = Sites(vectors, wide=True)
 
-    plain = from_words(add_words([to_words(np.array(row)) for row in rows]))
-    assert from_words(unmasked(hidden, streams, wide=True)).tolist() == plain.tolist()
+    opened = sites.opened([])
+
+    assert from_words(opened).tolist() == from_words(add_words([*vectors])).tolist()
 
 
 def test_adding_word_by_word_would_lose_what_is_carried():
@@ -57,7 +59,8 @@ def test_adding_word_by_word_would_lose_what_is_carried():
 
 def test_a_mask_covers_every_bit_of_a_wide_number():
     """Of 200 masked zeros every bit is sometimes 0 and sometimes 1."""
-    words = masked(to_words(np.zeros(200)), new_seeds(["a"]), wide=True).reshape(200, WORDS)
+    pairs = pair_signs("a", {"b": token_bytes(SEED)})
+    words = masked(to_words(np.zeros(200)), token_bytes(SEED), pairs, wide=True).reshape(200, WORDS)
     bits = np.unpackbits(words.view(np.uint8), axis=1)
 
     assert (bits.mean(axis=0) > 0.2).all()
