@@ -291,7 +291,7 @@ def test_patients_are_promised_an_epsilon_by_each_site_and_charged_in_its_log(lo
     books = [loopback.kit(name).home / "log.jsonl" for name in NAMES]
     policies = {kit: (kit / "policy.toml").read_text() for kit in (loopback.kit(name).kit for name in NAMES)}
     for kit in policies:
-        (kit / "policy.toml").write_text("most_epsilon = 8.0\n")
+        (kit / "policy.toml").write_text("most_epsilon = 8.0\nsealed = false\n")
     private = '{level = "patient", clip = 1.0, epsilon = 8.0, lot = 16}'
     plan = plan_of(**{"method.0.privacy": private, "task.ranges": [0, 1000]})
     try:
