@@ -46,7 +46,8 @@ def _fit(x: np.ndarray, y: np.ndarray) -> Any:
 
 def _judge(model: Any, samples: Samples, task: Task) -> dict[str, float]:
     logs = np.full((len(samples), task.classes), np.log(1e-12))  # a class without a training sample
-    logs[:, model.classes_] = np.maximum(model.predict_log_proba(_flat(samples)), np.log(1e-12))
+    with np.errstate(divide="ignore"):
+        logs[:, model.classes_] = np.maximum(model.predict_log_proba(_flat(samples)), np.log(1e-12))
     outputs = logs if task.outputs > 1 else logs[:, 1:] - logs[:, :1]
     return evaluate(outputs, samples.y, task)
 

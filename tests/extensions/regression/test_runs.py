@@ -36,6 +36,7 @@ from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.trainer import all_here
 from tests import ROOT
+from tests.clients.test_patients import config as site_config
 from tests.clients.test_patients import order as site_order
 from tests.clients.test_patients import plan_of as site_plan
 from tests.clients.test_patients import station_at
@@ -353,6 +354,7 @@ def test_a_real_site_charges_its_patients_for_one_step_and_adds_noise_that_nobod
     for place in ("here", "there"):  # the same patients and orders
         station = station_at(tmp_path / place, policy="least_blur = 0\nmost_epsilon = 2.1")
         model = initial_model(plan, station._read_samples(plan)[0].task)
+        station.answer("roll", site_config(plan), {})
         words, sent = station.answer("train", asked, {f"arrays/{name}": array for name, array in model.items()})
         assert "error" not in words, words
         answers.append(sent["arrays/sums"])
