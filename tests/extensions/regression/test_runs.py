@@ -364,7 +364,7 @@ def test_a_real_site_charges_its_patients_for_one_step_and_adds_noise_that_nobod
 
     assert (answers[0] != answers[1]).any()
     cheap = station_at(tmp_path / "cheap", policy="least_blur = 0\nmost_epsilon = 1.9")
-    assert "most_epsilon" in cheap.answer("train", asked, {f"arrays/{n}": a for n, a in model.items()})[0]["error"]
+    assert "most_epsilon" in cheap.answer("roll", site_config(plan), {})[0]["error"]
 
 
 def test_a_plan_of_noised_sums_that_a_ledger_would_charge_less_for_is_not_followed():
