@@ -148,8 +148,7 @@ def verdict_of(home: Path, key: str) -> str:
 
 def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) -> list[str]:
     """A run in lines, with what of this site would leave for it."""
-    privacy, regions = plan.method.privacy, plan.method.regions
-    settings = {} if privacy is None else privacy.model_dump(exclude_defaults=True)
+    regions, settings = plan.method.regions, plan.privacy.model_dump(exclude_defaults=True)
     privacy_words = ", ".join(f"{name} = {value}" for name, value in settings.items())
     sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
     names = ", ".join(sorted(regions.sites)) if regions is not None and regions.sites else ""

@@ -64,8 +64,7 @@ def _finding(case: Case, view: str, hand: InHand, members: np.ndarray) -> Findin
     plan, inside, candidates = case.world.plan, members[:, hand.candidates], hand.candidates
     sureness = scores(hand.features, inside)
     leakage = leak(sureness, inside, rng_for(plan.seed, "audit", "resample", view), candidates)
-    privacy = plan.method.privacy
-    delta = privacy.delta if privacy is not None and privacy.noise else 0.0
+    delta = plan.privacy.delta if plan.privacy.noise else 0.0
     # the one-run bound of every federation; where several observers look, of the first alone, who guesses once
     first_repeat = int(np.argmax(np.diff(candidates, prepend=candidates[0]) < 0)) or len(candidates)
     once = np.arange(len(candidates)) < first_repeat

@@ -10,7 +10,7 @@ Source: Dwork et al. 2014, "Analyze Gauss"; Wang 2018, "Revisiting differentiall
 
 import numpy as np
 
-from fedsmall.privacy.discrete_gaussian import grid_for, widened
+from fedsmall.privacy.discrete_gaussian import add_multiples, widened
 from fedsmall.privacy.patient_level import Chance, Charge
 
 SENSITIVITY = np.sqrt(2.0)
@@ -37,8 +37,7 @@ def noised(sums: np.ndarray, noise: float, chance: Chance, share: float = 1.0) -
     A share below 1 needs a secure sum of sites that all add theirs.
     """
     deviation = widened(SENSITIVITY, noise, len(sums)) * np.sqrt(share)
-    grid = grid_for(deviation)
-    return np.asarray((np.rint(sums / grid) + chance.multiples(len(sums), deviation / grid).numpy()) * grid)
+    return add_multiples(sums, deviation, lambda count, ratio: chance.multiples(count, ratio).numpy())
 
 
 def fit(sums: np.ndarray, columns: int, clip: float, penalty: float) -> tuple[np.ndarray, float, np.ndarray]:

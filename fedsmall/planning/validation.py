@@ -65,8 +65,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
 
 def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
     """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart`` it may have regions."""
-    method, privacy = plan.method, plan.method.privacy
-    if method.permutes and (privacy is None or (privacy.open and privacy.blur is None)):
+    method = plan.method
+    if method.permutes and plan.privacy.open and plan.privacy.blur is None:
         raise PlanError(
             f"{method.label} hands models on, and the next site could read whole patients from them: write "
             "privacy = {blur = 1} under the method, or {blur = 0} where every site's policy allows that"

@@ -58,8 +58,13 @@ def add_noise(values: np.ndarray, deviation: float, noise: Noise) -> np.ndarray:
         return values.astype(np.float64)
     if not math.isfinite(deviation):  # of models that have diverged
         return np.full(values.shape, np.nan)
+    return add_multiples(values, deviation, lambda count, ratio: draw_multiples(count, ratio, noise))
+
+
+def add_multiples(values: np.ndarray, deviation: float, draw: Callable[[int, float], np.ndarray]) -> np.ndarray:
+    """As :func:`add_noise`, of whole numbers that ``draw(count, ratio)`` gives."""
     grid = grid_for(deviation)
-    multiples = draw_multiples(values.size, deviation / grid, noise).reshape(values.shape)
+    multiples = draw(values.size, deviation / grid).reshape(values.shape)
     return np.asarray((np.rint(values.astype(np.float64) / grid) + multiples) * grid)
 
 

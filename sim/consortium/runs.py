@@ -77,8 +77,7 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
 
 def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
     """The plan, its hand-overs sealed where the scenario leaves that open and all sites have identities."""
-    privacy = plan.method.privacy
-    if privacy is None or "sealed" in privacy.model_fields_set:
+    if "sealed" in plan.privacy.model_fields_set:
         return plan
     changed = with_letters(plan, len(sites))
     return changed if set(sites) <= set(members.roll_of(members.load(folder))) else plan

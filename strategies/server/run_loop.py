@@ -118,6 +118,12 @@ def has_ended(plan: Plan, common: Arrays | None) -> bool:
     return extension is not None and common is not None and bool(extension.has_ended(plan, common))
 
 
+def _is_over(plan: Plan, outcome: Outcome) -> bool:
+    """Whether a run ends before its last round: nothing would change any more, or its early stop says so."""
+    dry = plan.stop is not None and has_run_dry(plan, outcome.evaluations)
+    return dry or has_ended(plan, outcome.model)
+
+
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
     """Take the moment's common model: the last, or with ``stop`` the best so far."""
     if plan.stop is not None:
@@ -219,12 +225,8 @@ def run_rounds(
         looked_at = any(watcher.needs(contact) for watcher in watchers)
         return looked_at or (evaluator is not None and due(contact))
 
-    def is_over() -> bool:
-        ended = has_ended(plan, outcome.model)
-        return ended or (plan.stop is not None and has_run_dry(plan, outcome.evaluations))
-
     started, moments = time.perf_counter(), watching(daisy_chain(topology, charged(), is_seen), watchers)
-    for moment in moments if not is_over() else ():
+    for moment in moments if not _is_over(plan, outcome) else ():
         contact = moment.contact
         outcome.count(moment)
         if evaluator is not None and (due(contact) or has_ended(plan, moment.common)) and moment.sites:
@@ -239,7 +241,7 @@ def run_rounds(
         if stop is not None and contact.t < plan.rounds and stop():
             outcome.stopped = True
             break
-        if is_over():
+        if _is_over(plan, outcome):
             break
     outcome.contacts = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started
