@@ -44,6 +44,7 @@ RUN, STUDY, LIVE = "Run and compare", "Evidence and speed", "A consortium of rea
 
 COMMANDS: dict[str, Entry] = {
     "demo": Entry(".run:demo", "Seven methods on two data sets: what federation, and daisy-chaining, are worth.", RUN),
+    "new": Entry(".new:new", "Look at a table, and write a first scenario for it.", RUN),
     "run": Entry(".run:run", "Run a scenario and write its report.", RUN),
     "compare": Entry(".run:compare", "Put finished runs side by side, with paired differences.", RUN),
     "retrain": Entry(".retrain:retrain", "A run again without a hospital that leaves, from the same seeds.", RUN),

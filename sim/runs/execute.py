@@ -130,7 +130,7 @@ def execute(
     scenario = judged_by(scenario, first)
     plans = scenario.plans()
     for plan in plans[: len(scenario.method)]:
-        check_run(plan, first)
+        check_run(plan, federations.of(plan))  # a method may have a stop of its own, and so other rows
     processes = processes or processes_for(plans, engine, options["device"])
     job = Job(build, engine, options, plans[0], scenario.keep == "sites")
     with interruptible() as interrupted, watcher:

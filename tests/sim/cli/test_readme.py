@@ -49,15 +49,21 @@ def test_the_scenario_for_ones_own_table_runs(fedsmall, tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{a:.2f},{b:.2f},{'ill' if a + b > 0 else 'well'}" for a, b in rng.normal(size=(160, 2))]
     (tmp_path / "patients.csv").write_text("\n".join(["age,marker,outcome", *rows]))
-    (tmp_path / "mine.toml").write_text(blocks("toml")[0])
+    (tmp_path / "handful.toml").write_text(blocks("toml")[0])
+    short = ["--set", "rounds=20", "--set", "seeds=[0]"]
 
-    ended = [fedsmall("run", "mine.toml", "--set", "rounds=20", "--set", "seeds=[0]")]
-    ended += [fedsmall("run", "mine.toml", "--set", "rounds=20", "--set", "seeds=[0]", "--set", "recipe.lr=0.1")]
-    ended += [fedsmall("compare", "runs/mine", "runs/mine-2")]
+    ended = [fedsmall("new", "patients.csv", "--label", "outcome", "--out", "mine.toml")]
+    ended += [fedsmall("run", "mine.toml", *short), fedsmall("predict", "runs/mine", "patients.csv")]
+    ended += [
+        fedsmall("run", "handful.toml", *short),
+        fedsmall("run", "handful.toml", *short, "--set", "recipe.lr=0.1"),
+    ]
+    ended += [fedsmall("compare", "runs/handful", "runs/handful-2")]
 
-    assert [(code, complained) for code, _, complained in ended] == [(0, "")] * 3
-    assert "FedAvg, same traffic" in ended[0][1]
-    assert (tmp_path / "runs" / "mine-2" / "report.html").is_file()
+    assert [(code, complained) for code, _, complained in ended] == [(0, "")] * 6
+    assert "FedAvg, same traffic" in ended[3][1]
+    assert (tmp_path / "runs" / "mine" / "report.html").is_file()
+    assert (tmp_path / "runs" / "handful-2" / "report.html").is_file()
 
 
 def test_the_scenario_says_what_its_comments_say():

@@ -1,0 +1,274 @@
+"""What an unknown table holds: which column is what, and what looks wrong, before anybody has written a task."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsmall.data.sources.files import at_site, site_files
+from fedsmall.data.sources.pool import NOWHERE
+from fedsmall.data.sources.tables import ENDINGS, IDENTIFIER, MANY, MANY_VALUES
+from fedsmall.data.table_files import (
+    COMMA,
+    DATE,
+    as_numbers,
+    check_header,
+    common_columns,
+    is_missing,
+    is_number,
+    plain,
+    read_table,
+)
+from fedsmall.errors import DataError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+OUTCOME = re.compile(
+    r"outcome|label|target|diagnos|death|dead|died|status|event|class|disease|relapse|surviv|^y$", re.I
+)
+HOSPITAL = re.compile(r"hospital|^site|cent(er|re)|clinic|institut|^ward|klinik", re.I)
+PATIENT = re.compile(r"patient|subject|person|mrn|^p?id$", re.I)
+NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", "unbekannt", "fehlt", ".")
+CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
+MOSTLY = 0.8  # of a column's cells, from which on they say what it is
+FAR = 5.0  # times the spread of all other values, from which on a code is none of them
+OUTLYING = 15.0  # interquartile ranges beyond the quartiles
+NEARLY_PERFECT = 0.98  # AUC of one column
+MOSTLY_EMPTY = 0.5
+FEW_EVENTS = 10  # for each feature
+LEAST_COMPARED = 8  # values of a column at a hospital, to compare its unit with the others'
+MOST_SITES = 100
+
+
+@dataclass(frozen=True)
+class Look:
+    """What ``look_at`` found: keys of a task, by name, and why; ``frames`` are rows by hospital ("" for none)."""
+
+    frames: "dict[str, DataFrame]"
+    decimal: str
+    missing: tuple[str, ...] = ()
+    drop: dict[str, str] = field(default_factory=dict)
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    patient: str | None = None
+    site_column: str | None = None
+
+
+def read_tables(path: Path) -> "tuple[dict[str, DataFrame], str]":
+    """The table at ``path``, or one for each file of a folder, and the decimal sign by which its numbers are read."""
+    files = site_files(path, ENDINGS) if path.is_dir() else {NOWHERE: path}
+    tables = {name: read_table(file) for name, file in files.items()}
+    for name, table in tables.items():
+        with at_site(name):
+            check_header(table)
+            if not len(table):
+                raise DataError("there is no row under the header; a site needs at least one patient")
+    cells = [str(cell).strip() for table in tables.values() for cell in table.to_numpy(dtype=object).ravel()]
+    if sum(COMMA.fullmatch(cell) is not None for cell in cells) <= sum("." in c and is_number(c) for c in cells):
+        return tables, "."
+    return {name: read_table(file, None, ",") for name, file in files.items()}, ","
+
+
+def joined(tables: "Mapping[str, DataFrame]") -> "DataFrame":
+    """All rows as one table of the columns that all sites have."""
+    import pandas
+
+    columns = common_columns(tables, set())
+    return pandas.concat([table[columns] for table in tables.values()], ignore_index=True)
+
+
+def candidates(table: "DataFrame") -> list[str]:
+    """Columns that may be the label, the likeliest first: of few values, by their names, and the last before others."""
+    fit = [name for name in table if 2 <= len(_values(table[name])) <= MANY and not HOSPITAL.search(name)]
+    last = {name: -place for place, name in enumerate(table.columns)}
+    return sorted(fit, key=lambda name: (not OUTCOME.search(name), len(_values(table[name])) > 2, last[name]))
+
+
+def classes_of_label(cells: "Series", missing: Sequence[str] = ()) -> tuple[dict[str, list[str]], Counter[str]]:
+    """The classes of a label with their spellings, the commonest first and so the rarest last, and how many each has.
+
+    Words that differ by capitals and blanks alone are one class, by the name of the commonest.
+    """
+    counts = Counter(plain(cell) for cell in cells[~is_missing(cells, missing)])
+    alike: dict[str, list[str]] = {}
+    for word, _ in counts.most_common():
+        alike.setdefault(word if is_number(word) else re.sub(r"[\W_]+", "", word.casefold()) or word, []).append(word)
+    totals = Counter({words[0]: sum(counts[word] for word in words) for words in alike.values()})
+    spellings = {words[0]: words for words in alike.values()}
+    return {name: spellings[name] for name, _ in totals.most_common()}, totals
+
+
+def is_amount(cells: "Series", missing: Sequence[str] = ()) -> bool:
+    """Whether a column to be predicted is a number and no class: ``MANY`` different numbers or more."""
+    values = _values(cells, missing)
+    return len(values) >= MANY and sum(map(is_number, values)) >= MOSTLY * len(values)
+
+
+def look_at(
+    tables: "dict[str, DataFrame]", decimal: str, predicted: Sequence[str], site: str | None, patient: str | None
+) -> Look:
+    """What every column is but the ``predicted``; ``site`` and ``patient`` are looked for by name where None."""
+    table = joined(tables)
+    site = site or (next((c for c in table if c not in predicted and _is_hospital(table[c], c)), None))
+    if NOWHERE not in tables:
+        site = None
+    patient = patient or next((c for c in table if c not in (*predicted, site) and _is_patient(table[c], c)), None)
+    drop: dict[str, str] = {}
+    categorical, numeric, missing = [], [], set()
+    for column in [c for c in table if c not in (*predicted, site, patient)]:
+        kind, codes = _kind_of(table[column], column)
+        missing |= codes
+        if kind == "number":
+            numeric.append(column)
+        elif kind == "category":
+            categorical.append(column)
+        else:
+            drop[column] = kind
+    clash = {code for code in missing if is_number(code) and any(_is_value(table[c], code) for c in numeric)}
+    frames = tables
+    if site is not None:
+        names = table[site].map(plain)
+        frames = {name: table[names == name] for name in sorted(set(names))}
+    known = {"missing": tuple(sorted(missing - clash)), "categorical": tuple(categorical), "numeric": tuple(numeric)}
+    return Look(frames, decimal, drop=drop, patient=patient, site_column=site, **known)
+
+
+def _values(cells: "Series", missing: Sequence[str] = ()) -> set[str]:
+    return {plain(cell) for cell in cells[~is_missing(cells, missing)]}
+
+
+def _is_hospital(cells: "Series", name: str) -> bool:
+    return bool(HOSPITAL.search(name)) and 2 <= len(_values(cells)) <= min(MOST_SITES, len(cells) // 4)
+
+
+def _is_patient(cells: "Series", name: str) -> bool:
+    """Whether a column names patients of whom some have several rows."""
+    filled = not is_missing(cells).any()
+    return filled and bool(PATIENT.search(name)) and len(cells) / 20 < len(_values(cells)) < len(cells)
+
+
+def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
+    """Whether a column is a "number" or a "category", or else why it is left out; and its codes for no value."""
+    filled = [plain(cell) for cell in cells[~is_missing(cells)]]
+    counts = Counter(filled)
+    numbers = [word for word in filled if is_number(word) and math.isfinite(float(word))]
+    words = {word for word in counts if word not in set(numbers)}
+    spoken = {word for word in words if word.casefold() in NO_VALUE}
+    if len(counts.keys() - spoken) < 2:
+        return ("empty" if not counts.keys() - spoken else "one value only"), set()
+    if sum(DATE.fullmatch(word) is not None for word in filled) >= MOSTLY * len(filled):
+        return "a date", set()
+    if len(numbers) >= MOSTLY * (len(filled) - sum(counts[word] for word in spoken)) and numbers:
+        whole = all(float(word).is_integer() for word in numbers)
+        if (IDENTIFIER.search(name) or PATIENT.search(name)) and whole and len(set(numbers)) > MOSTLY * len(numbers):
+            return "an identifier", set()
+        values = np.unique([float(word) for word in numbers])
+        if whole and len(values) == len(numbers) >= MANY_VALUES and np.all(np.diff(values) == 1):
+            return "a number for each row", set()
+        return "number", words | _codes(numbers)
+    if len(counts) > MANY_VALUES:
+        return ("an identifier" if len(counts) > len(filled) / 2 else f"{len(counts)} different words"), set()
+    return "category", spoken
+
+
+def _codes(numbers: Sequence[str]) -> set[str]:
+    """Numbers that stand for no value: known codes that recur, far outside of all other values."""
+    counts = Counter(numbers)
+    found = [code for code in CODES if counts[code] > 1]
+    others = np.array([float(word) for word in numbers if word not in found])
+    if not found or len(np.unique(others)) < 2:
+        return set()
+    low, high = float(others.min()), float(others.max())
+    return {code for code in found if _is_far(float(code), low, high)}
+
+
+def _is_far(code: float, low: float, high: float) -> bool:
+    if code < 0:
+        return low >= 0 or code < low - FAR * (high - low)
+    return code > high + FAR * (high - low) or (code > 10 * high > 0)
+
+
+def _is_value(cells: "Series", code: str) -> bool:
+    """Whether a code for no value in one column is a plain value in this one."""
+    numbers = [plain(cell) for cell in cells[~is_missing(cells)] if is_number(str(cell))]
+    return code in numbers and code not in _codes(numbers)
+
+
+def suspicions(look: Look, positive: Mapping[str, np.ndarray] | None) -> list[str]:
+    """Sentences on what looks wrong in the data; ``positive`` says by hospital of each row whether it is an event."""
+    frames, notes = look.frames, []
+    values = {c: {s: as_numbers(f[c], look.missing) for s, f in frames.items()} for c in look.numeric}
+    for column, by_site in values.items():
+        notes += _on_units(column, by_site)
+        every = np.concatenate(list(by_site.values()))
+        known = every[np.isfinite(every)]
+        if len(known) < MOSTLY_EMPTY * len(every):
+            notes.append(f"{column} is missing in {len(every) - len(known)} of {len(every)} rows")
+        low, high = np.percentile(known, [25, 75]) if len(known) else (0.0, 0.0)
+        far = known[np.maximum(low - known, known - high) > OUTLYING * (high - low)] if high > low else known[:0]
+        if 0 < len(far) <= 0.02 * len(known):
+            notes.append(f"{column} has {len(far)} values far outside the others; look for slips of the comma")
+        if positive is not None:
+            auc = _auc(every, np.concatenate([positive[site] for site in by_site]))
+            if (auc := max(auc, 1 - auc)) > NEARLY_PERFECT:
+                notes.append(f"{column} alone predicts the outcome (AUC {auc:.3f}); was it known before the outcome?")
+    if positive is not None:
+        notes += _on_events(positive, len(look.numeric) + len(look.categorical))
+    return notes + _on_repeats(look)
+
+
+def _on_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
+    known = {site: held[np.isfinite(held)] for site, held in by_site.items()}
+    middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) >= LEAST_COMPARED}
+    middle = {site: value for site, value in middle.items() if value > 0}
+    if len(middle) < 2:
+        return []
+    usual = sorted(middle.values())[(len(middle) - 1) // 2]  # of two hospitals the smaller
+    powers = {site: math.log10(value / usual) for site, value in middle.items()}
+    odd = {s: round(p) for s, p in powers.items() if round(p) and abs(p - round(p)) < 0.2}
+    return [f"{column} is about 10^{p:+d} times the others' at {site}; is its unit another?" for site, p in odd.items()]
+
+
+def _auc(values: np.ndarray, positive: np.ndarray) -> float:
+    from scipy.stats import rankdata
+
+    known = np.isfinite(values)
+    ranks, truth = rankdata(values[known]), positive[known]
+    ones, zeros = int(truth.sum()), int((~truth).sum())
+    if min(ones, zeros) < FEW_EVENTS:
+        return 0.5
+    return float((ranks[truth].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def _on_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
+    truth = np.concatenate(list(positive.values()))
+    events = min(int(truth.sum()), int((~truth).sum()))
+    notes = []
+    if events < FEW_EVENTS * features:
+        notes.append(
+            f"{events} patients of the rarer class for {features} columns, fewer than {FEW_EVENTS} for each: expect "
+            "wide intervals"
+        )
+    lone = [site for site, held in positive.items() if len(np.unique(held)) == 1 and len(positive) > 1]
+    return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
+
+
+def _on_repeats(look: Look) -> list[str]:
+    """The same patients in several rows or at several hospitals, told by their rows being equal."""
+    columns = list(look.numeric)
+    where: dict[tuple[Any, ...], set[str]] = {}
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for site, frame in look.frames.items():
+        for row in frame[columns].itertuples(index=False):
+            if sum(value not in ("", None) for value in row) > 3:
+                rows[tuple(row)] += 1
+                where.setdefault(tuple(row), set()).add(site)
+    twice, apart = sum(n > 1 for n in rows.values()), sum(len(sites) > 1 for sites in where.values())
+    said = f"{twice} rows are there more than once" + (f", {apart} of them at several hospitals" if apart else "")
+    return [f"{said}: the same patients? Name their column: patient"] if twice and look.patient is None else []

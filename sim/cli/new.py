@@ -1,0 +1,239 @@
+"""``fedsmall new``: looks at a table, and writes the first scenario for it, with what was decided and why."""
+
+import json
+import os
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from rich.table import Table
+from typer import Argument, Option
+
+from fedsmall.errors import PlanError
+from fedsmall.sim.cli.options import check_unwritten
+from fedsmall.sim.report.terminal import terminal
+
+if TYPE_CHECKING:
+    from fedsmall.data.sources.look import Look
+
+console = terminal()
+
+DEALT, LEAST_ROWS = 10, 20  # sites that one table is dealt to, and the least rows each should have
+SHOWN = 12  # columns of the terminal's table
+UNEQUAL = 0.4  # share of the rarer class, below which a threshold of a half calls too few positive
+METHODS = """
+[[method]]
+name = "StandaloneRidge"      # a regression at every hospital alone: what federation has to beat
+
+[[method]]
+name = "Ridge"                # the regression of all rows pooled, exact by sums; on small tables hard to beat
+
+[[method]]
+name = "FedAvg"               # averaged every round
+aggregate_every = 1
+
+[[method]]
+name = "FedDC"                # handed on every round, averaged every tenth
+permute_every = 1
+aggregate_every = 10
+privacy = {blur = 1}          # models that are handed on can hold records; this makes them harder to read
+
+[[method]]
+name = "Central"              # the same patients pooled: what may not be done
+"""
+
+
+def new(
+    table: Annotated[Path, Argument(help="a CSV, Parquet or Excel file, or a folder with one for each hospital")],
+    label: Annotated[str | None, Option(help="the column that is to be predicted: classes, or a number")] = None,
+    time: Annotated[str | None, Option(help="survival: the column of times, with --event")] = None,
+    event: Annotated[str | None, Option(help="survival: the column that is 1 where the event happened")] = None,
+    positive: Annotated[str | None, Option(help="of two classes the one to be found; the rarer if not given")] = None,
+    site: Annotated[str | None, Option(help="the column that names the hospital; looked for if not given")] = None,
+    patient: Annotated[str | None, Option(help="the column that names the patient; looked for if not given")] = None,
+    out: Annotated[Path, Option(help="the scenario's file, never written over")] = Path("mine.toml"),
+) -> None:
+    """Look at a table, say what is in it and what looks wrong, and write a scenario that runs on it.
+
+    Where no label is given, a person at a terminal is asked for it.
+    """
+    from fedsmall.data.sources.look import joined, look_at, read_tables, suspicions
+
+    check_unwritten(out)
+    if not out.parent.is_dir():
+        raise PlanError(f"there is no folder {str(out.parent)!r} for {out.name}")
+    if not table.exists():
+        raise PlanError(f"there is no file or folder {str(table)!r} here")
+    if (time is None) != (event is None) or (time is not None and label is not None):
+        raise PlanError("survival is --time with --event, and without --label")
+    tables, decimal = read_tables(table)
+    rows = joined(tables)
+    predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
+    for name in [*predicted, *(column for column in (site, patient) if column is not None)]:
+        if name not in rows:
+            raise PlanError(f"there is no column {name!r}. Known: {', '.join(rows)}")
+    look = look_at(tables, decimal, predicted, site, patient)
+    outcome, said, truth = _outcome_of(rows, look, predicted, positive)
+    path = os.path.relpath(table.resolve(), out.resolve().parent)
+    text = _scenario_of(path, out.stem, look, outcome, said, len(rows))
+    notes = [*suspicions(look, truth), *_read_notes(text, out)]
+    print_look(look, truth)
+    for note in [*said, *_said_of(look), *notes]:
+        console.print(f"- {note}", markup=False)
+    out.write_text(text, encoding="utf-8")
+    console.print(f"\nWritten: {out}. Read it, then: fedsmall run {out}", markup=False)
+
+
+def _ask_label(rows: Any) -> str:
+    """The label as a person at the terminal says; PlanError with the candidates where there is none."""
+    from fedsmall.data.sources.look import candidates
+
+    likely = candidates(rows) or list(rows)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise PlanError(f"say what is to be predicted: --label COLUMN. It may be {', '.join(likely[:SHOWN])}")
+    import typer
+
+    console.print(f"Columns that may be what is to be predicted: {', '.join(likely[:SHOWN])}", markup=False)
+    return str(typer.prompt("What is to be predicted", default=likely[0]))
+
+
+def _outcome_of(
+    rows: Any, look: "Look", predicted: Sequence[str], positive: str | None
+) -> tuple[dict[str, Any], list[str], dict[str, np.ndarray] | None]:
+    """The task's keys of what is predicted, sentences on it, and by hospital which rows are of the class to be found.
+
+    The last is None of anything but two classes.
+    """
+    from fedsmall.data.sources.look import classes_of_label, is_amount
+    from fedsmall.data.table_files import plain
+
+    column = predicted[0]
+    if len(predicted) == 2:
+        return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"], None
+    if is_amount(rows[column], look.missing):
+        return {"target": column}, [f"{column} is a number, and predicted as one"], None
+    spellings, counts = classes_of_label(rows[column], look.missing)
+    if len(spellings) < 2:
+        raise PlanError(f"column {column!r} holds one value only; there is nothing to learn")
+    names = list(spellings)
+    if positive is not None and (len(names) != 2 or positive not in names):
+        raise PlanError(f"--positive is one of two classes; {column!r} has {', '.join(names)}")
+    names = sorted(names, key=lambda name: name == positive) if positive else names
+    names = names if len(names) == 2 else sorted(names)
+    shown = ", ".join(f"{name} ({counts[name]})" for name in names)
+    said = [f"{column} is one of {len(names)} classes: {shown}"]
+    alike = any(len(words) > 1 for words in spellings.values())
+    classes: Any = {name: spellings[name][1:] for name in names} if alike else names
+    if len(names) != 2:
+        return {"label": column, "classes": classes}, said, None
+    why = "as asked" if positive else "the rarer"
+    said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive for the other)")
+    ones = {plain(word) for word in spellings[names[1]]}
+    truth = {site: frame[column].map(plain).isin(ones).to_numpy() for site, frame in look.frames.items()}
+    return {"label": column, "classes": classes}, said, truth
+
+
+def _scenario_of(path: str, name: str, look: "Look", outcome: Mapping[str, Any], said: Sequence[str], rows: int) -> str:
+    task = {"csv": path.replace(os.sep, "/"), **outcome}
+    optional = {"categorical": list(look.categorical), "drop": list(look.drop), "missing": list(look.missing)}
+    task |= {key: value for key, value in optional.items() if value}
+    task |= {"decimal": look.decimal} if look.decimal != "." else {}
+    task |= {"patient": look.patient} if look.patient else {}
+    lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said)]
+    lines += [f"# left out: {column} ({why})" for column, why in look.drop.items()]
+    lines += [f"name = {_toml(name)}", ""]
+    if look.site_column:
+        lines.append(f"partition = {{natural = {_toml(look.site_column)}}}    # the hospitals of that column")
+    elif len(look.frames) > 1:
+        lines.append('partition = {natural = "file"}    # a hospital for each file')
+    else:
+        sites = max(2, min(DEALT, rows // LEAST_ROWS))
+        lines.append(f"sites = {sites}    # one table, dealt to as many pretended hospitals; no row is left out")
+    binary = len(outcome.get("classes", ())) == 2
+    lines += ['model = "linear"              # or "mlp", with lr = 0.1 below', "rounds = 300"]
+    lines += ["seeds = [0, 1, 2, 3, 4]       # at least five, or there is no verdict"]
+    lines += ["evaluate_every = 50"]
+    lines += ['metric = "auc"'] if binary else []
+    if binary and look.frames and _share(look, outcome) < UNEQUAL:
+        lines.append('threshold = "youden"          # with a rare class a half would call nobody positive')
+    lines += ["", "[task]", *(f"{key} = {_toml(value)}" for key, value in task.items())]
+    rate = 0.05 if "target" not in outcome else 0.01
+    lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}"]
+    lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
+    return "\n".join(lines) + "\n" + METHODS
+
+
+def _share(look: "Look", outcome: Mapping[str, Any]) -> float:
+    """The share of the last of two classes."""
+    from fedsmall.data.table_files import plain
+
+    classes = outcome["classes"]
+    last = list(classes)[-1]
+    ones = {last, *(classes[last] if isinstance(classes, Mapping) else ())}
+    held = [plain(cell) in ones for frame in look.frames.values() for cell in frame[outcome["label"]]]
+    return float(np.mean(held))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read_notes(text: str, out: Path) -> list[str]:
+    """What the task's own reader notes of the scenario's data; DataError or PlanError where it refuses them."""
+    from fedsmall.planning.tasks import build_federation
+    from fedsmall.sim.runs.scenario import build
+
+    table = tomllib.loads(text)
+    table["task"]["csv"] = str((out.parent / table["task"]["csv"]).resolve())
+    return [note for note in build_federation(build(table).plans()[0]).notes if "Taken as missing" not in note]
+
+
+def _said_of(look: "Look") -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for column, why in look.drop.items():
+        reasons.setdefault(why, []).append(column)
+    said = [f"left out ({why}): {', '.join(columns)}" for why, columns in reasons.items()]
+    said += [f"categories: {', '.join(look.categorical)}"] if look.categorical else []
+    said += [f"stand for no value: {', '.join(look.missing)}"] if look.missing else []
+    said += [f"{look.patient} names patients with several rows; they stay on one side of the split"] * bool(
+        look.patient
+    )
+    return said + ([f"{look.site_column} names the hospital"] if look.site_column else [])
+
+
+def print_look(look: "Look", truth: Mapping[str, np.ndarray] | None) -> None:
+    """A table: for each hospital its rows and events, and for each column mean (SD) and how much is missing."""
+    from fedsmall.data.table_files import as_numbers, is_missing
+
+    places = dict(list(look.frames.items())[:SHOWN])
+    table = Table("", *[site or "all" for site in places], box=None, header_style="dim", pad_edge=False)
+    table.add_row("rows", *[str(len(frame)) for frame in places.values()])
+    if truth is not None:
+        table.add_row("positive", *[str(int(truth[site].sum())) for site in places])
+    for column in look.numeric[:SHOWN]:
+        cells = []
+        for frame in places.values():
+            held = as_numbers(frame[column], look.missing)
+            known = held[np.isfinite(held)]
+            spread = f"{known.mean():.3g} ({known.std(ddof=1):.3g})" if len(known) > 1 else "-"
+            cells.append(spread + (f", {1 - len(known) / len(held):.0%} missing" if len(known) < len(held) else ""))
+        table.add_row(column, *cells)
+    for column in look.categorical[:SHOWN]:
+        cells = []
+        for frame in places.values():
+            gaps = is_missing(frame[column], look.missing)
+            usual = Counter(frame[column][~gaps]).most_common(1)
+            cells.append(f"{usual[0][0]} {usual[0][1] / len(frame):.0%}" if usual else "-")
+        table.add_row(f"{column} (most)", *cells)
+    more = len(look.numeric[SHOWN:]) + len(look.categorical[SHOWN:])
+    console.print(table)
+    if more:
+        console.print(f"and {more} columns more; numbers are mean (SD)", style="dim")
