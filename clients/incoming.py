@@ -77,15 +77,18 @@ class Incoming:
             raise PolicyError(apart)
         x = None if self._plan.has_own_models else self._client.trainer.seen(self._client.home.train.x)
         if sign := sign_of_craft(model, expected, self._plan, task, x):
-            raise PolicyError(f"the model that came looks crafted to read patients: {sign}")
+            raise PolicyError(
+                "the model that came looks crafted to read patients, or its training has diverged "
+                f"(features not scaled, too large a rate): {sign}"
+            )
 
     def keep(self, model: Arrays, is_global: bool, sent: Arrays) -> None:
         """Remember a model that came, where it ``is_global``, and how far what this site ``sent`` has moved it."""
         moved = distance(sent or self._client.trained, split(self._client.set_out, MODEL))
         if self.known is None or (model and is_global):
             self.known = Known(model or split(self._client.set_out, MODEL), 0.0)
-        held = {MOVED: np.array(self.known.moved + moved), **join(**{MODEL: self.known.model})}
-        self._memory.write(held)
+        far = self.known.moved + (moved if np.isfinite(moved) else 0.0)
+        self._memory.write({MOVED: np.array(far), **join(**{MODEL: self.known.model})})
 
     def _strays(self, model: Arrays) -> str:
         """Why a model may not follow what is known; empty where it may, or where nothing is."""

@@ -76,7 +76,7 @@ def _finding(case: Case, view: str, hand: InHand, members: np.ndarray) -> Findin
 
 POOLED = "it pools all patients in one place: there is nothing that a party would see"
 SEVERAL = "moving averages, snapshots and the models of groups are not attacked yet: this says nothing of them"
-OF_TREES = "what trees tell of patients is not attacked yet: this says nothing of them"
+OF_SUMS = "what trees and the sums of regressions tell of patients is not attacked yet: this says nothing of them"
 CHANGED = "images that are changed as they are trained on are not attacked yet: this says nothing of them"
 
 
@@ -98,7 +98,7 @@ def why_left_out(plan: Plan) -> str:
     if method.is_ensemble or method.ema:
         return SEVERAL
     if not method.trains_networks:
-        return OF_TREES
+        return OF_SUMS
     return "" if plan.recipe.augment is None else CHANGED
 
 

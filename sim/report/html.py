@@ -130,7 +130,7 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
         if all(by_seed):
             of_sites = known.setdefault(label, {})
             for site, metrics in (entry for held_out in by_seed for entry in held_out.items()):
-                of_sites.setdefault(site, []).extend([metrics[metric]] * (metric in metrics))
+                of_sites.setdefault(site, []).extend(metrics[name] for name in metrics if name == metric)
     sites = sorted({site for of_sites in known.values() for site in of_sites})
     if len(sites) > MANY_SITES:
         return {}

@@ -74,7 +74,8 @@ def runs(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             watch(patch, [], trained)
             told = watch_sums(patch)
-            federation = Watched(tmp_path_factory.mktemp("held"), sites, patch)
+            takes = "" if sealed else "sealed = false"
+            federation = Watched(tmp_path_factory.mktemp("held"), sites, patch, takes)
             for step in ("write", "sum_up", "publish"):
                 patch.setattr(SealedModels, step, looked_at(getattr(SealedModels, step), federation))
             patch.setattr(OpenModels, "write", looked_at(OpenModels.write, federation))

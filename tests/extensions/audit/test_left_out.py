@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsmall.extensions.audit.attack import CHANGED, OF_TREES, POOLED, SEVERAL, audit_scenario, plans_of
+from fedsmall.extensions.audit.attack import CHANGED, OF_SUMS, POOLED, SEVERAL, audit_scenario, plans_of
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import build
 
@@ -15,7 +15,7 @@ TASK = {"name": "small", "task": "digits", "sites": 4, "samples_per_site": 6, "r
         ({"name": "Central"}, {}, POOLED),
         ({"name": "TravellingGroups", "groups": 2}, {}, SEVERAL),
         ({"name": "FedAvg", "ema": 0.9}, {}, SEVERAL),
-        ({"name": "FedXGBBagging", "aggregate_every": 1}, {}, OF_TREES),
+        ({"name": "FedXGBBagging", "aggregate_every": 1}, {}, OF_SUMS),
         ({"name": "FedDC"}, {"augment": ["shift"]}, CHANGED),
     ],
     ids=["central", "groups", "moving-average", "trees", "changed-images"],
@@ -24,8 +24,8 @@ def test_what_is_not_attacked_is_named_with_its_reason(method, recipe, reason):
     scenario = build(
         {
             **TASK,
-            "task": "breast_cancer" if reason is OF_TREES else "digits",
-            "model": "mlp" if reason is OF_TREES else "cnn",
+            "task": "breast_cancer" if reason is OF_SUMS else "digits",
+            "model": "mlp" if reason is OF_SUMS else "cnn",
             "recipe": {"lr": 0.1, **recipe},
             "method": [method | {"aggregate_every": 2} if method["name"] == "FedDC" else method],
         }

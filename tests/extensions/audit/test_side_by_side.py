@@ -31,7 +31,7 @@ ASKED |= {
 ASKED = {
     name: plan
     for name, plan in ASKED.items()
-    if name != "Central" and not (plan.method.is_ensemble or plan.method.boosting)
+    if name != "Central" and plan.method.trains_networks and not plan.method.is_ensemble
 }
 
 

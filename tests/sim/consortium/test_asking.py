@@ -21,8 +21,8 @@ UNSCALED = {"task.ranges": "[0, 5000]"}  # public ones, which nobody has to agre
 CASES = {
     "scaled": ({}, ["query", "query.scaling"], ["sums"]),
     "scaled and balanced": (BALANCED, ["query", "query.scaling"], ["classes", "sums"]),
-    "balanced alone": (BALANCED | UNSCALED, ["query"], ["classes"]),
-    "neither": (UNSCALED, ["query"], []),
+    "balanced alone": (BALANCED | UNSCALED, ["query", "query.scaling"], ["classes"]),
+    "neither": (UNSCALED, ["query", "query.scaling"], []),
 }
 
 
@@ -42,7 +42,7 @@ def questions(desk, run):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_asks_for_all_in_the_roll_call_and_once_more_only_to_scale(desk, case):
+def test_a_run_asks_for_all_in_the_roll_call_and_once_more_for_scaling_and_sketches(desk, case):
     settings, asked, told = CASES[case]
     plan = plan_of(**settings)
     here = plan.model_copy(update={"task": {**plan.task, "csv": str(desk.data["essen"].parent)}})

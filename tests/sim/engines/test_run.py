@@ -34,11 +34,12 @@ def digest(model):
     return hasher.hexdigest()
 
 
+EARLY = ("Radon", "XGB", "Ridge")  # have their say at once or need another number of sites
 FEDERATED = [name for name in METHODS if "family" not in METHODS[name].parts]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in FEDERATED if "Radon" not in name and "XGB" not in name])
+@pytest.mark.parametrize("name", [name for name in FEDERATED if not any(word in name for word in EARLY)])
 def test_a_method_learns_and_repeats_to_the_bit(name):
     plan = plan_of(name, rounds=24, evaluate_every=12)
     federation = build_federation(plan)
