@@ -36,8 +36,8 @@ from fedsmall.sim.runs import scenario
 SITES = ("bonn", "essen", "ulm")
 PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}
 RESTART_S = 120.0  # until a server that was killed is there again
-POLICY = "least_samples = 1\n"
-OPEN = "least_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
+POLICY = "least_samples = 1\nsealed = false\n"
+NO_BLUR = "least_blur = 0\nmost_read = 1000\nleast_batch = 1\n"
 SEALED = [f"method.0.privacy.{key}" for key in ("sealed=true", "secure=true", "blur=0")]
 
 
@@ -129,7 +129,7 @@ def main(kills: int, rounds: int, seed: int = 0, sealed: bool = False) -> int:
     with tempfile.TemporaryDirectory(prefix="fe") as scratch:
         data = {name: Path(scratch) / "data" / f"{name}.csv" for name in SITES}
         sample_data.write(list(data.values()))
-        with LoopbackConsortium(Path(scratch), data, POLICY + OPEN * sealed) as loopback:
+        with LoopbackConsortium(Path(scratch), data, POLICY + NO_BLUR * sealed) as loopback:
             started = time.monotonic()
             loopback.finish("calm", loopback.start("calm", plan, **PATIENCE))
             calm = time.monotonic() - started

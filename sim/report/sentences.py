@@ -208,7 +208,7 @@ def _pooled(shown: Table) -> str:
         return ""
     return (
         f" All networks of this run lie, by their means, below logistic regression on the pooled patients "
-        f"({metric_name(shown.metric)} {value(shown, regression.common.mean)}): see `fedsmall choose`."
+        f"({metric_name(shown.metric)} {value(shown, regression.common.mean)}): see fedsmall choose."
     )
 
 
