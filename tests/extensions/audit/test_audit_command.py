@@ -99,7 +99,10 @@ def test_the_audit_of_a_run_is_a_section_of_its_report(fedsmall, tmp_path):
     assert (tmp_path / "run" / "report.html").read_text() == after
 
 
-def test_a_record_is_never_written_over(audited, fedsmall, tmp_path):
+def test_a_record_is_never_written_over(fedsmall, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "audit.json").write_text("{}")
+
     code, _, complained = fedsmall("audit", write(tmp_path, SMALL), *QUICK)
 
     assert code == 2

@@ -85,7 +85,7 @@ IN_GROUPS: dict[str, Plan] = {
     "moments that start afresh": groups_of(recipe=RESET),
     "server momentum": groups_of(settings={"groups": 2, "server": "momentum"}),
     "clip and noise": groups_of(settings={**GROUPS, **PRIVATE}),
-    "trees": groups_of(settings={**GROUPS, "tree": Tree(travel="trees", drop=0.2)}, recipe=ADAM),
+    "trees": groups_of(settings={**GROUPS, "tree": Tree(fanout=2, travel="trees", drop=0.2)}, recipe=ADAM),
     "some of the sites": groups_of(settings={**GROUPS, "fraction": 0.6}, recipe=ADAM, evaluate_every=4),
     "starting apart": groups_of(initial_models="independent"),
     "medians": groups_of(settings={**GROUPS, "groups": 2, "aggregator": "median"}),
