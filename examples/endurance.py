@@ -38,7 +38,7 @@ PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}
 RESTART_S = 120.0  # until a server that was killed is there again
 POLICY = "least_samples = 1\nsealed = false\n"
 NO_BLUR = "least_blur = 0\nmost_read = 1000\nleast_batch = 1\n"
-SEALED = [f"method.0.privacy.{key}" for key in ("sealed=true", "secure=true", "blur=0")]
+SEALED = ["method.0.privacy={sealed = true, secure = true, blur = 0}"]
 
 
 def plan_of_rounds(rounds: int, sealed: bool = False) -> Plan:

@@ -69,7 +69,7 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
     if method.permutes and plan.privacy.open and plan.privacy.blur is None:
         raise PlanError(
             f"{method.label} hands models on, and the next site could read whole patients from them: write "
-            "privacy = {blur = 1} under the method, or {blur = 0} where every site's policy allows that"
+            "privacy = {exposure = 1.0} under the method, or {blur = 0} where every site's policy allows that"
         )
     check_at_hand(plan)
     instead = 'topology = "server"' if method.topology is not None else "regions = 1"

@@ -105,7 +105,7 @@ def _privacy(advice: Advice, epsilon: float) -> str:
     return (
         f"{asked}, and {samples} are too few: the noise of a step is divided by them, a model gathers it "
         f"between two averages, and an average over {sites} sites divides it by {sites**0.5:.1f}. "
-        "Average at every round, or take privacy = {blur = 1}, which promises less."
+        "Average at every round, or take privacy = {exposure = 1.0}, which promises less."
     )
 
 

@@ -129,7 +129,7 @@ def test_an_average_over_too_few_counts_as_a_model_that_is_handed_on(parts, site
     if not refused:
         check(Policy(), the_plan, sites=sites)
         return
-    with pytest.raises(PolicyError, match=r"write privacy = \{blur = 1\} under its method"):
+    with pytest.raises(PolicyError, match=r"write privacy = \{exposure = 1\.0\} under its method, or \{blur = 1\}"):
         check(Policy(), the_plan, sites=sites)
     with pytest.raises(PolicyError, match="lets no model be handed on"):
         check(Policy(permute=False), the_plan, sites=sites)

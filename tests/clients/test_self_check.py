@@ -91,7 +91,7 @@ def test_a_plan_that_hands_models_on_as_they_are_is_refused_in_a_line_that_says_
     station.policy_file.write_text(DEFAULT)
 
     for open_plan in (plan(), plan(privacy=Privacy(blur=0.0)), plan(privacy=Privacy(blur=0.5))):
-        assert "write privacy = {blur = 1} under its method" in refused(station, "roll", config(open_plan))
+        assert "write privacy = {exposure = 1.0} under its method" in refused(station, "roll", config(open_plan))
     for good in (plan(privacy=Privacy(blur=1.0)), plan(privacy=COUNTED), plan(name="FedAvg")):
         run = f"{good.method.name} {good.method.privacy}"
         assert "error" not in station.answer("roll", config(good, run), {})[0]

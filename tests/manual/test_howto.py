@@ -14,7 +14,7 @@ from tests.sim.cli.lines import assert_known
 
 LIVE = ("add-hospital",)  # what needs a consortium: its lines are those of README, which a slow test runs
 APART = ("two-servers",)  # and what needs three: a slow test follows it (tests/sim/regions)
-SAID = {"leaves": ("What never leaves it", "FedDC, blurred"), "choose": ("Take mean of three", "FedDC", "Central")}
+SAID = {"leaves": ("What never leaves it", "FedDC, exposure 1"), "choose": ("Take mean of three", "FedDC", "Central")}
 PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
 

@@ -41,7 +41,7 @@ def plan_of(rounds: int = 2, **settings: Any) -> Plan:
         "method.0.permute_every": 1,
         "method.0.aggregate_every": 2,
         "evaluate_every": rounds,
-        "method.0.privacy.blur": 0,
+        "method.0.privacy": "{blur = 0}",
         **settings,
     }
     path = ROOT / "sim" / "scenarios" / "consortium_demo.toml"

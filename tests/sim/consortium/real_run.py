@@ -21,7 +21,7 @@ NAMES = ("bonn", "essen", "ulm")
 def plan_of(*settings: str) -> Plan:
     """The demo of a consortium, short and without blur, so that a simulation gives the same bits."""
     short = ("rounds=4", "method.0.permute_every=1", "method.0.aggregate_every=2", "evaluate_every=2")
-    return demo(*short, "method.0.privacy.blur=0", *settings).plans()[0]
+    return demo(*short, "method.0.privacy={blur = 0}", *settings).plans()[0]
 
 
 def demo(*settings: str) -> scenario.Scenario:

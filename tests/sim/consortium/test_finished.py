@@ -43,7 +43,7 @@ def home(folder):
 def played(folder, home):
     """The simulation of the same scenario."""
     data = next(iter(files(folder).values())).parent
-    execute(demo(*SHORT, "method.0.privacy.blur=0", f"task.csv={data}"), folder / "runs" / "trial", engine="inprocess")
+    execute(demo(*SHORT, "method.0.privacy={blur = 0}", f"task.csv={data}"), folder / "runs" / "trial", engine="inprocess")
     return read(folder / "runs" / "trial")
 
 
@@ -150,7 +150,7 @@ def test_a_simulation_of_other_patients_is_another_table(folder, home, tmp_path)
     others = {name: path.read_text().splitlines() for name, path in files(tmp_path).items()}
     for name, lines in others.items():
         (tmp_path / "data" / f"{name}.csv").write_text("\n".join(lines[:60]) + "\n")
-    execute(demo(*SHORT, "method.0.privacy.blur=0", f"task.csv={tmp_path / 'data'}"), tmp_path / "o")
+    execute(demo(*SHORT, "method.0.privacy={blur = 0}", f"task.csv={tmp_path / 'data'}"), tmp_path / "o")
 
     assert len(merge([read(home), read(tmp_path / "o")])) == 2
 

@@ -75,7 +75,7 @@ def plan_of(rounds=4, **settings):
         "method.0.permute_every": 1,
         "method.0.aggregate_every": 2,
         "evaluate_every": 4,
-        "method.0.privacy.blur": 0,  # so that a simulation gives the same bits
+        "method.0.privacy": "{blur = 0}",  # so that a simulation gives the same bits
         **settings,
     }
     return scenario.load(path, [f"{key}={value}" for key, value in words.items()]).plans()[0]

@@ -46,7 +46,7 @@ def plan_of(regions: Regions, *settings: str, every: int = 4) -> Plan:
     """The demo of a consortium, short and without blur, over hospitals that are in regions."""
     named = ", ".join(f"{region} = {json.dumps(names)}" for region, names in regions.items())
     plain = "method.0.name=FedAvg" in settings
-    short = ["rounds=6", "method.0.aggregate_every=2", "method.0.privacy.blur=0"]
+    short = ["rounds=6", "method.0.aggregate_every=2", "method.0.privacy={blur = 0}"]
     short += [] if plain else ["method.0.permute_every=1"]
     apart = f"method.0.regions={{sites = {{{named}}}, average_every = {every}, across = 0}}"
     return scenario.load(ROOT / "sim" / "scenarios" / "consortium_demo.toml", [*short, apart, *settings]).plans()[0]
