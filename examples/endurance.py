@@ -38,14 +38,15 @@ PATIENCE = {"round_deadline_s": 900.0, "start_deadline_s": 600.0}
 RESTART_S = 120.0  # until a server that was killed is there again
 POLICY = "least_samples = 1\nsealed = false\n"
 NO_BLUR = "least_blur = 0\nmost_read = 1000\nleast_batch = 1\n"
-SEALED = ["method.0.privacy={sealed = true, secure = true, blur = 0}"]
+SEALED = "method.0.privacy={sealed = true, secure = true, blur = 0}"
+BLURRED = "method.0.privacy={blur = 1.0}"  # by a key of the site's own: the same noise for the same update
 
 
 def plan_of_rounds(rounds: int, sealed: bool = False) -> Plan:
     """A run with a contact in every round, and control variates that each site must remember."""
     path = Path(__file__).parent.parent / "sim" / "scenarios" / "consortium_demo.toml"
     settings = [f"rounds={rounds}", "method.0.permute_every=1", "method.0.aggregate_every=3", "evaluate_every=1000"]
-    return scenario.load(path, [*settings, *(SEALED if sealed else [])]).plans()[0]
+    return scenario.load(path, [*settings, SEALED if sealed else BLURRED]).plans()[0]
 
 
 def simulated(loopback: LoopbackConsortium, run: str) -> dict[str, np.ndarray]:

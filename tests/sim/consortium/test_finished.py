@@ -43,7 +43,9 @@ def home(folder):
 def played(folder, home):
     """The simulation of the same scenario."""
     data = next(iter(files(folder).values())).parent
-    execute(demo(*SHORT, "method.0.privacy={blur = 0}", f"task.csv={data}"), folder / "runs" / "trial", engine="inprocess")
+    execute(
+        demo(*SHORT, "method.0.privacy={blur = 0}", f"task.csv={data}"), folder / "runs" / "trial", engine="inprocess"
+    )
     return read(folder / "runs" / "trial")
 
 
