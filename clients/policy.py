@@ -209,7 +209,7 @@ class Policy(Frozen):
         if as_blur(plan.privacy, numbers) < self.least_blur:
             raise PolicyError(
                 "the plan hands on models, or averages of too few, with less noise than demanded here (least_blur); "
-                f"write privacy = {{exposure = 1.0}} under its method, or {{blur = {self.least_blur:g}}}, a weaker promise"
+                f"write privacy = {{exposure = 1.0}} under its method, or {{blur = {self.least_blur:g}}} for less"
             )
 
     def _check_letters(self, plan: Plan, sites: int, has_identity: bool) -> None:
