@@ -43,8 +43,9 @@ def look(folder: Path, durable: bool) -> None:
 
 
 def interrupted(folder: Path) -> list[str]:
-    """The runs that were under way: launched, neither finished nor failed, and not stopped since."""
-    return [home.name for home in sorted((folder / "runs").glob("*")) if runs.is_under_way(home)]
+    """The runs that were under way when an earlier SuperLink ended: launched before this one began, and not over."""
+    began, homes = server.began(folder), sorted((folder / "runs").glob("*"))
+    return [home.name for home in homes if runs.is_under_way(home) and runs.launched_before(home, began)]
 
 
 def _seen(folder: Path) -> dict[str, object] | None:

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,17 @@ def is_under_way(home: Path) -> bool:
     """Whether a run was launched, and has neither finished, failed nor been stopped since; its server may be down."""
     if any((home / name).exists() for name in ("outcome.json", "failure.json")) or not (home / "flower.json").exists():
         return False
-    marks = [e["event"] for e in AuditLog(home / "log.jsonl").entries() if e["event"] in (LAUNCHED, STOPPED)]
-    return marks[-1:] == [LAUNCHED]
+    return _last_mark(home).get("event") == LAUNCHED
+
+
+def launched_before(home: Path, moment: float) -> bool:
+    """Whether a run that is under way was launched before a ``moment``, in seconds since 1970."""
+    return datetime.fromisoformat(_last_mark(home)["time"]).timestamp() < moment
+
+
+def _last_mark(home: Path) -> dict[str, Any]:
+    marks = [e for e in AuditLog(home / "log.jsonl").entries() if e["event"] in (LAUNCHED, STOPPED)]
+    return marks[-1] if marks else {}
 
 
 def watch(

@@ -153,6 +153,12 @@ def state(folder: Path) -> dict[str, object]:
     return {"superlink": path.read_text() if path.exists() else "", "standing": standing}
 
 
+def began(folder: Path) -> float:
+    """When this SuperLink began, in seconds since 1970; 0 where unknown. What was launched later is no earlier one's."""
+    marks = [process_folder(folder) / "superlink.pid", folder / "state" / SEEN]
+    return next((mark.stat().st_mtime for mark in marks if mark.exists()), 0.0)
+
+
 def note(folder: Path, seen: dict[str, object]) -> None:
     """Write down what was seen, and acted upon, last."""
     write(folder / "state" / SEEN, json.dumps(seen).encode())

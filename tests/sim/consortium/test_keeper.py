@@ -1,5 +1,6 @@
 """Which runs the server's keeper takes up again, and that an expired site changes what it goes by."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,12 @@ from fedsmall.sim.consortium import keeper, keys, members, runs, server
 def folder(tmp_path):
     members.create(tmp_path / "c", "rhine", "localhost", 8443, listen="127.0.0.1", inner_port=18443, days=90)
     return tmp_path / "c"
+
+
+def begin(folder):
+    """As a supervisor writes down a SuperLink that it has started."""
+    server.process_folder(folder).mkdir(parents=True, exist_ok=True)
+    (server.process_folder(folder) / "superlink.pid").write_text("7 1.0")
 
 
 def run_of(folder, name, *events, left=("flower.json",)):
@@ -33,7 +40,18 @@ def test_only_runs_that_were_under_way_are_taken_up_again(folder):
     run_of(folder, "finished", launched, left=("flower.json", "outcome.json"))
     run_of(folder, "failed", launched, left=("flower.json", "failure.json"))
 
+    begin(folder)
+
     assert keeper.interrupted(folder) == ["resumed", "under-way"]
+
+
+def test_a_run_that_was_launched_since_the_server_began_is_not_taken_up(folder):
+    """A coordinator may start a run before the keeper has first looked: it would be stopped, and begun anew."""
+    begin(folder)
+    time.sleep(0.02)  # a log tells milliseconds
+    run_of(folder, "new", runs.LAUNCHED)
+
+    assert keeper.interrupted(folder) == []
 
 
 def test_a_run_that_is_stopped_while_the_server_is_down_goes_on_no_more(folder):
@@ -41,6 +59,7 @@ def test_a_run_that_is_stopped_while_the_server_is_down_goes_on_no_more(folder):
     (folder / "runs" / "long" / "sheet.json").write_text('{"run": "long"}')
 
     runs.stop(folder, "long", print)
+    begin(folder)
 
     assert keeper.interrupted(folder) == []
     with pytest.raises(PlanError, match="'long' does not run now"):
