@@ -154,7 +154,7 @@ def state(folder: Path) -> dict[str, object]:
 
 
 def began(folder: Path) -> float:
-    """When this SuperLink began, in seconds since 1970; 0 where unknown. What was launched later is no earlier one's."""
+    """When this SuperLink began, in seconds since 1970, 0 where unknown: what was launched later is its own."""
     marks = [process_folder(folder) / "superlink.pid", folder / "state" / SEEN]
     return next((mark.stat().st_mtime for mark in marks if mark.exists()), 0.0)
 
