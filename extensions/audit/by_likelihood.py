@@ -19,6 +19,7 @@ from fedsmall.extensions.audit.likelihood import (
     nearest_patients,
     public_batches,
     read_by_likelihood,
+    told_their_noise,
 )
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -79,6 +80,8 @@ def explain(plan: Plan, data_root: Path | None = None, sites: int = SITES) -> Ex
         return why
     errors, named, misfits = [], 0, []
     for number, target in enumerate(targets_of(plan, federation, sites)):
+        if not target.site.seen.squares.isfinite().all():
+            return "it diverged: its models are no numbers"
         records, left = read(target, rng_for(plan.seed, "audit", "likelihood", number))
         errors.append((records - target.records).norm(dim=1) / target.records.norm(dim=1))
         named += int((nearest_patients(records, target.records) == torch.arange(len(records))).sum())
@@ -113,7 +116,10 @@ def targets_of(plan: Plan, federation: Federation, sites: int) -> Iterator[Targe
         batches = public_batches(plan.recipe, plan.seed, name, len(x), rounds)
         contacts = contacts_under_blur(_stacked(starts), _stacked(sent), plan.privacy.blur or 0.0, *batches)
         answers = torch.eye(task.outputs)[y] if task.outputs > 1 else y[:, None]
-        yield Target(Site(layers, LOSSES[SOFT[task.loss]], contacts), torch.from_numpy(x).double(), answers.double())
+        site, records = Site(layers, LOSSES[SOFT[task.loss]], contacts), torch.from_numpy(x).double()
+        if plan.privacy.exposure:
+            site = told_their_noise(site, records, answers.double())
+        yield Target(site, records, answers.double())
 
 
 def _contacts(plan: Plan, world: World, sites: int) -> list[list[tuple[range, Tensors, Tensors]]]:

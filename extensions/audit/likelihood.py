@@ -91,6 +91,13 @@ def contacts_under_blur(
     return bare._replace(starts={name: start.double() for name, start in starts.items()}, deviation=deviation)
 
 
+def told_their_noise(site: Site, x: Tensor, y: Tensor) -> Site:
+    """The same site, seen by who is told the deviation of each contact's noise: what its records leave unexplained."""
+    left, _ = unexplained(site, x[None], y[None])
+    deviation = (left[:, 0] / site.seen.size).sqrt().maximum(site.seen.deviation)
+    return site._replace(seen=site.seen._replace(deviation=deviation))
+
+
 def public_batches(
     recipe: Recipe, seed: int, site: str, patients: int, rounds: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -121,13 +128,13 @@ def read_by_likelihood(site: Site, patients: int, rng: np.random.Generator, trie
 
 def misfit(site: Site, x: Tensor, y: Tensor) -> Tensor:
     """Squares of what guesses leave unexplained, in units of the noise, per number: (tries,); 1 at the truth."""
-    left, _ = _unexplained(site, x, y)
+    left, _ = unexplained(site, x, y)
     return (left / site.seen.deviation[:, None] ** 2).sum(0) / (site.seen.size * len(left))
 
 
 def log_likelihood(site: Site, x: Tensor, y: Tensor, kappa: float) -> Tensor:
     """The logarithm, (tries,), of how likely blur ``kappa`` made what is seen of such sites, but for a constant."""
-    left, own = _unexplained(site, x, y)
+    left, own = unexplained(site, x, y)
     variance = kappa**2 * own / site.seen.size
     return -(left / variance + site.seen.size * variance.log()).sum(0) / 2
 
@@ -156,7 +163,7 @@ def nearest_patients(found: Tensor, records: Tensor) -> Tensor:
     return torch.argmax(unit[0] @ unit[1].mT, dim=1)
 
 
-def _unexplained(site: Site, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def unexplained(site: Site, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The squared length of what guesses leave of each update, and of what they make of it: (contacts, tries) both."""
     cross, own = torch.zeros(()), torch.zeros(())
     for layer, slope, before in _passes(site, x, y):

@@ -49,6 +49,15 @@ def test_sixteen_times_as_much_blur_hides_all_of_them():
     assert found.error > 0.5
 
 
+@pytest.mark.parametrize(("exposure", "close"), [(1e8, 4), (4.0, 0)])
+def test_a_limit_of_exposure_hides_what_the_same_attack_reads_without(exposure, close):
+    """The attacker is told how large the noise of every contact is."""
+    found = explain(small_sites(0.0, [1024], rounds=3, method={"privacy": {"exposure": exposure}}), sites=1)
+
+    assert found.close == close
+    assert found.at_truth == pytest.approx(1, abs=0.01)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("blur", "least", "most"), [(1.0, 11, 16), (16.0, 0, 0)])
 def test_the_demo_of_200_rounds_gives_most_patients_away_under_blur_and_none_under_sixteen_times_as_much(
