@@ -34,6 +34,7 @@ PLAIN = ("FedAvg", "FedDC", "DaisyChain")  # methods whose sites take the steps 
 SITES = 2  # that are attacked
 MOST_CONTACTS = 200  # of a site that are looked at; of more some, in equal distances
 CLOSE = 0.2  # of a record's norm
+LONGEST = 1e6  # an update: beyond, noise has fed on itself, and there is nothing to read
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def explain(plan: Plan, data_root: Path | None = None, sites: int = SITES) -> Ex
     for number, target in enumerate(targets_of(plan, federation, sites)):
         if not target.site.seen.squares.isfinite().all():
             return "it diverged: its models are no numbers"
+        if not target.site.seen.squares.max() < LONGEST**2:
+            return "it diverged"
         records, left = read(target, rng_for(plan.seed, "audit", "likelihood", number))
         errors.append((records - target.records).norm(dim=1) / target.records.norm(dim=1))
         named += int((nearest_patients(records, target.records) == torch.arange(len(records))).sum())

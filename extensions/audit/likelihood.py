@@ -94,7 +94,8 @@ def contacts_under_blur(
 def told_their_noise(site: Site, x: Tensor, y: Tensor) -> Site:
     """The same site, seen by who is told the deviation of each contact's noise: what its records leave unexplained."""
     left, _ = unexplained(site, x[None], y[None])
-    deviation = (left[:, 0] / site.seen.size).sqrt().maximum(site.seen.deviation)
+    least = FLOOR * (site.seen.squares.mean() / site.seen.size).sqrt()  # of a contact after which nothing had moved
+    deviation = (left[:, 0] / site.seen.size).sqrt().clamp_min(least)
     return site._replace(seen=site.seen._replace(deviation=deviation))
 
 

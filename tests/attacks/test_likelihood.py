@@ -42,6 +42,7 @@ def test_a_wide_model_tells_most_records_in_five_rounds_of_blur():
     assert found.misfit < found.at_truth + 0.01  # the attack is at its end
 
 
+@pytest.mark.thorough
 def test_sixteen_times_as_much_blur_hides_all_of_them():
     found = explain(small_sites(16.0, [1024], rounds=5), sites=1)
 
@@ -56,6 +57,13 @@ def test_a_limit_of_exposure_hides_what_the_same_attack_reads_without(exposure, 
 
     assert found.close == close
     assert found.at_truth == pytest.approx(1, abs=0.01)
+
+
+def test_a_run_that_noise_drove_away_is_said_to_have_diverged():
+    chain = {"permute_every": 1, "aggregate_every": 10, "privacy": {"exposure": 1.0}}
+    shape = {"sites": 40, "samples_per_site": 4, "partition": "iid", "model_options": {"hidden": [64]}}
+
+    assert explain(plan_of("FedDC", chain, rounds=40, recipe={"lr": 0.1}, **shape), sites=1) == "it diverged"
 
 
 @pytest.mark.slow
