@@ -3,8 +3,8 @@
     FEDSMALL_DATA=... python -m examples.attacks_and_defences "40 x 4"   # or other sets; kept in docs/evidence
     python -m examples.attacks_and_defences --show                       # the table of what is kept, in the page, too
 
-FedDC throughout: a model is handed on after every round and averaged after every ten. The attacker is the server. It
-knows the plan, its seed and all that was sent; under secure sums, the sums. The ladder and the picture are of the
+FedAvg that averages after every round, where the server sees most; the server is the attacker. It knows the plan, its
+seed and all that was sent; under secure sums, the sums. The ladder and the picture are of the
 contact that the server crafts, or of the first one; nobody looks at the models that come, so a policy is no defence
 here, but for the column that says whether a station would have refused the crafted one.
 """
@@ -22,6 +22,7 @@ from examples.kept import measured
 from fedsmall.algorithm.departing import make_private
 from fedsmall.clients.incoming import sign_of_craft
 from fedsmall.data.federation import Federation
+from fedsmall.errors import ReplyError
 from fedsmall.extensions.audit.attack import audit
 from fedsmall.extensions.audit.by_likelihood import explain
 from fedsmall.extensions.audit.crafted import distances_to_records, read_ladders, with_ladders
@@ -46,6 +47,8 @@ SEEDS, RUNS, SITES = 3, 16, 4  # of accuracy; federations of the membership atta
 WAYS = 8  # directions of a ladder
 WITHIN = 0.01  # of a record's norm: it is read
 ALIKE = 0.5  # correlation with the right picture, which is more like than all others
+AVERAGES: dict[str, Any] = {"name": "FedAvg", "aggregate_every": 1}
+CHAIN: dict[str, Any] = {"name": "FedDC", "permute_every": 1, "aggregate_every": 10}  # of which the cost is told, too
 PATIENT = {"level": "patient", "clip": 1.0}
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {"blur": 0.0},
@@ -70,6 +73,7 @@ SETS: dict[str, dict[str, Any]] = {
     "digits, 20 x 8, one picture a batch": {
         "task": "digits",
         "model": "cnn",
+        "lr": 0.03,
         "sites": 20,
         "samples_per_site": 8,
         "batch": 1,
@@ -89,6 +93,7 @@ class Cell:
     data: str
     defence: str
     accuracy: float | None
+    chained: float | None
     patients: int
     division: int | None
     likelihood: tuple[int, int, int] | str
@@ -107,29 +112,21 @@ class Sent(NamedTuple):
     records: Sequence[np.ndarray]
 
 
-def plan_of(data: str, defence: str) -> Plan:
-    """FedDC on one set under one defence, with the first seed."""
+def plan_of(data: str, defence: str, method: dict[str, Any] = AVERAGES) -> Plan:
+    """A method on one set under one defence, with the first seed."""
     table = dict(SETS[data])
     batch, privacy = table.pop("batch"), dict(DEFENCES[defence])
     if privacy.get("level"):
         privacy["lot"] = batch
-    method = {"name": "FedDC", "permute_every": 1, "aggregate_every": 10, "gate": False, "privacy": privacy}
-    recipe = {"lr": 0.1, "batch": batch, "local_steps": 1}
+    recipe = {"lr": table.pop("lr", 0.1), "batch": batch, "local_steps": 1}
     table = {"rounds": 40, "evaluate_every": 40, "seeds": list(range(SEEDS)), "model": "mlp"} | table
-    return build({"name": data, "recipe": recipe, "method": [method]} | table).plans()[0]
+    return build({"name": data, "recipe": recipe, "method": [{**method, "privacy": privacy}]} | table).plans()[0]
 
 
 def attack(data: str, defence: str, root: Path | None) -> Cell:
     """Try every attack on a set under a defence."""
     plan = plan_of(data, defence)
     federation = build_federation(plan, root)
-    division, accuracies = None, []
-    for seed in range(SEEDS):
-        record = run_plan(
-            plan.model_copy(update={"seed": seed}), build_federation(plan, root), "cohort", exposed=not seed
-        )
-        accuracies.append(float((record.evaluations[-1].common or {}).get("accuracy", np.nan)))
-        division = record.read.get("server", division) if not seed else division
     found = explain(plan, root)
     views = {finding.view: finding.auc for finding in audit(plan, world_of(plan, root), RUNS)}
     seen = views.get("commons" if plan.method.hidden else "server")
@@ -137,9 +134,10 @@ def attack(data: str, defence: str, root: Path | None) -> Cell:
     return Cell(
         data,
         defence,
-        float(np.mean(accuracies)) if np.isfinite(accuracies).all() else None,
+        accuracy(plan, root),
+        accuracy(plan_of(data, defence, CHAIN), root),
         sum(map(len, federation.train)),
-        division,
+        run_plan(plan, federation, "cohort", exposed=True).read.get("server"),
         found if isinstance(found, str) else (found.close, found.named, found.patients),
         (seen.value, seen.low, seen.high) if seen else None,
         climb(plan, federation) if chain else None,
@@ -147,6 +145,20 @@ def attack(data: str, defence: str, root: Path | None) -> Cell:
         tell_by_digits(plan, federation) if chain and plan.privacy.counted else None,
         refusal(plan, federation) if chain else "",
     )
+
+
+def accuracy(plan: Plan, root: Path | None) -> float | None:
+    """Of the global model, the mean over seeds; None where there is none at the end."""
+    found = []
+    for seed in range(SEEDS):
+        one = plan.model_copy(update={"seed": seed})
+        try:
+            found.append(
+                (run_plan(one, build_federation(one, root), "cohort").evaluations[-1].common or {})["accuracy"]
+            )
+        except ReplyError:
+            return None
+    return float(np.mean(found))
 
 
 def answers(plan: Plan, federation: Federation, start: Arrays) -> Sent:
@@ -215,20 +227,29 @@ def refusal(plan: Plan, federation: Federation) -> str:
 
 def table(cells: Sequence[Cell]) -> str:
     """A row for each set and defence."""
-    heads = ["data", "defence", "accuracy", "division", "likelihood: near, named", "server's AUC", "one ladder"]
+    heads = [
+        "data",
+        "defence",
+        "accuracy",
+        "FedDC, b = 10",
+        "division",
+        "likelihood: near, named",
+        "server's AUC",
+        "one ladder",
+    ]
     heads += ["pictures", "last digits tell"]
     rows = [heads, ["---"] * len(heads), *map(_row, cells)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- ", "|---").replace("--- |", "---|")
 
 
 def _row(cell: Cell) -> list[str]:
-    accuracy = "no finite model" if cell.accuracy is None else f"{100 * cell.accuracy:.1f}"
+    points = ["no finite model" if a is None else f"{100 * a:.1f}" for a in (cell.accuracy, cell.chained)]
     division = "-" if cell.division is None else f"{cell.division} of {cell.patients}"
     likelihood = "-" if isinstance(cell.likelihood, str) else "{}, {} of {}".format(*cell.likelihood)
     membership = "-" if cell.membership is None else "{:.2f} ({:.2f} to {:.2f})".format(*cell.membership)
     counts = ["-" if count is None else "{} of {}".format(*count) for count in (cell.ladder, cell.pictures)]
     digits = "-" if cell.digits is None else "yes" if cell.digits else "no"
-    return [cell.data, cell.defence, accuracy, division, likelihood, membership, *counts, digits]
+    return [cell.data, cell.defence, *points, division, likelihood, membership, *counts, digits]
 
 
 def measure(data: str) -> list[Cell]:

@@ -29,7 +29,7 @@ from fedsmall.travel.schedule import times_travelled
 
 EXACT = 4  # features up to which each is changed by itself; beyond, as many random directions stand for all
 MARGIN = 1.2  # by which the mean over random directions is raised, so that it bounds what all features would give
-STEP = 1e-5  # of a change, in standard deviations
+STEP = 1e-9  # of a change, in standard deviations: so small that next to no unit is switched on or off by it
 BYTES = 2**26  # what the samples and the models that train together may take
 
 

@@ -92,6 +92,21 @@ def test_random_directions_give_on_average_what_every_feature_by_itself_gives(re
     assert (exact > 0).all()
 
 
+def test_a_unit_that_a_patient_all_but_switches_on_makes_no_noise():
+    """A change that crosses the threshold moves the update by a jump, of which no derivative tells."""
+    plan, samples = plan_of(model="mlp"), samples_of(4)
+    found = []
+    for below in (1e-7, 1.0):
+        start = start_of(plan, samples)
+        weight, bias = (next(t for name, t in start.parameters.items() if name.endswith(e)) for e in ("weight", "bias"))
+        seen = samples.x @ weight[0, 0].double().numpy()
+        bias[0, 0] = -float(seen.max()) - below  # the first unit is off for everybody
+        leg, everybody = Leg(np.array([0]), 1, 1), [np.arange(4)]
+        found.append(record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, Signals())[0])
+
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [1, 5, 20])
 def test_no_record_of_a_run_is_told_better_than_its_budget(rounds, monkeypatch):
