@@ -131,8 +131,8 @@ FEATURES = (
     Feature("models", lambda p: p.method.models is not None, needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
     Feature("permute_every", lambda p: p.method.permutes, needs={MOMENTS_ALONG}, takes={STAYING, STRAIGHT_WAY}),
     Feature(
-        'route = "cyclic"',
-        lambda p: p.method.route == "cyclic",
+        'route = "{method.route}"',
+        lambda p: p.method.route != "random",
         needs={ONE_SERVER, MOMENTS_ALONG},
         takes={STAYING, UNVISITED},
     ),
