@@ -266,7 +266,7 @@ FEATURES = (
     ),
     Feature(
         "privacy without secure",
-        lambda p: p.method.privacy is not None and not p.method.privacy.secure,
+        lambda p: p.method.privacy is not None and not (p.privacy.secure or p.privacy.open),
         needs={NOISE},
     ),
     Feature(

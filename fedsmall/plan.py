@@ -80,8 +80,9 @@ class Method(Frozen):
 
     ``models`` is how many models travel, by default one a site: fewer sit at sites drawn for each contact, or go round
     all sites one after the other (``route`` "cyclic", or "shuffled" once). They belong to ``groups`` that are averaged
-    each by itself, "each" model a group. What is evaluated, kept and used is the groups' models together, or of each its
-    moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean ``probability`` or ``logit``.
+    each by itself, "each" model a group. What is evaluated, kept and used is the groups' models together, or of each
+    its moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean ``probability`` or
+    ``logit``.
 
     With ``keep_last``, so many of the last models that trained at a site stay there as that site's ensemble. In
     ``distil`` rounds after the run the sites make one model of several (:mod:`fedsmall.training.distillation`).
