@@ -88,11 +88,13 @@ def test_engines_and_real_sites_have_the_same_bits(privacy, tmp_path, monkeypatc
     federation = federation_of(plan)
 
     batched, in_process = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
+    sealed = regressed(CHAIN, {"passes": 2}, privacy=Privacy(blur=0.0, sealed=True))
     real = conduct(plan, Stations(tmp_path, federation.names, monkeypatch))
 
     assert batched.rounds == 10
     assert_equal_bits(batched.model, in_process.model)
     assert_equal_bits(batched.model, real.model)
+    assert_equal_bits(batched.model, run_plan(among(sealed, 5), federation, "inprocess").model)
     assert not real.events
 
 
