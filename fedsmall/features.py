@@ -131,8 +131,8 @@ FEATURES = (
     Feature("models", lambda p: p.method.models is not None, needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
     Feature("permute_every", lambda p: p.method.permutes, needs={MOMENTS_ALONG}, takes={STAYING, STRAIGHT_WAY}),
     Feature(
-        'route = "cyclic"',
-        lambda p: p.method.route == "cyclic",
+        'route = "{method.route}"',
+        lambda p: p.method.route != "random",
         needs={ONE_SERVER, MOMENTS_ALONG},
         takes={STAYING, UNVISITED},
     ),
@@ -266,7 +266,7 @@ FEATURES = (
     ),
     Feature(
         "privacy without secure",
-        lambda p: p.method.privacy is not None and not p.method.privacy.secure,
+        lambda p: p.method.privacy is not None and not (p.privacy.secure or p.privacy.open),
         needs={NOISE},
     ),
     Feature(

@@ -165,6 +165,17 @@ METHODS: dict[str, MethodRow] = {
         "Rahimi & Recht 2007",
         {"aggregate_every": 1, "regression": {"basis": "random"}, "gate": False},
     ),
+    "TravellingPosterior": MethodRow(
+        "Ridge regression without a server: a posterior goes round all sites, the pooled fit after three passes.",
+        "online Bayes (Opper 1998); expectation propagation with Laplace factors (Minka 2001)",
+        {
+            "permute_every": 1,
+            "models": 1,
+            "route": "shuffled",
+            "regression": {"penalty": 1.0, "passes": 3},
+            "gate": False,
+        },
+    ),
     "StandaloneRidge": MethodRow(
         "Ridge regression at every site alone.", "the comparator", {"family": "standalone", "regression": {}}
     ),

@@ -283,6 +283,7 @@ class Regression(Frozen):
     ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
     over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
     there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site; with ``counts`` a number is one.
+    With ``passes`` a posterior goes so often through all sites in place of sums.
     """
 
     basis: Literal["linear", "additive", "random"] = "linear"
@@ -293,6 +294,7 @@ class Regression(Frozen):
     firth: bool = False
     robust: bool = False
     counts: bool = False
+    passes: Positive | None = None
 
 
 SHARED_PART = "shared_part"  # the model of a plan whose sites have models of their own (fedsmall.models.own_models)

@@ -79,9 +79,10 @@ class Method(Frozen):
     the compression (:mod:`fedsmall.codec`).
 
     ``models`` is how many models travel, by default one a site: fewer sit at sites drawn for each contact, or go round
-    all sites one after the other (``route`` "cyclic"). They belong to ``groups`` that are averaged each by itself,
-    "each" model a group. What is evaluated, kept and used is the groups' models together, or of each its moving average
-    with the factor ``ema``, or its last ``snapshots``; they answer with the mean ``probability`` or ``logit``.
+    all sites one after the other (``route`` "cyclic", or "shuffled" once). They belong to ``groups`` that are averaged
+    each by itself, "each" model a group. What is evaluated, kept and used is the groups' models together, or of each
+    its moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean ``probability`` or
+    ``logit``.
 
     With ``keep_last``, so many of the last models that trained at a site stay there as that site's ensemble. In
     ``distil`` rounds after the run the sites make one model of several (:mod:`fedsmall.training.distillation`).
@@ -114,7 +115,7 @@ class Method(Frozen):
     gate: Annotated[float, Field(gt=1)] | Literal[False] = 20.0
     wire: Wire = "full"
     models: Positive | None = None
-    route: Literal["random", "cyclic"] = "random"
+    route: Literal["random", "cyclic", "shuffled"] = "random"
     groups: Positive | Literal["each"] = 1
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     snapshots: Positive = 1
@@ -164,7 +165,7 @@ class Method(Frozen):
     @property
     def moves(self) -> bool:
         """Whether models go to other sites than those that trained them, be it after an average."""
-        return self.permutes or self.grouped or self.route == "cyclic"
+        return self.permutes or self.grouped or self.route != "random"
 
     @property
     def hidden(self) -> bool:

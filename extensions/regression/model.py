@@ -77,7 +77,12 @@ class RegressionModel(nn.Module):
             self.register_buffer("phases", 2 * pi * torch.rand(settings.features))
         columns = 1 + {"linear": features, "additive": 6 * features, "random": settings.features}[settings.basis]
         setup = setup_of(settings, family, columns, predictors, sites)
-        numbers = max(setup.numbers, features * CELLS if settings.basis == "additive" else 0)
+        posterior = setup.free * (setup.free + 1) + sites * (setup.free + 1) + 1
+        numbers = (
+            posterior
+            if settings.passes
+            else max(setup.numbers, features * CELLS if settings.basis == "additive" else 0)
+        )
         whole = np.rint(begin(setup).theta * ONE).astype(np.int64)
         first = design(family, columns, predictors) @ start(family, columns, predictors)
         self.coefficients = nn.Parameter(torch.from_numpy(first.reshape(predictors, columns)).float())

@@ -8,13 +8,28 @@ adds noise to every number, and is charged as one step without sampling. All tha
 Source: Dwork et al. 2014, "Analyze Gauss"; Wang 2018, "Revisiting differentially private linear regression".
 """
 
+from typing import Any
+
 import numpy as np
 
+from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import add_multiples, widened
 from fedsmall.privacy.patient_level import Chance, Charge
 
 SENSITIVITY = np.sqrt(2.0)
+EVERYBODY = 10**9  # a lot larger than any site
 LEAST_SPREAD = 0.1  # of what is left of the variance of y = -1 and 1, for noise can leave less than nothing
+
+
+def in_one_exchange(plan: Plan) -> Plan:
+    """The plan as privacy counts it: one step of a lot that has every patient of a site."""
+    settings = plan.method.regression
+    assert settings is not None
+    penalty = 0.0 if settings.penalty == "cv" else settings.penalty
+    parts: dict[str, Any] = {"regression": settings.model_copy(update={"penalty": penalty})}
+    parts["privacy"] = plan.privacy.model_copy(update={"lot": EVERYBODY})
+    recipe = plan.recipe.model_copy(update={"local_steps": 1, "local_epochs": None, "batch": None})
+    return plan.model_copy(update={"rounds": 1, "recipe": recipe, "method": plan.method.model_copy(update=parts)})
 
 
 def charge_of(noise: float) -> Charge:

@@ -1,7 +1,6 @@
 """Sites that sum for Newton's steps, and a server that steps: the trainer of methods with a ``regression``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +10,8 @@ from fedsmall.aggregation.sums import whole_sum
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.extensions.regression import chain, noised
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression import noised
 from fedsmall.extensions.regression.families import FAMILIES, MOST_STEPS, Rows, design, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
@@ -41,26 +40,16 @@ OPEN = (
     "= {secure = true} shows it sums over all sites alone"
 )
 
-EVERYBODY = 10**9  # a lot larger than any site
-
 __all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
 
 
 def plan_among(plan: Plan, sites: int) -> Plan:
-    """The plan with the regression that so many sites fit; of noised sums it is one exchange of all patients."""
-    plan = in_one_exchange(plan) if plan.privacy.is_patient_level else plan
+    """The plan with the regression that so many sites fit; of noised sums it is one exchange, of a chain its passes."""
+    plan = noised.in_one_exchange(plan) if plan.privacy.is_patient_level else plan
+    passes = settings_of(plan).passes
+    plan = plan if passes is None else plan.model_copy(update={"rounds": passes * sites})
     options = {"sites": sites if plan.method.is_federated else 1, **settings_of(plan).model_dump()}
     return plan.model_copy(update={"model": form.NAME, "model_options": options})
-
-
-def in_one_exchange(plan: Plan) -> Plan:
-    """The plan as privacy counts it: one step of a lot that has every patient of a site."""
-    settings = settings_of(plan)
-    penalty = 0.0 if settings.penalty == "cv" else settings.penalty
-    parts: dict[str, Any] = {"regression": settings.model_copy(update={"penalty": penalty})}
-    parts["privacy"] = plan.privacy.model_copy(update={"lot": EVERYBODY})
-    recipe = plan.recipe.model_copy(update={"local_steps": 1, "local_epochs": None, "batch": None})
-    return plan.model_copy(update={"rounds": 1, "recipe": recipe, "method": plan.method.model_copy(update=parts)})
 
 
 def trainer_for(
@@ -72,7 +61,7 @@ def trainer_for(
 
 def combiner_for(plan: Plan) -> Combiner:
     """What makes the next common model."""
-    return NewtonStep(plan)
+    return NewtonStep(plan) if settings_of(plan).passes is None else chain.LastOfChain()
 
 
 def has_ended(plan: Plan, model: Arrays) -> bool:
@@ -82,20 +71,28 @@ def has_ended(plan: Plan, model: Arrays) -> bool:
 
 def note_of(method: Method) -> str:
     """That single sites' sums can be read, where they can."""
-    noised = method.privacy is not None and method.privacy.is_patient_level
-    return "" if method.hidden or noised else OPEN
+    if method.regression is not None and method.regression.passes is not None:
+        return chain.OPEN
+    covered = method.privacy is not None and method.privacy.is_patient_level
+    return "" if method.hidden or covered else OPEN
 
 
 def check(plan: Plan, task: Task) -> None:
     """Raise PlanError, in one line, for a task or a schedule that regressions cannot have."""
     method, settings = plan.method, settings_of(plan)
     label = f"Method {method.label!r}"
-    if method.is_federated and (method.aggregate_every != 1 or method.fraction < 1 or method.models is not None):
+    if (
+        settings.passes is None
+        and method.is_federated
+        and (method.aggregate_every != 1 or method.fraction < 1 or method.models is not None)
+    ):
         raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
     try:
         family = form.family_of(task, settings.counts)
     except PlanError as error:
         raise PlanError(f"{label}: {error}") from None
+    if settings.passes is not None:
+        return chain.check(plan, family)
     plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
     if plan.privacy.is_patient_level and not (family == "logistic" and plain):
         raise PlanError(f"{label}: sums are noised for two classes, on columns or random features, without more.")
@@ -184,7 +181,7 @@ class Regressors(OneModelTrainer):
 
     def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat) -> None:
         self.plan, self.task, self.names = plan_among(plan, seat.sites), task, tuple(names)
-        if plan.privacy.is_patient_level and in_one_exchange(plan) != plan:  # a ledger would charge for another
+        if plan.privacy.is_patient_level and noised.in_one_exchange(plan) != plan:  # a ledger would charge for another
             raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
         self.samples = tuple(map(len, samples))
         self._samples, self._seat = tuple(samples), seat
@@ -202,7 +199,11 @@ class Regressors(OneModelTrainer):
         for leg in legs:
             for row, site in enumerate(leg.sites):
                 model = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
-                if self.plan.method.is_federated:
+                if settings_of(self.plan).passes is not None:
+                    setup, place = setup_for(self.plan, model), self._seat.places[site]
+                    fitted = chain.visit(setup, model, self._rows(model, self._samples[site]), place)
+                    stack.put(np.array([row]), self.stack_of(stacked([fitted], list(fitted))))
+                elif self.plan.method.is_federated:
                     stack.buffers[SUMS][row] = torch.from_numpy(self._sums(model, int(site), leg.t))
                 elif not model[STATUS][form.CONVERGED]:
                     fitted = self._fit_alone(model, int(site))

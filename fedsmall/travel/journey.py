@@ -74,6 +74,9 @@ def move_on(
         return at
     if method.region_count > 1:
         return np.asarray(passage(plan, sites, before.t)[at])
+    if method.route == "shuffled":
+        order = _cycle(plan, sites)
+        return np.asarray(order[(np.argsort(order)[at] + 1) % sites])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
         return np.asarray((at + 1) % sites)
     there, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
@@ -90,9 +93,10 @@ def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] 
     if not plan.method.is_federated:
         return np.arange(sites)
     method = plan.method
-    if method.route == "cyclic":
+    if method.route != "random":
         models = method.travelling(sites)
-        return np.arange(models) * sites // models  # as far from each other as can be
+        places = np.arange(models) * sites // models  # as far from each other as can be
+        return places if method.route == "cyclic" else _cycle(plan, sites)[places]
 
     def draw(attempt: int) -> np.ndarray:
         t, everyone = contact.due, range(sites)
@@ -104,6 +108,11 @@ def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] 
         attempts = (draw(attempt) for attempt in count())  # again where not all travellers have room
         return next(chosen for chosen in attempts if has_room(routes, folds[chosen]))
     return draw(0)
+
+
+def _cycle(plan: Plan, sites: int) -> np.ndarray:
+    """The order in which all sites are visited, drawn once for a run: (sites,)."""
+    return rng_for(plan.travel_seed, "cycle").permutation(sites)
 
 
 def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[Contact, np.ndarray]]:
