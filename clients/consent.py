@@ -22,7 +22,6 @@ from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
 from fedsmall.planning.check import leaves
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
-from fedsmall.planning.validation import leaving_contacts
 from fedsmall.wire import BALANCE
 
 FOLDER, PAUSED = "consent", "paused"
@@ -153,6 +152,8 @@ def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) ->
     sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
     names = ", ".join(sorted(regions.sites)) if regions is not None and regions.sites else ""
     above = [f"the averages of each region ({names}) go to a server above them"] if names else []
+    from fedsmall.planning.validation import leaving_contacts  # brings torch, which takes its time
+
     return [
         f"method {plan.method.label}, {plan.rounds} local rounds; models leave at {leaving_contacts(plan)} contacts",
         f"sites: {sites}",

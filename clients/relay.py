@@ -10,14 +10,13 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsmall.clients import socket_frames
+from fedsmall.clients.socket_frames import KEY, SOCKET
 from fedsmall.ends import ENDS, Sign, signer, statement_of
 from fedsmall.entry_points import HANDLERS, extensions
 from fedsmall.frames import FrameError, header_and_block, join_pieces, pieces_of, with_block
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
-SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
-KEY = "FEDSMALL_SITE_KEY"  # the file of the site's key, where answers are to be signed
 KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sends the order again
 
 # What a station is asked, by the type of Flower's message.

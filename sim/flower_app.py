@@ -20,11 +20,12 @@ from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
+from fedsmall.sim.cli.options import terminal
 from fedsmall.sim.engines.record import RunRecord
 from fedsmall.sim.engines.run import Tell, run_on, run_plan
 from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.report.tables import PRIMARY
-from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs.execute import Federations
 from fedsmall.sim.runs.files import check_free, free_folder
 from fedsmall.sim.runs.folder import Run, start

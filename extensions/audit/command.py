@@ -6,8 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from fedsmall.entry_points import look_in
-from fedsmall.sim.cli.options import DATA_ROOT, OUT, SET
-from fedsmall.sim.report.terminal import terminal
+from fedsmall.sim.cli.options import DATA_ROOT, OUT, SET, terminal
 
 console = terminal()
 

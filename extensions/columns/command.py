@@ -16,10 +16,9 @@ from fedsmall.extensions.columns.simulation import load_columns as load
 from fedsmall.extensions.columns.simulation import predict as predict_rows
 from fedsmall.randomness import rng_for
 from fedsmall.sim.cli.deploy import follow
-from fedsmall.sim.cli.options import OUT, SET, check_unwritten, command_group, say
+from fedsmall.sim.cli.options import OUT, SET, check_unwritten, command_group, say, terminal
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium import server as consortium_server
-from fedsmall.sim.report.terminal import terminal
 from fedsmall.sim.runs.files import as_csv, check_free, csv_text, free_folder, write, write_json
 from fedsmall.sim.runs.scenario import as_toml
 

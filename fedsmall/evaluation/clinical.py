@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from fedsmall.evaluation.metrics import average_precision, r2_scores
 from fedsmall.plan import Plan
 
 BINS = 10
 DRAWS = 500
-Z95 = float(stats.norm.ppf(0.975))
+Z95 = float(special.ndtri(0.975))
 
 
 class Estimate(NamedTuple):
@@ -101,7 +101,9 @@ def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
     good, bad = p[positive], p[~positive]
     if not len(good) or not len(bad):
         return Estimate(float("nan"), float("nan"), float("nan"))
-    rank_all, rank_good, rank_bad = stats.rankdata(p), stats.rankdata(good), stats.rankdata(bad)
+    from scipy.stats import rankdata  # takes its time
+
+    rank_all, rank_good, rank_bad = rankdata(p), rankdata(good), rankdata(bad)
     of_good = (rank_all[positive] - rank_good) / len(bad)  # the share of the others below each positive sample
     of_bad = 1 - (rank_all[~positive] - rank_bad) / len(good)
     area = float(of_good.mean())

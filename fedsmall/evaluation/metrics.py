@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 from scipy.special import expit, logsumexp
-from scipy.stats import rankdata
 
 from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import HUBER, NUMBERS, ORDINAL, kind_of, survival_of
@@ -238,6 +237,8 @@ def area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     good, bad = int(positive.sum()), int((~positive).sum())
     if not good or not bad:
         return np.full(len(scores), np.nan)
+    from scipy.stats import rankdata  # takes its time
+
     ranks = rankdata(scores, axis=1)  # (models, samples)
     areas = (ranks[:, positive].sum(axis=1) - good * (good + 1) / 2) / (good * bad)
     return np.where(np.isfinite(scores).all(axis=1), areas, np.nan)

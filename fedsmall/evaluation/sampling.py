@@ -6,8 +6,7 @@ An interval over seeds speaks of further runs on the same data, which may all ha
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from scipy import stats
-from scipy.special import logit
+from scipy.special import logit, ndtr
 
 from fedsmall.data.federation import Task
 from fedsmall.evaluation import survival
@@ -25,7 +24,7 @@ Error = Callable[[np.ndarray, np.ndarray, int | None], float]
 def p_of_samples(gains: list[float], errors: list[float]) -> float:
     """The two-sided p-value of a mean gain by the test samples of one run: all seeds share these patients."""
     error = float(np.sqrt(np.mean(np.square(errors))))
-    return 1.0 if error == 0 else float(2 * stats.norm.sf(abs(np.mean(gains)) / error))
+    return 1.0 if error == 0 else float(2 * ndtr(-abs(np.mean(gains)) / error))
 
 
 def worth_without(

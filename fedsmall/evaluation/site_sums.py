@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax, logsumexp, stdtrit
 
 from fedsmall.data.federation import Task
 from fedsmall.evaluation.clinical import Estimate, auc
@@ -295,6 +294,6 @@ def _interval(name: str, value: float, left_out: np.ndarray, hidden: float) -> d
     if count < 2 or np.isnan(left_out).any():
         return {"value": value, "low": None, "high": None}
     variance = (count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()
-    reach = float(stats.t.ppf(0.975, count - 1) * np.sqrt(variance)) + hidden
+    reach = float(stdtrit(count - 1, 0.975) * np.sqrt(variance)) + hidden
     least, most = -1.0 if name == "kappa" else 0.0, np.inf if name in UNBOUNDED else 1.0
     return {"value": value, "low": max(least, value - reach), "high": min(most, value + reach)}

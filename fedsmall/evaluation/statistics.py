@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 CHANCE = 0.05  # of a wrong verdict anywhere in a table
 
@@ -105,7 +105,9 @@ def interval(
     if mean in ENDS.get(scale, ()):
         low, high = mean, mean
         if scale == "share" and shared.patients:
-            tested = stats.binomtest(round(mean * shared.patients), shared.patients)
+            from scipy.stats import binomtest  # takes its time
+
+            tested = binomtest(round(mean * shared.patients), shared.patients)
             low, high = map(float, tested.proportion_ci(level, "wilson"))
         return Interval(mean, low, high, n, scale)
     error, freedom = error_of(sample, shared)
@@ -166,7 +168,7 @@ def finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 def t_quantile(level: float, freedom: float) -> float:
     """The two-sided Student-t factor."""
-    return float(stats.t.ppf((1 + level) / 2, freedom))
+    return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 EXACT_UP_TO = 16  # 2**16 sign patterns of the paired differences are still listed one by one
@@ -249,7 +251,7 @@ def _student(differences: np.ndarray, scale: Scale, shared: Shared) -> float:
     if no_spread(error, mean):
         return 0.0
     link = LINKS["plain" if scale == "change" else scale]  # logarithms of ratios are there already
-    return float(2 * stats.t.sf(abs(link.there(mean)) / (error * link.slope(mean)), freedom))
+    return float(2 * special.stdtr(freedom, -abs(link.there(mean)) / (error * link.slope(mean))))
 
 
 def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> float:
@@ -260,7 +262,9 @@ def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> flo
     # Its own fixed generator: the p-value of given runs is one number, whoever asks and however often.
     rng = rng or np.random.default_rng(0)
     scaled = differences / (np.abs(differences).max() or 1.0)
-    flips = stats.permutation_test((scaled,), _rounded_mean, permutation_type="samples", n_resamples=draws, rng=rng)
+    from scipy.stats import permutation_test  # takes its time
+
+    flips = permutation_test((scaled,), _rounded_mean, permutation_type="samples", n_resamples=draws, rng=rng)
     return float(flips.pvalue)
 
 

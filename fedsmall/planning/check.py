@@ -15,7 +15,6 @@ from fedsmall.data.sources.pool import Part
 from fedsmall.data.sources.registry import OWN_FILES, read_pool, read_task
 from fedsmall.data.sources.tables import BY_NAME, CONSTANT, IDENTIFIER
 from fedsmall.errors import DataError, PlanError
-from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import tells_loss
@@ -211,6 +210,8 @@ def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
 
 def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     """What the site's program would send under this plan, from the roll call to the last contact."""
+    from fedsmall.models.registry import initial_model  # brings torch, which takes its time
+
     model = initial_model(plan, raw.task, None)
     numbers, size = sum(array.size for array in model.values()), sum(array.nbytes for array in model.values())
     arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])

@@ -18,20 +18,19 @@ streams in a simulation, from the operating system at a real site.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from dp_accounting import dp_event
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
-from torch import Tensor
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import discrete_gaussian, system_words, widened
 from fedsmall.randomness import rng_for
 from fedsmall.travel.journey import journey
+
+if TYPE_CHECKING:  # both take seconds to import, and most that know this module use neither
+    from dp_accounting import dp_event
+    from torch import Tensor
 
 REACH = 1000  # the largest epsilon that is counted: above some ten it promises little, above this nothing
 
@@ -136,6 +135,8 @@ def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
 def _is_out_of_reach(charge: Charge, delta: float) -> bool:
     if charge.steps == 0 or charge.noise >= _enough_noise(charge.steps, delta):
         return False
+    from dp_accounting.rdp import RdpAccountant
+
     return bool(RdpAccountant(ORDERS).compose(event_of(charge), charge.steps).get_epsilon(delta) > REACH)
 
 
@@ -157,14 +158,18 @@ def epsilon_of(charges: Iterable[Charge], delta: float) -> float:
 def _epsilon(charges: tuple[Charge, ...], delta: float) -> float:
     if not charges:
         return 0.0
+    from dp_accounting.pld import PLDAccountant
+
     accountant = PLDAccountant(value_discretization_interval=GRID)
     for charge in charges:
         accountant.compose(event_of(charge), charge.steps)
     return float(accountant.get_epsilon(delta))
 
 
-def event_of(charge: Charge) -> dp_event.DpEvent:
+def event_of(charge: Charge) -> "dp_event.DpEvent":
     """One step of a charge, in the accounting library's words."""
+    from dp_accounting import dp_event
+
     gaussian = dp_event.GaussianDpEvent(charge.noise)
     return gaussian if charge.rate >= 1 else dp_event.PoissonSampledDpEvent(charge.rate, gaussian)
 
@@ -198,6 +203,8 @@ class NamedChance:
     """A site's draws in a round that the seed, the site and the round name: of a simulation."""
 
     def __init__(self, seed: int, site: str, t: int) -> None:
+        import torch
+
         rng = rng_for(seed, "lots and noise", site, t)
         # torch fills at twice numpy's speed, and noise is what a step under privacy costs; 32 bits of its seed count,
         # which is no matter where nothing is secret
@@ -208,8 +215,10 @@ class NamedChance:
         """Numbers in [0, 1), (count,)."""
         return self._lots.random(count)
 
-    def multiples(self, count: int, ratio: float) -> Tensor:
+    def multiples(self, count: int, ratio: float) -> "Tensor":
         """Whole numbers of standard deviation ``ratio``, which is large, (count,), float64."""
+        import torch
+
         return torch.empty(count).normal_(generator=self._noise).double().mul_(ratio).round_()
 
 
@@ -220,8 +229,10 @@ class SystemChance:
         """As :meth:`NamedChance.uniform`."""
         return (system_words(count) >> np.uint64(11)) * 2.0**-53
 
-    def multiples(self, count: int, ratio: float) -> Tensor:
+    def multiples(self, count: int, ratio: float) -> "Tensor":
         """As :meth:`NamedChance.multiples`."""
+        import torch
+
         return torch.from_numpy(discrete_gaussian(count, ratio, system_words).astype(np.float64))
 
 

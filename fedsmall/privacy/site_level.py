@@ -26,8 +26,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.rdp import RdpAccountant
 
 from fedsmall.aggregation.server_optimizers import parameters_of
 from fedsmall.errors import PlanError
@@ -152,6 +150,9 @@ def epsilon(noise: float, delta: float, releases: int) -> float:
         return 0.0
     if noise == 0:
         return float("inf")
+    from dp_accounting import dp_event  # takes its time, and most that know this module do not count
+    from dp_accounting.rdp import RdpAccountant
+
     return float(RdpAccountant().compose(dp_event.GaussianDpEvent(noise), releases).get_epsilon(delta))
 
 

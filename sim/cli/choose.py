@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 from rich.table import Table
 from typer import Argument, Option
 
-from fedsmall.sim.cli.options import DATA_ROOT, SET, check_unwritten
+from fedsmall.sim.cli.options import DATA_ROOT, SET, check_unwritten, terminal
 from fedsmall.sim.cli.tune import numbers
-from fedsmall.sim.report.terminal import terminal
 
 if TYPE_CHECKING:
     from fedsmall.sim.tuning.choose import Choice

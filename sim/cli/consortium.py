@@ -119,7 +119,7 @@ def up(
     ] = False,
 ) -> None:
     """Start the server and bring its register of sites up to date; every command that is run is shown."""
-    from fedsmall.sim.consortium.keeper import interrupted  # brings torch, which takes its time
+    from fedsmall.sim.consortium.keeper import interrupted
 
     server.up(folder, say, only, durable=durable)
     record = members.load(folder)

@@ -14,8 +14,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from fedsmall.errors import PlanError
-from fedsmall.sim.cli.options import check_unwritten
-from fedsmall.sim.report.terminal import terminal
+from fedsmall.sim.cli.options import check_unwritten, terminal
 
 if TYPE_CHECKING:
     from fedsmall.data.sources.look import Look

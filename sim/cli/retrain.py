@@ -9,8 +9,8 @@ import numpy as np
 from typer import Argument, Option
 
 from fedsmall.errors import PlanError
-from fedsmall.sim.cli.options import DATA_ROOT, OUT, PROCESSES, complete_folder
-from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.cli.options import DATA_ROOT, OUT, PROCESSES, complete_folder, terminal
+from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs.folder import REAL_SITES, Run, read
 from fedsmall.wire import Arrays
 

@@ -23,8 +23,9 @@ from fedsmall.sim.cli.options import (
     WORKERS,
     command_group,
     complete_folder,
+    terminal,
 )
-from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs.folder import Run, read_all
 from fedsmall.sim.runs.merge import merge
 

@@ -20,10 +20,8 @@ from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet, Sheet
-from fedsmall.planning.validation import among, check_real_sites
 from fedsmall.sim.consortium import flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
-from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.travel.journey import check_apart
 
 Say = Callable[[str], None]
@@ -71,6 +69,8 @@ def sites_apart(folder: Path, plan: Plan, region: str = "") -> tuple[str, ...]:
 
 def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> None:
     """PlanError where a run of that name exists, or the plan, its servers perhaps ``apart``, is none for sites."""
+    from fedsmall.planning.validation import check_real_sites  # brings torch, which takes its time
+
     check_real_sites(plan, apart=apart)
     if (folder / "runs" / run).exists():
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
@@ -99,6 +99,8 @@ def prepare(
     folder: Path, run: str, plan: Plan, sites: tuple[str, ...], *, apart: bool = False, **patience: Any
 ) -> Path:
     """Make the folder of a new run with its sheet. PlanError as :func:`check_new`."""
+    from fedsmall.planning.validation import among  # brings torch
+
     check_new(folder, run, plan, apart=apart)
     check_features(among(plan, len(sites)))
     roll = roll_for(folder, sites, "sealed and secure") if plan.privacy.hidden else {}
@@ -153,6 +155,8 @@ def _go_back(home: Path, contact: int) -> None:
             f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "
             "Resume it without --from, or start a new run."
         )
+    from fedsmall.strategies.server.journal import FileJournal  # brings torch
+
     FileJournal(home / "journal").go_back(contact)
     log_of(home).write("taken back", contact=contact)
 

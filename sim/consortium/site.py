@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fedsmall.clients import socket_frames
 from fedsmall.clients.launcher import APPROVED
 from fedsmall.clients.policy import OWN, load_policy
-from fedsmall.clients.relay import KEY, SOCKET
+from fedsmall.clients.socket_frames import KEY, SOCKET
 from fedsmall.parts import Frozen
 from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sim.consortium import admission, flower_cli, keys, supervisor

@@ -16,12 +16,6 @@ SAID = (  # behind a table, in this order
 )
 
 
-def terminal(stderr: bool = False) -> Console:
-    """Where commands write: as wide as the terminal is, and wide enough for a table in a file or a pipe."""
-    console = Console(highlight=False, soft_wrap=True, stderr=stderr)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, stderr=stderr, width=120)
-
-
 def print_run(console: Console, run: Run) -> None:
     """The table of a run, two sentences on it, and what was not run."""
     if by_label(run.done):
