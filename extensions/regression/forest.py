@@ -19,8 +19,8 @@ SEPARATED = 20.0  # a coefficient by one standard deviation beyond which a fit w
 SHOWN = 4  # columns in the plot: those of the least p-values in the pooled fit
 CAPTION = (
     "The joint fit beside a meta-analysis of {} hospitals' own fits{}, with 95% intervals: fixed effects, and random "
-    "ones (DerSimonian and Laird). I² is the share of the differences between hospitals that chance does not explain, p "
-    "that of Cochran's Q. Where hospitals are small their own fits are far from normal, and the joint fit is to be "
+    "ones (DerSimonian and Laird). I² is the share of the differences between hospitals that is not chance, p that of "
+    "Cochran's Q. Where hospitals are small their own fits are far from normal, and the joint fit is to be "
     "trusted. A hospital that does not determine a coefficient counts for nothing in its row.{}"
 )
 PENALISED = ", which a penalty of {:g} draws towards 0: take penalty = 0 under StandaloneRidge for a meta-analysis"

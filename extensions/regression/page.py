@@ -1,6 +1,6 @@
 """The part of a run's page that statisticians read: coefficients with intervals, p-values and ratios."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from markupsafe import Markup
@@ -47,13 +47,8 @@ def one_by_one(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
         return []
     family, _, of_all = inference_of(run.packages_of(joint)[0], joint)
     own = {stored.package.whose: inference_of(stored, alone) for stored in sites}
-    names = names_of(run, family)
-    return [forest.section(names, of_all, {site: found for site, (_, _, found) in own.items()}, penalty_of(alone, own))]
-
-
-def penalty_of(alone: PlanRun, own: Mapping[str, tuple[str, float, Table]]) -> float:
-    """The mean penalty under which hospitals fitted their own."""
-    return 0.0 if settings_of(alone.plan).firth else float(np.mean([penalty for _, penalty, _ in own.values()]))
+    penalty = float(np.mean([of for _, of, _ in own.values()]))
+    return [forest.section(names_of(run, family), of_all, {site: found for site, (*_, found) in own.items()}, penalty)]
 
 
 def names_of(run: Run, family: str) -> list[str]:
