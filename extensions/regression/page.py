@@ -1,8 +1,11 @@
 """The part of a run's page that statisticians read: coefficients with intervals, p-values and ratios."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from markupsafe import Markup
 
+from fedsmall.extensions.regression import forest
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.inference import Table, contrasts, wald
 from fedsmall.extensions.regression.trainer import settings_of, setup_for
@@ -27,9 +30,34 @@ LEAST = 1e-4
 
 
 def part(run: Run, name: str) -> Markup:
-    """A table for each regression on columns as they are, of its first seed; nothing for others."""
+    """A table for each regression on columns as they are, of its first seed; nothing for others.
+
+    Where hospitals' own fits were kept, their meta-analysis stands beside the first that is of all of them.
+    """
     runs = [group[0] for group in by_label(run.done).values() if is_shown(run, group[0])]
-    return show([Section("Coefficients" if not k else "", table=table(run, of)) for k, of in enumerate(runs)], name)
+    sections = [Section("Coefficients" if not k else "", table=table(run, of)) for k, of in enumerate(runs)]
+    return show([*sections, *one_by_one(run, runs)], name)
+
+
+def one_by_one(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
+    """The meta-analysis of hospitals' own fits beside the joint one, where a run has kept both; else nothing."""
+    joint = next((of for of in runs if of.plan.method.is_federated), None)
+    alone = next((of for of in runs if of.plan.method.family == "standalone"), None)
+    if joint is None or alone is None or len(sites := run.packages_of(alone)) < forest.LEAST:
+        return []
+    family, _, of_all = inference_of(run.packages_of(joint)[0], joint)
+    own = {stored.package.whose: inference_of(stored, alone) for stored in sites}
+    penalty = float(np.mean([of for _, of, _ in own.values()]))
+    return [forest.section(names_of(run, family), of_all, {site: found for site, (*_, found) in own.items()}, penalty)]
+
+
+def names_of(run: Run, family: str) -> list[str]:
+    """What each coefficient is called: its column, of several classes behind the class."""
+    task = run.about["task"]
+    columns = range(1, int(np.prod(task["input_shape"])) + 1)
+    names = list(task.get("feature_names") or ()) or [f"column {k}" for k in columns]
+    classes = [f"{name}, " for name in task.get("class_names", ())[1:]] if family == "softmax" else [""]
+    return [f"{of}{name}" for of in classes for name in names]
 
 
 def is_shown(run: Run, plan_run: PlanRun) -> bool:
@@ -41,13 +69,8 @@ def is_shown(run: Run, plan_run: PlanRun) -> bool:
 
 def table(run: Run, plan_run: PlanRun) -> Cells:
     """The coefficients of one run."""
-    stored, task = run.packages_of(plan_run)[0], run.about["task"]
-    names = list(task.get("feature_names") or ()) or [
-        f"column {k + 1}" for k in range(int(np.prod(task["input_shape"])))
-    ]
-    family, penalty, found = inference_of(stored, plan_run)
-    classes = [f"{name}, " for name in task.get("class_names", ())[1:]] if family == "softmax" else [""]
-    rows = [row(f"{of}{name}", found, k, family) for k, (of, name) in enumerate((c, n) for c in classes for n in names)]
+    family, penalty, found = inference_of(run.packages_of(plan_run)[0], plan_run)
+    rows = [row(name, found, k, family) for k, name in enumerate(names_of(run, family))]
     settings = settings_of(plan_run.plan)
     caption = CAPTION.format(
         plan_run.label,

@@ -1,0 +1,97 @@
+"""A meta-analysis of the hospitals' own regressions beside the pooled one, as a table and a forest plot.
+
+A run has it where it kept the models of a ``StandaloneRidge`` beside a ``Ridge``. Source: DerSimonian and Laird 1986;
+Lewis and Clarke 2001 (forest plots).
+"""
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from fedsmall.extensions.regression.inference import Pooled, Table, between_sites, effect_sums, meta_analysis
+from fedsmall.sim.report.figures import INK, STYLE
+from fedsmall.sim.report.sections import Cells, Drawing, Section
+
+SEPARATED = 20.0  # a coefficient by one standard deviation beyond which a fit without a maximum was cut off
+SHOWN = 4  # columns in the plot: those of the least p-values in the pooled fit
+CAPTION = (
+    "The joint fit beside a meta-analysis of {} hospitals' own fits{}, with 95% intervals: fixed effects, and random "
+    "ones (DerSimonian and Laird). I² is the share of the differences between hospitals that is not chance, p that of "
+    "Cochran's Q. Where hospitals are small their own fits are far from normal, and the joint fit is to be "
+    "trusted. A hospital that does not determine a coefficient counts for nothing in its row.{}"
+)
+PENALISED = ", which a penalty of {:g} draws towards 0: take penalty = 0 under StandaloneRidge for a meta-analysis"
+LEAST = 2  # hospitals
+APART = (
+    "Columns separate the classes at nearly every hospital, so that its own fit has no maximum and there is no "
+    "meta-analysis; the joint fit stands. A penalty under StandaloneRidge gives one of fits drawn towards 0."
+)
+
+
+def together(own: Sequence[Table]) -> Pooled:
+    """The meta-analysis of hospitals' own tables, column by column."""
+    estimates = [(table.estimate, np.where(table.undetermined, np.inf, table.error**2)) for table in own]
+    first = np.sum([effect_sums(*effect) for effect in estimates], axis=0)
+    tau2 = between_sites(first)[1]
+    return meta_analysis(first, np.sum([effect_sums(*effect, tau2) for effect in estimates], axis=0))
+
+
+def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: float) -> Section:
+    """The table and the plot of a joint fit and of hospitals' ``own`` fits, by their names."""
+    given, own = len(own), {of: found for of, found in own.items() if np.abs(found.estimate).max() < SEPARATED}
+    if len(own) < LEAST:
+        return Section("Hospitals one by one", sentences=[APART])
+    left = f" Left out, as columns separate their classes: {given - len(own)} of {given} hospitals." * (
+        len(own) < given
+    )
+    pooled = together(list(own.values()))
+    freedom = np.sum([~table.undetermined for table in own.values()], axis=0) - 1
+    rows = [
+        [
+            name,
+            *(_interval(table, k) for table in (joint, pooled.fixed, pooled.random)),
+            *((f"{pooled.i2[k]:.0%}", f"{stats.chi2.sf(pooled.q[k], freedom[k]):.4f}") if freedom[k] > 0 else ()),
+        ]
+        for k, name in enumerate(names)
+    ]
+    caption = CAPTION.format(len(own), PENALISED.format(penalty) if penalty else "", left)
+    table = Cells(["column", "joint fit", "fixed effects", "random effects", "I²", "p"], rows, caption)
+    lines = {**own, "fixed effects": pooled.fixed, "random effects": pooled.random, "joint fit": joint}
+    least = sorted(range(len(names)), key=lambda k: joint.p[k])[:SHOWN]
+    data = ["column,fit,estimate,low,high"]
+    for k, name in enumerate(names):
+        ends = ((of, found.estimate[k], found.low[k], found.high[k]) for of, found in lines.items())
+        data += [f'"{name}","{of}",{estimate:.6g},{low:.6g},{high:.6g}' for of, estimate, low, high in ends]
+    drawing = Drawing(
+        _plot([(names[k], k) for k in least], lines, len(own)),
+        "Forest plot of coefficients",
+        "Coefficients with 95% intervals: every hospital's own, both meta-analyses, and the joint fit.",
+        "\n".join(data),
+        "forest.csv",
+    )
+    return Section("Hospitals one by one", table=table, figures=[drawing])
+
+
+def _interval(table: Table, k: int) -> str:
+    known = np.isfinite(table.estimate[k]) and not table.undetermined[k]
+    return f"{table.estimate[k]:.3f} ({table.low[k]:.3f} to {table.high[k]:.3f})" if known else "not determined"
+
+
+def _plot(columns: Sequence[tuple[str, int]], lines: dict[str, Table], hospitals: int) -> Figure:
+    """A panel for each column; hospitals above, from which a rule parts what is of all."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(2.6 * len(columns) + 1.2, 0.22 * len(lines) + 1.0), layout="constrained")
+        panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for axes, (name, k) in zip(panels, columns, strict=True):
+            for y, found in enumerate(lines.values()):
+                if found.undetermined[k] or not np.isfinite(found.estimate[k]):
+                    continue
+                axes.plot([found.low[k], found.high[k]], [y, y], color=INK, lw=1.2)
+                axes.plot(found.estimate[k], y, "s" if y < hospitals else "D", color=INK, ms=4)
+            axes.axvline(0, color=INK, lw=0.7, ls=":")
+            axes.axhline(hospitals - 0.5, color=INK, lw=0.7)
+            axes.set(title=name, yticks=range(len(lines)), yticklabels=list(lines), ylim=(len(lines) - 0.5, -0.5))
+    return figure
