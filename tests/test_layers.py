@@ -106,7 +106,7 @@ def size_of(top: Path) -> dict[str, int]:
     """How large the product is, and how tangled: lines, modules, and rooms on a circle."""
     files = [path for package in PRODUCT for path in modules(top, package).values()]
     lines = sum(len(path.read_text().splitlines()) for path in files)
-    return {"lines": 50_423lines, "modules": len(files), "rooms on a circle": len(rooms_on_a_circle(top))}
+    return {"lines": lines, "modules": len(files), "rooms on a circle": len(rooms_on_a_circle(top))}
 
 
 def _module_of(name: str, ours: dict[str, Path]) -> str | None:
