@@ -12,11 +12,12 @@ from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.package.predictor import predictor_of, with_prevalence
 from fedsmall.planning.validation import check_plan
+from fedsmall.sim.cli.options import terminal
 from fedsmall.sim.engines.at_home import fit_alone
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.at_home import homes_of, sections
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 from tests.sim.engines.harness import plan_of
