@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from fedsmall.sim.cli.options import terminal
 from fedsmall.sim.report.facts import reader_sentences, readers
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.terminal import print_run, terminal
+from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import Run, read
 from fedsmall.sim.runs.scenario import build
