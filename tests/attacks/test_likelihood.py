@@ -50,7 +50,7 @@ def test_sixteen_times_as_much_blur_hides_all_of_them():
     assert found.error > 0.5
 
 
-@pytest.mark.parametrize(("exposure", "close"), [(1e6, 4), (1.0, 0)])
+@pytest.mark.parametrize(("exposure", "close"), [pytest.param(1e6, 4, marks=pytest.mark.thorough), (1.0, 0)])
 def test_a_limit_of_exposure_hides_what_the_same_attack_reads_without(exposure, close):
     """The attacker is told how large the noise of every contact is."""
     found = explain(small_sites(0.0, [1024], rounds=3, method={"privacy": {"exposure": exposure}}), sites=1)

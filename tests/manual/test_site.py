@@ -105,6 +105,7 @@ def test_no_style_fetches_anything_from_elsewhere(site):
     assert [url for url in urls if "//" in url and not url.startswith("data:")] == []
 
 
+@pytest.mark.thorough
 def test_the_search_works_from_the_disk(site):
     assert (site / "search" / "search_index.js").read_text().startswith("var __index = {")
     assert all("assets/javascripts/iframe-worker.js" in " ".join(one.fetched) for one in pages(site).values())
@@ -128,6 +129,7 @@ def written() -> dict[str, str]:
     return {**texts, **made.pages()}
 
 
+@pytest.mark.thorough
 def test_every_page_is_in_the_nav_once_and_every_place_of_the_nav_is_a_page(site):
     named = nav()
     notebooks = {place for place in written() if place.startswith("tutorials/notebooks/")}
@@ -160,6 +162,7 @@ def test_each_reader_has_a_tutorial_and_a_how_to():
         assert _readers(tops) == list(READERS)
 
 
+@pytest.mark.thorough
 def test_readme_is_shown_section_by_section_and_not_copied(site):
     for place, shown in SHOWN.items():
         text = (site / place).with_suffix(".html").read_text(encoding="utf-8")
@@ -167,6 +170,7 @@ def test_readme_is_shown_section_by_section_and_not_copied(site):
     assert "three hospitals, TLS" in (site / "tutorials/three-hospitals.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_notebook_can_be_saved_from_its_page(site):
     for path in (site / "tutorials" / "notebooks").glob("*.html"):
         saved = path.with_suffix(".ipynb")
@@ -174,6 +178,7 @@ def test_a_notebook_can_be_saved_from_its_page(site):
         assert saved.read_bytes() == (ROOT / "examples" / "notebooks" / saved.name).read_bytes()
 
 
+@pytest.mark.thorough
 def test_docstrings_are_shown_without_the_roles_of_sphinx(site):
     shown = "".join(path.read_text(encoding="utf-8") for path in (site / "reference").glob("*.html"))
 

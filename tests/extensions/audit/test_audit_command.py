@@ -45,6 +45,7 @@ def test_a_record_is_repeated_from_its_own_scenario(audited, fedsmall, tmp_path)
     assert read(tmp_path / "again").findings == read(tmp_path / "out").findings
 
 
+@pytest.mark.thorough
 def test_one_method_alone_can_be_attacked(fedsmall, tmp_path):
     code, said, _ = fedsmall("audit", write(tmp_path, SMALL), *QUICK, "--method", "FedDC", "--colluders", "2")
 
@@ -53,6 +54,7 @@ def test_one_method_alone_can_be_attacked(fedsmall, tmp_path):
     assert "2 hospitals that put together what they are sent" in said
 
 
+@pytest.mark.thorough
 def test_several_models_that_answer_together_are_left_out_and_it_is_said(fedsmall, tmp_path):
     groups = SMALL.replace('name = "FedDC"', 'name = "TravellingGroups"\ngroups = 2')
     code, said, _ = fedsmall("audit", write(tmp_path, groups), *QUICK)

@@ -46,5 +46,6 @@ def test_the_keeper_of_a_server_brings_nothing_heavy(tmp_path):
     assert brought(MODULE.format(name="fedsmall.sim.consortium.keeper", heavy=HEAVY), tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_command_that_trains_is_seen_to_bring_it(tmp_path):
     assert "torch" in brought(MODULE.format(name="fedsmall.training.cohort", heavy=HEAVY), tmp_path)
