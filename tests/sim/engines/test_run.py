@@ -34,7 +34,7 @@ def digest(model):
     return hasher.hexdigest()
 
 
-EARLY = ("Radon", "XGB", "Ridge")  # have their say at once or need another number of sites
+EARLY = ("Radon", "XGB", "Ridge", "Posterior")  # have their say at once or need another number of sites
 FEDERATED = [name for name in METHODS if "family" not in METHODS[name].parts]
 
 
