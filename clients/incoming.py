@@ -8,6 +8,7 @@ the models that we know, at thresholds that no honest run of ours comes near
 """
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -202,20 +203,18 @@ def inner_inputs(model: Arrays, plan: Plan, task: Task, x: np.ndarray) -> dict[s
 
 def _inputs(model: Arrays, plan: Plan, task: Task, x: np.ndarray, kind: type[nn.Module]) -> dict[str, torch.Tensor]:
     """What the layers of a ``kind`` are given when a model answers ``x``, by their names, and calls."""
-    head = _head(plan.model_dump_json(), task)
     found: dict[str, torch.Tensor] = {}
 
     def note(name: str) -> Callable[..., None]:
         return lambda _, given: found.__setitem__(f"{name} {len(found)}" if name in found else name, given[0].clone())
 
-    hooks = [m.register_forward_pre_hook(note(name)) for name, m in head.named_modules() if isinstance(m, kind)]
-    try:
-        with torch.no_grad():
-            state = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
-            torch.func.functional_call(head, state, (torch.from_numpy(x.astype(plan.dtype)),))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    head = deepcopy(_head(plan.model_dump_json(), task))  # hooks are this call's own
+    for name, module in head.named_modules():
+        if isinstance(module, kind):
+            module.register_forward_pre_hook(note(name))
+    with torch.no_grad():
+        state = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
+        torch.func.functional_call(head, state, (torch.from_numpy(x.astype(plan.dtype)),))
     return found
 
 

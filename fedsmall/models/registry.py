@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from fedsmall.wire import Arrays
 
 TORCHVISION = "torchvision:"  # first word of the names of torchvision's networks
 Builder = Callable[..., nn.Module]
+_DRAWING = RLock()  # torch draws from one generator for all threads
 
 
 def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.Generator) -> nn.Module:
@@ -34,7 +36,7 @@ def build_model(name: str, task: Task, options: dict[str, Any], rng: np.random.G
     """
     builder = _builder(name)
     _check_options(name, builder, options)
-    with torch.random.fork_rng(devices=[]):
+    with _DRAWING, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(2**63)))
         try:
             with own_code(f"model {name!r}") if is_own(name) else nullcontext():

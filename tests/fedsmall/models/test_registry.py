@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 
 import numpy as np
@@ -63,6 +64,16 @@ def test_a_model_depends_on_its_stream_alone():
 
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_models_that_are_drawn_at_the_same_time_are_those_drawn_alone():
+    alone = {name: initial_model(plan(seed=name), TABLE) for name in range(40)}
+
+    with ThreadPoolExecutor(8) as threads:
+        together = dict(zip(alone, threads.map(lambda name: initial_model(plan(seed=name), TABLE), alone), strict=True))
+
+    for name, model in alone.items():
+        assert all(np.array_equal(together[name][key], array) for key, array in model.items())
 
 
 def test_common_models_are_one_model_and_independent_ones_are_not():
