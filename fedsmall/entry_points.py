@@ -18,6 +18,8 @@ Groups of entry points, and what an entry of each is:
   run's folder, ``load(path, settings)``, ``prepare(folder, run, scenario, **patience)``, ``conduct(sheet, folder,
   grid)``, which gives the outcome and a last log line, ``write_run(folder, outcome)``, ``outcome_lines(home,
   outcome)``; for a hospital's own page ``site_part(folder, site)`` or None, and ``LEAVES``, what leaves a site.
+- ``fedsmall.tables``: a module that reads files with that ending: ``read(path)`` gives a pandas table, ``query(path)``
+  the text by which it was asked for, which a site's log keeps.
 - ``fedsmall.handlers``: a class that answers what a site is asked of that kind: made of the site's name, its data, its
   letters and its consent, with ``answer(policy, config, arrays)``.
 """
@@ -34,7 +36,7 @@ from typing import Any
 from fedsmall import project_in
 from fedsmall.errors import DataError, PlanError
 
-SCENARIOS, HANDLERS = "fedsmall.scenarios", "fedsmall.handlers"
+SCENARIOS, HANDLERS, TABLES = "fedsmall.scenarios", "fedsmall.handlers", "fedsmall.tables"
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsmall.entry_points import TABLES, extensions, load_extension
 from fedsmall.errors import DataError
 from fedsmall.files import check_is_regular
 
@@ -216,6 +217,8 @@ def read_table(
             raise DataError("it is what Excel leaves beside a file that is open, and no table; close Excel")
         if (ending := path.suffix.lower()) in OLD_EXCEL:
             raise DataError(f"{ending} files are not read; save it as .xlsx or CSV")
+        if is_query(path):
+            return load_extension(TABLES, ending[1:]).read(path)
         if ending in PARQUET:
             return _read_parquet(path)
         if ending in EXCEL:
@@ -226,6 +229,17 @@ def read_table(
         return _frame_of(list(_lines(text, separator)), names, decimal)
     except DataError as wrong:
         raise DataError(wrong.words, file=path.name) from wrong
+
+
+def is_query(path: Path | None) -> bool:
+    """Whether a file's rows lie elsewhere, and may be others the next time: an extension reads them."""
+    return path is not None and path.suffix.lower()[1:] in extensions(TABLES)
+
+
+def queries(path: Path | None) -> dict[str, str]:
+    """The query of a site's data by the kind of it, for the site's own log; none where a file holds the data."""
+    kind = path.suffix.lower()[1:] if path is not None and is_query(path) else ""
+    return {kind: load_extension(TABLES, kind).query(path)} if kind else {}
 
 
 def check_header(frame: "DataFrame") -> None:
