@@ -24,6 +24,7 @@ Groups of entry points, and what an entry of each is:
   letters and its consent, with ``answer(policy, config, arrays)``.
 """
 
+import importlib
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,18 @@ def load_extension(group: str, name: str) -> Any:
     if name not in known:
         raise PlanError(f"no extension of {group} is called {name!r}; there are: {', '.join(known) or 'none'}")
     return known[name].load()
+
+
+def import_extra(extra: str, module: str) -> Any:
+    """A module that an extra of ours brings, as "ray" does ray. Raises PlanError, which names the extra, without it."""
+    try:
+        found = importlib.import_module(module)
+        if getattr(found, "__file__", None) is None:  # a folder of that name that merely lies here
+            raise ModuleNotFoundError(name=module)
+        return found
+    except ModuleNotFoundError as wrong:
+        missing = (wrong.name or module).partition(".")[0]
+        raise PlanError(f"this needs {missing}, which is not installed: pip install 'fedsmall[{extra}]'") from wrong
 
 
 def kind_of_run(folder: Path) -> str | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.entry_points import TABLES, extensions, load_extension
+from fedsmall.entry_points import TABLES, extensions, import_extra, load_extension
 from fedsmall.errors import DataError
 from fedsmall.files import check_is_regular
 
@@ -145,11 +145,12 @@ def is_number(text: str) -> bool:
 def _read_parquet(path: Path) -> "DataFrame":
     """A Parquet file: numbers as they are held, all else as text; a named index is a column."""
     import pandas
-    from pyarrow import ArrowException
+
+    arrow = import_extra("data", "pyarrow")
 
     try:
         frame = pandas.read_parquet(path)
-    except (ArrowException, OSError, ValueError) as wrong:
+    except (arrow.ArrowException, OSError, ValueError) as wrong:
         raise DataError("the file is not Parquet, or is damaged") from wrong
     return as_table(frame.reset_index() if frame.index.names != [None] else frame)
 

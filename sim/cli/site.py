@@ -12,6 +12,7 @@ from fedsmall.clients.policy import Policy, load_policy
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.entry_points import load_extension
 from fedsmall.sealing.letters import known_identities
+from fedsmall.sim.cli.bundle import bundle
 from fedsmall.sim.cli.options import check_unwritten, command_group, say, say_faults, say_roll
 from fedsmall.sim.consortium import keys, supervisor
 from fedsmall.sim.consortium import site as sites
@@ -333,5 +334,5 @@ def _open_kit(kit: Path) -> AbstractContextManager[None]:
 # as its help lists them
 for command in (keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget):
     app.command()(command)
-for command in (down, status, log):
+for command in (down, status, log, bundle):
     app.command()(command)

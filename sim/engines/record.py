@@ -2,9 +2,10 @@
 
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import torch
@@ -95,4 +96,8 @@ def versions() -> dict[str, str]:
 
 @cache  # a package's whole description is read for it, and the plans of a run are many
 def _installed() -> Mapping[str, str]:
-    return {name: version(name) for name in ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn")}
+    found = {}
+    for name in ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn"):
+        with suppress(PackageNotFoundError):  # ray is an extra's
+            found[name] = version(name)
+    return found

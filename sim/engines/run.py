@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsmall.data.federation import Federation
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import nearest
@@ -302,6 +303,8 @@ def check_engine(engine: str, options: Mapping[str, Any]) -> None:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
+    if engine == "ray" or options.get("address") is not None:
+        import_extra("ray", "ray")
     if options.get("address") is not None:
         from fedsmall.sim.engines.ray import connect
 

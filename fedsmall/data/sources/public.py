@@ -13,6 +13,7 @@ from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.tables import Schema
 from fedsmall.data.table_files import as_numbers, read_table
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 
@@ -214,7 +215,7 @@ def import_torchvision() -> Any:
     import torch
 
     try:
-        import torchvision.datasets
+        import_extra("images", "torchvision.datasets")
     except RuntimeError:
         for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[module]
@@ -222,8 +223,8 @@ def import_torchvision() -> Any:
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _DECLARED.append(library)
-        import torchvision.datasets
-    return torchvision
+        import_extra("images", "torchvision.datasets")
+    return sys.modules["torchvision"]
 
 
 def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
@@ -237,8 +238,7 @@ def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
 
 
 def _download(flag: str, folder: Path) -> None:
-    import medmnist as library
-
+    library = import_extra("images", "medmnist")
     info: dict[str, Any] = library.INFO
     if flag not in info:
         raise PlanError(f"MedMNIST has no {flag!r}. {nearest(flag, list(info))}")
