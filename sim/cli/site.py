@@ -1,5 +1,6 @@
 """``fedsmall site``: what a hospital runs: its key, its programs, its log, and what it has of runs on its own disk."""
 
+import json
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated
@@ -295,12 +296,19 @@ def log(
         Path | None, Option(help="hold it against the coordinator's log of a run, its log.jsonl")
     ] = None,
     last: Annotated[int, Option(min=1, help="how many lines to show")] = 20,
+    as_json: Annotated[
+        bool, Option("--json", help="whole lines as they were written, one JSON object each, for syslog or a SIEM")
+    ] = False,
 ) -> None:
     """What left this site, when, and to which run."""
     site = site_of(kit, home)
     written = SiteLog(site.home, site.card.site)
     if check or against:
         return _verify(site, written, against)
+    if as_json:
+        for entry in written.entries()[-last:]:
+            print(json.dumps(entry, sort_keys=True))
+        return
     for entry in written.entries()[-last:]:
         what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
         say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
