@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsmall.data import splits
-from fedsmall.data.federation import Samples, Task, task_at
+from fedsmall.data.federation import Samples, Task, join, task_at
 from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, agree, patients_with
 from fedsmall.data.preparation import sums as sums_of
-from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
+from fedsmall.data.sources.pool import Part, Pool, preparation_of
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from fedsmall.evaluation.metrics import average_precision, r2_scores
+from fedsmall.evaluation.metrics import average_precision, counts_from_above, r2_scores
 from fedsmall.plan import Plan
 
 BINS = 10
@@ -158,16 +158,6 @@ def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(np.abs(predicted - true).mean())
 
 
-def root_mean_squared_error(predicted: np.ndarray, true: np.ndarray) -> float:
-    """The root of the mean squared distance."""
-    return float(np.sqrt(((predicted - true) ** 2).mean()))
-
-
-def r_squared(predicted: np.ndarray, true: np.ndarray) -> float:
-    """R2, the coefficient of determination; NaN where all that was true is equal."""
-    return float(r2_scores((predicted - true)[None, :, None], true[:, None])[0])
-
-
 def mean_error(predicted: np.ndarray, true: np.ndarray) -> float:
     """By how much predictions are too large on average (calibration in the large)."""
     return float((predicted - true).mean())
@@ -180,10 +170,10 @@ def calibration_slope(predicted: np.ndarray, true: np.ndarray) -> float:
     return float((around * true).sum() / spread) if spread > 1e-12 * float((predicted**2).sum()) else float("nan")
 
 
-NUMBER_STATISTICS = {  # what a report shows of one model
+NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # what a report shows of one model
     "mean absolute error": mean_absolute_error,
-    "root mean squared error": root_mean_squared_error,
-    "R2": r_squared,
+    "root mean squared error": lambda predicted, true: float(np.sqrt(((predicted - true) ** 2).mean())),
+    "R2": lambda predicted, true: float(r2_scores((predicted - true)[None, :, None], true[:, None])[0]),
     "mean error (predicted minus true)": mean_error,
     "calibration slope": calibration_slope,
 }
@@ -243,14 +233,6 @@ def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> flo
     values, hits, _ = counts_from_above(p, positive)
     enough = np.flatnonzero(hits >= wanted * hits[-1] - 1e-9)
     return _middle(values, int(enough[0]))
-
-
-def counts_from_above(p: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The values of ``p`` from high to low, and how many positive and other samples are at or above each."""
-    order = np.argsort(-p, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(p[order])), len(p) - 1)
-    hits = np.cumsum(positive[order])[ends]
-    return p[order][ends], hits, ends + 1 - hits
 
 
 def _middle(values: np.ndarray, place: int) -> float:

@@ -32,30 +32,16 @@ class _Forgiving(nn.modules.batchnorm._BatchNorm):
         return F.batch_norm(input, mean, var, self.weight, self.bias, False, 0.0, self.eps)
 
 
-class BatchNorm1d(_Forgiving, nn.BatchNorm1d):
-    """``torch.nn.BatchNorm1d`` for small batches."""
-
-
-class BatchNorm2d(_Forgiving, nn.BatchNorm2d):
-    """``torch.nn.BatchNorm2d`` for small batches."""
-
-
-class BatchNorm3d(_Forgiving, nn.BatchNorm3d):
-    """``torch.nn.BatchNorm3d`` for small batches."""
-
-
-_FORGIVING: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: BatchNorm1d,
-    nn.BatchNorm2d: BatchNorm2d,
-    nn.BatchNorm3d: BatchNorm3d,
+FORGIVING: dict[type[nn.Module], type[nn.Module]] = {  # torch's layers, and the same for small batches
+    plain: type(plain.__name__, (_Forgiving, plain), {}) for plain in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 }
 
 
 def forgive_small_batches(model: nn.Module) -> nn.Module:
-    """Make every batch normalisation of ``model`` one of the above, in place; returns the model."""
+    """Make every batch normalisation of ``model`` one of :data:`FORGIVING`, in place; returns the model."""
     for module in model.modules():
-        if type(module) in _FORGIVING:
-            module.__class__ = _FORGIVING[type(module)]
+        if type(module) in FORGIVING:
+            module.__class__ = FORGIVING[type(module)]
     return model
 
 
@@ -104,10 +90,10 @@ HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)} 
 CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best
 
 
-def norm_layer(kind: str) -> Norm:
+def norm_layer(kind: str, batch: Norm = nn.BatchNorm2d) -> Norm:
     """The layer that normalises a given number of channels: "batch", or "group" (which knows no running statistics)."""
     if kind == "batch":
-        return BatchNorm2d
+        return batch
     if kind == "group":
         return lambda channels: nn.GroupNorm(max(1, channels // CHANNELS_PER_GROUP), channels)
     raise ValueError(f'norm is "batch" or "group"; this model asks for {kind!r}')
@@ -266,8 +252,8 @@ def cnn3d(task: Task, *, widths: Sequence[int] = (16, 32), norm: str = "group", 
         )
     layers: list[nn.Module] = []
     for before, after in zip((channels, *widths), widths, strict=False):
-        normed = BatchNorm3d(after) if norm == "batch" else norm_layer(norm)(after)
-        layers += [nn.Conv3d(before, after, 3, padding=1), normed, nn.ReLU(), nn.MaxPool3d(2)]
+        normalise = norm_layer(norm, nn.BatchNorm3d)(after)
+        layers += [nn.Conv3d(before, after, 3, padding=1), normalise, nn.ReLU(), nn.MaxPool3d(2)]
     head = [nn.AdaptiveAvgPool3d(1), nn.Flatten(), *_dropout(dropout), nn.Linear(widths[-1], task.outputs)]
     return nn.Sequential(*layers, *head)
 

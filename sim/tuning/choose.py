@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples, Task, join
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.statistics import CHANCE, holm, paired
@@ -168,17 +168,11 @@ def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
 
 def _without(federation: Federation, left: Sequence[np.ndarray]) -> Federation:
     kept = [k for k, out in enumerate(left) if not out.all()]
-    train = tuple(_rows([federation.train[k]], [~left[k]]) for k in kept)
-    names, test = tuple(federation.names[k] for k in kept), _rows(federation.train, left)
+    train = tuple(federation.train[k][~left[k]] for k in kept)
+    names = tuple(federation.names[k] for k in kept)
+    test = join(samples[out] for samples, out in zip(federation.train, left, strict=True))
     parts: dict[str, Any] = {"held_out": (None,) * len(kept), "extra": (), "class_sums": (), "kept_back": ()}
     return replace(federation, names=names, train=train, test=test, **parts)
-
-
-def _rows(samples: Sequence[Samples], taken: Sequence[np.ndarray]) -> Samples:
-    def of(name: str) -> np.ndarray:
-        return np.concatenate([getattr(s, name)[rows] for s, rows in zip(samples, taken, strict=True)])
-
-    return Samples(of("x"), of("y"), patients=None if samples[0].patients is None else of("patients"))
 
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:

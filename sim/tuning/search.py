@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedsmall.data.federation import Federation, Samples
+from fedsmall.data.federation import Federation, Samples, join
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
@@ -208,9 +208,15 @@ def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generato
         left = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
         kept = [k for k in range(sites) if k not in left]
         train = tuple(federation.train[k] for k in kept)
-        return _judged_on(federation, kept, train, [federation.train[k] for k in sorted(left)])
-    halves = [_split(samples, fold, folds, rng) for samples in federation.train]
-    return _judged_on(federation, range(sites), tuple(a for a, _ in halves), [b for _, b in halves])
+        test = [federation.train[k] for k in sorted(left)]
+    else:
+        shares = [_share(samples, fold, folds, rng) for samples in federation.train]
+        kept, test = list(range(sites)), [own[share] for own, share in zip(federation.train, shares, strict=True)]
+        train = tuple(
+            own[np.setdiff1d(np.arange(len(own)), share)] for own, share in zip(federation.train, shares, strict=True)
+        )
+    names = tuple(federation.names[k] for k in kept)
+    return replace(federation, names=names, train=train, test=join(test), held_out=(None,) * len(names), extra=())
 
 
 def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
@@ -319,17 +325,7 @@ def _regret(table: np.ndarray, draws: int = 200) -> float:
     return max(float(means.max() - np.mean(means[picked])), 0.0)
 
 
-def _judged_on(
-    federation: Federation, kept: Sequence[int], train: tuple[Samples, ...], left: Sequence[Samples]
-) -> Federation:
-    test = Samples(np.concatenate([s.x for s in left]), np.concatenate([s.y for s in left]))
-    names = tuple(federation.names[k] for k in kept)
-    return replace(federation, names=names, train=train, test=test, held_out=(None,) * len(names), extra=())
-
-
-def _split(samples: Samples, fold: int, folds: int, rng: np.random.Generator) -> tuple[Samples, Samples]:
-    """A site's samples without the fold's share, and that share; a site of one sample keeps it."""
+def _share(samples: Samples, fold: int, folds: int, rng: np.random.Generator) -> np.ndarray:
+    """The rows of a site that are in the fold; a site of one sample keeps it."""
     parts = np.array_split(rng.permutation(len(samples)), folds)
-    left = parts[fold] if len(samples) > 1 else np.arange(0)
-    kept = np.setdiff1d(np.arange(len(samples)), left)
-    return Samples(samples.x[kept], samples.y[kept]), Samples(samples.x[left], samples.y[left])
+    return parts[fold] if len(samples) > 1 else np.arange(0)
