@@ -4,6 +4,7 @@ Handed on at random, a model's every stay is at a uniformly random site: visitin
 sites, the first k different ones take m * (H_m - H_(m - k)) stays on average, H_i being the i-th harmonic number.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, fsum, log, sqrt
@@ -181,16 +182,18 @@ def advise(
     error: float = 0.05,
     failure: float = 0.01,
     *,
+    samples_needed: Callable[[float, float], float] = samples_for,
     runs: int | None = None,
 ) -> Advice:
     """How many rounds to leave between two aggregations, for a federation of so many sites and samples.
 
-    ``error`` and ``failure`` are epsilon and delta of Proposition 4, ``runs`` the simulated chains, by default at least
-    a hundred, and enough for ten to fall short with a chance of sqrt(delta). Raises PlanError where all sites together hold too few samples.
+    ``error`` and ``failure`` are epsilon and delta of Proposition 4, ``samples_needed`` a learner's n0 of them, and
+    ``runs`` the simulated chains, by default at least a hundred, and enough for ten to fall short with a chance of
+    sqrt(delta). Raises PlanError where all sites together hold too few samples.
     """
-    needed = samples_for(error, sqrt(failure))
+    needed = samples_needed(error, sqrt(failure))
     visits = sites_to_visit(needed, samples_per_site)
-    notebook_visits = sites_to_visit(samples_for(error, failure), samples_per_site)
+    notebook_visits = sites_to_visit(samples_needed(error, failure), samples_per_site)
     if visits > sites:
         raise PlanError(
             f"an error of {error:g} with a chance of failure of {failure:g} takes {ceil(needed)} samples for a model; "

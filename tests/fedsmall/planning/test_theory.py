@@ -17,9 +17,9 @@ from fedsmall.planning.theory import (
     radon_failure,
     radon_failure_as_printed,
     rounds_between_aggregations,
+    rounds_but_for,
     rounds_to_visit,
     samples_for,
-    rounds_but_for,
     simulate_visits,
     sites_to_visit,
 )
