@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,12 @@ def _remedy(text: str, reason: str) -> str:
 def one_line(text: object, most: int | None = None) -> str:
     """Another's words as one line of at most ``most`` characters; every stretch of blanks becomes one blank."""
     return plain(" ".join(str(text).split()))[:most]
+
+
+def list_some(names: Sequence[object], most: int = 8) -> str:
+    """Names in one line, the first ``most`` of them, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 def plain(text: str) -> str:

@@ -1,6 +1,5 @@
 """Models by name."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.data.federation import Task
-from fedsmall.entry_points import extensions, load_extension, own_code
+from fedsmall.entry_points import extensions, load_extension, own_code, own_function
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.models import networks
@@ -109,23 +108,14 @@ def _builder(name: str) -> Builder:
 
         return partial(torchvision_network, name.removeprefix(TORCHVISION))
     if ":" in name:
-        return _own_builder(name)
+        if not callable(builder := own_function("model", name)):
+            raise PlanError(f"model {name!r} is not a function; it must take a task and return a torch module")
+        return builder  # type: ignore[no-any-return]
     if name in MODELS:
         return MODELS[name]
     if name in (others := extensions("fedsmall.models")):
         return load_extension("fedsmall.models", name)  # type: ignore[no-any-return]
     raise PlanError(f"There is no model {name!r}. {nearest(name, [*MODELS, *others])} Your own is module:function.")
-
-
-def _own_builder(name: str) -> Builder:
-    module, _, function = name.partition(":")
-    try:
-        builder = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as wrong:
-        raise PlanError(f"model {name!r} was not found: {wrong}. It is written as module:function.") from wrong
-    if not callable(builder):
-        raise PlanError(f"model {name!r} is not a function; it must take a task and return a torch module")
-    return builder  # type: ignore[no-any-return]
 
 
 def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None:

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.federation import Federation, Samples, Task, join
+from fedsmall.data.federation import Federation, Samples, join
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.outputs import scores_of
 from fedsmall.evaluation.statistics import CHANCE, holm, paired
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -29,7 +30,7 @@ from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.report.sentences import list_words
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.grid import DEPTHS, TREES
-from fedsmall.sim.tuning.search import WORST, best_row
+from fedsmall.sim.tuning.search import WORST, best_row, table_of
 
 NEW, SAME = "new-hospitals", "same-hospitals"
 FOLDS, INNER = 10, 2
@@ -177,7 +178,7 @@ def _without(federation: Federation, left: Sequence[np.ndarray]) -> Federation:
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
     """A plan for each of a candidate's settings, with the rounds that it takes."""
-    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    table = table_of(scenario)
     for key in ("stop", "folds", "evaluate_every", "reference", "metric", "threshold"):
         table.pop(key, None)
     plans = []
@@ -231,12 +232,8 @@ def _metrics(probabilities: np.ndarray, part: Federation) -> dict[str, float]:
     if not np.isfinite(probabilities).all():
         return {"loss": WORST, "auc": np.nan}
     logs = np.log(np.clip(probabilities, LEAST, 1.0))
-    metrics = evaluate(_outputs(logs, part.task), part.test.y, part.task)
+    metrics = evaluate(scores_of(logs, part.task.outputs), part.test.y, part.task)
     return {"loss": float(metrics["loss"]), "auc": float(metrics.get("auc", np.nan))}
-
-
-def _outputs(logs: np.ndarray, task: Task) -> np.ndarray:
-    return logs if task.outputs > 1 else logs[:, 1:] - logs[:, :1]
 
 
 def _choice(

@@ -51,6 +51,12 @@ def plans_of(scenario: Scenario, seed: int | None = None) -> list[Plan]:
     return [scenario.plan(k, scenario.seeds[0] if seed is None else seed) for k in range(len(scenario.method))]
 
 
+def table_of(scenario: Scenario) -> dict[str, Any]:
+    """The table of a scenario, without what is as it is by default."""
+    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    return {**table, "method": [dict(entry) for entry in table["method"]]}
+
+
 def measure_of(scenario: Scenario, by: str | None, metric: str | None = None, data_root: Path | None = None) -> str:
     """The search's metric: ``metric``, or the scenario's, or by routes the loss, or the task's own. Else PlanError."""
     named = metric or scenario.metric
@@ -242,8 +248,7 @@ def load(path: Path) -> dict[str, list[Try]]:
 
 def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     """The scenario with each method's own learning rate, by label; methods that are not named keep theirs."""
-    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
-    table["method"] = [dict(entry) for entry in table["method"]]
+    table = table_of(scenario)
     for index, plan in enumerate(plans_of(scenario)):
         if (label := plan.method.label) in rates and plan.method.trains_networks:
             table = assign(table, f"method.{index}.recipe.lr={rates[label]!r}")

@@ -13,6 +13,7 @@ from fedsmall.data.sources.files import at_site
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.data.table_files import is_missing, is_number, plain
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import list_some
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,12 +40,16 @@ def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[st
     return names, means
 
 
+def spelling_key(name: str) -> str:
+    """What two spellings of one class share: letters and digits; of a number all of it, as 1.5 is not 15, nor -1."""
+    return name if is_number(name) else re.sub(r"[\W_]+", "", name.casefold()) or name
+
+
 def check_spelling(by_site: Mapping[str, set[str]]) -> None:
     """Raise DataError where two classes, {site: its classes}, look like one in two spellings."""
     alike: dict[str, set[str]] = {}
     for name in sorted(set().union(*by_site.values())):
-        key = name if is_number(name) else re.sub(r"[\W_]+", "", name.casefold()) or name  # 1.5 is not 15, nor -1
-        alike.setdefault(key, set()).add(name)
+        alike.setdefault(spelling_key(name), set()).add(name)
     groups = [sorted(names, key=str.swapcase) for names in alike.values() if len(names) > 1]
     if groups:
         spellings = [sorted(names, key=str.swapcase) for names in alike.values()]
@@ -69,9 +74,8 @@ def lone_classes(by_site: Mapping[str, set[str]]) -> tuple[str, ...]:
     pairs = [(name, site) for site, names in several.items() for name in sorted(names) if known.count(name) == 1]
     if len(several) < 2 or not pairs:
         return ()
-    lone = ", ".join(f"{name!r} at {site!r}" for name, site in pairs[:4])
-    more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-    return (f"Classes at one site alone: {lone}{more}. If one is another's by a different word, say so in classes",)
+    lone = list_some([f"{name!r} at {site!r}" for name, site in pairs], 4)
+    return (f"Classes at one site alone: {lone}. If one is another's by a different word, say so in classes",)
 
 
 def check_sites(column: str, names: set[str]) -> None:

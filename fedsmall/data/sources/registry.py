@@ -1,6 +1,5 @@
 """The sources by name, and how a scenario's ``task`` chooses one."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from fedsmall.data.sources.files import locate, stamp
 from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import of_features, read_subgroups
-from fedsmall.entry_points import own_code
+from fedsmall.entry_points import own_code, own_function
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 
@@ -60,7 +59,7 @@ def read_task(task: str | dict[str, Any]) -> Source:
             raise PlanError(f"There is no task {value!r}. {nearest(str(value), list(TASKS))}")
         return _check_source(Source(value, value, TASKS[value], (), table))
     if kind == "source":
-        return _check_source(Source(str(value), kind, _own_source(str(value)), (), table))
+        return _check_source(Source(str(value), kind, own_function(kind, str(value)), (), table))
     if not isinstance(value, str | Path) and kind in OWN_FILES:
         got = " ".join(repr(value).split())[:60]
         raise PlanError(f'{kind} names a file or folder, as in {kind} = "data"; got {got}')
@@ -170,14 +169,6 @@ def _check_source(source: Source) -> Source:
     if (loss := source.options.get("loss", "l1")) not in LOSSES:
         raise PlanError(f"There is no loss {loss!r}. {nearest(loss, list(LOSSES))}")
     return source
-
-
-def _own_source(words: str) -> Callable[..., Pool]:
-    module, _, function = words.partition(":")
-    try:
-        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError, ValueError) as wrong:
-        raise PlanError(f"source {words!r} was not found: {wrong}. It is written as module:function.") from wrong
 
 
 _last: dict[str, Pool] = {}  # one pool, by all that decides it

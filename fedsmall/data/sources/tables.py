@@ -42,6 +42,7 @@ from fedsmall.data.table_files import (
     read_table,
 )
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import list_some
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -102,7 +103,10 @@ def csv(
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = _label_of_grades(label, target, classes, order)
     outcome = _asked_outcome(label, target, targets, (time, event, cuts, intervals), classes)
-    tables = _tables(path, root, separator, decimal, sheet)
+    if isinstance(path, Mapping):
+        tables = _with_rows({name: as_table(path[name]) for name in sorted(path)})
+    else:
+        tables = read_files(locate(path, root), separator, decimal, sheet)
     split = site_column is not None and NOWHERE in tables
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     patients = patients_of(frames, patient, one_table=split)
@@ -141,13 +145,13 @@ def _pool_of(
     )
 
 
-def _tables(path: str | Tables, root: Path | None, separator: str | None, decimal: str, sheet: str | None) -> Frames:
-    if isinstance(path, Mapping):
-        tables = {name: as_table(path[name]) for name in sorted(path)}
-    else:
-        source = locate(path, root)
-        files = site_files(source, ENDINGS) if source.is_dir() else {NOWHERE: source}
-        tables = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
+def read_files(path: Path, separator: str | None = None, decimal: str = ".", sheet: str | None = None) -> Frames:
+    """The table in a file, under the empty name, or those in a folder by site; DataError where one has no row."""
+    files = site_files(path, ENDINGS) if path.is_dir() else {NOWHERE: path}
+    return _with_rows({name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()})
+
+
+def _with_rows(tables: Frames) -> Frames:
     for name, table in tables.items():
         with at_site(name):
             check_header(table)
@@ -409,9 +413,11 @@ def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray,
         ],
         "say the class by themselves": _telling(values, y, numeric),
     }
-    notes = [f"Columns that {what}: {_list_names(names)}. Leave them out" for what, names in suspects.items() if names]
+    notes = [
+        f"Columns that {what}: {list_some(names, LISTED)}. Leave them out" for what, names in suspects.items() if names
+    ]
     words = sorted({word for name, frame in frames.items() for word in _missing(frame, parts[name], form)})
-    return (*notes, *([f"Taken as missing values: {_list_names([repr(word) for word in words])}"] if words else ()))
+    return (*notes, *([f"Taken as missing values: {list_some(list(map(repr, words)), LISTED)}"] if words else ()))
 
 
 def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
@@ -448,8 +454,3 @@ def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
     one_each = np.sort(np.stack(ends), axis=0)
     telling = np.asarray((np.diff(one_each, axis=0) > 0).all(axis=0))
     return [name for name, is_telling in zip(names, telling, strict=True) if is_telling]
-
-
-def _list_names(names: list[str]) -> str:
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
