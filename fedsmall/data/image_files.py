@@ -122,8 +122,8 @@ def _read_by_ending(
         raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
     if volume and not name.endswith(NIFTI):
         raise DataError("volume is for volumes (NIfTI), and this file is none; leave volume out")
-    if volume:
-        return [Picture(_read_volume(path), None)]
+    if volume:  # its axial slices as they are looked at, one by one: (superior, posterior, right)
+        return [Picture(_finite(_volume(path).transpose(2, 1, 0)[:, ::-1], "volume"), None)]
     if name.endswith(NIFTI):
         return [_in_channels(_read_slice(path, cut), None, colour)]
     if cut is not None:
@@ -293,12 +293,6 @@ def _read_slice(path: Path, cut: str | None) -> np.ndarray:
     if (place := _index_of(where, count)) >= count:
         raise DataError(f"it has {count} {plane} slices, counted from 0, and so no {place}")
     return _finite(np.rot90(np.take(volume, place, axis=PLANES[plane])), "slice")
-
-
-def _read_volume(path: Path) -> np.ndarray:
-    """The volume in a file, (depth, height, width) in float32: its axial slices as they are looked at, one by one."""
-    stack = _volume(path).transpose(2, 1, 0)[:, ::-1]  # (superior, posterior, right)
-    return _finite(stack, "volume")
 
 
 def _finite(values: np.ndarray, what: str) -> np.ndarray:

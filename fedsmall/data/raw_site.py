@@ -9,7 +9,7 @@ from fedsmall.data import splits
 from fedsmall.data.federation import Samples, Task, join, task_at
 from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, agree, patients_with
 from fedsmall.data.preparation import sums as sums_of
-from fedsmall.data.sources.pool import Part, Pool, preparation_of
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import nearest
 from fedsmall.plan import Plan
@@ -142,7 +142,7 @@ def with_weights(plan: Plan, weights: Sequence[float]) -> Plan:
 def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tuple[list[RawSite], Part, Extra]:
     """The sites in the order of their names, the common test set, and further test sets."""
     is_natural = splits.read_spec(plan.partition)[0] == "natural"
-    if not pool.natural or (plan.sites is not None and not is_natural):
+    if NOWHERE in pool.train or (plan.sites is not None and not is_natural):
         sites, test, extra = _deal_pool(plan, task, pool)
         remaining = _taking_part(plan, [site.name for site in sites])
         return [site for site in sites if site.name in remaining], test, extra
@@ -197,15 +197,9 @@ def _keep_back(plan: Plan, raw: RawSite) -> RawSite:
 
 def _held_out_rows(part: Part, plan: Plan, name: str) -> np.ndarray:
     if plan.folds is not None:
-        return splits.stratified_folds(part.y, plan.folds, plan.seed, splits.kin_of(part))[_fold(plan)]
+        return splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, splits.kin_of(part))[1]
     share = plan.test if isinstance(plan.test, float) else HELD_OUT
     return splits.hold_out(part.y, share, rng_for(plan.seed, "held-out", name), splits.kin_of(part))[1]
-
-
-def _fold(plan: Plan) -> int:
-    if plan.folds is not None and plan.fold >= plan.folds:
-        raise PlanError(f"fold = {plan.fold} is none of the folds 0 to {plan.folds - 1}; choose one of those")
-    return plan.fold
 
 
 def _deal_pool(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:
@@ -260,9 +254,7 @@ def _by_folds(plan: Plan, train: Part) -> tuple[splits.Shares, Part, Extra]:
     n, everything, kin = plan.samples_per_site, np.arange(len(train)), splits.kin_of(train)
     whole = n is None or train.patients is not None  # else a site would hold part of a patient
     pool = everything if whole else splits.fold_pool(train.y, plan.folds, plan.sites, n or 1, plan.seed, kin)
-    parts, held = splits.fold_split(
-        train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed, kin if whole else None
-    )
+    parts, held = splits.fold_split(train.y[pool], plan.folds, plan.fold, plan.sites, plan.seed, kin if whole else None)
     test, shares = pool[held], [pool[share][:n] for share in parts]
     if min(map(len, shares)) < (n or 1):
         raise PlanError(f"a site of whole patients has {min(map(len, shares))} samples of {n}; ask for fewer a site")

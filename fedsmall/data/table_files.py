@@ -260,16 +260,13 @@ def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> lis
     others = {name.lower(): name for name in having if name not in (column, *shared)}
     near = get_close_matches(column.lower(), list(others), n=1)
     alike = f" Is {others[near[0]]!r} the same?" if near else ""
-    line = f", or take those that all have: {_line_of(shared, having)}" if shared else ""
+    name, listed = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*having} - {*shared}))
+    columns_of = json.dumps(listed, ensure_ascii=False)
+    line = f", or take those that all have: {name} = {columns_of}" if shared else ""
     raise DataError(
         f"site {site!r} {has} {column!r}, which is at {having[column]} of {len(frames)} sites.{alike} "
         f"Give all sites the same columns{line}"
     )
-
-
-def _line_of(shared: Sequence[str], known: Collection[str]) -> str:
-    name, columns = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*known} - {*shared}))
-    return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
 
 
 def _frame_of(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":

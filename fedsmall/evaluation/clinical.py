@@ -122,12 +122,12 @@ def brier(p: np.ndarray, positive: np.ndarray) -> float:
     return float(((p - positive) ** 2).mean())
 
 
-def calibration(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> list[Bin]:
+def calibration(p: np.ndarray, positive: np.ndarray) -> list[Bin]:
     """The bins of equal width that hold samples, from low to high probability; an edge belongs to the lower one."""
-    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
+    place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
     return [
         Bin(int(in_bin.sum()), float(p[in_bin].mean()), wilson(int(positive[in_bin].sum()), int(in_bin.sum())))
-        for in_bin in (place == number for number in range(bins))
+        for in_bin in (place == number for number in range(BINS))
         if in_bin.any()
     ]
 
@@ -180,7 +180,7 @@ NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # w
 
 
 def bootstrap_interval(
-    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None, draws: int = DRAWS
+    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None
 ) -> Estimate:
     """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
 
@@ -189,7 +189,7 @@ def bootstrap_interval(
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
     values = []
-    for _ in range(draws):
+    for _ in range(DRAWS):
         drawn = np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)])
         values.append(statistic(*(array[drawn] for array in arrays)))
     low, high = np.nanpercentile(values, [2.5, 97.5]) if not np.isnan(values).all() else (np.nan, np.nan)

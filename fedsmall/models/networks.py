@@ -69,12 +69,6 @@ def trainable_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
 
 
-def frozen_state(model: nn.Module) -> dict[str, Tensor]:
-    """What of ``state_dict`` does not train, in its order."""
-    frozen = frozen_names(model)
-    return {name: tensor for name, tensor in model.state_dict().items() if name in frozen}
-
-
 def training_mode(model: nn.Module) -> nn.Module:
     """The model in training mode, except for its frozen layers; the model itself."""
     model.train()

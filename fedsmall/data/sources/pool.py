@@ -39,11 +39,6 @@ class Pool:
     ranges: tuple[np.ndarray, np.ndarray] | None = None
     outcome: Outcome | None = None
 
-    @property
-    def natural(self) -> bool:
-        """Whether the source has sites of its own."""
-        return NOWHERE not in self.train
-
 
 def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparation:
     """What the samples of a pool go through, before its sites have agreed on anything."""

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,7 +248,12 @@ def _name_classes(
     names = class_names(set().union(*labels.values()), given)
     if given is None:
         check_spelling(labels)
-        _check_label(label, names)
+        if len(names) >= MANY and all(map(is_number, names)):
+            target = json.dumps(label, ensure_ascii=False)
+            raise DataError(
+                f"column {label!r} holds {len(names)} different numbers. To predict the number itself: target = "
+                f"{target} in place of label. If each is a class, list them: classes = [{', '.join(names)}]"
+            )
     return names, means
 
 
@@ -356,17 +361,6 @@ def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) ->
     return Survival(name=time, event=event, intervals=len(cuts), stated=tuple(map(float, cuts)))
 
 
-def _check_label(label: str, classes: Sequence[str]) -> None:
-    """Raise DataError where a label's classes, which nobody listed, look like numbers to be predicted."""
-    if len(classes) < MANY or not all(map(is_number, classes)):
-        return
-    target = json.dumps(label, ensure_ascii=False)
-    raise DataError(
-        f"column {label!r} holds {len(classes)} different numbers. To predict the number itself: target = {target} in "
-        f"place of label. If each is a class, list them: classes = [{', '.join(classes)}]"
-    )
-
-
 def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
     """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels."""
     if outcome.kind == "findings":
@@ -400,10 +394,11 @@ def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray,
     x = np.concatenate(list(parts.values()))
     numeric = [column for column in form.columns if column not in form.categories]
     where = {name: place for place, name in enumerate(form.feature_names)}
-    values = x[:, [where[column] for column in numeric]]
+    values = x[:, [where[column] for column in numeric]]  # (rows, numeric columns)
+    many = len(x) >= MANY_VALUES
     suspects = {
-        CONSTANT: _constant(values, numeric),
-        "look like identifiers, a number for each row": _counting(values, numeric),
+        CONSTANT: list(compress(numeric, _constant(values))),
+        "look like identifiers, a number for each row": list(compress(numeric, _counting(values))) if many else [],
         BY_NAME: [name for name in form.columns if IDENTIFIER.search(name)],
         "have nearly as many values as rows, a feature for each": [
             name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, len(x) / 2)
@@ -411,7 +406,9 @@ def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray,
         "look like dates, a feature for each": [
             name for name, known in form.categories.items() if len(known) > 1 and all(map(DATE.fullmatch, known))
         ],
-        "say the class by themselves": _telling(values, y, numeric),
+        "say the class by themselves": (
+            list(compress(numeric, _telling(values, y))) if many and len(np.unique(y)) > 1 else []
+        ),
     }
     notes = [
         f"Columns that {what}: {list_some(names, LISTED)}. Leave them out" for what, names in suspects.items() if names
@@ -431,26 +428,19 @@ def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
     return {str(cell).strip() for cell in cells} - {"", "nan", "None", "0"}
 
 
-def _constant(values: np.ndarray, names: list[str]) -> list[str]:
+def _constant(values: np.ndarray) -> np.ndarray:
     low, high = np.where(np.isnan(values), np.inf, values), np.where(np.isnan(values), -np.inf, values)
-    flat = low.min(axis=0, initial=np.inf) >= high.max(axis=0, initial=-np.inf)
-    return [name for name, is_constant in zip(names, flat, strict=True) if is_constant]
+    return np.asarray(low.min(axis=0, initial=np.inf) >= high.max(axis=0, initial=-np.inf))
 
 
-def _counting(values: np.ndarray, names: list[str]) -> list[str]:
-    if len(values) < MANY_VALUES:
-        return []
+def _counting(values: np.ndarray) -> np.ndarray:
     steps = np.diff(np.sort(values, axis=0), axis=0)
-    return [name for name, is_counting in zip(names, (steps == 1).mean(axis=0) > 0.9, strict=True) if is_counting]
+    return (steps == 1).mean(axis=0) > 0.9
 
 
-def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
-    if len(y) < MANY_VALUES or len(np.unique(y)) < 2:
-        return []
+def _telling(values: np.ndarray, y: np.ndarray) -> np.ndarray:
     ends = []
     for label in np.unique(y):
         of_class = values[y == label]
         ends.append(np.where((of_class == of_class[:1]).all(axis=0), of_class[0], np.nan))
-    one_each = np.sort(np.stack(ends), axis=0)
-    telling = np.asarray((np.diff(one_each, axis=0) > 0).all(axis=0))
-    return [name for name, is_telling in zip(names, telling, strict=True) if is_telling]
+    return np.asarray((np.diff(np.sort(np.stack(ends), axis=0), axis=0) > 0).all(axis=0))
