@@ -79,11 +79,11 @@ class RawSite:
     def samples(self, scaling: Scaling | None) -> tuple[Samples, Samples | None]:
         """The samples to train on and those held out, as a model takes them."""
         prepared = self.preparation.with_scaling(scaling)
-        return ready(self.train, prepared), None if self.held_out is None else ready(self.held_out, prepared)
+        return prepare(self.train, prepared), None if self.held_out is None else prepare(self.held_out, prepared)
 
     def samples_kept_back(self, scaling: Scaling | None) -> Samples | None:
         """The samples that tell when to stop, as a model takes them; None where the plan asks for none."""
-        return None if self.kept_back is None else ready(self.kept_back, self.preparation.with_scaling(scaling))
+        return None if self.kept_back is None else prepare(self.kept_back, self.preparation.with_scaling(scaling))
 
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:
@@ -98,7 +98,7 @@ def task_with(task: Task, preparation: Preparation) -> Task:
     return task if outcome is None else replace(task, **outcome.known)
 
 
-def ready(part: Part, preparation: Preparation) -> Samples:
+def prepare(part: Part, preparation: Preparation) -> Samples:
     """Samples as a model takes them, classes as 64-bit integers, numbers in the scale of training."""
     targets = part.y if preparation.outcome is None else preparation.outcome.targets(part.y)
     y = targets.astype(np.int64 if targets.dtype.kind in "iub" else preparation.dtype)

@@ -178,7 +178,7 @@ def _make_rows(prepared: Preparation) -> np.ndarray:
 def _check(stored: Stored, rows: np.ndarray, exported: np.ndarray) -> None:
     package = stored.package
     outputs = outputs_of(network(*stored), package.preparation.inputs(rows))
-    expected = package.interpret(outputs) if package.numbers else probabilities(outputs, package.loss)
+    expected = probabilities(outputs, package.loss) if package.kind == "classes" else package.interpret(outputs)
     off = float(np.abs(exported - expected).max()) if exported.shape == expected.shape else np.inf
     if not off <= CLOSE * max(1.0, float(np.abs(expected).max())):
         raise PlanError(f"the exported file is off by {off:.2g} from the package, so it was not written")

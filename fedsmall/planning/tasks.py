@@ -15,7 +15,15 @@ import numpy as np
 
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
-from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, ready, task_with
+from fedsmall.data.raw_site import (
+    RawSite,
+    agreed,
+    deal,
+    dealing_notes,
+    natural_site,
+    prepare,
+    task_with,
+)
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec
@@ -111,9 +119,9 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         task_with(task, prepared),
         names=tuple(site.name for site in sites),
         train=tuple(train for train, _ in samples),
-        test=ready(test, prepared),
+        test=prepare(test, prepared),
         held_out=tuple(held for _, held in samples),
-        extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
+        extra=tuple((name, prepare(part, prepared)) for name, part in extra.items() if len(part)),
         notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, pool, common is not None)),
         preparation=prepared,
         class_sums=() if task.kind != "classes" else tuple(site.class_sums() for site in sites),

@@ -28,7 +28,7 @@ from fedsmall.data.sources.labels import (
     check_spelling,
     class_names,
     lone_classes,
-    numbered,
+    number_patients,
     patients_in,
     read_classes,
 )
@@ -95,7 +95,7 @@ def images(
     read = [{site: _read_site(site, folder, form, means) for site, folder in side.items()} for side in sides]
     pictures = [image.picture for side in read for held in side.values() for image in held]
     form = form if form.stated else form.model_copy(update={"range": common_ends(pictures)})
-    numbers = numbered(*(_whose(side, patient, form) for side in read))
+    numbers = number_patients(*(_whose(side, patient, form) for side in read))
     train, official = (
         {site: replace(_part(site, held, names, form), patients=of.get(site)) for site, held in side.items()}
         for side, of in zip(read, numbers, strict=True)

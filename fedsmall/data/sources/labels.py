@@ -148,7 +148,7 @@ def patients_of(frames: "Mapping[str, DataFrame]", column: str | None, one_table
             f"{torn} of the patients in column {column!r} have rows at more than one site, and belong at one; "
             "say sites = ... to deal them, or give them names of their own at each site"
         )
-    return numbered(names)[0]
+    return number_patients(names)[0]
 
 
 def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict[str, np.ndarray]:
@@ -181,7 +181,7 @@ def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Poo
         raise DataError(f"{none} of {len(pool.train)} sites do not say whose each sample is; say it at all, or at none")
     train = {site: _patient_names(site, held[site][0], part) for site, part in pool.train.items()}
     test = {site: _patient_names(site, held[site][1], part) for site, part in pool.test.items() if len(held[site]) > 1}
-    of_train, of_test = numbered(train, test)
+    of_train, of_test = number_patients(train, test)
     return replace(
         pool,
         train={site: replace(part, patients=of_train[site]) for site, part in pool.train.items()},
@@ -206,7 +206,7 @@ def _patient_names(site: str, names: np.ndarray, part: Part) -> np.ndarray:
     return np.asarray(words.map(plain).to_numpy(dtype=object))
 
 
-def numbered(*sides: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+def number_patients(*sides: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Numbers for names on every side: one for a name of a site, in the order of sites and names."""
     pairs = sorted({(site, str(name)) for side in sides for site, names in side.items() for name in names})
     places = {pair: place for place, pair in enumerate(pairs)}
