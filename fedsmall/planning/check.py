@@ -81,10 +81,11 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         *_duplicates(Part(x, y), floor),
         *_patients(raw, floor),
         _leakage(raw, floor),
-        *_withheld(raw),
-        *_idle(plan, raw),
     ]
-    return Check(tuple(findings), leaving, tuple(line.format(floor=floor) for line in NEVER))
+    if withheld := list_some(raw.withheld()):
+        told = f"Fewer than {raw.floor} values, so nothing is told of {withheld}; other sites decide its scaling"
+        findings.append(_note(told))
+    return Check((*findings, *_idle(plan, raw)), leaving, tuple(line.format(floor=floor) for line in NEVER))
 
 
 def _good(text: str) -> Finding:
@@ -192,11 +193,6 @@ def _patients(raw: RawSite, floor: int) -> list[Finding]:
     out = 0 if held is None else len(np.unique(held))
     counts = f"{few(len(np.unique(trained)), floor)} to train on, {few(out, floor)} held out"
     return [_good(f"Split by patients: {counts}, and all samples of a patient on one side")]
-
-
-def _withheld(raw: RawSite) -> list[Finding]:
-    names, few_values = list_some(raw.withheld()), f"Fewer than {raw.floor} values"
-    return [_note(f"{few_values}, so nothing is told of {names}; other sites decide its scaling")] if names else []
 
 
 def _idle(plan: Plan, raw: RawSite) -> list[Finding]:

@@ -15,15 +15,7 @@ import numpy as np
 
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
-from fedsmall.data.raw_site import (
-    RawSite,
-    agreed,
-    deal,
-    dealing_notes,
-    natural_site,
-    prepare,
-    task_with,
-)
+from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, prepare, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec

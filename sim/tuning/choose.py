@@ -260,7 +260,8 @@ def _choice(
         row = {"loss": losses[name].mean(), "auc": _mean(areas[name]), "bytes": np.nanmean(sent)}
         row |= {"exchanges": np.median([of[name].contacts for of in judged]), "p": verdict.p_values.get(name)}
         rows[name] = {key: None if value is None else float(value) for key, value in row.items()}
-        rows[name] |= {"settings": {} if name == MEAN else _commonest([of[name][1] for of in found])}
+        commonest = Counter(tuple(of[name][1].items()) for of in found if name in of).most_common(1)
+        rows[name] |= {"settings": dict(commonest[0][0]) if commonest else {}}
     return Choice(use, len(parts), rows, verdict, nested_worth(losses, areas))
 
 
@@ -275,7 +276,3 @@ def nested_worth(losses: Values, areas: Values) -> dict[str, float]:
 def _mean(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
-
-
-def _commonest(settings: Sequence[Settings]) -> Settings:
-    return dict(Counter(tuple(of.items()) for of in settings).most_common(1)[0][0])
