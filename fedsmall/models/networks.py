@@ -340,48 +340,31 @@ def _plain(layer: nn.Conv2d) -> bool:
 
 
 class Proportional(nn.Module):
-    """A linear risk that is one for all intervals, and a level for each interval: (..., features) -> (..., intervals).
+    """One risk for all intervals or grades, behind layers of widths ``body``, and a level for each: -> (..., levels).
 
-    Source: Cox 1972, section 6, the logistic model for grouped times; Singer and Willett 1993.
+    The risk moves all log-odds of the event in an interval (Cox 1972, section 6, the logistic model for grouped times;
+    Singer and Willett 1993); of grades the log-odds of being above the lowest, behind which are so many ``steps`` the
+    same for all (McCullagh 1980, "Regression models for ordinal data").
     """
 
-    def __init__(self, features: int, intervals: int) -> None:
-        super().__init__()
-        self.risk = nn.Linear(features, 1, bias=False)
-        # as if the event came to equally many in every interval and to some never: far from even odds
-        self.levels = nn.Parameter(torch.full((intervals,), -math.log(intervals)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The log-odds of the event in each interval."""
-        risk: Tensor = self.risk(x.flatten(1))
-        return risk + self.levels
-
-
-class ProportionalOdds(nn.Module):
-    """One risk for all grades, behind layers of widths ``body``, and steps the same for all: -> (..., grades - 1).
-
-    Source: McCullagh 1980, "Regression models for ordinal data".
-    """
-
-    def __init__(self, features: int, grades: int, body: Sequence[int] = ()) -> None:
+    def __init__(self, features: int, levels: Tensor, steps: int = 0, body: Sequence[int] = ()) -> None:
         super().__init__()
         ends = list(pairwise([features, *body]))
         self.body = nn.Sequential(*(layer for end in ends for layer in (nn.Linear(*end), nn.ReLU())))
         self.risk = nn.Linear([features, *body][-1], 1, bias=False)
-        self.levels = nn.Parameter(
-            torch.from_numpy(in_numpy.outputs_of(np.zeros(grades))).float()
-        )  # equally many of each
+        self.levels, self.steps = nn.Parameter(levels), steps
 
     def forward(self, x: Tensor) -> Tensor:
-        """The log-odds of being above the lowest grade, and the steps behind it."""
+        """(samples, features) -> (samples, levels)."""
         risk: Tensor = self.risk(self.body(x.flatten(1)))
-        return F.pad(risk, (0, len(self.levels) - 1)) + self.levels
+        return F.pad(risk, (0, self.steps)) + self.levels
 
 
 def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
     """The proportional model; ValueError for a task of neither times until an event nor classes in their order."""
     if task.ordered:
-        return ProportionalOdds(_size(task), task.classes, hidden)
+        equally_many = torch.from_numpy(in_numpy.outputs_of(np.zeros(task.classes))).float()
+        return Proportional(_size(task), equally_many, len(equally_many) - 1, hidden)
     if task.kind != "times":
         raise ValueError(
             "it predicts times until an event, task = {csv = ..., time = ..., event = ...}, or grades, {csv = ..., "
@@ -389,7 +372,8 @@ def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
         )
     if len(hidden):
         raise ValueError("hidden layers are for grades; its risk of an event is linear")
-    return Proportional(_size(task), task.outputs)
+    # as if the event came to equally many in every interval and to some never: far from even odds
+    return Proportional(_size(task), torch.full((task.outputs,), -math.log(task.outputs)))
 
 
 NETWORKS = (linear, proportional, mlp, cnn, cnn3d, resnet10, resnet18, resnet_small)

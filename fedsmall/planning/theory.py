@@ -34,7 +34,7 @@ def sites_seen(sites: int, contacts: int, travellers: int = 1) -> float:
     their number does not matter to one of them. Raises PlanError unless every model can have a site of its own.
     """
     _check_range("travellers", travellers, sites)
-    return _expected_seen(sites, contacts, 1 / sites)
+    return sites_seen_in_groups(sites, contacts, travellers, travellers)
 
 
 def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
@@ -48,13 +48,9 @@ def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | N
     _check_range("models", models, sites)
     if not 1 <= groups <= models:
         raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
-    return _expected_seen(sites, contacts, models / (groups * sites))
-
-
-def _expected_seen(sites: int, contacts: int, share: float) -> float:
     if contacts < 0:
         raise PlanError(f"contacts is at least 0; got {contacts}")
-    return sites * (1 - (1 - share) ** contacts)
+    return sites * (1 - (1 - models / (groups * sites)) ** contacts)
 
 
 def simulate_visits(
