@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fedsmall.errors import PlanError
-from fedsmall.parts import Recipe
+from fedsmall.parts import Frozen, Recipe
 from fedsmall.plan import Method, Plan
 
 
@@ -98,7 +98,8 @@ class Feature(NamedTuple):
 def _when_set(path: str, **properties: AbstractSet[Property]) -> Feature:
     """The feature of a key, "method.groups", that is not as it is by default; words are spelled with it."""
     room, _, key = path.rpartition(".")
-    default = {"": Plan, "method": Method, "recipe": Recipe}[room].model_fields[key].default
+    records: dict[str, type[Frozen]] = {"": Plan, "method": Method, "recipe": Recipe}
+    default = records[room].model_fields[key].default
     name = f'{key} = "{{{path}}}"' if isinstance(default, str) else key
     return Feature(name, lambda plan: attrgetter(path)(plan) != default, **properties)
 

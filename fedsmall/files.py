@@ -72,6 +72,16 @@ def check_is_regular(path: Path) -> None:
         raise DataError("it is a pipe, a socket or a device, and no regular file; save it as a file", file=path.name)
 
 
+@contextlib.contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Make a DataError within name the file, by its name and not its path; and one for what is no regular file."""
+    check_is_regular(path)
+    try:
+        yield
+    except DataError as wrong:
+        raise DataError(wrong.words, file=path.name) from wrong
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file, which may begin with a byte order mark.
 

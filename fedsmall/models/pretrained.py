@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedsmall.data.federation import Task
 from fedsmall.data.sources.files import locate
 from fedsmall.data.sources.public import import_torchvision
-from fedsmall.errors import DataError, PlanError
+from fedsmall.errors import DataError, PlanError, as_data_error
 from fedsmall.methods import nearest
 
 MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, from 0 to 1
@@ -94,10 +94,9 @@ def _read(path: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    words = f"{Path(path).name}: no weights can be read from it; it must be a .safetensors file"
+    with as_data_error(words, OSError, SafetensorError):
         return load_file(path)
-    except (OSError, SafetensorError):
-        raise DataError(f"{Path(path).name}: no weights can be read from it; it must be a .safetensors file") from None
 
 
 def _head(name: str, network: nn.Module) -> str:

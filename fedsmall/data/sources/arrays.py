@@ -17,7 +17,7 @@ from fedsmall.data.preparation import Columns
 from fedsmall.data.sources.files import at_site, locate, site_files
 from fedsmall.data.sources.labels import as_classes, check_order, class_names, patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.errors import DataError, PlanError
+from fedsmall.errors import DataError, PlanError, as_data_error
 from fedsmall.files import check_is_regular
 from fedsmall.methods import nearest
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+# how an .npz fails that is no zip, is cut short, or holds a lone array or objects
 UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, BadZipFile, zlib.error)
 PATIENT = "patient"
 MANY = 20  # different numbers that are not whole, from which on y is a number to be predicted
@@ -150,10 +151,8 @@ def pool_of_arrays(options: Mapping[str, Any], given: Given) -> Pool:
 
 
 def _array(given: Any) -> np.ndarray:
-    try:
+    with as_data_error("samples are rows of one length, or images of one size", ValueError):
         return np.asarray(given)
-    except ValueError as wrong:
-        raise DataError("samples are rows of one length, or images of one size") from wrong
 
 
 def tables_of(options: Mapping[str, Any], given: Given) -> dict[str, "DataFrame"]:
@@ -227,13 +226,13 @@ def read_npz(path: Path) -> list[np.ndarray]:
 def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz by their names; DataError where it is none, is damaged, or holds pickled objects."""
     check_is_regular(path)
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            yield file
-    except DataError:
-        raise
-    except UNREADABLE as wrong:  # not a zip, one that is cut short, a lone array, or an array of objects
-        raise DataError("the file is not an .npz of plain arrays, or is damaged", file=path.name) from wrong
+    words = "the file is not an .npz of plain arrays, or is damaged"
+    with (
+        as_data_error(words, *UNREADABLE, file=path.name),
+        path.open("rb") as raw,
+        np.load(raw, allow_pickle=False) as file,
+    ):
+        yield file
 
 
 def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
