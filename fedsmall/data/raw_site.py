@@ -11,7 +11,7 @@ from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, a
 from fedsmall.data.preparation import sums as sums_of
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 
@@ -161,8 +161,7 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
 
 def _taking_part(plan: Plan, names: list[str]) -> list[str]:
     for name in plan.without:
-        if name not in names:
-            raise PlanError(f"without = {name!r}: there is no such site. {nearest(name, names)}")
+        check_known(name, names, f"without = {name!r}: there is no such site")
     if len(plan.without) == len(names):
         raise PlanError("without names every site; one must be left")
     return [name for name in names if name not in plan.without]

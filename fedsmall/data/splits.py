@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsmall.data.sources.pool import Part
 from fedsmall.errors import PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.randomness import rng_for
 
 COARSE = 4  # samples for each different one, from which on equal samples are different patients who happen to be alike
@@ -246,8 +246,7 @@ def read_spec(spec: Spec) -> tuple[str, Any]:
     if isinstance(spec, dict) and len(spec) != 1:
         raise PlanError(f"a partition is one thing, as in {{dirichlet = 0.3}}; this one names {len(spec)}")
     kind, value = (spec, None) if isinstance(spec, str) else next(iter(spec.items()))
-    if kind not in KINDS:
-        raise PlanError(f"There is no partition {kind!r}. {nearest(kind, list(KINDS))}")
+    check_known(kind, KINDS, f"There is no partition {kind!r}")
     if kind != "iid" and value is None:
         raise PlanError(f"partition {kind!r} needs a value, as in {{{kind} = {KINDS[kind]}}}")
     if kind == "sizes" and isinstance(value, str) and value not in ("equal", "skewed"):

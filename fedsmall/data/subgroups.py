@@ -15,7 +15,7 @@ from fedsmall.data.preparation import need
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.data.table_files import as_numbers, is_missing, plain
 from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -85,8 +85,7 @@ def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
     if not known or any(part.x.ndim != 2 for part in parts.values()):
         raise PlanError("subgroups are columns of a table, and these samples are none. Leave subgroups out.")
     for subgroup in asked:
-        if subgroup.column not in known:
-            raise PlanError(f"subgroups: there is no feature {subgroup.column!r}. {nearest(subgroup.column, known)}")
+        check_known(subgroup.column, known, f"subgroups: there is no feature {subgroup.column!r}")
     frames = {key: DataFrame(part.x.astype(np.float64), columns=known) for key, part in parts.items()}
     grouped = of_table(frames, parts, asked)
     train, test = ({site: grouped[half, site] for site in of_half} for half, of_half in halves.items())

@@ -10,7 +10,7 @@ from fedsmall.data.outcomes import HUBER, NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.outputs import by_class, log_shares, probabilities, squared_distances
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 
 OF_CLASSES = (
     *("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity"),
@@ -32,10 +32,8 @@ UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for ac
 
 def known_metric(name: str, loss: str) -> str:
     """The metric that ``name`` means for a task of this ``loss``; PlanError where there is none of that name."""
-    able = metrics_of(loss)
     name = OTHER_NAMES.get(name, name)
-    if name not in able:
-        raise PlanError(f"metric: there is no {name!r} for this task. {nearest(name, list(able))}")
+    check_known(name, metrics_of(loss), f"metric: there is no {name!r} for this task")
     if name == "brier" and loss == "hinge":
         raise PlanError('metric: a margin is no probability, so "brier" says nothing here; use loss = "logistic"')
     return name

@@ -23,7 +23,7 @@ from fedsmall.data.outcomes import ORDINAL, Amount, kind_of
 from fedsmall.data.preparation import Agreed, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.models.networks import log_shares
 from fedsmall.package.predictor import network, outputs_of
 from fedsmall.package.record import Package
@@ -93,8 +93,7 @@ def _deep_range(prepared: Preparation) -> tuple[float, float] | None:
 
 def export(stored: Stored, path: Path, form: str) -> None:
     """Write a package as one file; what it says has been held against the package before."""
-    if form not in ENDINGS:
-        raise PlanError(f"There is no format {form!r}. {nearest(form, list(ENDINGS))}")
+    check_known(form, ENDINGS, f"There is no format {form!r}")
     if form == "zip":
         return save_zip(path, stored)
     rows = _make_rows(stored.package.preparation)

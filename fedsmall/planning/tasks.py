@@ -19,9 +19,8 @@ from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec
-from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.plan import Plan
 
 if TYPE_CHECKING:
@@ -96,8 +95,7 @@ def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
         return natural_site(plan, _task(source.name, pool, plan.metric), pool, site, NOWHERE)
     pool = read_pool(source, by, plan.seed, path)
     sites = {raw.name: raw for raw in deal(plan, _task(source.name, pool, plan.metric), pool)[0]}
-    if site not in sites:
-        raise PlanError(f"There is no site {site!r}. {nearest(site, list(sites))}")
+    check_known(site, sites, f"There is no site {site!r}")
     return sites[site]
 
 

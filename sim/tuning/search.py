@@ -21,7 +21,7 @@ from fedsmall.data.federation import Federation, Samples, join
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known, nearest
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
@@ -297,8 +297,7 @@ def signed(score: float, metric: str, unit: float) -> float:
 
 def _score(last: Evaluation, metric: str) -> float:
     known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
-    if metric not in known:
-        raise PlanError(f"This task has no metric {metric!r}. {nearest(metric, list(known))}")
+    check_known(metric, known, f"This task has no metric {metric!r}")
     score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
     return float(score)
 

@@ -19,7 +19,7 @@ from fedsmall.data.sources.labels import as_classes, check_order, class_names, p
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError, as_data_error
 from fedsmall.files import check_is_regular
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -217,8 +217,7 @@ def read_npz(path: Path) -> list[np.ndarray]:
         held = list(file)
         layout = next((layout for layout in LAYOUTS if layout[0] in held), LAYOUTS[0])
         for name in layout[:2]:
-            if name not in held:
-                raise DataError(f"the .npz holds no array {name!r}. {nearest(name, held)}")
+            check_known(name, held, f"the .npz holds no array {name!r}", DataError)
         return [file[name] for name in layout if name in held][: 4 if layout[3] in held else 2]
 
 
@@ -238,8 +237,8 @@ def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
 def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
     wanted = name or PATIENT
     with at_site(site), open_npz(path) as file:
-        if name is not None and name not in file:
-            raise DataError(f"the .npz holds no array {name!r} (whose each sample is). {nearest(name, list(file))}")
+        if name is not None:
+            check_known(name, file, f"the .npz holds no array {name!r} (whose each sample is)", DataError)
         return [file[key] for key in (wanted, f"{wanted}_test") if key in file] if wanted in file else []
 
 

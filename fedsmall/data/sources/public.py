@@ -14,7 +14,7 @@ from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.tables import Schema
 from fedsmall.data.table_files import as_numbers, read_table
 from fedsmall.errors import DataError, PlanError, as_data_error
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 
 MISSING = "{} is not under the data root and could not be downloaded; put it there"
 GRADED_AT = (100, 184)  # the thirds of all 442 patients; 100 and 184 belong to the lower grade
@@ -239,8 +239,7 @@ def _download(flag: str, folder: Path) -> None:
     import medmnist as library
 
     info: dict[str, Any] = library.INFO
-    if flag not in info:
-        raise PlanError(f"MedMNIST has no {flag!r}. {nearest(flag, list(info))}")
+    check_known(flag, info, f"MedMNIST has no {flag!r}")
     folder.mkdir(parents=True, exist_ok=True)
     with as_data_error(MISSING.format(f"{flag}.npz"), OSError, RuntimeError):
         getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)

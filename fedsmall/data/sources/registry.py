@@ -16,7 +16,7 @@ from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import of_features, read_subgroups
 from fedsmall.entry_points import own_code, own_function
 from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 
 TASKS: dict[str, Callable[..., Pool]] = {read.__name__: read for read in public.DATA_SETS}
 KINDS: dict[str, Callable[..., Pool]] = {
@@ -55,8 +55,7 @@ def read_task(task: str | dict[str, Any]) -> Source:
     kind = kinds[0]
     value = table.pop(kind)
     if kind == "name":
-        if value not in TASKS:
-            raise PlanError(f"There is no task {value!r}. {nearest(str(value), list(TASKS))}")
+        check_known(value, TASKS, f"There is no task {value!r}")
         return _check_source(Source(value, value, TASKS[value], (), table))
     if kind == "source":
         return _check_source(Source(str(value), kind, own_function(kind, str(value)), (), table))
@@ -160,14 +159,13 @@ def _check_source(source: Source) -> Source:
     own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     known = ["loss", "ranges", "subgroups", *own]
     for option in source.options:
-        if option not in known:
-            raise PlanError(f"task {source.name!r} has no option {option!r}. {nearest(option, known)}")
+        check_known(option, known, f"task {source.name!r} has no option {option!r}")
     needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     for name in needed[2 + len(source.values) :]:
         if name not in source.options:
             raise PlanError(f"task {source.name!r} needs {name!r}, as in {name} = ...")
-    if (loss := source.options.get("loss", "l1")) not in LOSSES:
-        raise PlanError(f"There is no loss {loss!r}. {nearest(loss, list(LOSSES))}")
+    loss = source.options.get("loss", "l1")
+    check_known(loss, LOSSES, f"There is no loss {loss!r}")
     return source
 
 
