@@ -6,6 +6,7 @@ A plan is refused where one feature needs what another takes away. Limits on num
 import re
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import product
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -273,14 +274,6 @@ FEATURES = (
 )
 
 
-class Conflict(NamedTuple):
-    """Two features that do not go together: one needs a property that the other takes away."""
-
-    needing: Feature
-    lost: Property
-    taking: Feature
-
-
 def check_features(plan: Plan) -> None:
     """Raise PlanError, in one line that names both and says why, where two features of a plan do not go together."""
     for needing, lost, taking in conflicts(feature for feature in FEATURES if feature.is_on(plan)):
@@ -290,17 +283,15 @@ def check_features(plan: Plan) -> None:
         )
 
 
-def conflicts(features: Iterable[Feature]) -> Iterator[Conflict]:
-    """All that is between some features: who needs what, and who takes it away."""
-    features = tuple(features)
-    for needing in features:
-        for taking in features:
-            yield from (Conflict(needing, lost, taking) for lost in sorted(needing.needs & taking.takes))
+def conflicts(features: Iterable[Feature]) -> Iterator[tuple[Feature, Property, Feature]]:
+    """What is between some features: who needs which property, and who takes it away."""
+    for needing, taking in product(features, repeat=2):
+        yield from ((needing, lost, taking) for lost in sorted(needing.needs & taking.takes))
 
 
 def refused_partners() -> dict[str, list[str]]:
     """By the name of each feature, those that it does not go with, in the order of the table."""
-    pairs = {(_plain(c.needing), _plain(c.taking)) for c in conflicts(FEATURES)}
+    pairs = {(_plain(needing), _plain(taking)) for needing, _, taking in conflicts(FEATURES)}
     names = list(dict.fromkeys(map(_plain, FEATURES)))
     return {name: [other for other in names if {(name, other), (other, name)} & pairs] for name in names}
 

@@ -266,7 +266,14 @@ def _by_folds(plan: Plan, train: Part) -> tuple[splits.Shares, Part, Extra]:
 
 def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, given: bool) -> tuple[str, ...]:
     """Notes on the ``sites`` that a ``pool`` was dealt to, and on the common ``test`` set, if ``given`` beside it."""
-    notes = [*_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test))]
+    single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
+    notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
+    notes += [
+        f"{site.name} has fewer than {site.floor} values of {', '.join(withheld)}; others decide their scaling"
+        for site in sites
+        if site.floor > 1 and (withheld := site.withheld())
+    ]
+    notes += [*_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test))]
     if type(plan.test) is int and len(test) != plan.test:
         why = "patients and equal samples stay together"
         notes.append(f"test = {plan.test}, and {len(test)} samples are held out: {why}")

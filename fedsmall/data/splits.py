@@ -125,17 +125,18 @@ def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | Non
             )
     rng = rng_for(seed, "folds")
     shuffled = indices[rng.permutation(len(indices))]
-    dealt = _class_by_class(shuffled, classes)
-    return tuple(with_kin(dealt[fold::folds], kin) for fold in range(folds))
+    return tuple(_deal_round(shuffled, classes, folds, kin))
 
 
 def _class_by_class(rows: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return rows[np.argsort(classes[rows], kind="stable")]
 
 
-def with_kin(rows: np.ndarray, kin: np.ndarray | None) -> np.ndarray:
-    """``rows`` and all their kin, ascending."""
-    return np.sort(rows) if kin is None else np.flatnonzero(np.isin(kin, kin[rows]))
+def _deal_round(rows: np.ndarray, classes: np.ndarray, parts: int, kin: np.ndarray | None) -> list[np.ndarray]:
+    """``rows`` in so many ascending parts, dealt class by class like cards, each with all the kin of its rows."""
+    dealt = _class_by_class(rows, classes)
+    shares = [dealt[part::parts] for part in range(parts)]
+    return [np.sort(share) if kin is None else np.flatnonzero(np.isin(kin, kin[share])) for share in shares]
 
 
 def fold_split(
@@ -161,8 +162,7 @@ def _deal(y: np.ndarray, indices: np.ndarray, sites: int, kin: np.ndarray | None
     if len(indices) < sites:
         shared = f"{sites} sites cannot share the {len(indices)} training samples of a fold"
         raise PlanError(f"{shared}; take fewer sites or more samples.")
-    dealt = _class_by_class(indices, classes_of(y))
-    return [with_kin(dealt[site::sites], kin) for site in range(sites)]
+    return _deal_round(indices, classes_of(y), sites, kin)
 
 
 def fold_pool(
