@@ -273,7 +273,7 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
         for site in sites
         if site.floor > 1 and (withheld := site.withheld())
     ]
-    notes += [*_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test))]
+    notes += [*_note_patients(sites, test), *_note_twins(sites, test, bool(pool.test))]
     if type(plan.test) is int and len(test) != plan.test:
         why = "patients and equal samples stay together"
         notes.append(f"test = {plan.test}, and {len(test)} samples are held out: {why}")
@@ -285,7 +285,7 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     return tuple(notes)
 
 
-def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
+def _note_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
     trained = [site.train.patients for site in sites if site.train.patients is not None]
     if not trained:
         return ()
@@ -297,7 +297,7 @@ def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
     return (f"{dealt}; all of a patient's are at one site{sides}",)
 
 
-def _of_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str, ...]:
+def _note_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str, ...]:
     parts = [site.train for site in sites]
     if len({part.x.shape[1:] for part in (*parts, test)}) > 1:
         return ()

@@ -57,7 +57,7 @@ def _read_subgroup(word: str) -> Subgroups:
     return Subgroups(column.strip(), numbers)
 
 
-def of_table(
+def add_groups(
     frames: "Mapping[K, DataFrame]", parts: Mapping[K, Part], asked: Sequence[Subgroups], markers: Sequence[str] = ()
 ) -> dict[K, Part]:
     """The samples of every table with the groups of their rows. Raises DataError by column, never by value."""
@@ -75,7 +75,7 @@ def of_table(
     return {name: replace(part, groups=named[name]) for name, part in parts.items()}
 
 
-def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
+def add_groups_by_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
     """The pool with the groups of its samples, by features that have names. Raises PlanError where there are none."""
     from pandas import DataFrame
 
@@ -87,7 +87,7 @@ def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
     for subgroup in asked:
         check_known(subgroup.column, known, f"subgroups: there is no feature {subgroup.column!r}")
     frames = {key: DataFrame(part.x.astype(np.float64), columns=known) for key, part in parts.items()}
-    grouped = of_table(frames, parts, asked)
+    grouped = add_groups(frames, parts, asked)
     train, test = ({site: grouped[half, site] for site in of_half} for half, of_half in halves.items())
     return replace(pool, train=train, test=test)
 

@@ -189,7 +189,7 @@ def suspicions(look: Look, positive: Mapping[str, np.ndarray] | None) -> list[st
     frames, notes = look.frames, []
     values = {c: {s: as_numbers(f[c], look.missing) for s, f in frames.items()} for c in look.numeric}
     for column, by_site in values.items():
-        notes += _on_units(column, by_site)
+        notes += _suspect_units(column, by_site)
         every = np.concatenate(list(by_site.values()))
         known = every[np.isfinite(every)]
         if len(known) < MOSTLY_EMPTY * len(every):
@@ -204,11 +204,11 @@ def suspicions(look: Look, positive: Mapping[str, np.ndarray] | None) -> list[st
             if (auc := max(auc, 1 - auc)) > NEARLY_PERFECT:
                 notes.append(f"{column} alone predicts the outcome (AUC {auc:.3f}); was it known before the outcome?")
     if positive is not None:
-        notes += _on_events(positive, len(look.numeric) + len(look.categorical))
-    return notes + _on_repeats(look)
+        notes += _suspect_events(positive, len(look.numeric) + len(look.categorical))
+    return notes + _suspect_repeats(look)
 
 
-def _on_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
+def _suspect_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
     known = {site: held[np.isfinite(held)] for site, held in by_site.items()}
     middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) >= LEAST_COMPARED}
     middle = {site: value for site, value in middle.items() if value > 0}
@@ -220,7 +220,7 @@ def _on_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
     return [f"{column} is about 10^{p:+d} times the others' at {site}; is its unit another?" for site, p in odd.items()]
 
 
-def _on_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
+def _suspect_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
     truth = np.concatenate(list(positive.values()))
     events = min(int(truth.sum()), int((~truth).sum()))
     notes = []
@@ -233,7 +233,7 @@ def _on_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
     return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
 
 
-def _on_repeats(look: Look) -> list[str]:
+def _suspect_repeats(look: Look) -> list[str]:
     """The same patients in several rows or at several hospitals, told by their rows being equal."""
     columns = list(look.numeric)
     where: dict[tuple[Any, ...], set[str]] = {}

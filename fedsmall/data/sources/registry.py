@@ -13,7 +13,7 @@ from fedsmall.data.sources import arrays, connectomes, images, public, tables
 from fedsmall.data.sources.files import locate, stamp
 from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
-from fedsmall.data.subgroups import of_features, read_subgroups
+from fedsmall.data.subgroups import add_groups_by_features, read_subgroups
 from fedsmall.entry_points import own_code, own_function
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import check_known
@@ -108,7 +108,7 @@ def _read_source(
         pool = _read_once(source.read, root, seed, values, options)
     else:
         pool = source.read(root, seed, *values, **options)
-    pool = of_features(pool, groups) if groups else pool
+    pool = add_groups_by_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else with_loss(pool, loss)
     if divided and (kind := kind_of(pool.loss)) != "classes":

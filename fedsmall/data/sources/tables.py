@@ -27,7 +27,7 @@ from fedsmall.data.sources.labels import (
 )
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.splits import classes_of
-from fedsmall.data.subgroups import of_table, read_subgroups
+from fedsmall.data.subgroups import add_groups, read_subgroups
 from fedsmall.data.table_files import (
     DATE,
     SHEETS,
@@ -127,7 +127,7 @@ def _pool_of(
     for name, frame in frames.items():
         with at_site(name):
             parts[name] = replace(schema.part(frame), patients=patients.get(name))
-    parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
+    parts = add_groups(frames, parts, read_subgroups(subgroups), schema.form.markers)
     labels = np.concatenate([classes_of(part.y) for part in parts.values()])
     notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
     if schema.classes and not is_stated:
