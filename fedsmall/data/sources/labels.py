@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,25 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 100
 Classes = Sequence[object] | Mapping[str, Sequence[object]]
+
+
+class SharedClasses(NamedTuple):
+    """The classes of all sites in their order, the class that each further spelling means, and what to think about."""
+
+    names: tuple[str, ...]
+    means: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def share_classes(words: Mapping[str, Iterable[str]], classes: Classes | None) -> SharedClasses:
+    """The classes of the labels of all sites, as ``classes`` says; without it DataError where two look like one."""
+    given, means = read_classes(classes)
+    labels = {site: {means.get(word, word) for word in held} for site, held in words.items()}
+    names = class_names(set().union(*labels.values()), given)
+    if given is not None:
+        return SharedClasses(names, means)
+    check_spelling(labels)
+    return SharedClasses(names, means, lone_classes(labels))
 
 
 def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[str, str]]:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,13 @@ from fedsmall.data.sources.files import at_site, locate, site_files
 from fedsmall.data.sources.labels import (
     MOST_CLASSES,
     Classes,
+    SharedClasses,
     as_classes,
     check_no_feature,
     check_sites,
-    check_spelling,
     class_names,
-    lone_classes,
     patients_of,
-    read_classes,
+    share_classes,
 )
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.splits import classes_of
@@ -116,13 +115,11 @@ def csv(
     reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     reading |= {"features": features, "drop": left_out, "categorical": categories}
     schema = Schema.of(frames, outcome or str(label), classes=classes, **reading)
-    pool = _pool_of(frames, schema, patients, subgroups, is_stated=classes is not None)
+    pool = _pool_of(frames, schema, patients, subgroups)
     return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 
 
-def _pool_of(
-    frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any, is_stated: bool
-) -> Pool:
+def _pool_of(frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any) -> Pool:
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
@@ -130,17 +127,14 @@ def _pool_of(
     parts = add_groups(frames, parts, read_subgroups(subgroups), schema.form.markers)
     labels = np.concatenate([classes_of(part.y) for part in parts.values()])
     notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
-    if schema.classes and not is_stated:
-        held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
-        notes += lone_classes(held)
     return Pool(
         parts,
-        schema.classes,
+        schema.shared.names,
         feature_names=schema.form.feature_names,
         standardise=True,
         loss="cross_entropy" if schema.outcome is None else DEFAULT_LOSS[schema.outcome.kind],
         form=schema.form,
-        notes=notes,
+        notes=(*notes, *schema.shared.notes),
         outcome=schema.outcome,
     )
 
@@ -187,9 +181,8 @@ class Schema:
     """What the columns of a table are, the same at all sites; ``learns`` is the label's column, or no class."""
 
     learns: str | Outcome
-    classes: tuple[str, ...]
+    shared: SharedClasses
     form: Columns
-    means: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -223,38 +216,34 @@ class Schema:
         for column in drop:
             if not any(column in frame.columns for frame in frames.values()):
                 need(first, [column], "to be left out with drop")
-        names, means = _name_classes(frames, learns, classes, reading.get("markers", ()))
+        shared = _name_classes(frames, learns, classes, reading.get("markers", ()))
         reading["categories"] = _categories(frames, categorical, chosen)
         reading["unlisted"] = "none" if isinstance(categorical, Mapping) else "refuse"
-        return cls(learns, names, Columns(columns=chosen, **reading), means)
+        return cls(learns, shared, Columns(columns=chosen, **reading))
 
     def part(self, frame: "DataFrame") -> Part:
         """The samples of one table; DataError for text among numbers and for rows without a label."""
         if not isinstance(self.learns, str):
             return Part(self.form.numbers(frame), _read_outcome(frame, self.learns, self.form.markers))
         _check_filled(frame, self.learns, self.form.markers)
-        labels = [self.means.get(plain(label), label) for label in frame[self.learns]]
-        return Part(self.form.numbers(frame), as_classes(labels, self.classes))
+        labels = [self.shared.means.get(plain(label), label) for label in frame[self.learns]]
+        return Part(self.form.numbers(frame), as_classes(labels, self.shared.names))
 
 
 def _name_classes(
     frames: Tables, label: str | Outcome, classes: Classes | None, markers: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
+) -> SharedClasses:
     if not isinstance(label, str):
-        return (), {}
-    given, means = read_classes(classes)
+        return SharedClasses((), {})
     words = {name: map(plain, _present(frame, label, markers)) for name, frame in frames.items()}
-    labels = {name: {means.get(word, word) for word in held} for name, held in words.items()}
-    names = class_names(set().union(*labels.values()), given)
-    if given is None:
-        check_spelling(labels)
-        if len(names) >= MANY and all(map(is_number, names)):
-            target = json.dumps(label, ensure_ascii=False)
-            raise DataError(
-                f"column {label!r} holds {len(names)} different numbers. To predict the number itself: target = "
-                f"{target} in place of label. If each is a class, list them: classes = [{', '.join(names)}]"
-            )
-    return names, means
+    shared = share_classes(words, classes)
+    if classes is None and len(shared.names) >= MANY and all(map(is_number, shared.names)):
+        target = json.dumps(label, ensure_ascii=False)
+        raise DataError(
+            f"column {label!r} holds {len(shared.names)} different numbers. To predict the number itself: target = "
+            f"{target} in place of label. If each is a class, list them: classes = [{', '.join(shared.names)}]"
+        )
+    return shared
 
 
 def _categories(frames: Tables, categorical: Categorical, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
