@@ -132,6 +132,17 @@ class Federation:
         """How many samples models are judged on in all."""
         return len(self.test) or sum(len(held) for held in self.held_out if held is not None)
 
+    def leave_out(self, left: Sequence[np.ndarray]) -> "Federation":
+        """The sites without their training samples ``left``, indices by site, on which models are judged instead.
+
+        A site of which nothing else is there takes no part.
+        """
+        rest = [np.setdiff1d(np.arange(len(own)), rows) for own, rows in zip(self.train, left, strict=True)]
+        kept = [place for place, rows in enumerate(rest) if len(rows)]
+        test = join(own[rows] for own, rows in zip(self.train, left, strict=True))
+        names, train = (tuple(self.names[k] for k in kept), tuple(self.train[k][rest[k]] for k in kept))
+        return replace(self, names=names, train=train, test=test, held_out=(None,) * len(kept), extra=())
+
     def pooled(self) -> "Federation":
         """All data at one site called "central": what privacy forbids, and every method is measured against."""
         train, kept_back = pooled(self.train), (pooled(self.kept_back),) if self.kept_back else ()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.federation import Federation, Samples, join
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import scores_of
@@ -158,22 +158,14 @@ def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.
         starts = np.cumsum([0, *map(len, train)])
         folds = min(folds, int(starts[-1]))
         places = [(start + _dealt(samples, rng)) % folds for start, samples in zip(starts, train, strict=False)]
-    return [_without(federation, [place == fold for place in places]) for fold in range(folds)]
+    parts = [federation.leave_out([np.flatnonzero(place == fold) for place in places]) for fold in range(folds)]
+    return [replace(part, class_sums=(), kept_back=()) for part in parts]
 
 
 def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
     patients = np.arange(len(samples)) if samples.patients is None else samples.patients
     names, whose = np.unique(patients, return_inverse=True)
     return np.asarray(rng.permutation(len(names))[whose])
-
-
-def _without(federation: Federation, left: Sequence[np.ndarray]) -> Federation:
-    kept = [k for k, out in enumerate(left) if not out.all()]
-    train = tuple(federation.train[k][~left[k]] for k in kept)
-    names = tuple(federation.names[k] for k in kept)
-    test = join(samples[out] for samples, out in zip(federation.train, left, strict=True))
-    parts: dict[str, Any] = {"held_out": (None,) * len(kept), "extra": (), "class_sums": (), "kept_back": ()}
-    return replace(federation, names=names, train=train, test=test, **parts)
 
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:

@@ -9,7 +9,7 @@ noisy choice of the learning rate makes false differences between methods, large
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedsmall.data.federation import Federation, Samples, join
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
@@ -211,18 +211,9 @@ def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generato
     """
     sites = len(federation.names)
     if sites >= 2 * folds:
-        left = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
-        kept = [k for k in range(sites) if k not in left]
-        train = tuple(federation.train[k] for k in kept)
-        test = [federation.train[k] for k in sorted(left)]
-    else:
-        shares = [_share(samples, fold, folds, rng) for samples in federation.train]
-        kept, test = list(range(sites)), [own[share] for own, share in zip(federation.train, shares, strict=True)]
-        train = tuple(
-            own[np.setdiff1d(np.arange(len(own)), share)] for own, share in zip(federation.train, shares, strict=True)
-        )
-    names = tuple(federation.names[k] for k in kept)
-    return replace(federation, names=names, train=train, test=join(test), held_out=(None,) * len(names), extra=())
+        out = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
+        return federation.leave_out([np.arange(len(own) * (k in out)) for k, own in enumerate(federation.train)])
+    return federation.leave_out([_share(own, fold, folds, rng) for own in federation.train])
 
 
 def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
