@@ -109,10 +109,17 @@ class Judged(NamedTuple):
         for label, seeds in self.pairs.items():
             for place, classes in enumerate(seeds):
                 for name, pair in classes.items():
-                    drawn = curve(*pair)
-                    points = zip(drawn.thresholds, drawn.x, drawn.y, strict=True)
+                    points = np.array(corners(curve(*pair)))[[2, 0, 1]].T
                     rows += [[label, place, name, *_cells(point)] for point in points]
         return as_csv(rows)
+
+
+def corners(curve: Curve) -> Curve:
+    """The points at which a curve turns, and its ends: those between them lie on straight lines."""
+    across, up = np.diff(curve.x), np.diff(curve.y)
+    turns = np.ones(len(curve.x), bool)
+    turns[1:-1] = ~np.isclose(across[1:] * up[:-1], across[:-1] * up[1:], atol=1e-15)
+    return Curve(*(numbers[turns] for numbers in curve))
 
 
 def of_classes(judged: Judged) -> list[Drawing]:
@@ -159,7 +166,7 @@ def _bin_cells(row: Bin) -> list[object]:
 def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[Curve], np.ndarray]) -> list[Line]:
     """Of two classes the mean of other methods, the band over seeds and the model shown; of more each class."""
     if not judged.two:
-        class_curves = [(curve(*pair), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
+        class_curves = [(corners(curve(*pair)), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
         return [Line(drawn.x, drawn.y, look) for drawn, look in class_curves]
     lines, (label, *others) = [], list(judged.pairs)[: MOST_OTHERS + 1]
     on_grid = {
@@ -173,7 +180,7 @@ def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[
         ends = [interval(np.clip(column, 0, 1), scale="share") for column in on_grid[label].T]
         lines.append(Line(GRID, None, colour, ([e.low for e in ends], [e.high for e in ends])))
     ((_, pair, _),) = judged.classes
-    drawn = curve(*pair)
+    drawn = corners(curve(*pair))
     return [*lines, Line(drawn.x, drawn.y, colour | {"lw": 2.2, "label": label})]
 
 

@@ -217,6 +217,7 @@ def svg(figure: Figure, title: str) -> str:
     body = re.sub(
         r'width="([\d.]+)pt" height="([\d.]+)pt"', r'style="width:100%;max-width:\1pt;height:auto"', body, count=1
     )
+    body = re.sub(r'(?<= )(d|x|y)="[^"]*"', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), body)
     body = body.replace(INK, "currentColor").replace(RULE, "var(--rule)")
     body = body.replace("'DejaVu Sans'", "system-ui").replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
     return body
