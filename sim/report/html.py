@@ -1,7 +1,7 @@
 """report.html: one file that needs nothing else, made from a run's folder alone: a list of sections for each run."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from markupsafe import Markup, escape
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.statistics import interval
 from fedsmall.package.store import words
 from fedsmall.plan import Plan
 from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
@@ -27,6 +26,7 @@ from fedsmall.sim.runs.hospitals import read_growth
 from fedsmall.sim.runs.scenario import FILES
 
 MANY_SITES = 12
+OF_POINTS = ("mean", "low", "high", "seeds")
 CARD = Markup("""<h3>Use the model</h3>
 <p><code>fedsmall predict {} NEW.csv</code> says what the models of {} make of new rows. It is no medical device.</p>
 <details><summary>The model card ({}, seed {})</summary>
@@ -290,14 +290,14 @@ def overview_data(run: Run) -> str:
 
 def course_data(run: Run) -> str:
     """The points of the course of a run, as CSV."""
-    rows: list[list[object]] = [["panel", "method", "x", "mean", "low", "high", "seeds"]]
-    for panel in figures.PANELS:
-        for label, points in figures.course_points(run, panel).items():
-            for x, values in points:
-                mean = interval(values, scale=tables.scale_of(primary(run)))
-                ends = (f"{end:.6g}" for end in (mean.mean, mean.low, mean.high))
-                rows.append([panel, label, f"{x:g}", *ends, mean.n])
-    return as_csv(rows)
+    rows = [[panel, *row] for panel in figures.PANELS for row in _point_rows(figures.course_points(run, panel))]
+    return as_csv([["panel", "method", "x", *OF_POINTS], *rows])
+
+
+def _point_rows(points_of: Mapping[str, figures.Points]) -> Iterator[list[object]]:
+    for label, points in points_of.items():
+        for x, mean in points:
+            yield [label, f"{x:g}", *(f"{end:.6g}" for end in (mean.mean, mean.low, mean.high)), mean.n]
 
 
 def dashes_of(look: Style) -> str:
@@ -309,11 +309,7 @@ def growth_section(run: Run) -> list[Section]:
     """What methods come to by the number of hospitals, where that was run (`fedsmall run --hospitals`)."""
     if (grown := read_growth(run.folder)) is None:
         return []
-    rows: list[list[object]] = [["method", "hospitals", "mean", "low", "high", "seeds"]]
-    for label, found in grown.values.items():
-        for count, values in sorted(found.items()):
-            mean = interval(values, scale=tables.scale_of(grown.metric))
-            rows.append([label, count, *(f"{end:.6g}" for end in (mean.mean, mean.low, mean.high)), mean.n])
+    rows = [["method", "hospitals", *OF_POINTS], *_point_rows(figures.growth_points(grown))]
     title = f"{metric_name(grown.metric).capitalize()} by the number of hospitals"
     drawn = Drawing(figures.growth(run, grown), title, GROWN, as_csv(rows), "hospitals.csv")
     return [Section("Does joining pay", "joining", figures=[drawn])]
