@@ -127,7 +127,7 @@ class Result:
         trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
         from fedsmall.package.predictor import predictor_of
-        from fedsmall.sim.runs.chosen import choose_packages, whose_is
+        from fedsmall.sim.runs.folder import choose_packages, whose_is
 
         return predictor_of(choose_packages(self.run, method, seed, whose_is(site, visitors, distilled)))
 

@@ -94,7 +94,7 @@ def packages(
 ) -> list[Any]:
     """The package at ``model``, or those of a run that are meant."""
     from fedsmall.package.store import is_package, read
-    from fedsmall.sim.runs.chosen import choose_packages, whose_is
+    from fedsmall.sim.runs.folder import choose_packages, whose_is
     from fedsmall.sim.runs.folder import read as read_run
 
     whose = whose_is(site, visitors, distilled)

@@ -172,7 +172,7 @@ def curves(run: Run) -> Figure:
         figure = Figure(figsize=(10.2, 3.5), layout="constrained")
         parts = figure.subplots(1, 3, sharey=True)
         for axes, (name, panel) in zip(parts, PANELS.items(), strict=True):
-            _panel(axes, run, name)
+            _panel((figure, axes), run, name)
             axes.set(title=panel.title)
         parts[0].set(ylabel=metric_name(primary(run)))
         named = [zip(*part.get_legend_handles_labels(), strict=True) for part in reversed(parts)]
@@ -184,10 +184,9 @@ def curves(run: Run) -> Figure:
 
 def course(run: Run, name: str) -> Figure:
     """One panel of :func:`curves` by itself, as large as a telephone is wide."""
-    figure, axes = empty("", metric_name(primary(run)), STYLE | LARGE, LOW)
+    place = empty("", metric_name(primary(run)), STYLE | LARGE, LOW)
     with mpl.rc_context(STYLE | LARGE):
-        _panel(axes, run, name)
-    return figure
+        return _panel(place, run, name)
 
 
 def growth(run: Run, grown: Growth) -> Figure:
@@ -244,10 +243,11 @@ def course_points(run: Run, name: str) -> dict[str, Points]:
     return of_methods
 
 
-def _panel(axes: Axes, run: Run, name: str) -> None:
+def _panel(place: tuple[Figure, Axes], run: Run, name: str) -> Figure:
     metric, drawn, shown = primary(run), dict(course_looks(run)), table(run)
     lines = [_course_line(points, drawn[label], label) for label, points in course_points(run, name).items() if points]
-    draw((axes.figure, axes), lines, names=False)
+    figure, axes = place
+    draw(place, lines, names=False)
     axes.set(xlabel=PANELS[name].x)
     if PANELS[name].along == "bytes":
         _as_amounts(axes)
@@ -258,6 +258,7 @@ def _panel(axes: Axes, run: Run, name: str) -> None:
     _as_shares(axes.yaxis, metric)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), high if metric in LOWER_IS_BETTER else min(high, 1.0))
+    return figure
 
 
 def svg(figure: Figure, title: str) -> str:

@@ -1,9 +1,11 @@
 """report.html: one file that needs nothing else, made from a run's folder alone: a list of sections for each run."""
 
+import csv
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 from markupsafe import Markup, escape
@@ -14,14 +16,13 @@ from fedsmall.errors import PlanError
 from fedsmall.package.store import words
 from fedsmall.plan import Plan
 from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
+from fedsmall.sim.report.model import MOST_SITES, Clinical, at_sites
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
 from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
 from fedsmall.sim.report.tables import Table, by_label, primary
-from fedsmall.sim.report.tripod import participants, tripod
-from fedsmall.sim.runs.chosen import choose_packages, main_method
 from fedsmall.sim.runs.files import as_csv, write
-from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, engine_of, stem
+from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, choose_packages, engine_of, main_method, stem
 from fedsmall.sim.runs.hospitals import read_growth
 from fedsmall.sim.runs.scenario import FILES
 
@@ -309,7 +310,7 @@ def growth_section(run: Run) -> list[Section]:
     """What methods come to by the number of hospitals, where that was run (`fedsmall run --hospitals`)."""
     if (grown := read_growth(run.folder)) is None:
         return []
-    rows = [["method", "hospitals", *OF_POINTS], *_point_rows(figures.growth_points(grown))]
+    rows: list[list[object]] = [["method", "hospitals", *OF_POINTS], *_point_rows(figures.growth_points(grown))]
     title = f"{metric_name(grown.metric).capitalize()} by the number of hospitals"
     drawn = Drawing(figures.growth(run, grown), title, GROWN, as_csv(rows), "hospitals.csv")
     return [Section("Does joining pay", "joining", figures=[drawn])]
@@ -323,3 +324,57 @@ def anchor(run: Run) -> str:
 OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)
 TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
 TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)} | {"toml": tomli_w.dumps}
+
+
+class Item(NamedTuple):
+    """An item of the list, what it asks, and where a report answers it; an empty ``answer`` says that it does not."""
+
+    number: str
+    asks: str
+    answer: str = ""
+
+
+class Participant(NamedTuple):
+    """A site that took part: how many of each class it trains on and holds out."""
+
+    name: str
+    train: Sequence[int]
+    held_out: Sequence[int]
+
+
+def participants(run: Run) -> list[Participant]:
+    """Who took part, with how many of each class; none where a folder does not say, or too many to read."""
+    counts: dict[str, dict[str, Any]] = run.about.get("class_counts") or {}
+    found = [Participant(name, count["train"], count["held_out"]) for name, count in sorted(counts.items())]
+    return found if len(found) <= MOST_SITES else []
+
+
+def tripod(run: Run, shown: Clinical | None) -> list[Item]:
+    """The list for a run, whose clinical half is ``shown``: the rows of tripod.csv, filled with what there is."""
+    real = "Over real hospitals" if run.real else ""
+    counts = "Who took part" if participants(run) else real
+    errors = "Model at thresholds; Ranking and calibration" if shown else real
+    groups = bool(shown and shown.said.groups)
+    of_groups = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"
+    folders = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
+    weights = {getattr(plan_run.plan.recipe, "class_weights", None) for plan_run in run.done}
+    how = "class weights: " + ", ".join(sorted(map(str, weights))) if weights - {None} else "no class weights"
+    answers = {
+        "counts": counts,
+        "counts_only": counts and f"{counts}: classes only",
+        "counts_of_classes": counts and f"{counts} (counts of classes)",
+        "outcome": "The question: names of the classes only" if shown else "",
+        "objectives": "The question" if run.scenario.about else "",
+        "measures": "Ranking and calibration" if shown else real or "How to read this",
+        "model": errors and "The model that is shown",
+        "thresholds": errors and "Model at thresholds",
+        "by_site": "Hospital by hospital" if shown and at_sites(shown) else real,
+        "groups": "Nothing but to look at them: Subgroup by subgroup" if groups else "",
+        "of_groups": errors and errors + of_groups,
+        "dealt": "; sites were dealt from one table" if any(plan.sites for plan in run.plans) else "",
+        "folders": f"The run's folder, {' and '.join(folders)}" if folders else "",
+        "imbalance": f"Judged by {run.scenario.metric or 'accuracy'}, beside always the commonest class; {how}",
+        "scenario": "Plan, versions, and how to repeat this",
+    }
+    text = (files(__package__) / "tripod.csv").read_text(encoding="utf-8")
+    return [Item(number, asks, answer.format_map(answers)) for number, asks, answer in csv.reader(text.splitlines())]

@@ -11,9 +11,8 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation, load_site
-from fedsmall.sim.report.html import page
+from fedsmall.sim.report.html import page, tripod
 from fedsmall.sim.report.model import Said, _place, clinical, hidden_groups, subgroups
-from fedsmall.sim.report.tripod import tripod
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
