@@ -52,19 +52,19 @@ def _cells(values: Iterable[float]) -> list[str]:
 class Judged(NamedTuple):
     """What is drawn of classifiers: by method, and by seed, the (probabilities, truth) of each class by name.
 
-    The method shown comes first, with its first seed; ``looks`` are those of methods; ``two``: only the positive of two
-    classes is drawn.
+    The method shown comes first, with its first seed; ``looks`` are those of methods. Of two classes
+    (``is_binary``) only the positive one is drawn.
     """
 
     pairs: Mapping[str, Sequence[Mapping[str, Pair]]]
     looks: Mapping[str, Style]
-    two: bool
+    is_binary: bool
 
     @property
     def classes(self) -> list[tuple[str, Pair, Style]]:
         """The classes of the model that is shown, with a look for each."""
         label, seeds = next(iter(self.pairs.items()))
-        looks = [self.looks[label]] if self.two else CLASSES
+        looks = [self.looks[label]] if self.is_binary else CLASSES
         return [(name, pair, look) for (name, pair), look in zip(seeds[0].items(), looks, strict=False)]
 
     def points(self, curve: Callable[..., Curve], names: tuple[str, str]) -> str:
@@ -89,11 +89,11 @@ def corners(curve: Curve) -> Curve:
 def of_classes(judged: Judged) -> list[Drawing]:
     """The ROC curve, precision and recall, and calibration."""
     several = len(next(iter(judged.pairs.values()))) > 1
-    band = "Band: 95% interval of the mean over seeds, point by point." if several and judged.two else ""
-    thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if judged.two else ""
-    bars = "Ten bins; upright: Wilson's interval of each." if judged.two else "Ten bins."
+    band = "Band: 95% interval of the mean over seeds, point by point." if several and judged.is_binary else ""
+    thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if judged.is_binary else ""
+    bars = "Ten bins; upright: Wilson's interval of each." if judged.is_binary else "Ten bins."
     precise = _of_methods(judged, precision_recall, _pr_at)
-    if judged.two:
+    if judged.is_binary:
         ((name, (_, positive), _),) = judged.classes
         rate = float(positive.mean())
         precise = [diagonal(f"always {name}")._replace(x=[-0.01, 1.01], y=[rate, rate]), *precise]
@@ -102,7 +102,7 @@ def of_classes(judged: Judged) -> list[Drawing]:
     precision = draw(square("sensitivity (recall)", "PPV (precision)"), precise)
     recalls = judged.points(precision_recall, ("recall", "precision"))
     bins_of = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
-    lines = [_bins(bins, look, None if judged.two else name, judged.two) for name, bins, look in bins_of]
+    lines = [_bins(bins, look, None if judged.is_binary else name, judged.is_binary) for name, bins, look in bins_of]
     calibrated = draw(square("predicted probability", "observed share"), [diagonal("perfect"), *lines])
     rows: list[list[object]] = [
         ["class", *OF_BINS],
@@ -129,7 +129,7 @@ def _bin_cells(row: Bin) -> list[object]:
 
 def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[Curve], np.ndarray]) -> list[Line]:
     """Of two classes the mean of other methods, the band over seeds and the model shown; of more each class."""
-    if not judged.two:
+    if not judged.is_binary:
         class_curves = [(corners(curve(*pair)), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
         return [Line(drawn.x, drawn.y, look) for drawn, look in class_curves]
     lines, (label, *others) = [], list(judged.pairs)[: MOST_OTHERS + 1]

@@ -24,7 +24,7 @@ from fedsmall.sim.report.tables import Table, by_label, primary
 from fedsmall.sim.runs.files import as_csv, write
 from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, choose_packages, engine_of, main_method, stem
 from fedsmall.sim.runs.hospitals import read_growth
-from fedsmall.sim.runs.scenario import FILES
+from fedsmall.sim.runs.scenario import shown_scenario
 
 MANY_SITES = 12
 OF_POINTS = ("mean", "low", "high", "seeds")
@@ -100,14 +100,6 @@ def methods(shown: Table) -> Cells:
     return Cells(heads, rows, caption, reference=labels.index(shown.reference) if shown.reference in labels else None)
 
 
-def shown_scenario(run: Run) -> dict[str, Any]:
-    """The scenario as a report may show it: without the names of a site's files."""
-    shown = run.scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    if isinstance(shown.get("task"), dict):
-        shown["task"] = {key: "(your files)" if key in FILES else value for key, value in shown["task"].items()}
-    return shown
-
-
 def names_of(plans: Sequence[Plan]) -> str:
     """The first plans by name, and how many more there are."""
     names = [f"{plan.method.label} (seed {plan.seed})" for plan in plans]
@@ -147,7 +139,7 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
     if shown:
         names = shown.classes
         several = f"The {len(names)} classes are {', '.join(names)}; curves are of each against the rest."
-        asked.append(TWO_CLASSES.format(*names) if shown.two else several)
+        asked.append(TWO_CLASSES.format(*names) if shown.is_binary else several)
     about, plan = run.about, run.plans[0]
     low, high = about.get("samples_per_site", (0, 0))
     samples, seeds = str(low) if low == high else f"{low} to {high}", len(run.scenario.seeds)
@@ -162,15 +154,16 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
 
 def participant_sections(run: Run) -> list[Section]:
     """Who took part, with how many of each class; none where a folder does not say."""
-    sites = participants(run)
-    if not sites:
+    if not (counts := participants(run)):
         return []
-    held_out = bool(sites[0].held_out)
-    names = model.class_names(run, len(sites[0].train))
-    heads = ["site", "training", *names, *(["held out", *names] if held_out else [])]
-    counts = [(site.name, site.train, site.held_out) for site in sites]
-    rows = [[name, sum(train), *train, *([sum(out), *out] if held_out else [])] for name, train, out in counts]
-    judged = ", and held out to judge by" * held_out
+    train, held_out = ([site[which] for site in counts.values()] for which in ("train", "held_out"))
+    names, holds_out = model.class_names(run, len(train[0])), bool(held_out[0])
+    heads = ["site", "training", *names, *(["held out", *names] if holds_out else [])]
+    rows = [
+        [site, sum(own), *own, *([sum(out), *out] if holds_out else [])]
+        for site, own, out in zip(counts, train, held_out, strict=True)
+    ]
+    judged = ", and held out to judge by" * holds_out
     caption = f"Samples of each class to train on{judged} (seed {run.plans[0].seed})."
     return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
 
@@ -267,13 +260,17 @@ def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -
     """The parts of a run's section to which its page links, with what they are called."""
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
-        parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
+        parts |= {
+            "model": "model",
+            "thresholds": "thresholds" if shown.is_binary else "",
+            "ranking": "ranking, calibration",
+        }
         parts |= {"grades": "grades" if run.about["task"].get("loss") == ORDINAL else ""}
         parts |= {"hospitals": "hospitals" if model.at_sites(shown) else ""}
-        parts |= {"subgroups": "subgroups" if shown.said.groups else ""}
+        parts |= {"subgroups": "subgroups" if shown.predictions.groups else ""}
     if other:
         parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
-    parts |= {"real": "real hospitals"} if real_sites.at_home(run) else {}
+    parts |= {"real": "real hospitals"} if real_sites.real_runs(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     return [(part, name) for part, name in parts.items() if name]
 
@@ -321,11 +318,6 @@ def anchor(run: Run) -> str:
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
 
 
-OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)
-TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
-TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)} | {"toml": tomli_w.dumps}
-
-
 class Item(NamedTuple):
     """An item of the list, what it asks, and where a report answers it; an empty ``answer`` says that it does not."""
 
@@ -334,19 +326,10 @@ class Item(NamedTuple):
     answer: str = ""
 
 
-class Participant(NamedTuple):
-    """A site that took part: how many of each class it trains on and holds out."""
-
-    name: str
-    train: Sequence[int]
-    held_out: Sequence[int]
-
-
-def participants(run: Run) -> list[Participant]:
+def participants(run: Run) -> dict[str, dict[str, list[int]]]:
     """Who took part, with how many of each class; none where a folder does not say, or too many to read."""
-    counts: dict[str, dict[str, Any]] = run.about.get("class_counts") or {}
-    found = [Participant(name, count["train"], count["held_out"]) for name, count in sorted(counts.items())]
-    return found if len(found) <= MOST_SITES else []
+    counts = run.about.get("class_counts") or {}
+    return dict(sorted(counts.items())) if len(counts) <= MOST_SITES else {}
 
 
 def tripod(run: Run, shown: Clinical | None) -> list[Item]:
@@ -354,7 +337,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     real = "Over real hospitals" if run.real else ""
     counts = "Who took part" if participants(run) else real
     errors = "Model at thresholds; Ranking and calibration" if shown else real
-    groups = bool(shown and shown.said.groups)
+    groups = bool(shown and shown.predictions.groups)
     of_groups = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"
     folders = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
     weights = {getattr(plan_run.plan.recipe, "class_weights", None) for plan_run in run.done}
@@ -378,3 +361,9 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     }
     text = (files(__package__) / "tripod.csv").read_text(encoding="utf-8")
     return [Item(number, asks, answer.format_map(answers)) for number, asks, answer in csv.reader(text.splitlines())]
+
+
+OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)
+TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
+TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)}
+TEMPLATES.globals |= {"toml": tomli_w.dumps, "shown_scenario": shown_scenario}

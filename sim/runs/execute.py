@@ -168,7 +168,10 @@ def _run_one_by_one(
     for index, plan in enumerate(plans):
         if interrupted():
             return
-        yield index, attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted))
+        yield (
+            index,
+            attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted)),
+        )
         before += plan.rounds
 
 

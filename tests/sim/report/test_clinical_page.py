@@ -225,7 +225,7 @@ def test_folds_are_shown_together_each_on_what_it_has_not_seen(tmp_path):
     shown = clinical(whole)
 
     assert shown.folds == 3
-    assert len(shown.said.y) == 90
+    assert len(shown.predictions.y) == 90
 
 
 @pytest.mark.thorough
