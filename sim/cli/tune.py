@@ -82,6 +82,7 @@ def _search(
 ) -> "dict[str, list[Try]]":
     """All runs of every variant's search, with lines and tables as they end, a file, and figures."""
     from fedsmall.sim.report.figures import save as save_figure
+    from fedsmall.sim.report.tables import is_percent
     from fedsmall.sim.tuning.figure import sensitivity
     from fedsmall.sim.tuning.search import choose, save, search
 
@@ -90,7 +91,7 @@ def _search(
 
         def report(seed: int, so_far: "list[Try]", variant: str = variant) -> None:
             worst = max(choice.regret for choice in choose(so_far).values())
-            loses = f"{_value(worst, metric)}{' points' if _is_percent(metric) else ''}"
+            loses = f"{_value(worst, metric)}{' points' if is_percent(metric) else ''}"
             console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
 
         tries[variant] = search(scenario, tried, metric=metric, on_seed=report, **options)
@@ -154,14 +155,9 @@ def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
 
 
 def _value(number: float, metric: str) -> str:
-    return f"{100 * number:.1f}" if _is_percent(metric) else f"{number:.4f}"
+    from fedsmall.sim.report.tables import is_percent
 
-
-def _is_percent(metric: str) -> bool:
-    from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-    from fedsmall.sim.report.tables import AREAS
-
-    return metric not in (*LOWER_IS_BETTER, *AREAS)
+    return f"{100 * number:.1f}" if is_percent(metric) else f"{number:.4f}"
 
 
 def choose(
