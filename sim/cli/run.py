@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
+from fedsmall.methods import METHODS
 from fedsmall.sim.cli.options import (
     ADDRESS,
     DATA_ROOT,
@@ -27,9 +28,15 @@ from fedsmall.sim.cli.options import (
     complete_folder,
     terminal,
 )
+from fedsmall.sim.report.html import write_report
 from fedsmall.sim.report.terminal import print_run
+from fedsmall.sim.runs import scenario as scenario_files
+from fedsmall.sim.runs.files import check_free, free_folder
 from fedsmall.sim.runs.folder import REAL_SITES, Run, read, read_all
+from fedsmall.sim.runs.hospitals import growth_of, save_growth
 from fedsmall.sim.runs.merge import merge
+from fedsmall.sim.runs.progress import watcher
+from fedsmall.sim.runs.scenario import Scenario, find, load
 from fedsmall.wire import Arrays
 
 console = terminal()
@@ -53,26 +60,20 @@ def run(
     was run until then is kept and reported. A plan that fails is a line with its reason, all others are run, and the
     exit code is 1.
     """
-    from fedsmall.sim.runs.scenario import find, load, read
-
     scenario = find(scenario)
-    if kind := kind_of_scenario(read(scenario)):
+    if kind := kind_of_scenario(scenario_files.read(scenario)):
         options = {"engine": engine, "device": device, "processes": processes}
         if given := [name for name, value in options.items() if value is not None]:
             raise PlanError(f"--{given[0]} is of models that travel; a scenario with {kind} has no such choice")
         return load_extension(SCENARIOS, kind).run(scenario, out, setting)  # type: ignore[no-any-return]
-    if not read(scenario).get("method") and not any((engine, device, out, processes, workers, address)):
+    if not scenario_files.read(scenario).get("method") and not any((engine, device, out, processes, workers, address)):
         from fedsmall.sim.cli.tune import choose
 
         return choose(scenario, setting=setting, data_root=data_root)
     asked = load(scenario, setting or [])
     look_in(Path.cwd(), scenario.resolve().parent)
 
-    from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.execute import execute
-    from fedsmall.sim.runs.files import free_folder
-    from fedsmall.sim.runs.hospitals import growth_of, save_growth
-    from fedsmall.sim.runs.progress import watcher
 
     folder = out or free_folder(asked.name)
     shared = {name: value for name, value in (("workers", workers), ("address", address)) if value is not None}
@@ -90,8 +91,6 @@ def run(
 
 def report(folder: Annotated[Path, Argument(help="the folder of a run")]) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
-    from fedsmall.sim.report.html import write_report
-
     runs = read_all(complete_folder(folder))
     for run in runs:
         print_run(console, run)
@@ -106,8 +105,6 @@ def compare(
 
     With --out a report is written there too.
     """
-    from fedsmall.sim.report.html import write_report
-
     runs = [run for folder in folders for run in read_all(complete_folder(folder))]
     merged = merge(runs)
     for merged_run in merged:
@@ -137,17 +134,13 @@ def demo(
     Prints a table for each with 95% intervals over seeds and two plain sentences, and writes report.html.
     """
     from fedsmall.sim.engines.run import DEFAULT_ENGINE
-    from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.execute import execute
-    from fedsmall.sim.runs.files import check_free, free_folder
-    from fedsmall.sim.runs.progress import watcher
-    from fedsmall.sim.runs.scenario import Scenario, load, scenarios
 
     started = time.monotonic()
     engine = engine or DEFAULT_ENGINE
     folder = out or free_folder("demo")
     check_free(folder)
-    asked = [load(scenarios()[name]) for name in NAMES]
+    asked = [load(scenario_files.scenarios()[name]) for name in NAMES]
     if engine != "cohort":
         console.print(f"The engine {engine} trains site after site: one seed instead of {len(asked[0].seeds)}.")
         asked = [Scenario(**{**scenario.model_dump(), "seeds": SLOW_SEEDS, "evaluate_every": 50}) for scenario in asked]
@@ -190,10 +183,7 @@ def retrain(
     Features are scaled anew without its patients, and none of them is tested on. Says how far the models have moved,
     what publishing both would tell, and what remains. Rows of a site go by leaving them out of its file.
     """
-    from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.execute import execute
-    from fedsmall.sim.runs.files import free_folder
-    from fedsmall.sim.runs.progress import watcher
 
     before = read(complete_folder(folder))
     names = (*before.scenario.without, *without)
@@ -239,8 +229,6 @@ listing = command_group("The methods, tasks and scenarios that come along.")
 @listing.command()
 def methods() -> None:
     """Every method by name, with its source; any part of it can be set anew in a scenario."""
-    from fedsmall.methods import METHODS
-
     table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
     for name, row in METHODS.items():
         table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
@@ -266,10 +254,8 @@ def tasks() -> None:
 @listing.command()
 def scenarios() -> None:
     """The scenarios by name: `fedsmall run NAME` runs one."""
-    from fedsmall.sim.runs.scenario import scenarios as shipped
-
     table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, path in shipped().items():
+    for name, path in scenario_files.scenarios().items():
         with path.open("rb") as file:
             table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
     console.print(table)

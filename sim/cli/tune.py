@@ -11,9 +11,12 @@ from typer import Argument, Option
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.commands import from_repository
 from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET, check_unwritten, terminal
+from fedsmall.sim.report.sentences import amount, metric_name
+from fedsmall.sim.report.tables import is_percent
+from fedsmall.sim.runs.files import write, write_json
+from fedsmall.sim.runs.scenario import Scenario, as_toml, find, load
 
 if TYPE_CHECKING:
-    from fedsmall.sim.runs.scenario import Scenario
     from fedsmall.sim.tuning.choose import Choice
     from fedsmall.sim.tuning.grid import Grid
     from fedsmall.sim.tuning.search import RateChoice, Try
@@ -55,7 +58,6 @@ def tune(
     of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of `fedsmall
     reproduce` the search is kept beside its scenario and used when the item is run.
     """
-    from fedsmall.sim.runs.scenario import find, load
     from fedsmall.sim.tuning.grid import grid, settings_in
     from fedsmall.sim.tuning.search import measure_of, plans_of, spaced_rates
 
@@ -78,11 +80,10 @@ def tune(
 
 
 def _search(
-    asked: "Mapping[str, Scenario]", tried: Sequence[float], metric: str, path: Path, figure: Path, **options: Any
+    asked: Mapping[str, Scenario], tried: Sequence[float], metric: str, path: Path, figure: Path, **options: Any
 ) -> "dict[str, list[Try]]":
     """All runs of every variant's search, with lines and tables as they end, a file, and figures."""
     from fedsmall.sim.report.figures import save as save_figure
-    from fedsmall.sim.report.tables import is_percent
     from fedsmall.sim.tuning.figure import sensitivity
     from fedsmall.sim.tuning.search import choose, save, search
 
@@ -104,11 +105,9 @@ def _search(
 
 
 def _write_choice(
-    write_to: Path | None, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None", path: Path
+    write_to: Path | None, scenario: Scenario, tries: "list[Try]", whole: "Grid | None", path: Path
 ) -> None:
     """Print the choice and where the search lies; write the scenario with it to ``write_to``."""
-    from fedsmall.sim.runs.files import write
-    from fedsmall.sim.runs.scenario import as_toml
     from fedsmall.sim.tuning.search import choose, with_rates
 
     for method, (settings, lr) in whole.taken(tries).items() if whole is not None else ():
@@ -142,8 +141,6 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
-    from fedsmall.sim.report.sentences import metric_name
-
     head = f"{metric_name(metric)} on sites never seen"
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
@@ -155,8 +152,6 @@ def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
 
 
 def _value(number: float, metric: str) -> str:
-    from fedsmall.sim.report.tables import is_percent
-
     return f"{100 * number:.1f}" if is_percent(metric) else f"{number:.4f}"
 
 
@@ -178,8 +173,6 @@ def choose(
 
     Each is tuned and judged on left-out training samples of hospitals, or of patients where the hospitals stay.
     """
-    from fedsmall.sim.runs.files import write_json
-    from fedsmall.sim.runs.scenario import find, load
     from fedsmall.sim.tuning.choose import choose_class
 
     path = out or Path(f"choose-{scenario.stem}.json")
@@ -199,7 +192,6 @@ def _say_fold(fold: int, folds: int) -> None:
 
 def print_choice(choice: "Choice") -> None:
     """The table, the pick with its reason, and what it is worth."""
-    from fedsmall.sim.report.sentences import amount
     from fedsmall.sim.tuning.choose import DECISIVE
 
     left = "hospitals" if choice.use == "new-hospitals" else "patients of the same hospitals"
