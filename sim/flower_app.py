@@ -21,8 +21,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
 from fedsmall.sim.cli.options import terminal
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import Tell, run_on, run_plan
+from fedsmall.sim.engines.run import RunRecord, Tell, run_on, run_plan
 from fedsmall.sim.report.sentences import metric_name, metric_value
 from fedsmall.sim.report.tables import PRIMARY
 from fedsmall.sim.report.terminal import print_run

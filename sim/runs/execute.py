@@ -29,8 +29,7 @@ from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher

@@ -43,7 +43,7 @@ from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
-    from fedsmall.sim.engines.record import RunRecord
+    from fedsmall.sim.engines.run import RunRecord
 
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
