@@ -70,3 +70,17 @@ def test_a_sites_log_as_json_has_every_line_as_it_was_written(fedsmall, consorti
 
     assert code == 0
     assert [json.loads(line) for line in said.splitlines()] == log.entries()[1:]
+
+
+def test_kit_and_keygen_show_one_fingerprint_of_the_authority(fedsmall, consortium):
+    kit = consortium / "kits" / "bonn"
+
+    coordinator = fedsmall("consortium", "add-site", "bonn")[1]
+    hospital = fedsmall("site", "keygen", "--kit", kit)[1]
+
+    word = keys.authority_words(consortium / "ca" / "ca.crt")
+    assert len(word.rpartition("SHA256:")[2]) == 32 * 3 - 1
+    assert word in coordinator
+    assert word in hospital
+    members.create(kit.parent / "other", "evil", "fed", 8443, listen="127.0.0.1", inner_port=2, days=9)
+    assert keys.authority_words(kit.parent / "other" / "ca" / "ca.crt") != word

@@ -6,7 +6,7 @@ import pytest
 
 from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
-from fedsmall.sim.engines import record
+from fedsmall.sim.engines import run
 
 SCENARIO = """
 name = "short"
@@ -46,4 +46,4 @@ def test_a_folder_of_a_packages_name_is_not_the_package(tmp_path, monkeypatch):
 
 
 def test_a_run_without_ray_says_the_other_versions():
-    assert {"flwr", "torch", "numpy"} <= set(record.versions())
+    assert {"flwr", "torch", "numpy"} <= set(run.versions())
