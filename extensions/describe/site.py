@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +50,23 @@ class DescribeDesk:
         guard = Guard(self.letters.home / TOLD, self.letters.log, str(config[RUN]))
         rows = rows_to_tell(guard, patients.x, patients.group, floor)
         patients = patients._replace(x=patients.x[rows], group=patients.group[rows])
-        told = count(patients, ends, floor, columns_withheld(guard, patients, ends, floor))
+        told = count(patients, ends, floor, columns_withheld(guard, patients, floor))
         of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
         return {"config": {}}, self.letters.mask_sums(order, DESCRIBE, told, of)
 
 
-def columns_withheld(guard: Guard, patients: Patients, ends: np.ndarray, floor: int) -> set[str]:
-    """Columns of which nothing is told: a difference to what was told before would be of few patients.
+def columns_withheld(guard: Guard, patients: Patients, floor: int) -> set[str]:
+    """Columns of which fewer than ``floor`` values differ from what was told of them before, in whatever table.
 
-    Those of which fewer than ``floor`` values are new, in whatever table, and those of which the same values were
-    counted in other cells. The guard remembers the others: {"columns": {name: entry}}.
+    The guard remembers the others: {"columns": {name: entry}}.
     """
     known = guard.read(patients=None)
     columns, withheld = known.setdefault("columns", {}), set()
-    for name, values, cells in zip(patients.names, patients.x.T, ends, strict=True):
-        before, grid_of_it = columns.get(name), blake2b(cells.tobytes(), digest_size=16).hexdigest()
+    for name, values in zip(patients.names, patients.x.T, strict=True):
         now = Counter(digest(value.tobytes(), known, 8) for value in values[~np.isnan(values)])
-        allowed = verdict(before, now, floor)
+        allowed = verdict(columns.get(name), now, floor)
         if allowed is Verdict.NEW:
-            columns[name] = updated_entry(before, now, grid_of_it)
-        elif allowed is Verdict.LAST or before is None or before["last"] != grid_of_it:
-            withheld.add(name)
+            columns[name] = updated_entry(columns.get(name), now, None)
+        withheld |= {name} if allowed is Verdict.LAST else set()
     guard.write(known)
     return withheld

@@ -129,12 +129,14 @@ def _tellable(x: np.ndarray, names: Row, floor: int) -> dict[int, np.ndarray]:
 def group_cells(values: np.ndarray, ends: np.ndarray, floor: int) -> np.ndarray:
     """How many ``values`` lie in each cell, (CELLS,), never 1 to ``floor`` - 1; nothing of fewer values.
 
-    Values that follow each other are put in groups of ``floor`` or more, and a group counts in the cell of its median.
+    Values that follow each other are put in groups of ``floor`` or more, and a group counts in the cell of its mean: so
+    two grids over the same values tell no more than those means.
     """
-    places, counts = np.clip(np.searchsorted(ends, values, side="right") - 1, 0, CELLS - 1), np.zeros(CELLS)
-    if len(places) >= floor:
-        for group in np.array_split(np.sort(places), len(places) // floor):
-            counts[group[len(group) // 2]] += len(group)
+    counts = np.zeros(CELLS)
+    if len(values) >= floor:
+        for group in np.array_split(np.sort(values), len(values) // floor):
+            place = np.searchsorted(ends, group.mean(), side="right") - 1
+            counts[np.clip(place, 0, CELLS - 1)] += len(group)
     return counts
 
 

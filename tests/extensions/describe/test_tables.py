@@ -73,7 +73,7 @@ def test_no_number_that_is_told_nor_what_it_leaves_is_of_fewer_patients_than_the
             assert not known.any() or large(np.sum(site.group == g) - told["total"][g, 2:][known].sum())
 
 
-def test_groups_of_values_keep_their_number_and_lie_within_those_values():
+def test_groups_of_values_keep_their_number_and_none_is_below_the_floor():
     values = np.random.default_rng(0).normal(size=53)
     lines = np.linspace(-4, 4, CELLS + 1)
 
@@ -120,3 +120,14 @@ def test_columns_that_are_withheld_are_not_told():
 
     assert all(not told[name][:, 0].any() for name in told)
     assert told["count"][:, 1].sum() == 100
+
+
+def test_of_the_same_values_two_grids_tell_means_of_groups_and_never_a_single_value():
+    values = np.random.default_rng(0).normal(size=40)
+    fine, shifted = np.linspace(-4, 4, CELLS + 1), np.linspace(-4.003, 3.997, CELLS + 1)
+
+    told = [group_cells(values, lines, 8) for lines in (fine, shifted)]
+
+    means = np.sort(values).reshape(5, 8).mean(axis=1)
+    for lines, counts in zip((fine, shifted), told, strict=True):
+        np.testing.assert_array_equal(counts, 8 * np.histogram(means, lines)[0])
