@@ -88,6 +88,11 @@ def plan_over(desk: Desk, of: Fitted) -> Plan:
         of.frame.iloc[rows].to_csv(desk.data[name], index=False)
     classes = sorted(map(int, of.frame[of.outcome].unique()))
     asked = {"label": of.outcome, "classes": classes} if len(classes) < 9 else {"target": of.outcome}
+    return plan_of(desk, asked, {"penalty": of.penalty})
+
+
+def plan_of(desk: Desk, asked: dict[str, Any], regression: dict[str, Any]) -> Plan:
+    """The plan of a regression over the sites' files, in secure sums."""
     scenario = build(
         {
             "name": "sets",
@@ -95,7 +100,7 @@ def plan_over(desk: Desk, of: Fitted) -> Plan:
             "partition": {"natural": "file"},
             "dtype": "float64",
             "rounds": 40,
-            "method": [{"name": "Ridge", "regression": {"penalty": of.penalty}, "privacy": {"secure": True}}],
+            "method": [{"name": "Ridge", "regression": regression, "privacy": {"secure": True}}],
         }
     )
     return scenario.plans()[0]
@@ -119,3 +124,46 @@ def test_five_sets_have_pooled_coefficients_to_1e_7_over_stack_messages_and_real
     assert_equal_bits(stack.model, real.model)
     assert stack.rounds == messages.rounds == real.rounds <= 12
     assert stack.bytes_sent == messages.bytes_sent
+
+
+def hearts() -> pandas.DataFrame:
+    """Heart transplants (Miller 1976), as statsmodels ships them; times in steps of 20 days."""
+    frame = pytest.importorskip("statsmodels.datasets").heart.load_pandas().data
+    return pandas.DataFrame(
+        {"age": frame["age"], "time": np.ceil(frame["survival"] / 20 + 0.01), "event": frame["censors"]}
+    )
+
+
+def breast_cancers() -> pandas.DataFrame:
+    """The German study group's patients; times in steps of 60 days."""
+    x, y = pytest.importorskip("sksurv.datasets").load_gbsg2()
+    x = pandas.get_dummies(x, drop_first=True).astype(float)
+    return x.assign(time=np.ceil(y["time"] / 60), event=y["cens"].astype(int))
+
+
+@pytest.mark.parametrize("load", [hearts, pytest.param(breast_cancers, marks=pytest.mark.slow)])
+def test_cox_has_efron_s_coefficients_and_errors_by_statsmodels_over_stack_messages_and_real_sites(load, desk):
+    hazards = pytest.importorskip("statsmodels.duration.hazard_regression")
+    frame = load()
+    order = rng_for(0, "deal").permutation(len(frame))
+    for rows, name in zip(np.array_split(order, len(NAMES)), NAMES, strict=True):
+        frame.iloc[rows].to_csv(desk.data[name], index=False)
+    cuts = np.arange(1, frame["time"].max() + 1).tolist()
+    plan = plan_of(desk, {"time": "time", "event": "event", "cuts": cuts}, {"cox": True})
+    federation = build_federation(plan)
+
+    stack, messages = (run_plan(among(plan, 3), federation, engine) for engine in ("cohort", "inprocess"))
+    real = desk.run("cox", plan)
+
+    train = federation.pooled().train[0]
+    pooled = hazards.PHReg(train.y[:, 2], train.x.astype(float), train.y[:, 3], ties="efron").fit()
+    assert np.abs(form.theta_of(stack.model)[0] - pooled.params).max() < 1e-7
+    assert np.abs(np.sqrt(np.diag(stack.model[form.COVARIANCE])) - pooled.bse).max() < 1e-5
+    assert_equal_bits(stack.model, messages.model)
+    assert_equal_bits(stack.model, real.model)
+    hazard = np.cumsum(np.exp(stack.model[form.COEFFICIENTS][:, -1]))  # Breslow's, at the last step's coefficients
+    events = np.bincount(train.y[train.y[:, 3] > 0, 2].astype(int), minlength=len(cuts) + 1)[1:]
+    risk = np.exp(train.x.astype(float) @ pooled.params)
+    at_risk = np.array([risk[train.y[:, 2] >= cut].sum() for cut in cuts])
+    known = np.cumsum(np.divide(events, at_risk, out=np.zeros(len(cuts)), where=at_risk > 0))
+    assert np.abs(hazard - known).max() < 1e-5
