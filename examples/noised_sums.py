@@ -75,7 +75,9 @@ def table(cells: list[Cell]) -> str:
                 rows[row].append(f"{100 * interval(cell.accuracy).mean:.1f} / {100 * interval(cell.auc).mean:.1f}")
             found = differences[data, epsilon]
             star = "*" if chances[data, epsilon] < CHANCE else ""
-            rows["difference"].append(f"{100 * found.difference.mean:+.1f} ± {50 * (found.difference.high - found.difference.low):.1f}{star}")
+            rows["difference"].append(
+                f"{100 * found.difference.mean:+.1f} ± {50 * (found.difference.high - found.difference.low):.1f}{star}"
+            )
         lines += [f"| {data} | {name} | {' | '.join(values)} |" for name, values in rows.items()]
     return "\n".join(lines)
 

@@ -77,7 +77,6 @@ def describe(
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    console.print("\n".join(described.survival()), markup=False)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_page(out, described, asked.name)
@@ -89,6 +88,11 @@ def load(path: Path, settings: list[str]) -> Scenario:
     return load_scenario(
         path, [*settings, f'method=[{{name = "Ridge", label = "{LABEL}", privacy = {{secure = true}}}}]']
     )
+
+
+def run(path: Path, out: Path | None, settings: list[str] | None) -> None:
+    """Describe a scenario in this process."""
+    describe(path, setting=settings, out=out)
 
 
 class Description(NamedTuple):
@@ -103,20 +107,6 @@ class Description(NamedTuple):
     def table(self, site: str = "") -> list[Row]:
         """Heads, then rows, of all sites or of one."""
         return tables.table_of(self.names, self.groups, self.by_site[site] if site else self.sums, self.ends)
-
-    @property
-    def curve(self) -> np.ndarray | None:
-        """The survival curve, (5, CELLS); None where the outcome is no time, or too few had an event."""
-        events = self.sums.get("events", np.zeros((2, 1)))
-        return tables.kaplan_meier(events, self.ends[-2]) if events[0].any() else None
-
-    def survival(self) -> list[str]:
-        """The curve at five times, in lines."""
-        if (curve := self.curve) is None:
-            return []
-        places = np.unique(np.linspace(0, np.flatnonzero(curve[1])[-1], 6).round().astype(int)[1:])
-        words = "{0} {1:.4g}: {2:.0f} at risk, {3:.3f} ({4:.3f} to {5:.3f}) without the event"
-        return [words.format(self.names[-2], *curve[:, k]) for k in places]
 
 
 def describe_federation(plan: Plan, data_root: Path | None = None) -> Description:
@@ -173,9 +163,9 @@ def write_run(folder: Path, outcome: Mapping[str, Any]) -> None:
 
 def outcome_lines(home: Path, outcome: Mapping[str, Any]) -> list[str]:
     """The table of a finished run, in lines for the coordinator."""
-    heads, *rows = (described := description_of(outcome)).table()
-    lines = ["; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True)) for row in rows]
-    return [f"{len(outcome['sites'])} sites have told", *lines, *described.survival()]
+    heads, *rows = description_of(outcome).table()
+    lines = ["; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=False)) for row in rows]
+    return [f"{len(outcome['sites'])} sites have told", *lines]
 
 
 def site_part(folder: Path, site: str) -> None:
@@ -200,14 +190,15 @@ def write_page(folder: Path, described: Description, title: str) -> None:
 
 
 def _figures(described: Description) -> list[Drawing]:
-    if (curve := described.curve) is None:
+    if "events" not in described.sums or not described.sums["events"][0].any():
         return []
+    time, _, survival, low, high = curve = tables.kaplan_meier(described.sums["events"], described.ends[-2])
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.2, 3.2), layout="constrained")
         axes = figure.subplots()
-        axes.step(curve[0], curve[2], where="post", color=INK)
-        axes.fill_between(curve[0], *curve[3:], step="post", color=INK, alpha=0.15, lw=0)
+        axes.step(time, survival, where="post", color=INK)
+        axes.fill_between(time, low, high, step="post", color=INK, alpha=0.15, lw=0)
         axes.set(xlabel=described.names[-2], ylabel="without the event", ylim=(0, 1.02))
-    data = as_csv([tables.OF_CURVE, *curve.T.tolist()])
     title = f"Kaplan-Meier curve by {described.names[-2]}"
+    data = as_csv([tables.OF_CURVE, *curve.T.tolist()])
     return [Drawing(figure, title, f"{title}, with 95% intervals.", data, "survival.csv")]

@@ -188,7 +188,7 @@ def kaplan_meier(events: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]:
-    """Heads, then rows, of the table of all patients and of each group, in words."""
+    """Heads, then rows, of the table of all patients and of each group, in words; and of survival at five times."""
     parts = [slice(None), *(slice(g, g + 1) for g in range(len(groups)) if len(groups) > 1)]
     rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing")]
     for k, name in enumerate(names):
@@ -196,6 +196,12 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
         missing, number = of["missing"].sum(), of["count"].sum()
         rows.append((name, *cells, f"{missing:.0f} ({missing / max(number + missing, 1):.1%})"))
+    if "events" in sums and sums["events"][0].any():
+        curve = kaplan_meier(sums["events"], ends[-2])
+        for k in np.unique(np.linspace(0, np.flatnonzero(curve[1])[-1], 6).round().astype(int)[1:]):
+            time, at_risk, survival, low, high = curve[:, k]
+            words = f"{survival:.3f} ({low:.3f} to {high:.3f}); {at_risk:.0f} at risk"
+            rows.append((f"no event by {names[-2]} {time:.4g}", words, ""))
     return rows
 
 
