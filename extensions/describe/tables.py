@@ -156,7 +156,7 @@ def grid(preparation: Preparation) -> np.ndarray:
     bend = np.sinh(BEND * np.linspace(-1, 1, CELLS + 1)) / np.sinh(BEND)
     ends = middle[:, None] + REACH * spread[:, None] * bend
     if outcome is None or outcome.kind == "amount":
-        return ends
+        return np.asarray(ends)
     last = outcome.cuts[-1] if outcome.kind == "survival" else 1.0
     return np.concatenate([ends, np.tile(np.linspace(0, last, CELLS + 1), (len(outcome.columns), 1))])
 
@@ -168,7 +168,7 @@ def quantiles(cells: np.ndarray, ends: np.ndarray) -> np.ndarray:
     share = np.concatenate([[0.0], np.cumsum(cells)]) / cells.sum()
     begins = np.flatnonzero(cells)
     at = np.unique(np.concatenate([begins, begins + 1]))  # flat parts between cells have no quantile of their own
-    return np.interp(QUANTILES, share[at], ends[at])
+    return np.asarray(np.interp(QUANTILES, share[at], ends[at]))
 
 
 def kaplan_meier(events: np.ndarray, ends: np.ndarray) -> np.ndarray:
