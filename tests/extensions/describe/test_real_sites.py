@@ -110,6 +110,13 @@ def test_the_run_has_a_folder_as_others_have(desk):
     assert "counts in cells" in page(own)
 
 
+def test_a_server_that_is_started_again_asks_again_and_has_the_same_table(desk):
+    first = led(desk)
+    desk.restart()
+
+    assert gone_on(desk, "who") == first
+
+
 def counts(outcome: dict[str, Any], name: str = "count") -> np.ndarray:
     return np.array(outcome["sums"][name])
 
