@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.data.federation import Task
+from fedsmall.data.federation import Task, join
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import RawSite
-from fedsmall.data.sources.pool import YES_OR_NO, join
+from fedsmall.data.sources.pool import YES_OR_NO
 from fedsmall.errors import DataError
 from fedsmall.randomness import rng_for
 
