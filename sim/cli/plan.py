@@ -100,12 +100,15 @@ def _privacy(advice: Advice, epsilon: float) -> str:
     """Whether privacy for each patient at ``epsilon`` is worth it: samples * epsilon decides (docs/methods.md)."""
     enough, samples, sites = ceil(PATIENTS_EPSILON / epsilon), advice.samples_per_site, advice.sites
     asked = f"Privacy for each patient at epsilon {epsilon:g} takes about {enough} patients a site"
+    once = 'take Ridge with level = "patient": its sums are noised once, in one exchange.'
     if samples >= enough:
-        return f"{asked}; {samples} are enough for it to cost a few points, chain or no chain."
+        less = f" On a table with two classes {once}" if epsilon <= 1 else ""
+        return f"{asked}; {samples} are enough for it to cost a few points, chain or no chain.{less}"
     return (
         f"{asked}, and {samples} are too few: the noise of a step is divided by them, a model gathers it "
         f"between two averages, and an average over {sites} sites divides it by {sites**0.5:.1f}. "
-        "Average at every round, or take privacy = {exposure = 1.0}, which promises less."
+        f"On a table with two classes {once} Else average at every round, or take privacy = {{exposure = 1.0}}, which "
+        "promises less."
     )
 
 

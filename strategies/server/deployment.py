@@ -81,8 +81,8 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
 
 
 def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
-    if not isinstance(sheet, RunSheet):
-        record, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
+    if (kind := kind_of_run(folder)) or not isinstance(sheet, RunSheet):
+        record, done = load_extension(SCENARIOS, str(kind)).conduct(sheet, folder, grid)
         _finish_noting_faults(finish, log, folder, record)
         put(folder / "outcome.json", json.dumps(record, indent=1).encode())
         shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone

@@ -340,6 +340,8 @@ def test_plan_prints_the_bound_of_the_paper_and_recommends_the_simulation(fedsma
         (("--sites", "40", "--samples", "4"), "epsilon 3 takes about 20 patients a site, and 4 are too few"),
         (("--sites", "20", "--samples", "20"), "20 are enough"),
         (("--sites", "20", "--samples", "20", "--patients", "1"), "takes about 60 patients a site, and 20 are too few"),
+        (("--sites", "20", "--samples", "20", "--patients", "1"), 'take Ridge with level = "patient"'),
+        (("--sites", "20", "--samples", "80", "--patients", "1"), 'take Ridge with level = "patient"'),
     ],
 )
 def test_plan_says_from_how_many_patients_privacy_is_worth_it(fedsmall, asked, said_of_privacy):
