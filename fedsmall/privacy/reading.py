@@ -122,7 +122,7 @@ EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, w
 CLOSE = 0.2  # of a record's norm: not read, but near it
 LOOKS = 200  # contacts of a run that are looked at, at most; in equal distances, where a run has more
 WORK = 2e9  # products that may be spent on that
-BEARS = "ours lost little at 4, twenty points at 8, all at 12"  # examples/attacks_and_defences.py
+BEARS = "ours lost little at 4, and twenty points or more at 8"  # examples/attacks_and_defences.py
 BORNE = (
     "{label}: exposure = {exposure:g} makes the noise in an average about {size:.2g} times as large as an update, by "
     f"an estimate; {BEARS}. A smaller model, fewer rounds, larger batches and more sites make it less."
