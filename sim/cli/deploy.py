@@ -194,6 +194,8 @@ def follow(folder: Path, run: str, detach: bool) -> None:
 
     def progress(at: dict[str, Any]) -> None:
         nonlocal last
+        if last == -1 and at.get("note"):
+            say(at["note"])
         if at["t"] != last:
             last = at["t"]
             say(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")
