@@ -258,3 +258,22 @@ def test_what_leaves_under_exposure_is_noise_that_nobody_else_can_draw(tmp_path)
     same = [trained(station, plan, t=1)[1]["arrays/0.weight"] for _ in range(2)]
 
     assert np.abs(same[0] - same[1]).max() > 0
+
+
+def test_a_run_in_small_batches_is_charged_its_budget_and_what_is_asked_again_comes_on_top(tmp_path):
+    station = station_at(tmp_path)
+    plan = plan_of({"exposure": 0.6}, rounds=6, recipe=Recipe(lr=0.05, local_steps=1, batch=8))
+
+    charged = []
+    for t in range(1, 7):
+        trained(station, plan, t=t)
+        charged.append(station.log.exposure())
+
+    assert charged == sorted(charged)
+    assert charged[0] > 0.6 / 6 * 1.4  # of six contacts a patient is in four at most
+    assert charged[-1] == pytest.approx(0.6)
+
+    for t in range(1, 7):
+        trained(station, plan, t=t)
+
+    assert station.log.exposure() == pytest.approx(1.2)
