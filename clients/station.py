@@ -158,6 +158,7 @@ class Station:
             numbers=self._released[1],
             has_identity=self.letters.identity.exists(),
         )
+        policy.check_sums(raw.scaled)
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         check_order(kind, order, folder)
