@@ -26,10 +26,7 @@ from fedsmall.wire import BALANCE, CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD
 MOST_COHORTS = 1024
 DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment
 
-app = ClientApp()
 
-
-@app.query()
 def query(message: Message, context: Context) -> Message:
     """Answer the roll call."""
     client = _client(message, context)
@@ -37,7 +34,6 @@ def query(message: Message, context: Context) -> Message:
     return Message(RecordDict({CONFIG: answer}), reply_to=message)
 
 
-@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the model that came, and send it back."""
     client = _client(message, context)
@@ -46,10 +42,10 @@ def train(message: Message, context: Context) -> Message:
     leaving, examples, metrics = fit_or_stay(client, arrays, config)
     sent = dict(zip(client.sent_names, leaving, strict=True))
     records = records_of(pack_reply(client.plan, client.home.site, sent, config, arrays))
-    return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
+    metric_record = MetricRecord({EXAMPLES: examples, **metrics})
+    return Message(RecordDict({METRICS: metric_record, **records}), reply_to=message)
 
 
-@app.query(BALANCE)
 def balance(message: Message, context: Context) -> Message:
     """Send the model that has stayed here, which an average wants."""
     client = _client(message, context)
@@ -57,42 +53,36 @@ def balance(message: Message, context: Context) -> Message:
     return Message(RecordDict(dict(sent)), reply_to=message)
 
 
-@app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that came on what the site has held out."""
     client, arrays = _client(message, context), arrays_of(message.content)
-    config: dict[str, Any] = {NAMES: list(arrays)}
-    _, examples, metrics = client.evaluate(list(arrays.values()), config)
-    return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
+    _, examples, metrics = client.evaluate(list(arrays.values()), {NAMES: list(arrays)})
+    return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: examples, **metrics})}), reply_to=message)
 
 
-@app.evaluate(VALIDATE)
 def validate(message: Message, context: Context) -> Message:
     """Sums of the models that came over training samples that they never saw."""
-    client, arrays = _client(message, context), arrays_of(message.content)
-    config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
-    sums = records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)}))
-    return Message(RecordDict(dict(sums)), reply_to=message)
+    sums = _client(message, context).validate(arrays_of(message.content), message.content.config_records[CONFIG])
+    return Message(RecordDict(dict(records_of(join(**{OUT_OF_FOLD: sums})))), reply_to=message)
 
 
-def app_on(device: str) -> ClientApp:
-    """The same app for a simulation whose sites train on ``device``."""
+def app_on(device: str | None = None) -> ClientApp:
+    """The app; for a simulation one whose sites train on ``device``."""
 
     def train_on_device(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
-        context.node_config[DEVICE] = device
+        context.node_config[DEVICE] = str(device)
         return proceed(message, context)
 
-    placed = ClientApp(mods=[train_on_device])
-    placed.query()(query)
-    placed.query(BALANCE)(balance)
-    placed.train()(train)
-    placed.evaluate()(evaluate)
-    placed.evaluate(VALIDATE)(validate)
-    return placed
+    answering = ClientApp(mods=[train_on_device] if device is not None else [])
+    answering.query()(query)
+    answering.query(BALANCE)(balance)
+    answering.train()(train)
+    answering.evaluate()(evaluate)
+    answering.evaluate(VALIDATE)(validate)
+    return answering
 
 
-def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
-    return MetricRecord({EXAMPLES: examples, **metrics})
+app = app_on()
 
 
 def _client(message: Message, context: Context) -> HospitalClient:
