@@ -227,7 +227,7 @@ class SealedTask:
 
     def check_judged(self, model: Arrays) -> None:
         """Raise LetterError for another model than the round's common one; of ensembles no digest is known."""
-        if not (self.plan.method.is_ensemble or self.plan.method.ema):
+        if self.plan.method.keeps_global:
             self._check_common(model, 0)
 
     @property

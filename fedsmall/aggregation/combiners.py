@@ -206,8 +206,8 @@ def combiner_for(plan: Plan) -> Combiner:
     if (extension := method.extension) is not None:
         return extension.combiner_for(plan)  # type: ignore[no-any-return]
     combiner: Combiner = Aggregate(method.aggregator, method.aggregator_options, plan.seed)
-    if method.tree is not None and method.tree.fold_at == "server":
-        combiner = FoldTrees(method.tree, combiner)
+    if method.server_tree is not None:
+        combiner = FoldTrees(method.server_tree, combiner)
     if method.server != "none":
         shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
         options = {**shared.get(method.server, {}), **method.server_options}

@@ -108,11 +108,18 @@ def _per_site(tree: Tree, sites: int) -> dict[str, Any]:
 
 def plan_at(plan: Plan, place: int, sites: int) -> Plan:
     """The plan as the site at ``place`` of ``sites`` follows it: settings and models given per site are its own."""
-    plan = with_own_model(plan, place, sites)
+    return with_trees_of(with_own_model(plan, place, sites), [place], sites)
+
+
+def with_trees_of(plan: Plan, places: Sequence[int], sites: int) -> Plan:
+    """The plan for sites with the trees of those at these ``places`` of ``sites``: settings given per site are theirs.
+
+    A place may come several times.
+    """
     if plan.method.tree is None:
         return plan
     settings = _per_site(plan.method.tree, sites).items()
-    own = {name: setting[place] for name, setting in settings if isinstance(setting, tuple)}
+    own = {name: tuple(setting[place] for place in places) for name, setting in settings if isinstance(setting, tuple)}
     method = plan.method.model_copy(update={"tree": plan.method.tree.model_copy(update=own)})
     return plan.model_copy(update={"method": method})
 

@@ -30,7 +30,7 @@ from fedsmall.data.federation import Federation, Samples
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
-from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
+from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, members_in, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
@@ -443,7 +443,6 @@ def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str])
 def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays, notes: Sequence[str]) -> Stored:
     assert record.preparation is not None
     assert record.task is not None
-    several = whose.startswith(VISITORS) or (record.plan.method.is_ensemble and whose == COMMON)
     more = {
         "whose": whose,
         "performance": _performance(row, whose),
@@ -456,7 +455,7 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
     chosen = chosen_threshold(record.plan, record.thresholds) if whose in (COMMON, CENTRAL) else None
     if chosen is not None and record.task.classes == 2:
         more |= {"threshold": chosen[0], "threshold_from": chosen[1]}
-    members = len(next(iter(model.values()))) if several else None
+    members = members_in(record.plan, whose, model)
     trained_on = record.trained_on.get(whose, record.trained_on[COMMON])
     package = describe(record.plan, record.task, record.preparation, trained_on, members, **more)
     return Stored(package, model)
