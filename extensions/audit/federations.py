@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
+from fedsmall.aggregation.combiners import Combiner, combiner_for
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.algorithm.commons import combine_soundly, sound_means
 from fedsmall.algorithm.departing import make_private
 from fedsmall.data.federation import Federation, Samples, Task

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
+from fedsmall.aggregation.combiners import Aggregate, Combiner
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.algorithm.gate import halves, refusal, size
 from fedsmall.codec.parcels import Parcel, parcel
 from fedsmall.codec.top import Known, add_residual

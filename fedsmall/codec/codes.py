@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.wire import SQUARES, Arrays, is_buffer
+from fedsmall.wire import SQUARES, Arrays, is_buffer, split_vector
 
 SCALES = "~scales"  # in a record, the scales of its arrays in the order of their names; no array of torch is called so
 MOST = 127  # the largest code of "int8", either way
@@ -153,12 +153,8 @@ def flat(arrays: Model, names: list[str], models: tuple[int, ...] = ()) -> np.nd
 
 def unflat(numbers: np.ndarray, like: Model, names: list[str]) -> Arrays:
     """The arrays of which :func:`flat` has made ``numbers``, each shaped and typed as that of a model in ``like``."""
-    ends, models = np.cumsum([like[name].size for name in names]), numbers.shape[:-1]
-    cut = np.split(numbers, ends[:-1], axis=-1)
-    return {
-        name: part.reshape(*models, *like[name].shape).astype(like[name].dtype)
-        for name, part in zip(names, cut, strict=True)
-    }
+    arrays = split_vector(numbers, {name: like[name].shape for name in names})
+    return {name: array.astype(like[name].dtype) for name, array in arrays.items()}
 
 
 def _bits(numbers: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from fedsmall.data.federation import Samples, Task
 from fedsmall.models.networks import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.training.augmentation import check_augment
-from fedsmall.training.batches import Batches, Lots
+from fedsmall.training.batches import Batches, Lots, SiteSamples
 from fedsmall.training.device import choose_device, widest_float
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
@@ -73,7 +73,7 @@ class Cohort(OneModelTrainer):
         samples = [replace(own, x=self._halves.seen(own.x)) for own in samples]  # pooled ones stay pooled
         layers = {name: cast(MaskedDropout, model.get_submodule(name)) for name in shapes}
         masks = {name: (shape, layers[name].probability) for name, shape in shapes.items()}
-        self._batches: Batches | Lots
+        self._batches: SiteSamples
         if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
             self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
@@ -84,13 +84,7 @@ class Cohort(OneModelTrainer):
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`."""
-        held = {name: tensor.to(self.device) for name, tensor in state.items()}
-        parameters = {name: held[name] for name in self._parameters}
-        stack = Stack(self._names, parameters, {n: held[n] for n in self._names if n not in parameters})
-        if self.plan.recipe.optimizer_state != "stay":
-            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
-            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
-        return stack
+        return self.put_together(self._names, self._parameters, state, carried)
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`.

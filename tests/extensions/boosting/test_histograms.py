@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmall.aggregation.combiners import Updates
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.extensions.boosting import histograms
