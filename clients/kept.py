@@ -17,7 +17,7 @@ import numpy as np
 from fedsmall import __version__
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.shelf import Shelf
-from fedsmall.codec.parcels import pack, unpack
+from fedsmall.codec import pack, unpack
 from fedsmall.data.federation import task_from
 from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.data.raw_site import RawSite

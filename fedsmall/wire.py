@@ -77,7 +77,7 @@ def split_vector(vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> A
     """
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()], dtype=np.int64)
     pieces = np.split(vector, ends, axis=-1)
-    return {n: piece.reshape(*vector.shape[:-1], *s) for (n, s), piece in zip(shapes.items(), pieces, strict=False)}
+    return {n: piece.reshape((*vector.shape[:-1], *s)) for (n, s), piece in zip(shapes.items(), pieces, strict=False)}
 
 
 def stack_of_one(model: Mapping[str, np.ndarray]) -> Arrays:

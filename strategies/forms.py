@@ -13,8 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import wire
-from fedsmall.codec.codes import BITS, GAPS, VALUES, CodecError, difference
-from fedsmall.codec.parcels import PACKED, Parcel, pack, read_part
+from fedsmall.codec import BITS, GAPS, PACKED, VALUES, CodecError, Parcel, difference, pack, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.strategies.checks import (

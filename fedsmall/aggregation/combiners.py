@@ -18,7 +18,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.replicas.tree import fold_sent, tree_at
+from fedsmall.replicas import fold_sent, tree_at
 from fedsmall.wire import Arrays, Restorable, stack_of_one
 
 

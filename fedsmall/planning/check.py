@@ -18,7 +18,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.replicas.tree import idle
+from fedsmall.replicas import idle
 
 LISTED = 8  # names in one line; the rest is counted
 NEVER = (

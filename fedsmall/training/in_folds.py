@@ -13,7 +13,7 @@ from fedsmall.data.splits import classes_of, kin_of, representatives
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.replicas.tree import with_trees_of
+from fedsmall.replicas import with_trees_of
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, WrappedTrainer
 

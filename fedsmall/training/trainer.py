@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedsmall.codec.parcels import Parcel
-from fedsmall.codec.top import Known
+from fedsmall.codec import Known, Parcel
 from fedsmall.data.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.device import check_room

@@ -22,7 +22,7 @@ from fedsmall.features import check_features
 from fedsmall.models.own_models import is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
-from fedsmall.replicas.tree import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
+from fedsmall.replicas import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.information import BudgetedCohort
