@@ -29,10 +29,10 @@ def command_group(help: str) -> typer.Typer:
     return typer.Typer(no_args_is_help=True, add_completion=False, help=help)
 
 
-def terminal(stderr: bool = False) -> Console:
+def terminal() -> Console:
     """Where commands write: as wide as the terminal is, and wide enough for a table in a file or a pipe."""
-    wide = Console(highlight=False, soft_wrap=True, stderr=stderr)
-    return wide if wide.is_terminal else Console(highlight=False, soft_wrap=True, stderr=stderr, width=120)
+    wide = Console(highlight=False, soft_wrap=True)
+    return wide if wide.is_terminal else Console(highlight=False, soft_wrap=True, width=120)
 
 
 def say(text: str, style: str | None = None) -> None:

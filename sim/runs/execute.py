@@ -22,15 +22,13 @@ from typing import Any, TypeVar
 
 from fedsmall.data.federation import Federation
 from fedsmall.entry_points import load_extension
+from fedsmall.evaluation.baselines import pooled_logistic, trivial
 from fedsmall.evaluation.metrics import default_metric, known_metric
-from fedsmall.evaluation.pooled import pooled_logistic
-from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher
@@ -168,7 +166,10 @@ def _run_one_by_one(
     for index, plan in enumerate(plans):
         if interrupted():
             return
-        yield index, attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted))
+        yield (
+            index,
+            attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted)),
+        )
         before += plan.rounds
 
 

@@ -14,7 +14,7 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, walk_part
+from fedsmall.sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, Worker
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
@@ -29,13 +29,12 @@ class InTurn:
     """Workers that are no processes: the parts are walked one after the other."""
 
     def __init__(self, given: Given, count: int) -> None:
-        plan, task, names, samples, path, device = given
-        self.count, self._cohort = count, Cohort(plan, task, names, samples, path=path, device=device)
+        self.count, self._worker = count, Worker(given)
         self.parts: list[int] = []
 
     def walk(self, parts: list[StackPart]) -> list[Walked]:
         self.parts.append(len(parts))
-        return [walk_part(self._cohort, part) for part in parts]
+        return [self._worker.walk(part) for part in parts]
 
     def close(self) -> None:
         """Nothing to end."""
