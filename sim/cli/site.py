@@ -1,6 +1,7 @@
 """``fedsmall site``: what a hospital runs: its key, its programs, its log, and what it has of runs on its own disk."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -326,8 +327,9 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
     say(f"{result.lines} lines hold; the last is {result.head}")
 
 
-# as its help lists them
-for command in (keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget):
-    app.command()(command)
-for command in (down, status, log, bundle):
+COMMANDS: tuple[Callable[..., None], ...] = (  # as its help lists them
+    *(keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget),
+    *(down, status, log, bundle),
+)
+for command in COMMANDS:
     app.command()(command)
