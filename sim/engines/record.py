@@ -18,6 +18,7 @@ from fedsmall.plan import Plan
 from fedsmall.sim.engines.evaluation import LastRound, predictions_of
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.training.device import describe_device
+from fedsmall.training.kernel import describe_kernel
 from fedsmall.wire import Arrays
 
 
@@ -89,8 +90,9 @@ def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:
 
 def versions() -> dict[str, str]:
     """The versions that a run's numbers may depend on."""
-    cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **cuda}
+    built = {"cuda": torch.version.cuda, "kernel": describe_kernel()}
+    known = {name: version for name, version in built.items() if version}
+    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **known}
 
 
 @cache  # a package's whole description is read for it, and the plans of a run are many
