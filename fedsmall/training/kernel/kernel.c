@@ -247,88 +247,107 @@ static void move(const struct walk *w, int part, long row, float *flat, int back
     }
 }
 
-/* Models first .. last - 1 through all rounds, in place. 0; 1 where there is no memory, with nothing changed. */
-int WALK(const struct walk *w, int first, int last) {
-    const int L = w->layers, most = w->most, plain = !w->array[MOMENT][0][0] && !w->array[REFERENCE][0][0] &&
-                                                      !w->array[SHIFT][0][0] && w->decay == 0;
-    long size = 0, maps = 0, wide = PAD(most * FOURS(w->width[L])), outputs = w->width[L];
+/* What a thread works in: a model as a flat array for each part, its gradient, and the maps of a batch. */
+struct room {
+    long size, offset[LAYERS];
+    int plain; /* gradient descent and nothing else: steps are added as they are computed */
+    float *memory, *part[PARTS], *gradient, *ahead, *behind;
+    const float **rows, **input[LAYERS], **weight[LAYERS]; /* rows of what comes into each layer, and of its weights */
+};
+
+static int furnish(const struct walk *w, struct room *r) {
+    const int L = w->layers, most = w->most;
+    long maps = 0, wide = PAD(most * FOURS(w->width[L])), outputs = 0;
     for (int l = 0; l < L; l++) {
-        size += FOURS(w->width[l + 1]) * (long)PAD(w->width[l] + 1);
-        maps += most * (long)PAD(w->width[l] + 1);
-        wide = most * (long)PAD(w->width[l] + 1) > wide ? most * (long)PAD(w->width[l] + 1) : wide;
+        const long ld = PAD(w->width[l] + 1);
+        r->offset[l] = r->size;
+        r->size += FOURS(w->width[l + 1]) * ld;
+        maps += most * ld;
+        wide = most * ld > wide ? most * ld : wide;
         outputs += w->width[l + 1];
     }
-    size = PAD(size);
-    const size_t floats = (PARTS + 1) * size + maps + 2 * wide + 16, pointers = (size_t)L * most + outputs;
-    float *room = calloc(floats, 4);
-    const float **rows = malloc(pointers * sizeof *rows);
-    if (!room || !rows) { free(room); free(rows); return 1; }
-    float *part[PARTS], *at = (float *)(((uintptr_t)room + 63) / 64 * 64), *gradient = at + PARTS * size;
-    for (int p = 0; p < PARTS; p++) part[p] = w->array[p][0][0] ? at + p * size : 0;
-    float *slope[2] = {gradient + size, gradient + size + wide}, *map = slope[1] + wide;
-    const float **input[LAYERS], **weight[LAYERS];
-    long offset[LAYERS];
-    for (int l = 0, o = 0; l < L; l++) { /* rows of what comes into each layer, and of its weights */
-        const long ld = PAD(w->width[l] + 1);
-        offset[l] = l ? offset[l - 1] + FOURS(w->width[l]) * (long)PAD(w->width[l - 1] + 1) : 0;
-        input[l] = rows; rows += most;
-        for (int s = 0; s < most; s++, map += ld) input[l][s] = map;
-        weight[l] = rows; rows += w->width[l + 1];
-        for (o = 0; o < w->width[l + 1]; o++) weight[l][o] = part[MODEL] + offset[l] + o * ld;
+    r->size = PAD(r->size);
+    r->memory = calloc((PARTS + 1) * r->size + maps + 2 * wide + 16, 4);
+    r->rows = malloc((L * most + outputs) * sizeof *r->rows);
+    if (!r->memory || !r->rows) return 0;
+    float *at = (float *)(((uintptr_t)r->memory + 63) / 64 * 64);
+    r->plain = w->decay == 0;
+    for (int p = 0; p < PARTS; p++, at += r->size) {
+        r->part[p] = w->array[p][0][0] ? at : 0;
+        r->plain &= p == MODEL || !r->part[p];
     }
-    for (int k = first; k < last; k++) {
+    r->gradient = at; r->ahead = at + r->size; r->behind = r->ahead + wide; at = r->behind + wide;
+    const float **row = r->rows;
+    for (int l = 0; l < L; l++) {
+        r->input[l] = row;
+        for (int s = 0; s < most; s++, at += PAD(w->width[l] + 1)) *row++ = at;
+        r->weight[l] = row;
+        for (long o = 0; o < w->width[l + 1]; o++) *row++ = r->part[MODEL] + r->offset[l] + o * PAD(w->width[l] + 1);
+    }
+    return 1;
+}
+
+/* The outputs of n samples, (n, FOURS(outputs)), into behind. */
+static void forwards(const struct walk *w, struct room *r, int n, const int32_t *mine) {
+    for (int s = 0; s < n; s++) r->input[0][s] = w->x + (long)mine[s] * w->stride;
+    for (int l = 0; l < w->layers; l++) {
+        const int last = l + 1 == w->layers, out = w->width[l + 1], ld = last ? FOURS(out) : PAD(out + 1);
+        float *z = last ? r->behind : (float *)r->input[l + 1][0];
+        forward(n, out, PAD(w->width[l] + 1), r->input[l], r->part[MODEL] + r->offset[l], z, ld, w->relu[l]);
+        for (int s = 0; s < n && !last; s++) z[s * ld + out] = w->array[MODEL][l + 1][1] != 0; /* the bias's input */
+    }
+}
+
+/* From the slopes in behind: the step itself where it is plain, else the gradient. */
+static void backwards(const struct walk *w, struct room *r, int n) {
+    for (int l = w->layers - 1, ld = FOURS(w->width[w->layers]); l >= 0; l--) {
+        const int in = PAD(w->width[l] + 1), out = w->width[l + 1];
+        if (l) product(n, in, out, r->behind, ld, 1, r->weight[l], r->ahead, 0);
+        for (long i = 0; l && w->relu[l - 1] && i < (long)n * in; i += W) {
+            const vector x = load(r->input[l][0] + i);
+            store(r->ahead + i, (vector)((whole)load(r->ahead + i) & (x > 0)));
+        }
+        product(out, in, n, r->behind, 1, ld, r->input[l], (r->plain ? r->part[MODEL] : r->gradient) + r->offset[l], r->plain);
+        float *swap = r->behind; r->behind = r->ahead; r->ahead = swap; ld = in;
+    }
+}
+
+/* Round t of model k, where it is. */
+static void one_round(const struct walk *w, struct room *r, int k, int t, int64_t *count) {
+    const long place = (long)t * w->models + k, site = w->site[place], out = w->width[w->layers];
+    for (int p = MOMENT; p <= SQUARE; p++) if (r->part[p] && w->fresh[t]) memset(r->part[p], 0, 4 * r->size);
+    if (w->fresh[t]) *count = 0;
+    for (int p = REFERENCE; p < PARTS; p++)
+        if (r->part[p] && (!t || site != w->site[place - w->models])) move(w, p, site, r->part[p], 0);
+    for (int step = 0, n; step < w->steps && (n = w->size[site * w->steps + step]); step++) {
+        const int32_t *mine = w->index + ((long)w->row[place] * w->steps + step) * w->most;
+        forwards(w, r, n, mine);
+        for (int s = 0; s < n && w->outputs && t == w->rounds - 1; s++)
+            memcpy(w->outputs + (((long)k * w->steps + step) * w->most + s) * out, r->behind + s * FOURS(out), 4 * out);
+        slopes(w, n, mine, (r->plain ? -w->rate[t] : 1) / n, r->behind);
+        backwards(w, r, n);
+        if (!r->plain) update(w, r->size, r->part, r->gradient, w->rate[t], w->pull ? w->pull[site] : 0, count);
+    }
+}
+
+/* Models first .. last - 1 through all rounds, in place. 0; 1 where there is no memory, with nothing changed. */
+int WALK(const struct walk *w, int first, int last) {
+    struct room r = {0};
+    const int failed = !furnish(w, &r);
+    for (int k = first; k < last && !failed; k++) {
         int64_t count = w->count ? w->count[k] : 0;
         for (int p = MODEL; p <= SQUARE; p++)
-            if (part[p]) {
-                memset(part[p], 0, 4 * size); /* padding, too: 0 * NaN of the model before is NaN */
-                move(w, p, k, part[p], 0);
+            if (r.part[p]) {
+                memset(r.part[p], 0, 4 * r.size); /* padding, too: 0 * NaN of the model before is NaN */
+                move(w, p, k, r.part[p], 0);
             }
-        for (int t = 0, before = -1; t < w->rounds; t++) {
-            const long place = (long)t * w->models + k, site = w->site[place];
-            for (int p = REFERENCE; p < PARTS; p++) if (part[p] && site != before) move(w, p, site, part[p], 0);
-            before = site;
-            if (w->fresh[t]) {
-                count = 0;
-                for (int p = MOMENT; p <= SQUARE; p++) if (part[p]) memset(part[p], 0, 4 * size);
-            }
-            for (int step = 0; step < w->steps; step++) {
-                const int n = w->size[site * w->steps + step];
-                const int32_t *mine = w->index + ((long)w->row[place] * w->steps + step) * most;
-                if (!n) break;
-                for (int s = 0; s < n; s++) input[0][s] = w->x + (long)mine[s] * w->stride;
-                for (int l = 0; l < L; l++) {
-                    const int out = w->width[l + 1], ld = l + 1 < L ? PAD(out + 1) : FOURS(out);
-                    float *z = l + 1 < L ? (float *)input[l + 1][0] : slope[0];
-                    forward(n, out, PAD(w->width[l] + 1), input[l], part[MODEL] + offset[l], z, ld, w->relu[l]);
-                    if (l + 1 < L) for (int s = 0; s < n; s++) z[s * ld + out] = w->array[MODEL][l + 1][1] != 0;
-                    else if (w->outputs && t == w->rounds - 1)
-                        for (int s = 0; s < n; s++)
-                            memcpy(w->outputs + (((long)k * w->steps + step) * most + s) * out, z + s * ld, 4 * out);
-                }
-                slopes(w, n, mine, (plain ? -w->rate[t] : 1) / n, slope[0]);
-                float *behind = slope[0], *ahead = slope[1];
-                for (int l = L - 1, ld = FOURS(w->width[L]); l >= 0; l--) {
-                    const int in = PAD(w->width[l] + 1), out = w->width[l + 1];
-                    if (l) {
-                        product(n, in, out, behind, ld, 1, weight[l], ahead, 0);
-                        if (w->relu[l - 1])
-                            for (long i = 0; i < (long)n * in; i += W) {
-                                const vector x = load(input[l][0] + i);
-                                store(ahead + i, (vector)((whole)load(ahead + i) & (x > 0)));
-                            }
-                    }
-                    product(out, in, n, behind, 1, ld, input[l], (plain ? part[MODEL] : gradient) + offset[l], plain);
-                    float *swap = behind; behind = ahead; ahead = swap; ld = in;
-                }
-                if (!plain) update(w, size, part, gradient, w->rate[t], w->pull ? w->pull[site] : 0, &count);
-            }
-        }
-        for (int p = MODEL; p <= SQUARE; p++) if (part[p]) move(w, p, k, part[p], 1);
+        for (int t = 0; t < w->rounds; t++) one_round(w, &r, k, t, &count);
+        for (int p = MODEL; p <= SQUARE; p++) if (r.part[p]) move(w, p, k, r.part[p], 1);
         if (w->count) w->count[k] = count;
     }
-    free(input[0]);
-    free(room);
-    return 0;
+    free(r.rows);
+    free(r.memory);
+    return failed;
 }
 
 #if W == 4
