@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections import Counter
@@ -333,3 +334,12 @@ if __name__ == "__main__":
     print(size_of(ROOT))
     for name in KEYS:
         print(name, *readers_of(ROOT, name))
+
+
+def test_tests_that_need_no_torch_are_collected_without_it():
+    collect = "pytest.main(['--collect-only', '-q', 'tests/test_layers.py']); print('torch' in sys.modules)"
+    program = [sys.executable, "-c", f"import pytest, sys; {collect}"]
+
+    said = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert said.splitlines()[-1] == "False"
