@@ -13,6 +13,8 @@ from fedsmall.errors import PlanError
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.training import kernel
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.device import check_device, threads_of_kernel
@@ -139,12 +141,14 @@ def test_every_local_rule_is_torch_s(compiled, rule):
     assert_alike(plan_of(60, rule, local_epochs=1, batch=2), task_of("cross_entropy"))
 
 
+COMBINED = [(loss, name, "none") for loss in kernel.LOSSES for name in OPTIMIZERS]
+COMBINED += [("cross_entropy", name, rule) for name in OPTIMIZERS for rule in RULES[1:]]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("recipe", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("loss", kernel.LOSSES)
-def test_every_loss_with_every_optimizer_and_rule_is_torch_s(compiled, loss, recipe, rule):
-    task, plan = task_of(loss), plan_of(rule=rule, **recipe)
+@pytest.mark.parametrize(("loss", "optimizer", "rule"), COMBINED)
+def test_every_loss_and_rule_with_every_optimizer_is_torch_s(compiled, loss, optimizer, rule):
+    task, plan = task_of(loss), plan_of(rule=rule, **OPTIMIZERS[optimizer])
     exact, float32 = (
         walked(plan.model_copy(update={"dtype": dtype}), task, "cpu")[0] for dtype in ("float64", "float32")
     )
@@ -283,3 +287,25 @@ def test_a_device_says_how_many_threads_the_kernel_has(word, threads):
 def test_no_threads_are_refused():
     with pytest.raises(PlanError, match='device = "kernel:0": a device is "auto", "cpu", "kernel", "kernel:4"'):
         check_device("kernel:0")
+
+
+def test_a_run_names_the_kernel_and_comes_to_torch_s_numbers(compiled, monkeypatch):
+    plan = plan_of(6, hidden=(5,)).model_copy(update={"task": "synthetic", "sites": 4, "samples_per_site": 5})
+    federation = build_federation(plan)
+
+    by_torch, by_kernel = (
+        run_plan(plan, federation, "cohort", options={"device": device}) for device in ("cpu", "kernel:2")
+    )
+
+    assert (by_torch.path, by_kernel.path) == ("mlp", "kernel")
+    assert by_kernel.versions["kernel"] == f"{kernel.VERSION} ({kernel.SETS[compiled.widest()]})"
+    for name, array in by_torch.model.items():
+        np.testing.assert_allclose(by_kernel.model[name], array, atol=CLOSE)
+
+
+def test_a_compiler_that_is_not_there_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+
+    with pytest.raises(FileNotFoundError, match="no-such-compiler"):
+        build(tmp_path / "kernel.so")
+    assert not list(tmp_path.iterdir())
