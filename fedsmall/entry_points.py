@@ -27,6 +27,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,15 @@ def own_code(what: str) -> Iterator[None]:
         message = " ".join(str(wrong).split())[:200] or "no reason"
         where = f"{Path(place.filename).name}, line {place.lineno}"
         raise PlanError(f"{what} raised {type(wrong).__name__}: {message} ({where})") from wrong
+
+
+def own_function(what: str, words: str) -> Any:
+    """What stands in a user's module, by "module:function". Raises PlanError, with ``what`` it is for, for none."""
+    module, _, function = words.partition(":")
+    try:
+        return getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as wrong:
+        raise PlanError(f"{what} {words!r} was not found: {wrong}. It is written as module:function.") from wrong
 
 
 def look_in(*folders: Path) -> None:

@@ -274,11 +274,10 @@ class Plan(Frozen):
 
     ``threshold`` is the probability from which a sample is called positive: a number (``None`` is 0.5), or how it is
     chosen on the training samples, "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the
-    highest that reaches it). ``without`` names sites that take no part, as if
-    their patients had never been there.
+    highest that reaches it). ``without`` names sites that take no part, as if their patients had never been there.
 
-    ``route_seed`` draws the routes of models, the sites that take part in a contact and the
-    folds of routes; ``None`` is ``seed``, which draws everything else.
+    ``route_seed`` draws the routes of models, the sites that take part in a contact and the folds of routes; ``None``
+    is ``seed``, which draws everything else.
     """
 
     name: str

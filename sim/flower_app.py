@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.trivial import trivial
+from fedsmall.evaluation.baselines import trivial
 from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation

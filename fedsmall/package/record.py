@@ -112,11 +112,6 @@ class Package(Frozen):
         return kind_of(self.loss)
 
     @property
-    def numbers(self) -> bool:
-        """Whether no classes are predicted."""
-        return self.kind != "classes"
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the labels of which several may be there at once; none of other outcomes."""
         outcome = self.preparation.outcome

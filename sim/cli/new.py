@@ -17,7 +17,7 @@ from fedsmall.errors import PlanError
 from fedsmall.sim.cli.options import check_unwritten, terminal
 
 if TYPE_CHECKING:
-    from fedsmall.data.sources.look import Look
+    from fedsmall.planning.look import Look
 
 console = terminal()
 
@@ -60,7 +60,7 @@ def new(
 
     Where no label is given, a person at a terminal is asked for it.
     """
-    from fedsmall.data.sources.look import joined, look_at, read_tables, suspicions
+    from fedsmall.planning.look import join_rows, look_at, read_tables, suspicions
 
     check_unwritten(out)
     if not out.parent.is_dir():
@@ -70,7 +70,7 @@ def new(
     if (time is None) != (event is None) or (time is not None and label is not None):
         raise PlanError("survival is --time with --event, and without --label")
     tables, decimal = read_tables(table)
-    rows = joined(tables)
+    rows = join_rows(tables)
     predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
     for name in [*predicted, *(column for column in (site, patient) if column is not None)]:
         if name not in rows:
@@ -89,7 +89,7 @@ def new(
 
 def _ask_label(rows: Any) -> str:
     """The label as a person at the terminal says; PlanError with the candidates where there is none."""
-    from fedsmall.data.sources.look import candidates
+    from fedsmall.planning.look import candidates
 
     likely = candidates(rows) or list(rows)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -107,8 +107,8 @@ def _outcome_of(
 
     The last is None of anything but two classes.
     """
-    from fedsmall.data.sources.look import classes_of_label, is_amount
     from fedsmall.data.table_files import plain
+    from fedsmall.planning.look import classes_of_label, is_amount
 
     column = predicted[0]
     if len(predicted) == 2:

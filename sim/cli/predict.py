@@ -134,7 +134,7 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
         means = mean_time(answers.together, np.asarray(package.cuts))
         firsts = [{f"mean_{package.target}": repr(float(mean))} for mean in means]
         predictions = [first | cells for first, cells in zip(firsts, _cells(package, answers.together), strict=True)]
-    elif package.numbers:
+    elif package.kind != "classes":
         predictions = _cells(package, answers.together.reshape(len(names), -1))
     else:
         classes = [{"class": package.class_names[place]} for place in answers.named]

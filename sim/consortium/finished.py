@@ -15,10 +15,10 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.data.federation import Task, task_from
 from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.baselines import trivial_for
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json
 from fedsmall.evaluation.stopping import TELLING
-from fedsmall.evaluation.trivial import trivial_for
 from fedsmall.models.registry import completed
 from fedsmall.package.record import COMMON, TrainedOn
 from fedsmall.plan import Plan

@@ -12,7 +12,7 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import interval
-from fedsmall.package.store import words
+from fedsmall.package import store
 from fedsmall.plan import Plan
 from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
@@ -259,7 +259,8 @@ def model_card(run: Run) -> Markup:
     except PlanError:  # an older run, one of several runs, or sites with models of their own
         return Markup()
     package = f"{run.place}/{PACKAGES}/{stem(plan_run, stored.package.whose)}"
-    return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, escape(words(*stored, package)))
+    card = escape(store.card(*stored, package, header=False))
+    return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, card)
 
 
 def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -> list[tuple[str, str]]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.baselines import POOLED
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
-from fedsmall.evaluation.pooled import LABEL
 from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
@@ -82,7 +82,7 @@ class Table:
     @property
     def pooled(self) -> TableRow | None:
         """The row of a regression on pooled rows; it is compared with nothing. None where the run does not hold it."""
-        return next((row for row in self.rows if row.label == LABEL), None)
+        return next((row for row in self.rows if row.label == POOLED), None)
 
     @property
     def comparisons(self) -> int:

@@ -22,9 +22,8 @@ from typing import Any, TypeVar
 
 from fedsmall.data.federation import Federation
 from fedsmall.entry_points import load_extension
+from fedsmall.evaluation.baselines import pooled_logistic, trivial
 from fedsmall.evaluation.metrics import default_metric, known_metric
-from fedsmall.evaluation.pooled import pooled_logistic
-from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation

@@ -16,7 +16,7 @@ import numpy as np
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.runs.scenario import Scenario, build
-from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of
+from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of, table_of
 
 Settings = dict[str, Any]
 DEPTHS, TREES = (1, 3), (40, 70, 100)  # of boosting
@@ -42,7 +42,7 @@ class Grid:
 
     def with_taken(self, tries: Sequence[Try]) -> Scenario:
         """The scenario that was asked about, with what is taken."""
-        table, taken, entries = _table(self.plain), self.taken(tries), []
+        table, taken, entries = table_of(self.plain), self.taken(tries), []
         for entry, plan in zip(table["method"], plans_of(self.plain), strict=True):
             settings, lr = taken[plan.method.label]
             rate = {"recipe": {**entry.get("recipe", {}), "lr": lr}} if plan.method.trains_networks else {}
@@ -52,7 +52,7 @@ class Grid:
 
 def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     """Every method of a scenario with every value of the keys that its own table has; PlanError for others."""
-    table, of = _table(scenario), {}
+    table, of = table_of(scenario), {}
     entries: list[Settings] = []
     for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
         keys, label = [key for key in tried if key in entry], plan.method.label
@@ -98,8 +98,3 @@ def _number(word: str) -> float | int | str:
         except ValueError:
             continue
     return word.strip()
-
-
-def _table(scenario: Scenario) -> dict[str, Any]:
-    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
-    return {**table, "method": [dict(entry) for entry in table["method"]]}

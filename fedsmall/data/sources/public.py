@@ -13,9 +13,10 @@ from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.tables import Schema
 from fedsmall.data.table_files import as_numbers, read_table
-from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.errors import DataError, PlanError, as_data_error
+from fedsmall.methods import check_known
 
+MISSING = "{} is not under the data root and could not be downloaded; put it there"
 GRADED_AT = (100, 184)  # the thirds of all 442 patients; 100 and 184 belong to the lower grade
 
 
@@ -198,10 +199,8 @@ def mnist(root: Path | None, seed: int) -> Pool:
 
 def _torchvision(name: Literal["CIFAR10", "MNIST"], folder: Path) -> Pool:
     library = getattr(import_torchvision().datasets, name)
-    try:
+    with as_data_error(MISSING.format(name), OSError, RuntimeError):
         train, test = (library(str(folder), train=train, download=True) for train in (True, False))
-    except (OSError, RuntimeError) as wrong:
-        raise DataError(f"{name} is not under the data root and could not be downloaded; put it there") from wrong
     parts = [Part(as_inputs(np.asarray(half.data)), np.asarray(half.targets)) for half in (train, test)]
     return Pool({NOWHERE: parts[0]}, tuple(map(str, train.classes)), {NOWHERE: parts[1]})
 
@@ -240,13 +239,10 @@ def _download(flag: str, folder: Path) -> None:
     import medmnist as library
 
     info: dict[str, Any] = library.INFO
-    if flag not in info:
-        raise PlanError(f"MedMNIST has no {flag!r}. {nearest(flag, list(info))}")
+    check_known(flag, info, f"MedMNIST has no {flag!r}")
     folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with as_data_error(MISSING.format(f"{flag}.npz"), OSError, RuntimeError):
         getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)
-    except (OSError, RuntimeError) as wrong:
-        raise DataError(f"{flag}.npz is not under the data root and could not be downloaded; put it there") from wrong
 
 
 WITH_LIBRARIES = (breast_cancer, diabetes, diabetes_grades, digits, digit_properties, synthetic, gbsg2)
