@@ -55,7 +55,10 @@ class Need(NamedTuple):
 
 NEEDS = (
     Need("numbers in float32", lambda plan, gradients: plan.dtype == "float32"),
-    Need("linear layers and ReLUs, at most eight of the former", lambda plan, gradients: bool(_layers(gradients))),
+    Need(
+        "linear layers and ReLUs, at most eight of the former, and no clipping",
+        lambda plan, gradients: bool(_layers(gradients)),
+    ),
     Need("samples as they are", lambda plan, gradients: plan.recipe.augment is None),
     Need("moments that go with their model", lambda plan, gradients: plan.recipe.optimizer_state != "stay"),
     Need("no gradient that a site remembers", lambda plan, gradients: "gradient" not in rule_of(plan.method).remembers),
@@ -185,12 +188,14 @@ class Kernel:
         if pull.any():
             arrays.give(3, reference, "{}")
             self._told.pull = arrays.held(pull.flatten(1)[:, 0])
-        arrays.give(4, add_rule(none, reference, known, method), "{}")
+        shift = add_rule(none, reference, known, method)
+        if any(tensor.any() for tensor in shift.values()):
+            arrays.give(4, shift, "{}")
 
     def _calls(self, rounds: Sequence[Any], models: int) -> Iterator[Sequence[Any]]:
         """The rounds in as many parts as their sample numbers ask for."""
-        numbers = 1 if self._still is not None else models * self._told.steps * self._told.most
-        size = max(1, NUMBERS // numbers)
+        numbers = 1 if self._still is not None else self._told.steps * self._told.most
+        size = max(1, NUMBERS // (models * numbers))
         return (rounds[first : first + size] for first in range(0, len(rounds), size))
 
     def _call(self, rounds: Sequence[Any], outputs: Tensor | None) -> np.ndarray:
@@ -223,7 +228,8 @@ class Kernel:
         def some(edges: tuple[int, int]) -> int:
             return int(walk(ctypes.byref(self._told), *edges))  # without Python's lock
 
-        edges = np.linspace(0, models, min(models, self._parts if self._pool else 1) + 1).astype(int).tolist()
+        parts = min(models, self._parts if self._pool else 1)
+        edges = [models * part // parts for part in range(parts + 1)]
         if any((self._pool.map if self._pool else map)(some, pairwise(edges))):
             raise MemoryError("no memory for the kernel's copy of a model")
 
