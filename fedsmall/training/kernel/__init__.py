@@ -1,8 +1,9 @@
 """Small networks on the CPU by compiled C: every model walks all its rounds in cache, and models share the threads.
 
 Asked for by the device "kernel", or "kernel:4" for four threads, whose number changes no bit. Where it has not been
-built (:mod:`fedsmall.training.kernel.build`) or a plan is not of its kind (:data:`NEEDS`), torch trains instead. Its
-numbers are torch's to 1e-5 over 200 rounds of float32; in float64, by which paths are compared, torch trains alone.
+built (:mod:`fedsmall.training.kernel.build`) or a plan is not of its kind (:data:`NEEDS`), torch trains instead, and at
+sites of their own always. Its numbers are torch's to 1e-5 over 200 rounds of float32; in float64, by which paths are
+compared, torch trains alone.
 """
 
 import ctypes
