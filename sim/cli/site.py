@@ -68,9 +68,7 @@ def up(
     port: Annotated[int, Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
     detach: Annotated[bool, Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")] = False,
     only: Annotated[str, Option(help="station (data, no network) or network (no data): a container each")] = "",
-    device: Annotated[
-        str, Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")
-    ] = "cpu",
+    device: Annotated[str, Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
     region: Annotated[
         Path | None, Option(metavar="CONSORTIUM", help="speak for a region: the folder of its own consortium")
     ] = None,

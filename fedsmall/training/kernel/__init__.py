@@ -28,7 +28,7 @@ from fedsmall.training.optimizers import SiteMemory, add_rule, learning_rate, ru
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg
 
-VERSION = 1
+VERSION = 1  # as in kernel.c
 LIBRARY = Path(__file__).with_name("kernel.so")
 SETS = {16: "AVX-512", 8: "AVX2", 4: "plain"}  # by the numbers in a vector
 LAYERS, PARTS = 8, 5  # as in kernel.c
@@ -43,8 +43,9 @@ LOSSES = {
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The kernel as it was built, if it was."""
-    return ctypes.CDLL(str(LIBRARY)) if LIBRARY.exists() else None
+    """The kernel as it was built, if it was, and of this version."""
+    built = ctypes.CDLL(str(LIBRARY)) if LIBRARY.exists() else None
+    return built if built is not None and built.version() == VERSION else None
 
 
 class Need(NamedTuple):
@@ -63,7 +64,7 @@ NEEDS = (
     Need("samples as they are", lambda plan, gradients: plan.recipe.augment is None),
     Need("moments that go with their model", lambda plan, gradients: plan.recipe.optimizer_state != "stay"),
     Need("no gradient that a site remembers", lambda plan, gradients: "gradient" not in rule_of(plan.method).remembers),
-    Need("a kernel that has been built here", lambda plan, gradients: library() is not None),
+    Need("a kernel of this version that has been built here", lambda plan, gradients: library() is not None),
 )
 
 

@@ -351,6 +351,7 @@ int WALK(const struct walk *w, int first, int last) {
 }
 
 #if W == 4
+int version(void) { return 1; } /* what a library built of an older file is known by: raise it with every change */
 int size_of_walk(void) { return sizeof(struct walk); }
 
 /* The widest vectors that this processor has. */

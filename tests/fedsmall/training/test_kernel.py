@@ -262,8 +262,15 @@ def test_torch_trains_where_the_kernel_has_not_been_built(absent):
     cohort = Cohort(plan_of(), task, *samples_of(task, SIZES), device="kernel")
 
     assert cohort.path == "mlp"
-    assert cohort.reason.endswith("the kernel needs a kernel that has been built here")
+    assert cohort.reason.endswith("the kernel needs a kernel of this version that has been built here")
     assert kernel.describe_kernel() == ""
+
+
+def test_a_kernel_of_another_version_is_as_good_as_none(compiled, monkeypatch):
+    monkeypatch.setattr(kernel, "VERSION", kernel.VERSION + 1)
+    kernel.library.cache_clear()
+
+    assert kernel.library() is None
 
 
 def test_torch_trains_unless_the_kernel_is_asked_for(compiled):
