@@ -127,7 +127,7 @@ class Result:
         trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
         from fedsmall.package.predictor import predictor_of
-        from fedsmall.sim.runs.chosen import choose_packages, whose_is
+        from fedsmall.sim.runs.folder import choose_packages, whose_is
 
         return predictor_of(choose_packages(self.run, method, seed, whose_is(site, visitors, distilled)))
 
@@ -164,11 +164,11 @@ class Result:
         return f"Result of {self.run.scenario.name}: {len(self.run.done)} of {len(self.run.plans)} plans"
 
     def __str__(self) -> str:
-        from fedsmall.sim.report.terminal import failures, grid, note_lines
+        from fedsmall.sim.report.terminal import print_run
 
-        console = Console(record=True, width=120, file=StringIO())
-        console.print(grid(table(self.run), self.run.scenario.name))
-        return console.export_text() + "\n".join([*sentences(self.run), *note_lines(self.run), *failures(self.run)])
+        text = StringIO()
+        print_run(Console(width=120, file=text, soft_wrap=True), self.run)
+        return text.getvalue()
 
     def _repr_html_(self) -> str:
         from fedsmall.sim.report.figures import svg

@@ -18,8 +18,7 @@ from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import parameter_count
 from fedsmall.randomness import rng_for
-from fedsmall.sim.engines.record import versions
-from fedsmall.sim.engines.run import keep_freed_memory
+from fedsmall.sim.engines.run import keep_freed_memory, versions
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 

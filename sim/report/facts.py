@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median_low
 from typing import Any, NamedTuple
 
-from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.site_sums import OF_PATIENTS
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.sim.report.sentences import amount, metric_name, plural
-from fedsmall.sim.report.tables import AREAS, by_label, primary
+from fedsmall.sim.report.sentences import amount, metric_name, metric_value, plural
+from fedsmall.sim.report.tables import by_label, primary
 from fedsmall.sim.runs.folder import PlanRun, Run
 
 Row = Mapping[str, Any]
@@ -155,12 +154,12 @@ def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
         lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
     if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
         models = [row["distilled"] for row in rows]
-        worth = _value(metric, _mean([model["common"] for model in models], metric))
+        worth = metric_value(metric, _mean([model["common"] for model in models], metric))
         sent = amount(_mean(models, "bytes_sent"))
         lines.append(DISTILLED.format(**words, worth=worth, rounds=models[0]["rounds"], sent=sent))
     if all(f"{metric}_mean" in row.get("kept", {}) for row in rows):
         kept = [row["kept"] for row in rows]
-        ends = {name: _value(metric, _mean(kept, f"{metric}_{name}")) for name in ("mean", "sd")}
+        ends = {name: metric_value(metric, _mean(kept, f"{metric}_{name}")) for name in ("mean", "sd")}
         differ = _differ([row["spread"] for row in kept])
         lines.append(VISITORS.format(**words, number=group[0].plan.method.keep_last, **ends, differ=differ))
     return lines
@@ -175,10 +174,6 @@ def _differ(spreads: Sequence[Row]) -> str:
         f"the members differ by {100 * deviation:.1f} points of probability (sd, mean of the test samples; "
         f"mutual information {_mean(spreads, 'information'):.3f} nats)"
     )
-
-
-def _value(metric: str, value: float) -> str:
-    return f"{value:.3f}" if metric in (*LOWER_IS_BETTER, *AREAS) else f"{100 * value:.1f}%"
 
 
 # What to expect where models travel by routes; where folds were of samples it is of these hospitals

@@ -28,8 +28,7 @@ from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher
@@ -167,7 +166,10 @@ def _run_one_by_one(
     for index, plan in enumerate(plans):
         if interrupted():
             return
-        yield index, attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted))
+        yield (
+            index,
+            attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted)),
+        )
         before += plan.rounds
 
 

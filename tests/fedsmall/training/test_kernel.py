@@ -292,7 +292,10 @@ def test_a_device_says_how_many_threads_the_kernel_has(word, threads):
 
 
 def test_no_threads_are_refused():
-    with pytest.raises(PlanError, match='device = "kernel:0": a device is "auto", "cpu", "kernel", "kernel:4"'):
+    with pytest.raises(
+        PlanError,
+        match='device = "kernel:0": a device is "auto", "cpu", "cuda", "cuda:1", "mps", "kernel" or "kernel:4"',
+    ):
         check_device("kernel:0")
 
 

@@ -21,7 +21,7 @@ from fedsmall.sim.engines.workers import (
     ParallelCohort,
     StackPart,
     Walked,
-    walk_part,
+    Worker,
     with_workers,
 )
 from fedsmall.training.cohort import Cohort
@@ -38,13 +38,12 @@ class InTurn:
     """Workers that are no processes: the parts are walked one after the other."""
 
     def __init__(self, given: Given, count: int) -> None:
-        plan, task, names, samples, path, device = given
-        self.count, self._cohort = count, Cohort(plan, task, names, samples, path=path, device=device)
+        self.count, self._worker = count, Worker(given)
         self.parts: list[int] = []
 
     def walk(self, parts: list[StackPart]) -> list[Walked]:
         self.parts.append(len(parts))
-        return [walk_part(self._cohort, part) for part in parts]
+        return [self._worker.walk(part) for part in parts]
 
     def close(self) -> None:
         """Nothing to end."""
