@@ -398,7 +398,7 @@ class Letters:
     def _hide_sums(self, handle: Handler, order: SiteRequest) -> Answer:
         header, sums = handle(order)
         shapes = {name: array.shape for name, array in sums.items()}  # of which all sites have the same
-        return header, self._mask_sums(order, tallies.SUMS_BEFORE, sums, shapes)
+        return header, self.mask_sums(order, tallies.SUMS_BEFORE, sums, shapes)
 
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
         """A global model's evaluation, in a secure sum where the plan asks for it; charges stay in the clear."""
@@ -410,7 +410,7 @@ class Letters:
             sums = (
                 {}
                 if order.config.get(wire.KEEP)
-                else self._mask_sums(order, tallies.JUDGED, tally, tallies.judged_shapes(task))
+                else self.mask_sums(order, tallies.JUDGED, tally, tallies.judged_shapes(task))
             )
         if order.plan.privacy.hidden and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.key_store(order.config).end()
@@ -421,7 +421,7 @@ class Letters:
         if order.plan.privacy.secure:
             sums = split(reply, wire.OUT_OF_FOLD)
             tally = {TELLING: np.array(float(bool(sums))), **sums}
-            reply = self._mask_sums(order, tallies.UNSEEN, tally, tallies.unseen_shapes(order.plan, order.raw.task))
+            reply = self.mask_sums(order, tallies.UNSEEN, tally, tallies.unseen_shapes(order.plan, order.raw.task))
         return header, reply
 
     def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
@@ -444,7 +444,7 @@ class Letters:
         letters, of = split(order.arrays, terms.SEEDS), one_line(order.config.get(terms.OF, ""), 20)
         return self._sealed_task(order, of).tell_shares(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
 
-    def _mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
+    def mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
         """Sums of this site under masks. LetterError where the model is not this round's common one."""
         sealed = self._sealed_task(order, of)
         if of == tallies.JUDGED:

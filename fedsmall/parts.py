@@ -283,6 +283,7 @@ class Regression(Frozen):
     ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
     over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
     there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site; with ``counts`` a number is one.
+    With ``cox`` times until an event have Cox's partial likelihood over the ends of the task's intervals.
     With ``passes`` a posterior goes so often through all sites in place of sums.
     """
 
@@ -294,6 +295,7 @@ class Regression(Frozen):
     firth: bool = False
     robust: bool = False
     counts: bool = False
+    cox: bool = False
     passes: Positive | None = None
 
 

@@ -36,6 +36,8 @@ from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.validation import parameter_count
+from fedsmall.privacy.reading import noise_borne
 from fedsmall.replicas.tree import idle
 from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from fedsmall.sim.runs.scenario import Scenario, as_toml, load
@@ -334,6 +336,13 @@ def _notes(plans: Sequence[Plan], federation: Federation, sizes: Sequence[int]) 
         names = federation.task.class_names or range(len(weights))
         class_weights = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=False))
         notes.append(f"class weights agreed from the sites' counts (first seed): {class_weights}")
+    features, fewest = min((len(part), part.x[0].size if len(part) else 0) for part in federation.train)[::-1]
+    notes += [
+        line
+        for plan in plans
+        if plan.privacy.exposure
+        and (line := noise_borne(plan, parameter_count(plan, federation.task), fewest, features, len(sizes)))
+    ]
     extensions = [(plan.method, extension) for plan in plans if (extension := plan.method.extension) is not None]
     notes += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
     return list(dict.fromkeys(notes))

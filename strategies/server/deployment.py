@@ -8,6 +8,7 @@ and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` w
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import time
@@ -30,7 +31,8 @@ from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN_NAME, RunSheet, Sheet
-from fedsmall.planning.validation import among, check_plan
+from fedsmall.planning.validation import among, check_plan, parameter_count
+from fedsmall.privacy.reading import noise_borne
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.grid import FrameMail, RetryingGrid
@@ -81,8 +83,8 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
 
 
 def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
-    if not isinstance(sheet, RunSheet):
-        record, done = load_extension(SCENARIOS, str(kind_of_run(folder))).conduct(sheet, folder, grid)
+    if (kind := kind_of_run(folder)) or not isinstance(sheet, RunSheet):
+        record, done = load_extension(SCENARIOS, str(kind)).conduct(sheet, folder, grid)
         _finish_noting_faults(finish, log, folder, record)
         put(folder / "outcome.json", json.dumps(record, indent=1).encode())
         shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone
@@ -126,9 +128,11 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     plan = sheet.plan
     check_plan(plan, task, len(sheet.hospitals))
     begun, outcome = time.time(), Outcome()
+    fewest, features = min(told_at_roll(roster.answers)["samples"].values()), math.prod(task.input_shape)
+    borne = noise_borne(plan, parameter_count(plan, task), max(1, fewest), features, len(sheet.hospitals))
 
     def note(t: int, rounds: int) -> None:
-        now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": outcome.events[-20:]}
+        now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": outcome.events[-20:], "note": borne}
         put(folder / "progress.json", json.dumps(now).encode())
 
     run_rounds(

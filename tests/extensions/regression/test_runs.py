@@ -391,6 +391,16 @@ REFUSED = {
     "the loss of this task is hinge": (regressed(), {}, Task("t", (5,), 2, loss="hinge")),
     "firth is for two classes": (regressed(regression={"penalty": 0, "firth": True}), {}, Task("t", (5,), 3)),
     "firth is for two classes, without another penalty": (regressed(regression={"firth": True}), {}, TWO),
+    "cox = true is for times until an event, and this task predicts classes": (
+        regressed(regression={"penalty": 0, "cox": True}),
+        {},
+        TWO,
+    ),
+    "cox has a penalty that is a number": (
+        regressed(regression={"cox": True, "robust": True}),
+        {},
+        Task("t", (5,), 3, loss="hazard"),
+    ),
     "regression takes it away": (regressed(), {"weighted": True}, TWO),
     "regression needs one kind of model": (regressed(), {"boosting": method("FedHistogramXGB").boosting}, TWO),
 }
