@@ -71,8 +71,8 @@ class SiteSamples(ABC):
     ) -> None:
         self._plan, self._names, self._masks, self._device = plan, tuple(names), masks, device
         self._dtype = getattr(torch, plan.dtype)
-        self._x = concatenate([s.x for s in samples], self._dtype, device)  # (all samples, ...)
-        self._y = concatenate([s.y for s in samples], self._dtype, device)
+        self.x = concatenate([s.x for s in samples], self._dtype, device)  # (all samples, ...)
+        self.y = concatenate([s.y for s in samples], self._dtype, device)
         self._counts = np.array([len(s) for s in samples])
         self._first = np.cumsum(self._counts) - self._counts
 
@@ -86,7 +86,10 @@ class SiteSamples(ABC):
 
 
 class Batches(SiteSamples):
-    """Consecutive batches of each site's samples in an order that is drawn."""
+    """Consecutive batches of each site's samples in an order that is drawn.
+
+    ``still`` is every site's :meth:`index` where no round draws, else None.
+    """
 
     def __init__(
         self, plan: Plan, names: Sequence[str], samples: Sequence[Samples], masks: Masks, device: torch.device
@@ -101,15 +104,15 @@ class Batches(SiteSamples):
             self.sizes[site, : len(mine)] = mine
         self.uniform = bool((self.sizes == self.sizes[0]).all())
         draws = bool((self.examples > batches).any())
-        self._still = None if draws else self._index(np.arange(len(names)), 0)
+        self.still = None if draws else self.index(np.arange(len(names)), 0)
         self._blocks: tuple[Tensor, ...] | None = None
         once = self.uniform and self.steps[0] == 1 and plan.recipe.augment is None
         if not draws and not masks and once:  # a round is every site's whole data
-            self._blocks = tuple(part.view(len(names), -1, *part.shape[1:]) for part in (self._x, self._y))
+            self._blocks = tuple(part.view(len(names), -1, *part.shape[1:]) for part in (self.x, self.y))
 
     def taken(self, site: int, t: int) -> np.ndarray:
         """The numbers of the site's samples that are in a batch of round ``t``, rising."""
-        numbers: np.ndarray = np.unique(self._index(np.array([site]), t).cpu().numpy()) - self._first[site]
+        numbers: np.ndarray = np.unique(self.index(np.array([site]), t).cpu().numpy()) - self._first[site]
         return numbers
 
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
@@ -125,14 +128,14 @@ class Batches(SiteSamples):
             x, y = (block.index_select(0, where) for block in self._blocks)
             yield slice(0, len(sites)), Batch(x, y, None, {})
             return
-        index = self._index(sites, t) if self._still is None else self._still[torch.from_numpy(sites).to(self._device)]
+        index = self.index(sites, t) if self.still is None else self.still[torch.from_numpy(sites).to(self._device)]
         chances = self._chances(sites, t)
         for step, masks in enumerate(self._drawn_masks(sites, t)):
             for rows, size in self._together(sites, step, pads):
                 weight = self._weight(sites, step, rows, size) if pads else None
                 masks_of_batch = {name: mask[rows, :size] for name, mask in masks.items()}
                 where = index[rows, step, :size]
-                batch = Batch(gather(self._x, where), gather(self._y, where), weight, masks_of_batch)
+                batch = Batch(gather(self.x, where), gather(self.y, where), weight, masks_of_batch)
                 if chances is not None:
                     changed = augment_images(batch.x, chances[rows, step, :size], self._plan.recipe.augment or {})
                     batch = batch._replace(x=changed)
@@ -180,7 +183,7 @@ class Batches(SiteSamples):
                     full[name][step, row, :size] = (rng.random((size, *rest)) >= p) / max(1 - p, 1e-12)
         return [{name: torch.from_numpy(f[s]).to(self._device) for name, f in full.items()} for s in range(steps)]
 
-    def _index(self, sites: np.ndarray, t: int) -> Tensor:
+    def index(self, sites: np.ndarray, t: int) -> Tensor:
         """The numbers of the samples of round t, (rows, steps, batch); filled up with each site's first sample."""
         shape = (len(sites), self.sizes.shape[1], int(self.sizes[sites].max()))
         index = np.empty(shape, dtype=np.int64)
@@ -241,7 +244,7 @@ class Lots(SiteSamples):
                 weight[row, : len(lot)] = 1 / guard.lot
             masks, where = self._drop(chances, lots, size), torch.from_numpy(index).to(self._device)
             shares = torch.from_numpy(weight).to(self._device, self._dtype)
-            taken = gather(self._x, where), gather(self._y, where), shares, masks
+            taken = gather(self.x, where), gather(self.y, where), shares, masks
             yield slice(0, len(sites)), Batch(*taken, *self._noise(chances, guards))
 
     def _noise(self, chances: list[Chance], guards: list[Protection]) -> tuple[Tensors, Tensor]:
