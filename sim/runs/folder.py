@@ -36,7 +36,6 @@ from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
 from fedsmall.plan import Method, Plan
-from fedsmall.planning.validation import parameter_count
 from fedsmall.privacy.reading import noise_borne
 from fedsmall.replicas import idle
 from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
@@ -329,6 +328,8 @@ def _about(plans: Sequence[Plan], federation: Federation, engine: str) -> dict[s
 
 def _notes(plans: Sequence[Plan], federation: Federation, sizes: Sequence[int]) -> list[str]:
     """Notes for a reader on how methods and data go together, such as the class weights that sites agree on."""
+    from fedsmall.planning.validation import parameter_count  # torch, which who reads a run does without
+
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     notes = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
     if any(plan.recipe.class_weights == BALANCED for plan in plans):

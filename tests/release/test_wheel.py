@@ -65,6 +65,7 @@ def assert_holds_the_checkout(held: set[str], of: Callable[[set[str]], set[str]]
 
 
 def in_wheel(names: set[str]) -> set[str]:
+    names = {name.replace("docker/systemd/", "fedsmall/systemd/") for name in names}
     ours = {name for name in names if name.split("/")[0] in PACKAGES}
     return {name if name.startswith("fedsmall/") else f"fedsmall/{name}" for name in ours}
 
