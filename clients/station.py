@@ -45,6 +45,7 @@ from fedsmall.clients.socket_frames import serve
 from fedsmall.clients.telling import Telling, may_be_last
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
+from fedsmall.data.table_files import is_query, queries
 from fedsmall.ends import KEY_FILE
 from fedsmall.entry_points import HANDLERS as GROUP
 from fedsmall.entry_points import extensions, load_extension
@@ -54,7 +55,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.replicas.tree import plan_at
+from fedsmall.replicas import plan_at
 from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import exposure_of_contact
@@ -141,7 +142,7 @@ class Station:
     def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
         """A message as a request, once policy, hospital and run allow it."""
         plan = plan_of(config)
-        raw, digest = self._read_samples(plan)
+        raw, digest = self._read_samples(plan, str(config.get(RUN, "")))
         place, sites = self.place(config)
         key = plan_at(plan, place, sites).model_dump_json() + digest
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
@@ -234,9 +235,11 @@ class Station:
             print(f"{self.tables} cannot be written ({error.strerror}): a budget is this name's alone", flush=True)
             return []
 
-    def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
-        key = (plan.data_key, stamp(self.data))
+    def _read_samples(self, plan: Plan, run: str = "") -> tuple[RawSite, str]:
+        key = (plan.data_key, stamp(self.data), run if is_query(self.data) else "")  # a query is asked once for a run
         if self._samples is None or self._samples[0] != key:
+            for kind, text in queries(self.data).items():
+                self.log.write("asked", run=run, kind=kind, reason=text)
             raw = load_site(plan, self.name, self.data)
             self._samples = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
         return self._samples[1:]

@@ -9,8 +9,7 @@ from pathlib import Path
 from sklearn.datasets import load_breast_cancer
 
 from fedsmall import run
-from fedsmall.extensions.travels.picture import travel_file
-from fedsmall.extensions.travels.ways import travels
+from fedsmall.extensions.travels.picture import travel_file, travels
 from fedsmall.randomness import rng_for
 
 HOSPITALS = ("Aachen", "Basel", "Bonn", "Essen", "Graz", "Jena", "Kiel", "Linz", "Mainz", "Ulm")

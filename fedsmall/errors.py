@@ -9,6 +9,9 @@
     └── PolicyError    a site's own policy refuses the order
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PlanError(ValueError):
     """A scenario or plan that cannot be run as written."""
@@ -27,6 +30,17 @@ class DataError(ValueError):
     def at(self, site: str) -> "DataError":
         """The same at a site."""
         return DataError(self.words, file=f"site {site!r}, {self.file}" if self.file else f"site {site!r}")
+
+
+@contextmanager
+def as_data_error(words: str, *kinds: type[Exception], file: str = "") -> Iterator[None]:
+    """Make errors of these ``kinds`` within a DataError of these words; one that is a DataError stays as it is."""
+    try:
+        yield
+    except DataError:
+        raise
+    except kinds as wrong:
+        raise DataError(words, file) from wrong
 
 
 class ReplyError(ValueError):

@@ -25,12 +25,11 @@ def exact_sum(arrays: Sequence[np.ndarray]) -> np.ndarray:
         plain = np.asarray(stacked.sum(axis=0))
     if len(arrays) < 3 or not np.isfinite(plain).all():  # two are rounded once as it is
         return plain
-    return _rounded_once(arrays)
+    return _rounded_once(stacked)
 
 
-def _rounded_once(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    stacked = np.stack([np.asarray(array, dtype=np.float64) for array in arrays])
-    columns = stacked.reshape(len(arrays), -1).T.tolist()
+def _rounded_once(stacked: np.ndarray) -> np.ndarray:
+    columns = stacked.reshape(len(stacked), -1).T.tolist()
     return np.array([math.fsum(column) for column in columns], dtype=np.float64).reshape(stacked.shape[1:])
 
 
@@ -39,7 +38,7 @@ def in_parts(arrays: Sequence[np.ndarray]) -> np.ndarray:
     rest, made = list(arrays), [exact_sum(arrays)]
     while np.isfinite(made[-1]).all() and made[-1].any():
         rest.append(-made[-1])
-        made.append(_rounded_once(rest))
+        made.append(_rounded_once(np.stack([np.asarray(array, dtype=np.float64) for array in rest])))
     return np.stack(made[:-1] or made)
 
 

@@ -6,10 +6,13 @@ A plan is refused where one feature needs what another takes away. Limits on num
 import re
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import product
+from operator import attrgetter
 from typing import NamedTuple
 
 from fedsmall.errors import PlanError
-from fedsmall.plan import Plan
+from fedsmall.parts import Frozen, Recipe
+from fedsmall.plan import Method, Plan
 
 
 class Property(NamedTuple):
@@ -93,11 +96,20 @@ class Feature(NamedTuple):
         return self.name.format(plan=plan, method=plan.method, recipe=plan.recipe)
 
 
+def _when_set(path: str, **properties: AbstractSet[Property]) -> Feature:
+    """The feature of a key, "method.groups", that is not as it is by default; words are spelled with it."""
+    room, _, key = path.rpartition(".")
+    records: dict[str, type[Frozen]] = {"": Plan, "method": Method, "recipe": Recipe}
+    default = records[room].model_fields[key].default
+    name = f'{key} = "{{{path}}}"' if isinstance(default, str) else key
+    return Feature(name, lambda plan: attrgetter(path)(plan) != default, **properties)
+
+
 NETWORKS = {TRAVEL, WEIGHTS, ONE_NETWORK}
 CORRECTION = {MEAN, STRAIGHT_WAY, ONE_TRAINING}  # what a drift correction is defined for
 
 FEATURES = (
-    Feature('family = "{method.family}"', lambda p: p.method.family != "federated", takes={TRAVEL}),
+    _when_set("method.family", takes={TRAVEL}),
     Feature('family = "central"', lambda p: p.method.family == "central", takes={AT_SITES}),
     # who averages with whom
     Feature(
@@ -112,13 +124,12 @@ FEATURES = (
         needs=NETWORKS | {SERVER},
         takes={ONE_SERVER, ONE_GLOBAL, ONE_COUNT},
     ),
-    Feature(
-        "divergence",
-        lambda p: p.method.is_dynamic,
+    _when_set(
+        "method.divergence",
         needs=NETWORKS | {ONE_SERVER, ONE_GLOBAL, COMMON_START, MEAN, PLAIN_AVERAGE, ALL_SITES, STAYING, MOMENTS_HOME},
         takes={EVERY_AVERAGE},
     ),
-    Feature("groups", lambda p: p.method.groups != 1, needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG}, takes={ONE_GLOBAL}),
+    _when_set("method.groups", needs=NETWORKS | {ONE_SERVER, MOMENTS_ALONG}, takes={ONE_GLOBAL}),
     Feature(
         "validate",
         lambda p: p.method.routes > 0,
@@ -127,49 +138,32 @@ FEATURES = (
     ),
     Feature("validate", lambda p: p.method.routes > 0 and not p.method.by_samples, takes={KNOWN_WAY}),
     # how many models there are, and where they go
-    Feature("fraction", lambda p: p.method.fraction < 1, needs={ONE_SERVER}, takes={ALL_SITES, ONE_COUNT}),
-    Feature("models", lambda p: p.method.models is not None, needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
-    Feature("permute_every", lambda p: p.method.permutes, needs={MOMENTS_ALONG}, takes={STAYING, STRAIGHT_WAY}),
-    Feature(
-        'route = "{method.route}"',
-        lambda p: p.method.route != "random",
-        needs={ONE_SERVER, MOMENTS_ALONG},
-        takes={STAYING, UNVISITED},
-    ),
-    Feature("random_schedule", lambda p: p.method.random_schedule, needs={WEIGHTS}),
+    _when_set("method.fraction", needs={ONE_SERVER}, takes={ALL_SITES, ONE_COUNT}),
+    _when_set("method.models", needs={TRAVEL, ONE_COUNT}, takes={ALL_SITES}),
+    _when_set("method.permute_every", needs={MOMENTS_ALONG}, takes={STAYING, STRAIGHT_WAY}),
+    _when_set("method.route", needs={ONE_SERVER, MOMENTS_ALONG}, takes={STAYING, UNVISITED}),
+    _when_set("method.random_schedule", needs={WEIGHTS}),
     Feature('initial_models = "independent"', lambda p: p.initial_models == "independent", takes={COMMON_START}),
     # how models become one
-    Feature(
-        'aggregator = "{method.aggregator}"',
-        lambda p: p.method.aggregator != "mean",
-        needs={WEIGHTS, SERVER, SINGLE_MODELS},
-        takes={MEAN},
-    ),
+    _when_set("method.aggregator", needs={WEIGHTS, SERVER, SINGLE_MODELS}, takes={MEAN}),
     Feature(
         'aggregator = "{method.aggregator}"',
         lambda p: p.method.aggregator in ("median", "trimmed_mean", "krum", "radon"),
         takes={WEIGHING},
     ),
-    Feature("weighted", lambda p: p.method.weighted, needs={WEIGHTS, WEIGHING, COUNTS}),
+    _when_set("method.weighted", needs={WEIGHTS, WEIGHING, COUNTS}),
     Feature("weighted", lambda p: p.method.weighted and p.method.server == "feddyn", takes={ONE_SUM}),
-    Feature(
-        'server = "{method.server}"',
-        lambda p: p.method.server != "none",
-        needs={WEIGHTS, SERVER},
-        takes={PLAIN_AVERAGE},
-    ),
-    Feature("ema", lambda p: p.method.ema > 0, needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
-    Feature("snapshots", lambda p: p.method.snapshots > 1, needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
-    Feature(
-        "keep_last", lambda p: p.method.keep_last is not None, needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}
-    ),
-    Feature("distil", lambda p: p.method.distil is not None, needs={WEIGHTS}, takes={COVERED, CLASSES}),
+    _when_set("method.server", needs={WEIGHTS, SERVER}, takes={PLAIN_AVERAGE}),
+    _when_set("method.ema", needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
+    _when_set("method.snapshots", needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
+    _when_set("method.keep_last", needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}),
+    _when_set("method.distil", needs={WEIGHTS}, takes={COVERED, CLASSES}),
     Feature(
         'intercepts = "hospital"',
         lambda p: p.method.adds_intercepts,
         needs={TRAVEL, ONE_NETWORK, SERVER, FITTED_AFTER},
     ),
-    Feature("stop", lambda p: p.stop is not None, needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
+    _when_set("stop", needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
     Feature("stop.hold_out", lambda p: p.kept_back > 0, takes={COVERED}),
     # how a site trains
     Feature('rule = "proximal"', lambda p: p.method.rule == "proximal", needs={WEIGHTS, ONE_GLOBAL, EVERY_AVERAGE}),
@@ -194,10 +188,10 @@ FEATURES = (
         lambda p: p.method.server == "fednova",
         needs=CORRECTION | {ONE_SERVER, PLAIN_SGD, FROM_REST},
     ),
-    Feature("tree", lambda p: p.method.tree is not None, needs={WEIGHTS, EVERY_AVERAGE}, takes={ONE_TRAINING}),
+    _when_set("method.tree", needs={WEIGHTS, EVERY_AVERAGE}, takes={ONE_TRAINING}),
     Feature(
         'fold_at = "server"',
-        lambda p: p.method.tree is not None and p.method.tree.fold_at == "server",
+        lambda p: p.method.server_tree is not None,
         needs={PLAIN_AVERAGE, STRAIGHT_WAY},
         takes={ONE_MODEL},
     ),
@@ -207,13 +201,8 @@ FEATURES = (
         needs={MOMENTS_ALONG},
         takes={ONE_MODEL},
     ),
-    Feature("boosting", lambda p: p.method.boosting is not None, takes={WEIGHTS, ONE_KIND, NOISE}),
-    Feature(
-        "regression",
-        lambda p: p.method.regression is not None,
-        needs={ONE_KIND, COMMON_START},
-        takes={WEIGHTS, FITTED_AFTER},
-    ),
+    _when_set("method.boosting", takes={WEIGHTS, ONE_KIND, NOISE}),
+    _when_set("method.regression", needs={ONE_KIND, COMMON_START}, takes={WEIGHTS, FITTED_AFTER}),
     Feature(
         "regression",
         lambda p: p.method.regression is not None and not p.privacy.is_patient_level,
@@ -228,7 +217,7 @@ FEATURES = (
         'model = "shared_part"', lambda p: p.model == "shared_part", needs={AT_SITES, ONE_MODEL}, takes={ONE_NETWORK}
     ),
     Feature('optimizer = "adam"', lambda p: p.recipe.optimizer == "adam", takes={PLAIN_SGD}),
-    Feature("momentum", lambda p: p.recipe.momentum > 0, takes={NO_MOMENTUM}),
+    _when_set("recipe.momentum", takes={NO_MOMENTUM}),
     Feature(
         'momentum with optimizer_state = "{recipe.optimizer_state}"',
         lambda p: p.recipe.momentum > 0 and p.recipe.optimizer_state != "reset",
@@ -236,16 +225,12 @@ FEATURES = (
     ),
     Feature('optimizer_state = "travel"', lambda p: p.recipe.moments == "travel", takes={MOMENTS_HOME, ONLY_MODEL}),
     Feature('optimizer_state = "stay"', lambda p: p.recipe.moments == "stay", takes={MOMENTS_ALONG}),
-    Feature("local_epochs", lambda p: p.recipe.local_epochs is not None, takes={NOISED_STEPS}),
+    _when_set("recipe.local_epochs", takes={NOISED_STEPS}),
     Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
-    Feature("class_weights", lambda p: p.recipe.class_weights is not None, needs={CLASSES}),
-    Feature("augment", lambda p: p.recipe.augment is not None, takes={SECRET_DRAWS}),
+    _when_set("recipe.class_weights", needs={CLASSES}),
+    _when_set("recipe.augment", takes={SECRET_DRAWS}),
     # what leaves a site, and how
-    Feature(
-        'wire = "{method.wire}"',
-        lambda p: p.method.wire != "full",
-        needs={TRAVEL, WEIGHTS, ONE_SERVER, ROUNDED, EVERY_AVERAGE},
-    ),
+    _when_set("method.wire", needs={TRAVEL, WEIGHTS, ONE_SERVER, ROUNDED, EVERY_AVERAGE}),
     Feature(
         'wire = "{method.wire}"',
         lambda p: p.method.wire.startswith("top"),
@@ -289,14 +274,6 @@ FEATURES = (
 )
 
 
-class Conflict(NamedTuple):
-    """Two features that do not go together: one needs a property that the other takes away."""
-
-    needing: Feature
-    lost: Property
-    taking: Feature
-
-
 def check_features(plan: Plan) -> None:
     """Raise PlanError, in one line that names both and says why, where two features of a plan do not go together."""
     for needing, lost, taking in conflicts(feature for feature in FEATURES if feature.is_on(plan)):
@@ -306,17 +283,15 @@ def check_features(plan: Plan) -> None:
         )
 
 
-def conflicts(features: Iterable[Feature]) -> Iterator[Conflict]:
-    """All that is between some features: who needs what, and who takes it away."""
-    features = tuple(features)
-    for needing in features:
-        for taking in features:
-            yield from (Conflict(needing, lost, taking) for lost in sorted(needing.needs & taking.takes))
+def conflicts(features: Iterable[Feature]) -> Iterator[tuple[Feature, Property, Feature]]:
+    """What is between some features: who needs which property, and who takes it away."""
+    for needing, taking in product(features, repeat=2):
+        yield from ((needing, lost, taking) for lost in sorted(needing.needs & taking.takes))
 
 
 def refused_partners() -> dict[str, list[str]]:
     """By the name of each feature, those that it does not go with, in the order of the table."""
-    pairs = {(_plain(c.needing), _plain(c.taking)) for c in conflicts(FEATURES)}
+    pairs = {(_plain(needing), _plain(taking)) for needing, _, taking in conflicts(FEATURES)}
     names = list(dict.fromkeys(map(_plain, FEATURES)))
     return {name: [other for other in names if {(name, other), (other, name)} & pairs] for name in names}
 

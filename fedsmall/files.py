@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,16 @@ def check_is_regular(path: Path) -> None:
         raise DataError("it is a pipe, a socket or a device, and no regular file; save it as a file", file=path.name)
 
 
+@contextlib.contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Make a DataError within name the file, by its name and not its path; and one for what is no regular file."""
+    check_is_regular(path)
+    try:
+        yield
+    except DataError as wrong:
+        raise DataError(wrong.words, file=path.name) from wrong
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file, which may begin with a byte order mark.
 
@@ -106,6 +116,12 @@ def _remedy(text: str, reason: str) -> str:
 def one_line(text: object, most: int | None = None) -> str:
     """Another's words as one line of at most ``most`` characters; every stretch of blanks becomes one blank."""
     return plain(" ".join(str(text).split()))[:most]
+
+
+def list_some(names: Sequence[object], most: int = 8) -> str:
+    """Names in one line, the first ``most`` of them, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 def plain(text: str) -> str:

@@ -1,12 +1,12 @@
 """The methods by name: each is a row of parts, and any part may be set anew in a scenario."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from fedsmall.errors import PlanError
+from fedsmall.errors import DataError, PlanError
 from fedsmall.plan import INSTEAD, Method
 
 
@@ -206,6 +206,13 @@ def nearest(word: str, known: list[str]) -> str:
     return f"Did you mean {lower[near[0]]!r}?" if near else f"Known: {', '.join(known)}."
 
 
+def check_known(word: Any, known: Iterable[str], missing: str, error: type[PlanError | DataError] = PlanError) -> None:
+    """Raise an error of the words ``missing``, with the nearest name, for a word that is none of the ``known``."""
+    known = list(known)
+    if word not in known:
+        raise error(f"{missing}. {nearest(str(word), known)}")
+
+
 def method(name: str, **settings: Any) -> Method:
     """The named method with some parts set anew; a table for one of :data:`TABLES` is laid over the row's own.
 
@@ -213,8 +220,7 @@ def method(name: str, **settings: Any) -> Method:
     """
     if name in INSTEAD:
         raise PlanError(f"{name} was withdrawn: {INSTEAD[name]}.")
-    if name not in METHODS:
-        raise PlanError(f"There is no method {name!r}. {nearest(name, list(METHODS))}")
+    check_known(name, METHODS, f"There is no method {name!r}")
     parts = {**METHODS[name].parts, **settings}
     for table in TABLES:
         if isinstance(settings.get(table), Mapping):

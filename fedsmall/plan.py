@@ -188,6 +188,16 @@ class Method(Frozen):
         return self.grouped or self.snapshots > 1
 
     @property
+    def keeps_global(self) -> bool:
+        """Whether what is evaluated and kept is the global model itself: no ensemble, and no moving average."""
+        return not (self.is_ensemble or self.ema)
+
+    @property
+    def server_tree(self) -> Tree | None:
+        """The replica trees that the server folds; None where sites fold theirs, or have none."""
+        return self.tree if self.tree is not None and self.tree.fold_at == "server" else None
+
+    @property
     def routes(self) -> int:
         """How many routes of a cross-validation the models go, each of which leaves out a fold; 0 without one."""
         return 0 if self.validation is None else self.validation.routes
@@ -274,11 +284,10 @@ class Plan(Frozen):
 
     ``threshold`` is the probability from which a sample is called positive: a number (``None`` is 0.5), or how it is
     chosen on the training samples, "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the
-    highest that reaches it). ``without`` names sites that take no part, as if
-    their patients had never been there.
+    highest that reaches it). ``without`` names sites that take no part, as if their patients had never been there.
 
-    ``route_seed`` draws the routes of models, the sites that take part in a contact and the
-    folds of routes; ``None`` is ``seed``, which draws everything else.
+    ``route_seed`` draws the routes of models, the sites that take part in a contact and the folds of routes; ``None``
+    is ``seed``, which draws everything else.
     """
 
     name: str

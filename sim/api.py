@@ -15,7 +15,7 @@ from fedsmall.data.sources.arrays import is_table
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
-from fedsmall.package.record import Architecture
+from fedsmall.package.record import COMMON, Architecture, members_in
 from fedsmall.planning.tasks import TABLES, build_federation, federation_from_arrays
 from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.report.sentences import sentences
@@ -127,7 +127,7 @@ class Result:
         trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
         """
         from fedsmall.package.predictor import predictor_of
-        from fedsmall.sim.runs.chosen import choose_packages, whose_is
+        from fedsmall.sim.runs.folder import choose_packages, whose_is
 
         return predictor_of(choose_packages(self.run, method, seed, whose_is(site, visitors, distilled)))
 
@@ -164,11 +164,11 @@ class Result:
         return f"Result of {self.run.scenario.name}: {len(self.run.done)} of {len(self.run.plans)} plans"
 
     def __str__(self) -> str:
-        from fedsmall.sim.report.terminal import failures, grid, note_lines
+        from fedsmall.sim.report.terminal import print_run
 
-        console = Console(record=True, width=120, file=StringIO())
-        console.print(grid(table(self.run), self.run.scenario.name))
-        return console.export_text() + "\n".join([*sentences(self.run), *note_lines(self.run), *failures(self.run)])
+        text = StringIO()
+        print_run(Console(width=120, file=text, soft_wrap=True), self.run)
+        return text.getvalue()
 
     def _repr_html_(self) -> str:
         from fedsmall.sim.report.figures import svg
@@ -237,10 +237,10 @@ def module(run: Run, plan_run: PlanRun) -> "Module":
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
     facts = run.about["task"].items()
     fields: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in facts}
-    method, plan = plan_run.plan.method, plan_run.plan
-    members = 1 if method.is_ensemble else None  # how many, the arrays say
-    design = Architecture(model=plan.model, options=plan.model_options, together=method.together, members=members)
-    return build(design, Task(**fields), run.model_of(plan_run) or {}, plan.dtype)
+    plan, weights = plan_run.plan, run.model_of(plan_run) or {}
+    members, together = members_in(plan, COMMON, weights), plan.method.together
+    design = Architecture(model=plan.model, options=plan.model_options, together=together, members=members)
+    return build(design, Task(**fields), weights, plan.dtype)
 
 
 def _scenario_from(

@@ -15,15 +15,14 @@ from rich.console import Console
 
 from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.trivial import trivial
+from fedsmall.evaluation.baselines import trivial
 from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
 from fedsmall.sim.cli.options import terminal
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import Tell, run_on, run_plan
-from fedsmall.sim.report.sentences import metric_name
+from fedsmall.sim.engines.run import RunRecord, Tell, run_on, run_plan
+from fedsmall.sim.report.sentences import metric_name, metric_value
 from fedsmall.sim.report.tables import PRIMARY
 from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs.execute import Federations
@@ -119,8 +118,7 @@ def tell(console: Console, plan: Plan, contact: Contact, evaluation: Evaluation 
 
 def _worth(metrics: Mapping[str, float]) -> str:
     metric = next((name for name in PRIMARY if name in metrics), next(iter(metrics)))
-    number = f"{100 * metrics[metric]:.1f}%" if metric == "accuracy" else f"{metrics[metric]:.4g}"
-    return f"{metric_name(metric)} {number}"
+    return f"{metric_name(metric)} {metric_value(metric, metrics[metric])}"
 
 
 def scenario_of(config: Mapping[str, Any], sites: int) -> Scenario:

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, and nothing about the code. Examples are the same in every run
@@ -27,8 +26,11 @@ os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")  # or help comes in 
 
 def pytest_runtest_setup(item):
     """A test is skipped, with the reason, where torch sees no GPU or a program is missing that the test needs."""
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip(f"torch {torch.__version__} sees no GPU here")
+    if item.get_closest_marker("gpu"):
+        import torch  # takes seconds, which tests of pages and words need not wait for
+
+        if not torch.cuda.is_available():
+            pytest.skip(f"torch {torch.__version__} sees no GPU here")
     anywhere = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"])  # a user's PATH may lack these
     for program in (name for marker in item.iter_markers("needs") for name in marker.args):
         if not shutil.which(program, path=anywhere):

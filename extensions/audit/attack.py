@@ -18,8 +18,7 @@ from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import parameter_count
 from fedsmall.randomness import rng_for
-from fedsmall.sim.engines.record import versions
-from fedsmall.sim.engines.run import keep_freed_memory
+from fedsmall.sim.engines.run import keep_freed_memory, versions
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 
@@ -95,7 +94,7 @@ def why_left_out(plan: Plan) -> str:
     method = plan.method
     if method.is_central:
         return POOLED
-    if method.is_ensemble or method.ema:
+    if not method.keeps_global:
         return SEVERAL
     if not method.trains_networks:
         return OF_SUMS

@@ -17,7 +17,7 @@ import tomli_w
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, stem
-from fedsmall.sim.runs.scenario import FILES
+from fedsmall.sim.runs.scenario import shown_scenario, without_files
 
 Track = Callable[[Run, PlanRun], None]
 
@@ -49,7 +49,7 @@ def _check_tool(tool: str, folder: Path | None, has_server: bool = False) -> Non
 def settings_of(run: Run, plan_run: PlanRun) -> dict[str, Any]:
     """The settings of a plan by dotted names: words, numbers and truths; files of a task are not named."""
     plan = plan_run.plan.model_dump(mode="json", exclude_none=True)
-    return _flat(_without_files(plan)) | {"engine": str(run.about.get("engine"))}
+    return _flat(plan | {"task": without_files(plan["task"])}) | {"engine": str(run.about.get("engine"))}
 
 
 def metrics_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
@@ -70,7 +70,7 @@ def _to_tensorboard(folder: Path | None, run: Run, plan_run: PlanRun) -> None:
         for evaluation in plan_run.evaluations:
             for name, value in metrics_of(evaluation).items():
                 writer.add_scalar(name, value, evaluation["t"])
-        writer.add_text("scenario", f"```toml\n{_scenario(run)}```")
+        writer.add_text("scenario", f"```toml\n{tomli_w.dumps(shown_scenario(run.scenario))}```")
         final = {f"final/{name}": value for name, value in metrics_of(plan_run.row).items()}
         writer.add_hparams(settings_of(run, plan_run), final, run_name=".")
 
@@ -91,7 +91,7 @@ def _to_mlflow(folder: Path | None, run: Run, plan_run: PlanRun) -> None:
         client.log_batch(number, metrics=metrics[start : start + 1000])
     for start in range(0, len(params), 100):
         client.log_batch(number, params=params[start : start + 100])
-    client.log_text(number, _scenario(run), "scenario.toml")
+    client.log_text(number, tomli_w.dumps(shown_scenario(run.scenario)), "scenario.toml")
     package = run.folder / PACKAGES / stem(plan_run) if run.folder is not None else None
     if package is not None and package.is_dir():
         client.log_artifacts(number, str(package), "model")
@@ -111,17 +111,6 @@ def _experiment(folder: Path | None, name: str) -> tuple[Any, str]:
     client = MlflowClient(tracking_uri=server)
     known = client.get_experiment_by_name(name)
     return client, known.experiment_id if known else client.create_experiment(name, artifacts)
-
-
-def _scenario(run: Run) -> str:
-    shown = run.scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return tomli_w.dumps(_without_files(shown))
-
-
-def _without_files(plan: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(plan.get("task"), dict):
-        return plan
-    return plan | {"task": {key: "(files)" if key in FILES else value for key, value in plan["task"].items()}}
 
 
 def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:

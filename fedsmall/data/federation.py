@@ -1,6 +1,6 @@
 """The data of a federation as every engine sees them: one record per site, and what the model is judged on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,27 +8,46 @@ import numpy as np
 
 from fedsmall.data.outcomes import ORDINAL, Kind, kind_of
 from fedsmall.data.preparation import Preparation, Sums
+from fedsmall.errors import DataError
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of one site, ready for the model.
+    """The samples of one site, as they were read or ready for the model.
 
-    ``x`` has shape (samples, *input_shape) and the plan's float dtype, standardised and without missing values. ``y``
-    has shape (samples,) with integer classes 0..classes-1, or (samples, *target_shape) for regression. ``pooled`` is
-    each site's number of samples, where several are pooled. ``patients`` (samples,) says whose each is, ``groups`` to
-    which subgroup it belongs, (samples,), by column.
+    ``x`` is (samples, *input_shape): as read uint8 for images, else float64 with NaN for a missing value; ready of the
+    plan's dtype, standardised, nothing missing. ``y`` (samples,) holds integer classes 0..classes-1, or (samples,
+    *target_shape) floats. ``patients`` (samples,) says whose each is, ``groups`` its subgroup, (samples,), by column.
+    ``pooled`` is each site's number of samples, where several are pooled.
     """
 
     x: np.ndarray
     y: np.ndarray
-    pooled: tuple[int, ...] = ()
     patients: np.ndarray | None = None
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    pooled: tuple[int, ...] = ()
 
     def __len__(self) -> int:
-        """The number of samples."""
-        return len(self.x)
+        return len(self.y)
+
+    def __getitem__(self, rows: np.ndarray) -> "Samples":
+        whose = None if self.patients is None else self.patients[rows]
+        return Samples(
+            self.x[rows], self.y[rows], whose, {column: names[rows] for column, names in self.groups.items()}
+        )
+
+
+def join(parts: Iterable[Samples]) -> Samples:
+    """The samples of all parts, one after the other; DataError where their shapes differ."""
+    parts = list(parts)
+    for what, called in (("x", "samples"), ("y", "targets")):
+        shapes = sorted({getattr(part, what).shape[1:] for part in parts})
+        if len(shapes) > 1:
+            raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    patients = [part.patients for part in parts if part.patients is not None]
+    groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
+    return Samples(x, y, np.concatenate(patients) if len(patients) == len(parts) else None, groups)
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,17 @@ class Federation:
         """How many samples models are judged on in all."""
         return len(self.test) or sum(len(held) for held in self.held_out if held is not None)
 
+    def leave_out(self, left: Sequence[np.ndarray]) -> "Federation":
+        """The sites without their training samples ``left``, indices by site, on which models are judged instead.
+
+        A site of which nothing else is there takes no part.
+        """
+        rest = [np.setdiff1d(np.arange(len(own)), rows) for own, rows in zip(self.train, left, strict=True)]
+        kept = [place for place, rows in enumerate(rest) if len(rows)]
+        test = join(own[rows] for own, rows in zip(self.train, left, strict=True))
+        names, train = (tuple(self.names[k] for k in kept), tuple(self.train[k][rest[k]] for k in kept))
+        return replace(self, names=names, train=train, test=test, held_out=(None,) * len(kept), extra=())
+
     def pooled(self) -> "Federation":
         """All data at one site called "central": what privacy forbids, and every method is measured against."""
         train, kept_back = pooled(self.train), (pooled(self.kept_back),) if self.kept_back else ()
@@ -120,6 +150,6 @@ class Federation:
 
 
 def pooled(parts: Sequence[Samples]) -> Samples:
-    """The samples of several sites as those of one, which knows how many each gave."""
+    """The samples of several sites as those of one, which knows how many each gave, and of no patient."""
     counts = tuple(n for samples in parts for n in samples.pooled or (len(samples),))
-    return Samples(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]), counts)
+    return replace(join(parts), patients=None, groups={}, pooled=counts)

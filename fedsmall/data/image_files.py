@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedsmall.errors import DataError, PlanError
-from fedsmall.files import check_is_regular
+from fedsmall.errors import DataError, PlanError, as_data_error
+from fedsmall.files import in_file
 
 EIGHT_BITS = (0.0, 255.0)
 Window = tuple[float, float] | Literal["file"] | None
@@ -33,7 +33,6 @@ OF_FRAMES = {  # what functional groups may say, by the sequences in which they 
 SAID = [name for name in ELEMENTS if name != "PixelData" and "FunctionalGroups" not in name]
 GREY = ("MONOCHROME1", "MONOCHROME2")
 COLOURS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_RCT", "YBR_ICT")
-UNREADABLE = "a file with the ending of DICOM is none, or its pixels cannot be read"
 PLANES = {"sagittal": 0, "coronal": 1, "axial": 2}  # the axis that a plane cuts across
 HELP = 'slice is a plane and a place, as in "axial:middle", "coronal:12" (counted from 0) or "sagittal:0.4" (a share)'
 
@@ -105,50 +104,36 @@ def read_pictures(
     ``window``: which values of a DICOM file count; ``frames``: which of its frames; ``cut``: which slice of a volume,
     or ``volume``: all of it. Raises DataError, with the file's name, where no image can be read at its full depth.
     """
-    check_is_regular(path)
-    try:
-        return _read_by_ending(path, colour, window, cut, frames, volume)
-    except DataError as wrong:
-        raise DataError(wrong.words, file=path.name) from wrong
-
-
-def _read_by_ending(
-    path: Path, colour: bool, window: Window, cut: str | None, frames: Frames, volume: bool
-) -> list[Picture]:
-    name = path.name.lower()
-    if frames is not None and not name.endswith(DICOM):
-        raise DataError("frames is for DICOM, and this file is none; leave frames out")
-    if window == "file" and not name.endswith(DICOM):
-        raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
-    if volume and not name.endswith(NIFTI):
-        raise DataError("volume is for volumes (NIfTI), and this file is none; leave volume out")
-    if volume:
-        return [Picture(_read_volume(path), None)]
-    if name.endswith(NIFTI):
-        return [_in_channels(_read_slice(path, cut), None, colour)]
-    if cut is not None:
-        raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
-    if name.endswith(DICOM):
-        return _read_dicom(path, colour, window, frames)
-    return [_read_plain_image(path, colour)]
+    with in_file(path):
+        name = path.name.lower()
+        if frames is not None and not name.endswith(DICOM):
+            raise DataError("frames is for DICOM, and this file is none; leave frames out")
+        if window == "file" and not name.endswith(DICOM):
+            raise DataError('window = "file" is for DICOM, and this file is none; say range = [lowest, highest]')
+        if volume and not name.endswith(NIFTI):
+            raise DataError("volume is for volumes (NIfTI), and this file is none; leave volume out")
+        if volume:  # its axial slices as they are looked at, one by one: (superior, posterior, right)
+            return [Picture(_finite(_volume(path).transpose(2, 1, 0)[:, ::-1], "volume"), None)]
+        if name.endswith(NIFTI):
+            return [_in_channels(_read_slice(path, cut), None, colour)]
+        if cut is not None:
+            raise DataError("slice is for volumes (NIfTI), and this file is none; leave slice out")
+        if name.endswith(DICOM):
+            return _read_dicom(path, colour, window, frames)
+        return [_read_plain_image(path, colour)]
 
 
 def _read_plain_image(path: Path, colour: bool) -> Picture:
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        with Image.open(path) as image:
-            if image.mode in DEEP:
-                ends = (0.0, 65535.0) if image.mode in SIXTEEN_BITS or image.format == "PNG" else None
-                values = np.asarray(image).astype(np.float32)
-                return _in_channels(values, ends, colour)
-            if image.format == "PNG" and _bits(path) == 16:
-                raise DataError("16-bit colour cannot be read at its full depth; save it as grey or at 8 bits")
-            return Picture(np.asarray(image.convert("RGB" if colour else "L")), EIGHT_BITS)
-    except DataError:
-        raise
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as wrong:
-        raise DataError("a file with the ending of an image is none, or is damaged") from wrong
+    broken = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+    with as_data_error("a file with the ending of an image is none, or is damaged", *broken), Image.open(path) as image:
+        if image.mode in DEEP:
+            ends = (0.0, 65535.0) if image.mode in SIXTEEN_BITS or image.format == "PNG" else None
+            return _in_channels(np.asarray(image).astype(np.float32), ends, colour)
+        if image.format == "PNG" and _bits(path) == 16:
+            raise DataError("16-bit colour cannot be read at its full depth; save it as grey or at 8 bits")
+        return Picture(np.asarray(image.convert("RGB" if colour else "L")), EIGHT_BITS)
 
 
 def _bits(path: Path) -> int:
@@ -169,7 +154,8 @@ def _read_dicom(path: Path, colour: bool, window: Window, frames: Frames) -> lis
         from pydicom.errors import InvalidDicomError
     except ImportError as wrong:
         raise DataError("DICOM is read by pydicom: pip install 'fedsmall[dicom]'") from wrong
-    try:
+    broken = (InvalidDicomError, OSError, AttributeError, ValueError, RuntimeError, LookupError, TypeError)
+    with as_data_error("a file with the ending of DICOM is none, or its pixels cannot be read", *broken):
         held = dcmread(path, specific_tags=ELEMENTS)
         burnt = str(held.get("BurnedInAnnotation", "")).strip().upper() == "YES"
         places = [] if burnt else _frame_places(int(held.get("NumberOfFrames") or 1), frames)
@@ -177,10 +163,6 @@ def _read_dicom(path: Path, colour: bool, window: Window, frames: Frames) -> lis
         for place in places:
             held.pixel_array_options(index=place)
             pixels.append(np.asarray(held.pixel_array))
-    except DataError:
-        raise
-    except (InvalidDicomError, OSError, AttributeError, ValueError, RuntimeError, LookupError, TypeError) as wrong:
-        raise DataError(UNREADABLE) from wrong
     if burnt:
         raise DataError("writing is burnt into its pixels (BurnedInAnnotation = YES); blank it, or leave it out")
     headers = [_frame_header(held, place) for place in places]
@@ -219,12 +201,9 @@ def _picture(held: Any, pixels: np.ndarray, colour: bool, window: Window) -> Pic
     photometric = str(held.PhotometricInterpretation)
     if pixels.ndim == 3 or photometric not in GREY:
         return _coloured(photometric, pixels, colour)
-    try:
+    unusable = (AttributeError, ValueError, TypeError, LookupError, NotImplementedError)
+    with as_data_error("what says how its pixels are meant (rescale, window or LUT) cannot be used", *unusable):
         values, ends = _apply_window(held, pixels, window)
-    except DataError:
-        raise
-    except (AttributeError, ValueError, TypeError, LookupError, NotImplementedError) as wrong:
-        raise DataError("what says how its pixels are meant (rescale, window or LUT) cannot be used") from wrong
     if photometric == "MONOCHROME1":
         values = np.float32(sum(ends)) - values
     return _in_channels(values, ends, colour)
@@ -295,12 +274,6 @@ def _read_slice(path: Path, cut: str | None) -> np.ndarray:
     return _finite(np.rot90(np.take(volume, place, axis=PLANES[plane])), "slice")
 
 
-def _read_volume(path: Path) -> np.ndarray:
-    """The volume in a file, (depth, height, width) in float32: its axial slices as they are looked at, one by one."""
-    stack = _volume(path).transpose(2, 1, 0)[:, ::-1]  # (superior, posterior, right)
-    return _finite(stack, "volume")
-
-
 def _finite(values: np.ndarray, what: str) -> np.ndarray:
     if not np.isfinite(values).all():
         raise DataError(f"its {what} holds values that are not finite")
@@ -313,11 +286,10 @@ def _volume(path: Path) -> np.ndarray:
         import nibabel
     except ImportError as wrong:
         raise DataError("NIfTI is read by nibabel: pip install 'fedsmall[nifti]'") from wrong
-    try:
+    broken = (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error, TypeError)
+    with as_data_error("a file with the ending of NIfTI is none, or is damaged", *broken):
         held = nibabel.as_closest_canonical(nibabel.load(path))  # type: ignore[no-untyped-call]
         volume: np.ndarray = held.get_fdata(dtype=np.float32, caching="unchanged")
-    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error, TypeError) as wrong:
-        raise DataError("a file with the ending of NIfTI is none, or is damaged") from wrong
     if volume.ndim == 4 and volume.shape[3] == 1:
         volume = volume[..., 0]
     if volume.ndim != 3:

@@ -170,8 +170,3 @@ class Findings(Frozen):
 
 
 Outcome = Annotated[Amount | Survival | Findings, Field(discriminator="kind")]
-
-
-def outputs_for(outcome: Outcome) -> int:
-    """How many outputs a model has for an outcome."""
-    return len(outcome.cuts if outcome.kind == "survival" else outcome.columns)

@@ -13,7 +13,7 @@ from fedsmall.data.outcomes import Amount, Outcome, Survival
 from fedsmall.data.table_files import check_no_text, is_missing, number_block, plain
 from fedsmall.errors import DataError
 from fedsmall.exact import exact_sum
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.parts import Frozen
 
 if TYPE_CHECKING:
@@ -238,8 +238,7 @@ Form = Annotated[Columns | Pixels | Numbers, Field(discriminator="kind")]
 def need(frame: "DataFrame", columns: Sequence[str], whose: str) -> None:
     """Raise DataError, with the nearest name, where a column is not in a table."""
     for column in columns:
-        if column not in frame.columns:
-            raise DataError(f"there is no column {column!r} ({whose}). {nearest(column, list(frame.columns))}")
+        check_known(column, frame.columns, f"there is no column {column!r} ({whose})", DataError)
 
 
 class Ranges(Frozen):

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsmall.data import splits
-from fedsmall.data.federation import Samples, Task, task_at
+from fedsmall.data.federation import Samples, Task, join, task_at
 from fedsmall.data.preparation import COUNT_FLOOR, Preparation, Scaling, Sums, agree, patients_with
 from fedsmall.data.preparation import sums as sums_of
-from fedsmall.data.sources.pool import Part, Pool, join, preparation_of
+from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 
@@ -79,11 +79,11 @@ class RawSite:
     def samples(self, scaling: Scaling | None) -> tuple[Samples, Samples | None]:
         """The samples to train on and those held out, as a model takes them."""
         prepared = self.preparation.with_scaling(scaling)
-        return ready(self.train, prepared), None if self.held_out is None else ready(self.held_out, prepared)
+        return prepare(self.train, prepared), None if self.held_out is None else prepare(self.held_out, prepared)
 
     def samples_kept_back(self, scaling: Scaling | None) -> Samples | None:
         """The samples that tell when to stop, as a model takes them; None where the plan asks for none."""
-        return None if self.kept_back is None else ready(self.kept_back, self.preparation.with_scaling(scaling))
+        return None if self.kept_back is None else prepare(self.kept_back, self.preparation.with_scaling(scaling))
 
 
 def agreed(sites: Sequence[RawSite]) -> Scaling | None:
@@ -98,7 +98,7 @@ def task_with(task: Task, preparation: Preparation) -> Task:
     return task if outcome is None else replace(task, **outcome.known)
 
 
-def ready(part: Part, preparation: Preparation) -> Samples:
+def prepare(part: Part, preparation: Preparation) -> Samples:
     """Samples as a model takes them, classes as 64-bit integers, numbers in the scale of training."""
     targets = part.y if preparation.outcome is None else preparation.outcome.targets(part.y)
     y = targets.astype(np.int64 if targets.dtype.kind in "iub" else preparation.dtype)
@@ -142,7 +142,7 @@ def with_weights(plan: Plan, weights: Sequence[float]) -> Plan:
 def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tuple[list[RawSite], Part, Extra]:
     """The sites in the order of their names, the common test set, and further test sets."""
     is_natural = splits.read_spec(plan.partition)[0] == "natural"
-    if not pool.natural or (plan.sites is not None and not is_natural):
+    if NOWHERE in pool.train or (plan.sites is not None and not is_natural):
         sites, test, extra = _deal_pool(plan, task, pool)
         remaining = _taking_part(plan, [site.name for site in sites])
         return [site for site in sites if site.name in remaining], test, extra
@@ -161,8 +161,7 @@ def deal(plan: Plan, task: Task, pool: Pool, common: Part | None = None) -> tupl
 
 def _taking_part(plan: Plan, names: list[str]) -> list[str]:
     for name in plan.without:
-        if name not in names:
-            raise PlanError(f"without = {name!r}: there is no such site. {nearest(name, names)}")
+        check_known(name, names, f"without = {name!r}: there is no such site")
     if len(plan.without) == len(names):
         raise PlanError("without names every site; one must be left")
     return [name for name in names if name not in plan.without]
@@ -197,15 +196,9 @@ def _keep_back(plan: Plan, raw: RawSite) -> RawSite:
 
 def _held_out_rows(part: Part, plan: Plan, name: str) -> np.ndarray:
     if plan.folds is not None:
-        return splits.stratified_folds(part.y, plan.folds, plan.seed, splits.kin_of(part))[_fold(plan)]
+        return splits.fold_split(part.y, plan.folds, plan.fold, plan.folds - 1, plan.seed, splits.kin_of(part))[1]
     share = plan.test if isinstance(plan.test, float) else HELD_OUT
     return splits.hold_out(part.y, share, rng_for(plan.seed, "held-out", name), splits.kin_of(part))[1]
-
-
-def _fold(plan: Plan) -> int:
-    if plan.folds is not None and plan.fold >= plan.folds:
-        raise PlanError(f"fold = {plan.fold} is none of the folds 0 to {plan.folds - 1}; choose one of those")
-    return plan.fold
 
 
 def _deal_pool(plan: Plan, task: Task, pool: Pool) -> tuple[list[RawSite], Part, Extra]:
@@ -260,9 +253,7 @@ def _by_folds(plan: Plan, train: Part) -> tuple[splits.Shares, Part, Extra]:
     n, everything, kin = plan.samples_per_site, np.arange(len(train)), splits.kin_of(train)
     whole = n is None or train.patients is not None  # else a site would hold part of a patient
     pool = everything if whole else splits.fold_pool(train.y, plan.folds, plan.sites, n or 1, plan.seed, kin)
-    parts, held = splits.fold_split(
-        train.y[pool], plan.folds, _fold(plan), plan.sites, plan.seed, kin if whole else None
-    )
+    parts, held = splits.fold_split(train.y[pool], plan.folds, plan.fold, plan.sites, plan.seed, kin if whole else None)
     test, shares = pool[held], [pool[share][:n] for share in parts]
     if min(map(len, shares)) < (n or 1):
         raise PlanError(f"a site of whole patients has {min(map(len, shares))} samples of {n}; ask for fewer a site")
@@ -275,7 +266,14 @@ def _by_folds(plan: Plan, train: Part) -> tuple[splits.Shares, Part, Extra]:
 
 def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, given: bool) -> tuple[str, ...]:
     """Notes on the ``sites`` that a ``pool`` was dealt to, and on the common ``test`` set, if ``given`` beside it."""
-    notes = [*_of_patients(sites, test), *_of_twins(sites, test, bool(pool.test))]
+    single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
+    notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
+    notes += [
+        f"{site.name} has fewer than {site.floor} values of {', '.join(withheld)}; others decide their scaling"
+        for site in sites
+        if site.floor > 1 and (withheld := site.withheld())
+    ]
+    notes += [*_note_patients(sites, test), *_note_twins(sites, test, bool(pool.test))]
     if type(plan.test) is int and len(test) != plan.test:
         why = "patients and equal samples stay together"
         notes.append(f"test = {plan.test}, and {len(test)} samples are held out: {why}")
@@ -287,7 +285,7 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     return tuple(notes)
 
 
-def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
+def _note_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
     trained = [site.train.patients for site in sites if site.train.patients is not None]
     if not trained:
         return ()
@@ -299,7 +297,7 @@ def _of_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
     return (f"{dealt}; all of a patient's are at one site{sides}",)
 
 
-def _of_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str, ...]:
+def _note_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[str, ...]:
     parts = [site.train for site in sites]
     if len({part.x.shape[1:] for part in (*parts, test)}) > 1:
         return ()

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedsmall.data.sources.pool import Part
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.randomness import rng_for
 
 COARSE = 4  # samples for each different one, from which on equal samples are different patients who happen to be alike
@@ -125,17 +126,18 @@ def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | Non
             )
     rng = rng_for(seed, "folds")
     shuffled = indices[rng.permutation(len(indices))]
-    dealt = _class_by_class(shuffled, classes)
-    return tuple(with_kin(dealt[fold::folds], kin) for fold in range(folds))
+    return tuple(_deal_round(shuffled, classes, folds, kin))
 
 
 def _class_by_class(rows: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return rows[np.argsort(classes[rows], kind="stable")]
 
 
-def with_kin(rows: np.ndarray, kin: np.ndarray | None) -> np.ndarray:
-    """``rows`` and all their kin, ascending."""
-    return np.sort(rows) if kin is None else np.flatnonzero(np.isin(kin, kin[rows]))
+def _deal_round(rows: np.ndarray, classes: np.ndarray, parts: int, kin: np.ndarray | None) -> list[np.ndarray]:
+    """``rows`` in so many ascending parts, dealt class by class like cards, each with all the kin of its rows."""
+    dealt = _class_by_class(rows, classes)
+    shares = [dealt[part::parts] for part in range(parts)]
+    return [np.sort(share) if kin is None else np.flatnonzero(np.isin(kin, kin[share])) for share in shares]
 
 
 def fold_split(
@@ -161,8 +163,7 @@ def _deal(y: np.ndarray, indices: np.ndarray, sites: int, kin: np.ndarray | None
     if len(indices) < sites:
         shared = f"{sites} sites cannot share the {len(indices)} training samples of a fold"
         raise PlanError(f"{shared}; take fewer sites or more samples.")
-    dealt = _class_by_class(indices, classes_of(y))
-    return [with_kin(dealt[site::sites], kin) for site in range(sites)]
+    return _deal_round(indices, classes_of(y), sites, kin)
 
 
 def fold_pool(
@@ -246,8 +247,7 @@ def read_spec(spec: Spec) -> tuple[str, Any]:
     if isinstance(spec, dict) and len(spec) != 1:
         raise PlanError(f"a partition is one thing, as in {{dirichlet = 0.3}}; this one names {len(spec)}")
     kind, value = (spec, None) if isinstance(spec, str) else next(iter(spec.items()))
-    if kind not in KINDS:
-        raise PlanError(f"There is no partition {kind!r}. {nearest(kind, list(KINDS))}")
+    check_known(kind, KINDS, f"There is no partition {kind!r}")
     if kind != "iid" and value is None:
         raise PlanError(f"partition {kind!r} needs a value, as in {{{kind} = {KINDS[kind]}}}")
     if kind == "sizes" and isinstance(value, str) and value not in ("equal", "skewed"):
@@ -323,16 +323,13 @@ def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.ra
 
 def _by_flower(kind: str, value: Any, y: np.ndarray, sites: int, rng: np.random.Generator) -> Shares:
     """All samples dealt by flwr-datasets, at least one sample a site."""
-    from datasets import Dataset
-    from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitioner
-
+    library, tables = import_extra("data", "flwr_datasets.partitioner"), import_extra("data", "datasets")
     seed = int(rng.integers(2**32))
-    partitioner: DirichletPartitioner | PathologicalPartitioner
     if kind == "dirichlet":
-        partitioner = DirichletPartitioner(sites, "y", float(value), min_partition_size=1, seed=seed)
+        partitioner = library.DirichletPartitioner(sites, "y", float(value), min_partition_size=1, seed=seed)
     else:
-        partitioner = PathologicalPartitioner(sites, "y", value, "first-deterministic", seed=seed)
-    partitioner.dataset = Dataset.from_dict({"row": np.arange(len(y)), "y": y})
+        partitioner = library.PathologicalPartitioner(sites, "y", value, "first-deterministic", seed=seed)
+    partitioner.dataset = tables.Dataset.from_dict({"row": np.arange(len(y)), "y": y})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its advice is about samples it cannot place; the error below says it shorter
         try:

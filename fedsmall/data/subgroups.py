@@ -7,7 +7,7 @@ many numbers without cuts are cut at their thirds over all rows. Models never se
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from fedsmall.data.preparation import need
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.data.table_files import as_numbers, is_missing, plain
 from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+K = TypeVar("K")  # of a table: its site, or half and site
 MOST_VALUES = 12
 FEW_NUMBERS = 6  # different numbers in a column without cuts up to which each is a group
 UNKNOWN = "unknown"
@@ -56,13 +57,13 @@ def _read_subgroup(word: str) -> Subgroups:
     return Subgroups(column.strip(), numbers)
 
 
-def of_table(
-    frames: "Mapping[str, DataFrame]", parts: Mapping[str, Part], asked: Sequence[Subgroups], markers: Sequence[str]
-) -> dict[str, Part]:
-    """The samples of every site's table with the groups of their rows. Raises DataError by column, never by value."""
+def add_groups(
+    frames: "Mapping[K, DataFrame]", parts: Mapping[K, Part], asked: Sequence[Subgroups], markers: Sequence[str] = ()
+) -> dict[K, Part]:
+    """The samples of every table with the groups of their rows. Raises DataError by column, never by value."""
     for frame in frames.values():
         need(frame, [subgroup.column for subgroup in asked], "a subgroup")
-    named: dict[str, dict[str, np.ndarray]] = {name: {} for name in frames}
+    named: dict[K, dict[str, np.ndarray]] = {name: {} for name in frames}
     for subgroup in asked:
         columns = {name: frame[subgroup.column] for name, frame in frames.items()}
         missing = {name: is_missing(cells, markers).to_numpy(dtype=bool) for name, cells in columns.items()}
@@ -74,32 +75,26 @@ def of_table(
     return {name: replace(part, groups=named[name]) for name, part in parts.items()}
 
 
-def of_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
+def add_groups_by_features(pool: Pool, asked: Sequence[Subgroups]) -> Pool:
     """The pool with the groups of its samples, by features that have names. Raises PlanError where there are none."""
+    from pandas import DataFrame
+
     known = list(pool.feature_names)
     halves = {"train": pool.train, "test": pool.test}
-    values = {(half, site): part.x for half, parts in halves.items() for site, part in parts.items()}
-    if not known or any(x.ndim != 2 for x in values.values()):
+    parts = {(half, site): part for half, of_half in halves.items() for site, part in of_half.items()}
+    if not known or any(part.x.ndim != 2 for part in parts.values()):
         raise PlanError("subgroups are columns of a table, and these samples are none. Leave subgroups out.")
-    named: dict[tuple[str, str], dict[str, np.ndarray]] = {key: {} for key in values}
     for subgroup in asked:
-        if subgroup.column not in known:
-            raise PlanError(f"subgroups: there is no feature {subgroup.column!r}. {nearest(subgroup.column, known)}")
-        numbers = {key: x[:, known.index(subgroup.column)].astype(np.float64) for key, x in values.items()}
-        missing = {key: np.isnan(column) for key, column in numbers.items()}
-        words = {key: np.array([plain(value) for value in column], dtype=str) for key, column in numbers.items()}
-        for key, groups in _group_rows(subgroup, words, missing, numbers).items():
-            named[key][subgroup.column] = groups
-    train, test = (
-        {site: replace(part, groups=named[half, site]) for site, part in parts.items()}
-        for half, parts in halves.items()
-    )
+        check_known(subgroup.column, known, f"subgroups: there is no feature {subgroup.column!r}")
+    frames = {key: DataFrame(part.x.astype(np.float64), columns=known) for key, part in parts.items()}
+    grouped = add_groups(frames, parts, asked)
+    train, test = ({site: grouped[half, site] for site in of_half} for half, of_half in halves.items())
     return replace(pool, train=train, test=test)
 
 
 def _group_rows(
-    asked: Subgroups, words: Mapping[Any, np.ndarray], missing: Mapping[Any, np.ndarray], numbers: Any
-) -> dict[Any, np.ndarray]:
+    asked: Subgroups, words: Mapping[K, np.ndarray], missing: Mapping[K, np.ndarray], numbers: Any
+) -> dict[K, np.ndarray]:
     """The name of each row's group, by table; ``numbers`` is None for a column of words."""
     present = sorted(set(np.concatenate([words[key][~missing[key]] for key in words]).tolist()))
     if asked.cuts and numbers is None:

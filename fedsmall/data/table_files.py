@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.errors import DataError
-from fedsmall.files import check_is_regular
+from fedsmall.entry_points import TABLES, extensions, import_extra, load_extension
+from fedsmall.errors import DataError, as_data_error
+from fedsmall.files import UTF_16, in_file
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -38,7 +39,6 @@ FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and wo
 LOCK = "~$"
 NO_NUMBERS = ("nan", "inf", "infinity")  # in a header these are words
 LISTED = 12  # columns in a line to be copied
-UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def is_missing(cells: "Series", markers: Collection[str] = ()) -> "Series":
@@ -144,12 +144,10 @@ def is_number(text: str) -> bool:
 def _read_parquet(path: Path) -> "DataFrame":
     """A Parquet file: numbers as they are held, all else as text; a named index is a column."""
     import pandas
-    from pyarrow import ArrowException
 
-    try:
+    damaged = import_extra("data", "pyarrow").ArrowException
+    with as_data_error("the file is not Parquet, or is damaged", damaged, OSError, ValueError):
         frame = pandas.read_parquet(path)
-    except (ArrowException, OSError, ValueError) as wrong:
-        raise DataError("the file is not Parquet, or is damaged") from wrong
     return as_table(frame.reset_index() if frame.index.names != [None] else frame)
 
 
@@ -177,13 +175,11 @@ def _read_excel(path: Path, sheet: str | None) -> list[list[str]]:
     from zipfile import BadZipFile
 
     unreadable = (InvalidFileException, BadZipFile, ParseError, OSError, ValueError, LookupError, TypeError)
-    try:
+    with as_data_error("the file is no Excel workbook, is damaged, or is protected by a password", *unreadable):
         book = load_workbook(path, read_only=True, data_only=True)
         sheets = [page for page in book.worksheets if page.sheet_state == "visible" and hasattr(page, "iter_rows")]
         filled = {page.title: rows for page in sheets if (rows := _sheet_rows(page))}  # a chart has no rows
         book.close()
-    except unreadable as wrong:
-        raise DataError("the file is no Excel workbook, is damaged, or is protected by a password") from wrong
     if sheet is not None and sheet not in filled:
         raise DataError(f"there is no visible sheet {sheet!r} with anything in it")
     if sheet is None and len(filled) > 1:
@@ -210,12 +206,13 @@ def read_table(
     path: Path, separator: str | None = None, decimal: str = ".", names: Sequence[str] = (), sheet: str | None = None
 ) -> "DataFrame":
     """Cells of a table as text, with its header's names or ``names``; DataError, with the file's name, for no table."""
-    check_is_regular(path)
-    try:
+    with in_file(path):
         if path.name.startswith(LOCK):
             raise DataError("it is what Excel leaves beside a file that is open, and no table; close Excel")
         if (ending := path.suffix.lower()) in OLD_EXCEL:
             raise DataError(f"{ending} files are not read; save it as .xlsx or CSV")
+        if is_query(path):
+            return load_extension(TABLES, ending[1:]).read(path)
         if ending in PARQUET:
             return _read_parquet(path)
         if ending in EXCEL:
@@ -224,8 +221,17 @@ def read_table(
         text = _text(path)
         separator = separator or max(SEPARATORS, key=text.partition("\n")[0].count)
         return _frame_of(list(_lines(text, separator)), names, decimal)
-    except DataError as wrong:
-        raise DataError(wrong.words, file=path.name) from wrong
+
+
+def is_query(path: Path | None) -> bool:
+    """Whether a file's rows lie elsewhere, and may be others the next time: an extension reads them."""
+    return path is not None and path.suffix.lower()[1:] in extensions(TABLES)
+
+
+def queries(path: Path | None) -> dict[str, str]:
+    """The query of a site's data by the kind of it, for the site's own log; none where a file holds the data."""
+    kind = path.suffix.lower()[1:] if path is not None and is_query(path) else ""
+    return {kind: load_extension(TABLES, kind).query(path)} if kind else {}
 
 
 def check_header(frame: "DataFrame") -> None:
@@ -260,16 +266,13 @@ def common_columns(frames: Mapping[str, "DataFrame"], left_out: set[str]) -> lis
     others = {name.lower(): name for name in having if name not in (column, *shared)}
     near = get_close_matches(column.lower(), list(others), n=1)
     alike = f" Is {others[near[0]]!r} the same?" if near else ""
-    line = f", or take those that all have: {_line_of(shared, having)}" if shared else ""
+    name, listed = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*having} - {*shared}))
+    columns_of = json.dumps(listed, ensure_ascii=False)
+    line = f", or take those that all have: {name} = {columns_of}" if shared else ""
     raise DataError(
         f"site {site!r} {has} {column!r}, which is at {having[column]} of {len(frames)} sites.{alike} "
         f"Give all sites the same columns{line}"
     )
-
-
-def _line_of(shared: Sequence[str], known: Collection[str]) -> str:
-    name, columns = ("features", shared) if len(shared) <= LISTED else ("drop", sorted({*known} - {*shared}))
-    return f"{name} = {json.dumps(list(columns), ensure_ascii=False)}"
 
 
 def _frame_of(rows: Sequence[tuple[int, list[str]]], names: Sequence[str], decimal: str) -> "DataFrame":
@@ -312,10 +315,9 @@ def _check_lengths(width: int, rows: Sequence[tuple[int, list[str]]]) -> None:
 def _text(path: Path) -> str:
     raw = path.read_bytes()
     if path.suffix.lower() == ".gz":
-        try:
+        words = "the file is not a table: it ends in .gz and is not compressed, or is cut short"
+        with as_data_error(words, OSError, EOFError, zlib.error):
             raw = gzip.decompress(raw)
-        except (OSError, EOFError, zlib.error) as wrong:
-            raise DataError("the file is not a table: it ends in .gz and is not compressed, or is cut short") from wrong
     if raw.startswith(SPREADSHEETS):
         raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
     encodings = ["utf-8-sig", "cp1252"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from fedsmall.evaluation.metrics import average_precision, r2_scores
+from fedsmall.evaluation.metrics import average_precision, counts_from_above, r2_scores
 from fedsmall.plan import Plan
 
 BINS = 10
@@ -122,12 +122,12 @@ def brier(p: np.ndarray, positive: np.ndarray) -> float:
     return float(((p - positive) ** 2).mean())
 
 
-def calibration(p: np.ndarray, positive: np.ndarray, bins: int = BINS) -> list[Bin]:
+def calibration(p: np.ndarray, positive: np.ndarray) -> list[Bin]:
     """The bins of equal width that hold samples, from low to high probability; an edge belongs to the lower one."""
-    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p)
+    place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
     return [
         Bin(int(in_bin.sum()), float(p[in_bin].mean()), wilson(int(positive[in_bin].sum()), int(in_bin.sum())))
-        for in_bin in (place == number for number in range(bins))
+        for in_bin in (place == number for number in range(BINS))
         if in_bin.any()
     ]
 
@@ -158,16 +158,6 @@ def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:
     return float(np.abs(predicted - true).mean())
 
 
-def root_mean_squared_error(predicted: np.ndarray, true: np.ndarray) -> float:
-    """The root of the mean squared distance."""
-    return float(np.sqrt(((predicted - true) ** 2).mean()))
-
-
-def r_squared(predicted: np.ndarray, true: np.ndarray) -> float:
-    """R2, the coefficient of determination; NaN where all that was true is equal."""
-    return float(r2_scores((predicted - true)[None, :, None], true[:, None])[0])
-
-
 def mean_error(predicted: np.ndarray, true: np.ndarray) -> float:
     """By how much predictions are too large on average (calibration in the large)."""
     return float((predicted - true).mean())
@@ -180,17 +170,17 @@ def calibration_slope(predicted: np.ndarray, true: np.ndarray) -> float:
     return float((around * true).sum() / spread) if spread > 1e-12 * float((predicted**2).sum()) else float("nan")
 
 
-NUMBER_STATISTICS = {  # what a report shows of one model
+NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # what a report shows of one model
     "mean absolute error": mean_absolute_error,
-    "root mean squared error": root_mean_squared_error,
-    "R2": r_squared,
+    "root mean squared error": lambda predicted, true: float(np.sqrt(((predicted - true) ** 2).mean())),
+    "R2": lambda predicted, true: float(r2_scores((predicted - true)[None, :, None], true[:, None])[0]),
     "mean error (predicted minus true)": mean_error,
     "calibration slope": calibration_slope,
 }
 
 
 def bootstrap_interval(
-    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None, draws: int = DRAWS
+    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None
 ) -> Estimate:
     """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
 
@@ -199,7 +189,7 @@ def bootstrap_interval(
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
     values = []
-    for _ in range(draws):
+    for _ in range(DRAWS):
         drawn = np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)])
         values.append(statistic(*(array[drawn] for array in arrays)))
     low, high = np.nanpercentile(values, [2.5, 97.5]) if not np.isnan(values).all() else (np.nan, np.nan)
@@ -243,14 +233,6 @@ def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> flo
     values, hits, _ = counts_from_above(p, positive)
     enough = np.flatnonzero(hits >= wanted * hits[-1] - 1e-9)
     return _middle(values, int(enough[0]))
-
-
-def counts_from_above(p: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The values of ``p`` from high to low, and how many positive and other samples are at or above each."""
-    order = np.argsort(-p, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(p[order])), len(p) - 1)
-    hits = np.cumsum(positive[order])[ends]
-    return p[order][ends], hits, ends + 1 - hits
 
 
 def _middle(values: np.ndarray, place: int) -> float:

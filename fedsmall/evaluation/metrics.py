@@ -10,7 +10,7 @@ from fedsmall.data.outcomes import HUBER, NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.outputs import by_class, log_shares, probabilities, squared_distances
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 
 OF_CLASSES = (
     *("accuracy", "balanced_accuracy", "macro_f1", "sensitivity", "specificity"),
@@ -32,10 +32,8 @@ UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for ac
 
 def known_metric(name: str, loss: str) -> str:
     """The metric that ``name`` means for a task of this ``loss``; PlanError where there is none of that name."""
-    able = metrics_of(loss)
     name = OTHER_NAMES.get(name, name)
-    if name not in able:
-        raise PlanError(f"metric: there is no {name!r} for this task. {nearest(name, list(able))}")
+    check_known(name, metrics_of(loss), f"metric: there is no {name!r} for this task")
     if name == "brier" and loss == "hinge":
         raise PlanError('metric: a margin is no probability, so "brier" says nothing here; use loss = "logistic"')
     return name
@@ -72,8 +70,22 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
     if not len(y):
         return {}
     with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
-        metrics = {"loss": _losses(outputs, y, task.loss)} | OF_OUTPUTS[task.kind](outputs, y, task)
+        metrics = {"loss": _losses(outputs, y, task.loss)} | _metrics_of_outputs(outputs, y, task)
     return {name: metrics[name] for name in task.metrics if name in metrics and not np.isnan(metrics[name]).all()}
+
+
+def _metrics_of_outputs(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+    if task.kind == "classes":
+        return _of_classes(outputs, y, task)
+    if task.kind == "labels":
+        return label_metrics(outputs, y, task.metrics)
+    if task.kind == "times":
+        curves, cuts = survival_of(outputs), np.array(task.cuts)
+        return survival.metrics_of(task.metrics, curves, cuts, *y[:, 2:4].T.astype(np.float64)) if task.cuts else {}
+    apart, scale = outputs - _flat(y), task.unit[1] if task.unit else 1.0
+    rows = apart.reshape(len(apart), -1)
+    metrics = {"mae": np.abs(rows).mean(axis=1) * scale, "rmse": np.sqrt((rows**2).mean(axis=1)) * scale}
+    return metrics | ({"r2": r2_scores(apart, _flat(y))} if "r2" in task.metrics else {})
 
 
 def predicted_classes(outputs: np.ndarray) -> np.ndarray:
@@ -166,28 +178,8 @@ def _number_losses(name: str, apart: np.ndarray) -> np.ndarray:
     return np.asarray(apart.reshape(len(apart), -1).mean(axis=1))
 
 
-def _of_times(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
-    if not task.cuts:
-        return {}
-    return survival.metrics_of(task.metrics, survival_of(outputs), np.array(task.cuts), *y[:, 2:4].T.astype(np.float64))
-
-
-def _of_numbers(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
-    apart, scale = outputs - _flat(y), task.unit[1] if task.unit else 1.0
-    rows = apart.reshape(len(apart), -1)
-    metrics = {"mae": np.abs(rows).mean(axis=1) * scale, "rmse": np.sqrt((rows**2).mean(axis=1)) * scale}
-    return metrics | ({"r2": r2_scores(apart, _flat(y))} if "r2" in task.metrics else {})
-
-
-def _of_labels(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
-    return label_metrics(outputs, y, task.metrics)
-
-
 def _flat(y: np.ndarray) -> np.ndarray:
     return y.reshape(len(y), -1).astype(np.float64)
-
-
-OF_OUTPUTS = {"classes": _of_classes, "numbers": _of_numbers, "times": _of_times, "labels": _of_labels}
 
 
 def grade_losses(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -226,10 +218,16 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
     total = int(positive.sum())
     if not total or not np.isfinite(scores).all():
         return float("nan")
+    _, hits, false = counts_from_above(scores, positive)
+    return float((np.diff(hits, prepend=0) / total * hits / (hits + false)).sum())
+
+
+def counts_from_above(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ``scores`` that occur from high to low, and how many positive and other samples are at or above each."""
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     hits = np.cumsum(positive[order])[ends]
-    return float((np.diff(hits, prepend=0) / total * hits / (ends + 1)).sum())
+    return scores[order][ends], hits, ends + 1 - hits
 
 
 def area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:

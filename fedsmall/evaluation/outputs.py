@@ -58,6 +58,11 @@ def by_class(outputs: np.ndarray, loss: str) -> np.ndarray:
     return log_shares(outputs) if loss == ORDINAL else np.asarray(outputs, dtype=np.float64)
 
 
+def scores_of(logs: np.ndarray, outputs: int) -> np.ndarray:
+    """The outputs, (samples, outputs), that say the ``logs`` of classes' probabilities; a single one is log-odds."""
+    return logs if outputs > 1 else np.asarray(logs[:, 1:] - logs[:, :1])
+
+
 def named_classes(outputs: np.ndarray, threshold: float = 0.5) -> np.ndarray:
     """The class of each row: class 1 of two where its log-odds are above the threshold's, else the likeliest."""
     outputs = np.asarray(outputs, dtype=np.float64)

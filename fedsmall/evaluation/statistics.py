@@ -20,12 +20,8 @@ class Link(NamedTuple):
     back: Callable[[float], float]
 
 
-def _same(x: float) -> float:
-    return x
-
-
 LINKS: dict[str, Link] = {
-    "plain": Link(_same, lambda x: 1.0, _same),
+    "plain": Link(lambda x: x, lambda x: 1.0, lambda z: z),
     "share": Link(lambda x: float(special.logit(x)), lambda x: 1 / (x * (1 - x)), lambda z: float(special.expit(z))),
     "gain": Link(lambda x: float(np.arctanh(x)), lambda x: 1 / (1 - x * x), lambda z: float(np.tanh(z))),
     "positive": Link(lambda x: float(np.log(x)), lambda x: 1 / x, lambda z: float(np.exp(min(z, 700.0)))),
@@ -210,7 +206,6 @@ def paired(
     b: Sequence[float] | np.ndarray,
     level: float = 0.95,
     test: Literal["permutation", "t"] = "permutation",
-    rng: np.random.Generator | None = None,
     scale: Scale = "plain",
     shared: Shared = NOTHING,
 ) -> Comparison:
@@ -226,7 +221,7 @@ def paired(
     if test == "t":
         p_value = _student(np.log(first) - np.log(second) if scale == "change" else differences, scale, shared)
     else:
-        p_value = _sign_flips(differences, rng)
+        p_value = _sign_flips(differences)
     gap = change(first, second, level, shared) if scale == "change" else interval(differences, level, scale, shared)
     return Comparison(gap, p_value, test)
 
@@ -254,13 +249,12 @@ def _student(differences: np.ndarray, scale: Scale, shared: Shared) -> float:
     return float(2 * special.stdtr(freedom, -abs(link.there(mean)) / (error * link.slope(mean))))
 
 
-def _sign_flips(differences: np.ndarray, rng: np.random.Generator | None) -> float:
+def _sign_flips(differences: np.ndarray) -> float:
     n = len(differences)
     if n == 1:
         return 1.0
     draws = 2**n if n <= EXACT_UP_TO else SIGN_DRAWS
-    # Its own fixed generator: the p-value of given runs is one number, whoever asks and however often.
-    rng = rng or np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # its own: the p-value of given runs is one number, whoever asks and how often
     scaled = differences / (np.abs(differences).max() or 1.0)
     from scipy.stats import permutation_test  # takes its time
 

@@ -32,30 +32,16 @@ class _Forgiving(nn.modules.batchnorm._BatchNorm):
         return F.batch_norm(input, mean, var, self.weight, self.bias, False, 0.0, self.eps)
 
 
-class BatchNorm1d(_Forgiving, nn.BatchNorm1d):
-    """``torch.nn.BatchNorm1d`` for small batches."""
-
-
-class BatchNorm2d(_Forgiving, nn.BatchNorm2d):
-    """``torch.nn.BatchNorm2d`` for small batches."""
-
-
-class BatchNorm3d(_Forgiving, nn.BatchNorm3d):
-    """``torch.nn.BatchNorm3d`` for small batches."""
-
-
-_FORGIVING: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: BatchNorm1d,
-    nn.BatchNorm2d: BatchNorm2d,
-    nn.BatchNorm3d: BatchNorm3d,
+FORGIVING: dict[type[nn.Module], type[nn.Module]] = {  # torch's layers, and the same for small batches
+    plain: type(plain.__name__, (_Forgiving, plain), {}) for plain in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 }
 
 
 def forgive_small_batches(model: nn.Module) -> nn.Module:
-    """Make every batch normalisation of ``model`` one of the above, in place; returns the model."""
+    """Make every batch normalisation of ``model`` one of :data:`FORGIVING`, in place; returns the model."""
     for module in model.modules():
-        if type(module) in _FORGIVING:
-            module.__class__ = _FORGIVING[type(module)]
+        if type(module) in FORGIVING:
+            module.__class__ = FORGIVING[type(module)]
     return model
 
 
@@ -83,12 +69,6 @@ def trainable_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
 
 
-def frozen_state(model: nn.Module) -> dict[str, Tensor]:
-    """What of ``state_dict`` does not train, in its order."""
-    frozen = frozen_names(model)
-    return {name: tensor for name, tensor in model.state_dict().items() if name in frozen}
-
-
 def training_mode(model: nn.Module) -> nn.Module:
     """The model in training mode, except for its frozen layers; the model itself."""
     model.train()
@@ -104,10 +84,10 @@ HIDDEN = {"digits": (64, 32), "breast_cancer": (32, 16), "synthetic": (50, 20)} 
 CHANNELS_PER_GROUP = 16  # Wu & He 2018, table 3: within half a point of the best
 
 
-def norm_layer(kind: str) -> Norm:
+def norm_layer(kind: str, batch: Norm = nn.BatchNorm2d) -> Norm:
     """The layer that normalises a given number of channels: "batch", or "group" (which knows no running statistics)."""
     if kind == "batch":
-        return BatchNorm2d
+        return batch
     if kind == "group":
         return lambda channels: nn.GroupNorm(max(1, channels // CHANNELS_PER_GROUP), channels)
     raise ValueError(f'norm is "batch" or "group"; this model asks for {kind!r}')
@@ -266,8 +246,8 @@ def cnn3d(task: Task, *, widths: Sequence[int] = (16, 32), norm: str = "group", 
         )
     layers: list[nn.Module] = []
     for before, after in zip((channels, *widths), widths, strict=False):
-        normed = BatchNorm3d(after) if norm == "batch" else norm_layer(norm)(after)
-        layers += [nn.Conv3d(before, after, 3, padding=1), normed, nn.ReLU(), nn.MaxPool3d(2)]
+        normalise = norm_layer(norm, nn.BatchNorm3d)(after)
+        layers += [nn.Conv3d(before, after, 3, padding=1), normalise, nn.ReLU(), nn.MaxPool3d(2)]
     head = [nn.AdaptiveAvgPool3d(1), nn.Flatten(), *_dropout(dropout), nn.Linear(widths[-1], task.outputs)]
     return nn.Sequential(*layers, *head)
 
@@ -360,48 +340,31 @@ def _plain(layer: nn.Conv2d) -> bool:
 
 
 class Proportional(nn.Module):
-    """A linear risk that is one for all intervals, and a level for each interval: (..., features) -> (..., intervals).
+    """One risk for all intervals or grades, behind layers of widths ``body``, and a level for each: -> (..., levels).
 
-    Source: Cox 1972, section 6, the logistic model for grouped times; Singer and Willett 1993.
+    The risk moves all log-odds of the event in an interval (Cox 1972, section 6, the logistic model for grouped times;
+    Singer and Willett 1993); of grades the log-odds of being above the lowest, behind which are so many ``steps`` the
+    same for all (McCullagh 1980, "Regression models for ordinal data").
     """
 
-    def __init__(self, features: int, intervals: int) -> None:
-        super().__init__()
-        self.risk = nn.Linear(features, 1, bias=False)
-        # as if the event came to equally many in every interval and to some never: far from even odds
-        self.levels = nn.Parameter(torch.full((intervals,), -math.log(intervals)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The log-odds of the event in each interval."""
-        risk: Tensor = self.risk(x.flatten(1))
-        return risk + self.levels
-
-
-class ProportionalOdds(nn.Module):
-    """One risk for all grades, behind layers of widths ``body``, and steps the same for all: -> (..., grades - 1).
-
-    Source: McCullagh 1980, "Regression models for ordinal data".
-    """
-
-    def __init__(self, features: int, grades: int, body: Sequence[int] = ()) -> None:
+    def __init__(self, features: int, levels: Tensor, steps: int = 0, body: Sequence[int] = ()) -> None:
         super().__init__()
         ends = list(pairwise([features, *body]))
         self.body = nn.Sequential(*(layer for end in ends for layer in (nn.Linear(*end), nn.ReLU())))
         self.risk = nn.Linear([features, *body][-1], 1, bias=False)
-        self.levels = nn.Parameter(
-            torch.from_numpy(in_numpy.outputs_of(np.zeros(grades))).float()
-        )  # equally many of each
+        self.levels, self.steps = nn.Parameter(levels), steps
 
     def forward(self, x: Tensor) -> Tensor:
-        """The log-odds of being above the lowest grade, and the steps behind it."""
+        """(samples, features) -> (samples, levels)."""
         risk: Tensor = self.risk(self.body(x.flatten(1)))
-        return F.pad(risk, (0, len(self.levels) - 1)) + self.levels
+        return F.pad(risk, (0, self.steps)) + self.levels
 
 
 def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
     """The proportional model; ValueError for a task of neither times until an event nor classes in their order."""
     if task.ordered:
-        return ProportionalOdds(_size(task), task.classes, hidden)
+        equally_many = torch.from_numpy(in_numpy.outputs_of(np.zeros(task.classes))).float()
+        return Proportional(_size(task), equally_many, len(equally_many) - 1, hidden)
     if task.kind != "times":
         raise ValueError(
             "it predicts times until an event, task = {csv = ..., time = ..., event = ...}, or grades, {csv = ..., "
@@ -409,7 +372,8 @@ def proportional(task: Task, *, hidden: Sequence[int] = ()) -> nn.Module:
         )
     if len(hidden):
         raise ValueError("hidden layers are for grades; its risk of an event is linear")
-    return Proportional(_size(task), task.outputs)
+    # as if the event came to equally many in every interval and to some never: far from even odds
+    return Proportional(_size(task), torch.full((task.outputs,), -math.log(task.outputs)))
 
 
 NETWORKS = (linear, proportional, mlp, cnn, cnn3d, resnet10, resnet18, resnet_small)

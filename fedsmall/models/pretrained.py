@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from fedsmall.data.federation import Task
 from fedsmall.data.sources.files import locate
 from fedsmall.data.sources.public import import_torchvision
-from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.errors import DataError, PlanError, as_data_error
+from fedsmall.methods import check_known
 
 MEAN, SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, from 0 to 1
 TRAIN = ("all", "last_block", "head")
@@ -57,8 +57,7 @@ def torchvision_network(
 def _network(name: str, weights: str | None) -> nn.Module:
     library = import_torchvision().models
     known = library.list_models(module=library)
-    if name not in known:
-        raise PlanError(f"torchvision has no network {name!r} for classes. {nearest(name, known)}")
+    check_known(name, known, f"torchvision has no network {name!r} for classes")
     if weights is None:
         drawn: nn.Module = library.get_model(name)
         return drawn
@@ -94,10 +93,9 @@ def _read(path: str) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    words = f"{Path(path).name}: no weights can be read from it; it must be a .safetensors file"
+    with as_data_error(words, OSError, SafetensorError):
         return load_file(path)
-    except (OSError, SafetensorError):
-        raise DataError(f"{Path(path).name}: no weights can be read from it; it must be a .safetensors file") from None
 
 
 def _head(name: str, network: nn.Module) -> str:
@@ -109,13 +107,11 @@ def _head(name: str, network: nn.Module) -> str:
 
 def _free_layers(network: nn.Module, head: str, train: str | Sequence[str]) -> Sequence[str]:
     if isinstance(train, str):
-        if train not in TRAIN:
-            raise PlanError(f"train is one of {', '.join(TRAIN)}, or a list of layers. {nearest(train, list(TRAIN))}")
+        check_known(train, TRAIN, f"train is one of {', '.join(TRAIN)}, or a list of layers")
         return [] if train == "head" else _last_block(network, head)
     known = [name for name, _ in network.named_modules() if name]
     for layer in train:
-        if layer not in known:
-            raise PlanError(f"train names {layer!r}, which is no layer. {nearest(str(layer), known)}")
+        check_known(layer, known, f"train names {layer!r}, which is no layer")
     return train
 
 

@@ -1,6 +1,5 @@
 """Models by name."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from fedsmall.data.federation import Task
-from fedsmall.entry_points import extensions, load_extension, own_code
+from fedsmall.entry_points import extensions, load_extension, own_code, own_function
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.models import networks
 from fedsmall.models.graphs import g1, g2
-from fedsmall.models.networks import forgive_small_batches, frozen_state, trainable_state
+from fedsmall.models.networks import forgive_small_batches, frozen_names, trainable_state
 from fedsmall.models.own_models import Kind, is_shared, kind_of, kinds_of, plan_of_kind, shared_layers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
@@ -83,7 +82,9 @@ def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
 
 def frozen_arrays(plan: Plan, task: Task) -> Arrays:
     """What is frozen of the plan's model, at every place the same; empty where all of it trains."""
-    return _arrays_of(frozen_state(common_model(plan, task)), plan)
+    model = common_model(plan, task)
+    frozen = frozen_names(model)
+    return _arrays_of({name: tensor for name, tensor in model.state_dict().items() if name in frozen}, plan)
 
 
 def completed(plan: Plan, task: Task, trained: Mapping[str, np.ndarray]) -> Arrays:
@@ -109,23 +110,14 @@ def _builder(name: str) -> Builder:
 
         return partial(torchvision_network, name.removeprefix(TORCHVISION))
     if ":" in name:
-        return _own_builder(name)
+        if not callable(builder := own_function("model", name)):
+            raise PlanError(f"model {name!r} is not a function; it must take a task and return a torch module")
+        return builder  # type: ignore[no-any-return]
     if name in MODELS:
         return MODELS[name]
     if name in (others := extensions("fedsmall.models")):
         return load_extension("fedsmall.models", name)  # type: ignore[no-any-return]
     raise PlanError(f"There is no model {name!r}. {nearest(name, [*MODELS, *others])} Your own is module:function.")
-
-
-def _own_builder(name: str) -> Builder:
-    module, _, function = name.partition(":")
-    try:
-        builder = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as wrong:
-        raise PlanError(f"model {name!r} was not found: {wrong}. It is written as module:function.") from wrong
-    if not callable(builder):
-        raise PlanError(f"model {name!r} is not a function; it must take a task and return a torch module")
-    return builder  # type: ignore[no-any-return]
 
 
 def _check_options(name: str, builder: Builder, options: dict[str, Any]) -> None:
@@ -161,12 +153,9 @@ def shared_part(task: Task, *, sites: Sequence[str | Mapping[str, Any]], shared:
     rng = np.random.default_rng(int(torch.randint(2**62, ()).item()))
     model = build_model(kind.model, task, kind.options, rng)
     names = list(model.state_dict())
-    if not any(is_shared(name, shared) for name in names):
-        raise _nothing_shared(shared, kind, names)
-    for name in names:
-        if not is_shared(name, shared):
-            module, _, attribute = name.rpartition(".")
-            delattr(model.get_submodule(module), attribute)
+    for name in set(names).difference(_shared_names(shared, kind, names)):
+        module, _, attribute = name.rpartition(".")
+        delattr(model.get_submodule(module), attribute)
     return model
 
 
@@ -190,17 +179,16 @@ def agreed_part(plan: Plan, tasks: Sequence[Task]) -> Arrays:
 
 
 def _part_of(plan: Plan, kind: Kind, task: Task) -> Arrays:
-    shared = shared_layers(plan)
     model = initial_model(plan_of_kind(plan, kind), task)
-    part = {name: array for name, array in model.items() if is_shared(name, shared)}
-    if not part:
-        raise _nothing_shared(shared, kind, list(model))
-    return part
+    return {name: model[name] for name in _shared_names(shared_layers(plan), kind, list(model))}
 
 
-def _nothing_shared(shared: Sequence[str], kind: Kind, names: Sequence[str]) -> PlanError:
-    arrays = ", ".join(names)
-    return PlanError(f"shared = {list(shared)} matches none of the arrays of {kind.model!r}, which are {arrays}.")
+def _shared_names(shared: Sequence[str], kind: Kind, names: Sequence[str]) -> list[str]:
+    found = [name for name in names if is_shared(name, shared)]
+    if not found:
+        arrays = ", ".join(names)
+        raise PlanError(f"shared = {list(shared)} matches none of the arrays of {kind.model!r}, which are {arrays}.")
+    return found
 
 
 NAMED = (*networks.NETWORKS, g1, g2, *networks.CROPPED, shared_part)

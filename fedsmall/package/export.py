@@ -23,7 +23,7 @@ from fedsmall.data.outcomes import ORDINAL, Amount, kind_of
 from fedsmall.data.preparation import Agreed, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.models.networks import log_shares
 from fedsmall.package.predictor import network, outputs_of
 from fedsmall.package.record import Package
@@ -93,9 +93,16 @@ def _deep_range(prepared: Preparation) -> tuple[float, float] | None:
 
 def export(stored: Stored, path: Path, form: str) -> None:
     """Write a package as one file; what it says has been held against the package before."""
-    if form not in FORMATS:
-        raise PlanError(f"There is no format {form!r}. {nearest(form, list(FORMATS))}")
-    FORMATS[form](stored, path)
+    check_known(form, ENDINGS, f"There is no format {form!r}")
+    if form == "zip":
+        return save_zip(path, stored)
+    rows = _make_rows(stored.package.preparation)
+    with TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the exporter's own; torch calls TorchScript old
+        content, run = WRITERS[form](stored, torch.from_numpy(rows), Path(folder) / "model")
+        for batch in (rows, rows[:1]):
+            _check(stored, batch, run(batch))
+    return files.write(path, content)
 
 
 def meaning(package: Package) -> dict[str, str]:
@@ -113,58 +120,39 @@ def meaning(package: Package) -> dict[str, str]:
     }
 
 
-def _onnx(stored: Stored, path: Path) -> None:
+def _onnx(stored: Stored, rows: Tensor, file: Path) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise PlanError(f"writing ONNX needs {', '.join(missing)}, not installed here: pip install 'fedsmall[export]'")
     import onnx
     import onnxruntime
 
-    rows = _make_rows(stored.package.preparation)
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own
-        file = Path(folder) / "model.onnx"
-        torch.onnx.export(
-            WithPreparation(stored).eval().requires_grad_(False),
-            (torch.from_numpy(rows),),
-            str(file),
-            input_names=["x"],
-            output_names=[{"numbers": "numbers", "times": "survival"}.get(stored.package.kind, "probabilities")],
-            dynamic_shapes={"x": {0: torch.export.Dim("rows")}},
-            external_data=False,
-            verbose=False,
-        )
-        model = onnx.load(str(file))
+    torch.onnx.export(
+        WithPreparation(stored).eval().requires_grad_(False),
+        (rows,),
+        str(file),
+        input_names=["x"],
+        output_names=[{"numbers": "numbers", "times": "survival"}.get(stored.package.kind, "probabilities")],
+        dynamic_shapes={"x": {0: torch.export.Dim("rows")}},
+        external_data=False,
+        verbose=False,
+    )
+    model = onnx.load(str(file))
     onnx.helper.set_model_props(model, meaning(stored.package))
     content = model.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    for batch in (rows, rows[:1]):
-        _check(stored, batch, session.run(None, {"x": batch})[0])
-    files.write(path, content)
+    return content, lambda batch: session.run(None, {"x": batch})[0]
 
 
-def _torchscript(stored: Stored, path: Path) -> None:
-    rows = _make_rows(stored.package.preparation)
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls its own format old
-        file = Path(folder) / "model.pt"
-        metadata = {META: json.dumps(meaning(stored.package)).encode()}
-        jit: Any = torch.jit
-        traced = jit.trace(WithPreparation(stored).eval().requires_grad_(False), torch.from_numpy(rows))
-        jit.save(traced, str(file), _extra_files=metadata)
-        model = jit.load(str(file))
-        for batch in (rows, rows[:1]):
-            with torch.no_grad():
-                _check(stored, batch, model(torch.from_numpy(batch)).numpy())
-        content = file.read_bytes()
-    files.write(path, content)
+def _torchscript(stored: Stored, rows: Tensor, file: Path) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
+    jit: Any = torch.jit
+    traced = jit.trace(WithPreparation(stored).eval().requires_grad_(False), rows)
+    jit.save(traced, str(file), _extra_files={META: json.dumps(meaning(stored.package)).encode()})
+    model = jit.load(str(file))
+    return file.read_bytes(), lambda batch: model(torch.from_numpy(batch)).numpy()
 
 
-FORMATS: dict[str, Callable[[Stored, Path], None]] = {
-    "onnx": _onnx,
-    "torchscript": _torchscript,
-    "zip": lambda stored, path: save_zip(path, stored),
-}
+WRITERS = {"onnx": _onnx, "torchscript": _torchscript}
 ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
 
 
@@ -189,7 +177,7 @@ def _make_rows(prepared: Preparation) -> np.ndarray:
 def _check(stored: Stored, rows: np.ndarray, exported: np.ndarray) -> None:
     package = stored.package
     outputs = outputs_of(network(*stored), package.preparation.inputs(rows))
-    expected = package.interpret(outputs) if package.numbers else probabilities(outputs, package.loss)
+    expected = probabilities(outputs, package.loss) if package.kind == "classes" else package.interpret(outputs)
     off = float(np.abs(exported - expected).max()) if exported.shape == expected.shape else np.inf
     if not off <= CLOSE * max(1.0, float(np.abs(expected).max())):
         raise PlanError(f"the exported file is off by {off:.2g} from the package, so it was not written")

@@ -22,6 +22,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.intercepts import OF_LOSS
 from fedsmall.evaluation.outputs import by_class, members_of, named_classes, probabilities
 from fedsmall.evaluation.survival import mean_time
+from fedsmall.files import list_some
 from fedsmall.methods import nearest
 from fedsmall.models.networks import Ensemble
 from fedsmall.models.registry import build_model, is_pretrained
@@ -151,8 +152,7 @@ def _read_path(preparation: Preparation, path: Path, array: str, sheet: str | No
 def _wanted(preparation: Preparation) -> str:
     form = preparation.form
     if isinstance(form, Columns):
-        more = f" and {len(form.columns) - LISTED} more" if len(form.columns) > LISTED else ""
-        return f"a table with the columns {', '.join(form.columns[:LISTED])}{more}"
+        return f"a table with the columns {list_some(form.columns, LISTED)}"
     if isinstance(form, Pixels) and form.volume:
         return "volumes (NIfTI), in a file or a folder"
     return "images, in a file or a folder" if isinstance(form, Pixels) else f"an .npz with samples {preparation.shape}"

@@ -148,13 +148,8 @@ def _check_digests(path: Path, held: Mapping[str, bytes]) -> None:
             raise PlanError(f"{path}: {name} is not what {DIGESTS} says; {changed}")
 
 
-def card(package: Package, weights: Mapping[str, np.ndarray]) -> str:
-    """The card as Markdown, made from the record alone, with the hub's header."""
-    return words(package, weights, header=True)
-
-
-def words(package: Package, weights: Mapping[str, np.ndarray], place: str = ".", header: bool = False) -> str:
-    """The card, by default without the header; its commands name the package by the ``place`` where it is."""
+def card(package: Package, weights: Mapping[str, np.ndarray], place: str = ".", header: bool = True) -> str:
+    """The card as Markdown, with the hub's ``header``; its commands name the package by the ``place`` where it is."""
     whose = package.whose
     who = WHO.get(whose, f"The model that {whose} trained last")
     if whose.startswith(VISITORS):

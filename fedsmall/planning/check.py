@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -15,12 +15,12 @@ from fedsmall.data.sources.pool import Part
 from fedsmall.data.sources.registry import OWN_FILES, read_pool, read_task
 from fedsmall.data.sources.tables import BY_NAME, CONSTANT, IDENTIFIER
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import list_some
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.replicas.tree import idle
+from fedsmall.replicas import idle
 
-LISTED = 8  # names in one line; the rest is counted
 NEVER = (
     "No sample, image, label, patient number, path or file name.",
     "No table cell, and no count, sum or mean of fewer than {floor} values of a feature.",
@@ -81,10 +81,11 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         *_duplicates(Part(x, y), floor),
         *_patients(raw, floor),
         _leakage(raw, floor),
-        *_withheld(raw),
-        *_idle(plan, raw),
     ]
-    return Check(tuple(findings), leaving, tuple(line.format(floor=floor) for line in NEVER))
+    if withheld := list_some(raw.withheld()):
+        told = f"Fewer than {raw.floor} values, so nothing is told of {withheld}; other sites decide its scaling"
+        findings.append(_note(told))
+    return Check((*findings, *_idle(plan, raw)), leaving, tuple(line.format(floor=floor) for line in NEVER))
 
 
 def _good(text: str) -> Finding:
@@ -152,11 +153,11 @@ def _features(task: Task, x: np.ndarray, floor: int) -> list[Finding]:
     findings = [_good("Missing values: none")]
     if gaps:
         replaced = "A missing value is replaced at this site by the mean over all sites"
-        findings = [_note(f"Missing values: {_listed(gaps)}"), _good(replaced)]
+        findings = [_note(f"Missing values: {list_some(gaps)}"), _good(replaced)]
     if flat:
-        findings.append(_note(f"Columns that say nothing here (one value, or none): {_listed(flat)}"))
+        findings.append(_note(f"Columns that say nothing here (one value, or none): {list_some(flat)}"))
     if named:
-        findings.append(_note(f"Columns that look like identifiers or dates: {_listed(named)}. Leave them out"))
+        findings.append(_note(f"Columns that look like identifiers or dates: {list_some(named)}. Leave them out"))
     return findings
 
 
@@ -194,11 +195,6 @@ def _patients(raw: RawSite, floor: int) -> list[Finding]:
     return [_good(f"Split by patients: {counts}, and all samples of a patient on one side")]
 
 
-def _withheld(raw: RawSite) -> list[Finding]:
-    names, few_values = _listed(list(raw.withheld())), f"Fewer than {raw.floor} values"
-    return [_note(f"{few_values}, so nothing is told of {names}; other sites decide its scaling")] if names else []
-
-
 def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
     tree = plan.method.tree
     if tree is None or any(isinstance(setting, tuple) for setting in (tree.fanout, tree.depth, tree.drop)):
@@ -214,7 +210,7 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
 
     model = initial_model(plan, raw.task, None)
     numbers, size = sum(array.size for array in model.values()), sum(array.nbytes for array in model.values())
-    arrays = _listed([f"{name} {tuple(array.shape)}" for name, array in model.items()])
+    arrays = list_some([f"{name} {tuple(array.shape)}" for name, array in model.items()])
     count = "" if plan.privacy.is_patient_level else "its number of samples, "
     rows = "how its rows become samples (columns, categories, public ranges)"
     lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
@@ -261,8 +257,3 @@ def _by_method(plan: Plan) -> Iterable[str]:
         )
     if privacy.blur:
         yield f"Before it leaves, noise is added, {privacy.blur:g} times as large as what changed."
-
-
-def _listed(names: list[Any]) -> str:
-    more = len(names) - LISTED
-    return ", ".join(map(str, names[:LISTED])) + (f" and {more} more" if more > 0 else "")

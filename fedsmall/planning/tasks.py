@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsmall.data.federation import Federation, Task
-from fedsmall.data.outcomes import ORDINAL, kind_of, outputs_for
-from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, ready, task_with
+from fedsmall.data.outcomes import ORDINAL, kind_of
+from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, prepare, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec
-from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 from fedsmall.plan import Plan
 
 if TYPE_CHECKING:
@@ -94,11 +93,16 @@ def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
     pool = read_own(source, by, plan.seed, path) if path is not None else None
     if pool is not None:
         return natural_site(plan, _task(source.name, pool, plan.metric), pool, site, NOWHERE)
-    pool = read_pool(source, by, plan.seed, path)
-    sites = {raw.name: raw for raw in deal(plan, _task(source.name, pool, plan.metric), pool)[0]}
-    if site not in sites:
-        raise PlanError(f"There is no site {site!r}. {nearest(site, list(sites))}")
+    sites = {raw.name: raw for raw in raw_sites(plan, path)}
+    check_known(site, sites, f"There is no site {site!r}")
     return sites[site]
+
+
+def raw_sites(plan: Plan, data_root: Path | None = None) -> list[RawSite]:
+    """The sites of :func:`build_federation` in the order of their names, as they were read and split."""
+    source = read_task(plan.task)
+    pool = read_pool(source, read_spec(plan.partition), plan.seed, data_root)
+    return deal(plan, _task(source.name, pool, plan.metric), pool)[0]
 
 
 def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -> Federation:
@@ -111,10 +115,10 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         task_with(task, prepared),
         names=tuple(site.name for site in sites),
         train=tuple(train for train, _ in samples),
-        test=ready(test, prepared),
+        test=prepare(test, prepared),
         held_out=tuple(held for _, held in samples),
-        extra=tuple((name, ready(part, prepared)) for name, part in extra.items() if len(part)),
-        notes=(*pool.notes, *_notes(sites), *dealing_notes(plan, sites, test, pool, common is not None)),
+        extra=tuple((name, prepare(part, prepared)) for name, part in extra.items() if len(part)),
+        notes=(*pool.notes, *dealing_notes(plan, sites, test, pool, common is not None)),
         preparation=prepared,
         class_sums=() if task.kind != "classes" else tuple(site.class_sums() for site in sites),
         kept_back=tuple(kept for site in sites if (kept := site.samples_kept_back(scaling)) is not None),
@@ -127,7 +131,9 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
     classes = kind_of(pool.loss) == "classes"
     of_classes = (*GRADED, *CLASS_METRICS) if pool.loss == ORDINAL else CLASS_METRICS
     usual = of_classes if classes else GRAPH_METRICS if pool.outcome is None else OF_KIND[kind_of(pool.loss)]
-    width = outputs_for(pool.outcome) if pool.outcome is not None else int(np.prod(part.y.shape[1:]))
+    width = int(np.prod(part.y.shape[1:]))
+    if pool.outcome is not None:
+        width = len(pool.outcome.cuts if pool.outcome.kind == "survival" else pool.outcome.columns)
     return Task(
         name,
         input_shape=part.x.shape[1:],
@@ -138,14 +144,3 @@ def _task(name: str, pool: Pool, metric: str | None) -> Task:
         feature_names=pool.feature_names,
         target=pool.outcome.name if pool.outcome is not None else None,
     )
-
-
-def _notes(sites: list[RawSite]) -> tuple[str, ...]:
-    single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
-    notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
-    for site in sites:
-        if site.floor > 1 and (withheld := site.withheld()):
-            notes.append(
-                f"{site.name} has fewer than {site.floor} values of {', '.join(withheld)}; others decide their scaling"
-            )
-    return tuple(notes)

@@ -34,14 +34,7 @@ def sites_seen(sites: int, contacts: int, travellers: int = 1) -> float:
     their number does not matter to one of them. Raises PlanError unless every model can have a site of its own.
     """
     _check_range("travellers", travellers, sites)
-    return _expected_seen(sites, contacts, 1 / sites)
-
-
-def sites_seen_of_fraction(sites: int, contacts: int, fraction: float) -> float:
-    """:func:`sites_seen` where a ``fraction`` of the sites, drawn anew at every contact, takes part, a model each."""
-    if not 0 < fraction <= 1:
-        raise PlanError(f"fraction is a number above 0 and at most 1; got {fraction}")
-    return sites_seen(sites, contacts, max(1, round(fraction * sites)))
+    return sites_seen_in_groups(sites, contacts, travellers, travellers)
 
 
 def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
@@ -55,59 +48,30 @@ def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | N
     _check_range("models", models, sites)
     if not 1 <= groups <= models:
         raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
-    return _expected_seen(sites, contacts, models / (groups * sites))
-
-
-def _expected_seen(sites: int, contacts: int, share: float) -> float:
     if contacts < 0:
         raise PlanError(f"contacts is at least 0; got {contacts}")
-    return sites * (1 - (1 - share) ** contacts)
-
-
-@dataclass(frozen=True)
-class Visits:
-    """When models had visited enough different sites: ``rounds`` has shape (runs, sites), a number for each model."""
-
-    rounds: np.ndarray
-
-    def one(self, failure: float) -> int:
-        """The rounds in which a given model is through, but for a chance of ``failure``."""
-        return _quantile(self.rounds.ravel(), failure)
-
-    def all(self, failure: float) -> int:
-        """The rounds in which every model is through, but for a chance of ``failure``."""
-        return _quantile(self.rounds.max(axis=1), failure)
-
-    def chance_of_one(self, rounds: float) -> float:
-        """How likely a given model is through after so many rounds."""
-        return float((self.rounds <= rounds).mean())
-
-    def chance_of_all(self, rounds: float) -> float:
-        """How likely every model is through after so many rounds."""
-        return float((self.rounds.max(axis=1) <= rounds).mean())
-
-    def chance_of_none(self, rounds: float) -> float:
-        """How likely all models fall short together after so many rounds."""
-        return float((self.rounds > rounds).all(axis=1).mean())
-
-    def of(self, models: int) -> "Visits":
-        """The same of so many of the models; which ones does not matter."""
-        return Visits(self.rounds[:, :models])
+    return sites * (1 - (1 - models / (groups * sites)) ** contacts)
 
 
 def simulate_visits(
     sites: int, visits: int, permute_every: int = 1, *, runs: int = 100, rng: np.random.Generator
-) -> Visits:
-    """Daisy chains without aggregation, walked until every model has visited ``visits`` different sites.
+) -> np.ndarray:
+    """The rounds until each model has visited ``visits`` different sites, (runs, sites), without aggregation.
 
     A model starts at its own site, its first visit, and every ``permute_every`` rounds a uniformly random permutation
     hands all models on; a visit counts when its rounds are done.
     """
     expected_draws(sites, visits)  # the same limits
-    return Visits(permute_every * np.stack([_stays(sites, visits, rng) for _ in range(runs)]))
+    return np.stack([permute_every * _simulate_stays(sites, visits, rng) for _ in range(runs)])
 
 
-def _stays(sites: int, visits: int, rng: np.random.Generator) -> np.ndarray:
+def rounds_but_for(failure: float, rounds: np.ndarray) -> int:
+    """How many of the simulated ``rounds`` are enough, but for a chance of ``failure``."""
+    _check_chance("failure", failure)
+    return int(np.quantile(rounds, 1 - failure, method="inverted_cdf"))
+
+
+def _simulate_stays(sites: int, visits: int, rng: np.random.Generator) -> np.ndarray:
     """The stays, own site included, until each model has been at ``visits`` different sites: (sites,)."""
     models = np.arange(sites)
     visited, stays = np.zeros((sites, sites), dtype=bool), np.zeros(sites, int)
@@ -233,8 +197,8 @@ def advise(
             "Allow a larger error or failure, or find more sites"
         )
     runs = runs or max(100, ceil(10 / sqrt(failure)))
-    walked = simulate_visits(sites, visits, permute_every, runs=runs, rng=rng_for(0, "visits"))
-    bound = rounds_between_aggregations(sites, visits, permute_every, failure)
+    rounds = simulate_visits(sites, visits, permute_every, runs=runs, rng=rng_for(0, "visits"))
+    slowest, bound = rounds.max(axis=1), rounds_between_aggregations(sites, visits, permute_every, failure)
     notebook_bound = None
     if notebook_visits <= sites:
         notebook_bound = rounds_between_aggregations(sites, notebook_visits, permute_every, failure)
@@ -249,10 +213,10 @@ def advise(
         bound=bound,
         notebook_sites_to_visit=notebook_visits,
         notebook_bound=notebook_bound,
-        one_model=walked.one(sqrt(failure)),
-        all_models=walked.all(sqrt(failure)),
-        chance_of_one_at_bound=walked.chance_of_one(ceil(bound)),
-        chance_of_all_at_bound=walked.chance_of_all(ceil(bound)),
+        one_model=rounds_but_for(sqrt(failure), rounds),
+        all_models=rounds_but_for(sqrt(failure), slowest),
+        chance_of_one_at_bound=float((rounds <= ceil(bound)).mean()),
+        chance_of_all_at_bound=float((slowest <= ceil(bound)).mean()),
     )
 
 
@@ -367,7 +331,7 @@ def advise_groups(
     members = travelling // groups
     visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
     bound = rounds_between_aggregations(sites, visits, permute_every, failure, members)
-    walked = simulate_visits(sites, visits, permute_every, rng=rng_for(0, "visits")).of(members)
+    rounds = simulate_visits(sites, visits, permute_every, rng=rng_for(0, "visits"))[:, :members]
     radon, refused = _radon_of_group(members, parameters, error, failure)
     return GroupAdvice(
         groups,
@@ -377,8 +341,8 @@ def advise_groups(
         group_sees=group_sees,
         visits=visits,
         bound=bound,
-        all_members=walked.all(sqrt(failure)),
-        short_together=walked.chance_of_none(bound),
+        all_members=rounds_but_for(sqrt(failure), rounds.max(axis=1)),
+        short_together=float((rounds > bound).all(axis=1).mean()),
         noise=sqrt(sites / members),
         radon=radon,
         radon_refused=refused,
@@ -406,8 +370,3 @@ def _check_chance(name: str, value: float) -> None:
 def _check_range(name: str, value: int, sites: int) -> None:
     if not 1 <= value <= sites:
         raise PlanError(f"{name} is 1 to the number of sites, {sites}; got {value}")
-
-
-def _quantile(rounds: np.ndarray, failure: float) -> int:
-    _check_chance("failure", failure)
-    return int(np.quantile(rounds, 1 - failure, method="inverted_cdf"))

@@ -175,16 +175,13 @@ def _check_groups(plan: Plan, sites: int) -> None:
         raise PlanError(
             f"{travelling} models cannot make {method.groups} groups. Give at most {travelling} groups, or more models."
         )
-    if method.by_samples:
-        _check_turns_of_routes(plan, sites)
-
-
-def _check_turns_of_routes(plan: Plan, sites: int) -> None:
-    why = f"Of {sites} sites {plan.method.routes} routes take turns, one after every average"
-    if plan.method.groups == "each":
+    if not method.by_samples:
+        return
+    why = f"Of {sites} sites {method.routes} routes take turns, one after every average"
+    if method.groups == "each":
         raise PlanError(f'{why}, and with groups = "each" no two models are averaged. Give a number, or groups = 1.')
     turns = sum(contact.action is Action.AGGREGATE for contact in contacts_of(plan))
-    if turns < (groups := plan.method.group_count(sites)):
+    if turns < (groups := method.group_count(sites)):
         raise PlanError(
             f"{why}, and this run averages {turns} times where {groups} are needed. Give a smaller aggregate_every, or "
             "more rounds."

@@ -47,7 +47,7 @@ COMMANDS: dict[str, Entry] = {
     "new": Entry(".new:new", "Look at a table, and write a first scenario for it.", RUN),
     "run": Entry(".run:run", "Run a scenario and write its report.", RUN),
     "compare": Entry(".run:compare", "Put finished runs side by side, with paired differences.", RUN),
-    "retrain": Entry(".retrain:retrain", "A run again without a hospital that leaves, from the same seeds.", RUN),
+    "retrain": Entry(".run:retrain", "A run again without a hospital that leaves, from the same seeds.", RUN),
     "report": Entry(".run:report", "Make the report of a run anew, from its folder.", RUN),
     "predict": Entry(".predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
     "columns": Entry(
@@ -64,7 +64,8 @@ COMMANDS: dict[str, Entry] = {
         "Measure the engines against each other and against other frameworks.",
         STUDY,
     ),
-    "choose": Entry(".choose:choose", "Which class of models to take: regressions, trees or a network.", RUN),
+    "describe": Entry("fedsmall.commands:describe", "A first table of all patients over sites, before any model.", RUN),
+    "choose": Entry(".tune:choose", "Which class of models to take: regressions, trees or a network.", RUN),
     "tune": Entry(".tune:tune", "Choose learning rates on the training sites alone.", STUDY),
     "reproduce": Entry(
         "fedsmall.research.evidence.command:reproduce",

@@ -7,17 +7,27 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.table import Table
 from typer import Argument, Option
 
+from fedsmall.data.table_files import as_numbers, is_missing, plain
 from fedsmall.errors import PlanError
+from fedsmall.planning.look import (
+    Look,
+    candidates,
+    classes_of_label,
+    is_amount,
+    join_rows,
+    look_at,
+    read_tables,
+    suspicions,
+)
 from fedsmall.sim.cli.options import check_unwritten, terminal
-
-if TYPE_CHECKING:
-    from fedsmall.data.sources.look import Look
+from fedsmall.sim.runs.scenario import build
 
 console = terminal()
 
@@ -60,8 +70,6 @@ def new(
 
     Where no label is given, a person at a terminal is asked for it.
     """
-    from fedsmall.data.sources.look import joined, look_at, read_tables, suspicions
-
     check_unwritten(out)
     if not out.parent.is_dir():
         raise PlanError(f"there is no folder {str(out.parent)!r} for {out.name}")
@@ -70,7 +78,7 @@ def new(
     if (time is None) != (event is None) or (time is not None and label is not None):
         raise PlanError("survival is --time with --event, and without --label")
     tables, decimal = read_tables(table)
-    rows = joined(tables)
+    rows = join_rows(tables)
     predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
     for name in [*predicted, *(column for column in (site, patient) if column is not None)]:
         if name not in rows:
@@ -89,27 +97,21 @@ def new(
 
 def _ask_label(rows: Any) -> str:
     """The label as a person at the terminal says; PlanError with the candidates where there is none."""
-    from fedsmall.data.sources.look import candidates
-
     likely = candidates(rows) or list(rows)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise PlanError(f"say what is to be predicted: --label COLUMN. It may be {', '.join(likely[:SHOWN])}")
-    import typer
 
     console.print(f"Columns that may be what is to be predicted: {', '.join(likely[:SHOWN])}", markup=False)
     return str(typer.prompt("What is to be predicted", default=likely[0]))
 
 
 def _outcome_of(
-    rows: Any, look: "Look", predicted: Sequence[str], positive: str | None
+    rows: Any, look: Look, predicted: Sequence[str], positive: str | None
 ) -> tuple[dict[str, Any], list[str], dict[str, np.ndarray] | None]:
     """The task's keys of what is predicted, sentences on it, and by hospital which rows are of the class to be found.
 
     The last is None of anything but two classes.
     """
-    from fedsmall.data.sources.look import classes_of_label, is_amount
-    from fedsmall.data.table_files import plain
-
     column = predicted[0]
     if len(predicted) == 2:
         return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"], None
@@ -136,7 +138,7 @@ def _outcome_of(
     return {"label": column, "classes": classes}, said, truth
 
 
-def _scenario_of(path: str, name: str, look: "Look", outcome: Mapping[str, Any], said: Sequence[str], rows: int) -> str:
+def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], said: Sequence[str], rows: int) -> str:
     task = {"csv": path.replace(os.sep, "/"), **outcome}
     optional = {"categorical": list(look.categorical), "drop": list(look.drop), "missing": list(look.missing)}
     task |= {key: value for key, value in optional.items() if value}
@@ -166,10 +168,8 @@ def _scenario_of(path: str, name: str, look: "Look", outcome: Mapping[str, Any],
     return "\n".join(lines) + "\n" + METHODS
 
 
-def _share(look: "Look", outcome: Mapping[str, Any]) -> float:
+def _share(look: Look, outcome: Mapping[str, Any]) -> float:
     """The share of the last of two classes."""
-    from fedsmall.data.table_files import plain
-
     classes = outcome["classes"]
     last = list(classes)[-1]
     ones = {last, *(classes[last] if isinstance(classes, Mapping) else ())}
@@ -188,14 +188,13 @@ def _toml(value: Any) -> str:
 def _read_notes(text: str, out: Path) -> list[str]:
     """What the task's own reader notes of the scenario's data; DataError or PlanError where it refuses them."""
     from fedsmall.planning.tasks import build_federation
-    from fedsmall.sim.runs.scenario import build
 
     table = tomllib.loads(text)
     table["task"]["csv"] = str((out.parent / table["task"]["csv"]).resolve())
     return [note for note in build_federation(build(table).plans()[0]).notes if "Taken as missing" not in note]
 
 
-def _said_of(look: "Look") -> list[str]:
+def _said_of(look: Look) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for column, why in look.drop.items():
         reasons.setdefault(why, []).append(column)
@@ -208,10 +207,8 @@ def _said_of(look: "Look") -> list[str]:
     return said + ([f"{look.site_column} names the hospital"] if look.site_column else [])
 
 
-def print_look(look: "Look", truth: Mapping[str, np.ndarray] | None) -> None:
+def print_look(look: Look, truth: Mapping[str, np.ndarray] | None) -> None:
     """A table: for each hospital its rows and events, and for each column mean (SD) and how much is missing."""
-    from fedsmall.data.table_files import as_numbers, is_missing
-
     places = dict(list(look.frames.items())[:SHOWN])
     table = Table("", *[site or "all" for site in places], box=None, header_style="dim", pad_edge=False)
     table.add_row("rows", *[str(len(frame)) for frame in places.values()])

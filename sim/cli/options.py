@@ -12,7 +12,9 @@ from fedsmall.files import plain
 from fedsmall.sealing.letters import digest_words, roll_digest
 
 ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
-DEVICE = Option(help="where models train: auto, cpu, cuda, cuda:1 or mps; what the scenario says if not given")
+DEVICE = Option(
+    help="where models train: auto, cpu, cuda, cuda:1, mps, kernel or kernel:4; what the scenario says if not given"
+)
 OUT = Option(help="the run's folder; runs/NAME if not given. Never written over")
 SET = Option("--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1")
 DATA_ROOT = Option(envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)")
@@ -29,10 +31,10 @@ def command_group(help: str) -> typer.Typer:
     return typer.Typer(no_args_is_help=True, add_completion=False, help=help)
 
 
-def terminal(stderr: bool = False) -> Console:
+def terminal() -> Console:
     """Where commands write: as wide as the terminal is, and wide enough for a table in a file or a pipe."""
-    wide = Console(highlight=False, soft_wrap=True, stderr=stderr)
-    return wide if wide.is_terminal else Console(highlight=False, soft_wrap=True, stderr=stderr, width=120)
+    wide = Console(highlight=False, soft_wrap=True)
+    return wide if wide.is_terminal else Console(highlight=False, soft_wrap=True, width=120)
 
 
 def say(text: str, style: str | None = None) -> None:

@@ -11,7 +11,11 @@ from typer import Argument, Option
 from fedsmall.entry_points import look_in
 from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
 from fedsmall.package.record import VISITORS as OF_VISITORS
+from fedsmall.package.store import is_package, read
 from fedsmall.sim.cli.options import check_unwritten, complete_folder, say
+from fedsmall.sim.runs.files import csv_text, write
+from fedsmall.sim.runs.folder import choose_packages, whose_is
+from fedsmall.sim.runs.folder import read as read_run
 
 MODEL = Argument(help="the folder of a run, or a package: a folder or .zip")
 METHOD = Option(help="of a run: the method, by its label; its main one if not given")
@@ -93,10 +97,6 @@ def packages(
     model: Path, method: str | None, seed: int | None, site: str | None, visitors: str | None, distilled: bool
 ) -> list[Any]:
     """The package at ``model``, or those of a run that are meant."""
-    from fedsmall.package.store import is_package, read
-    from fedsmall.sim.runs.chosen import choose_packages, whose_is
-    from fedsmall.sim.runs.folder import read as read_run
-
     whose = whose_is(site, visitors, distilled)
     if is_package(model):
         if method or whose or seed is not None:
@@ -134,7 +134,7 @@ def _table(stored: list[Any], answers: Any, column: str | None) -> tuple[list[st
         means = mean_time(answers.together, np.asarray(package.cuts))
         firsts = [{f"mean_{package.target}": repr(float(mean))} for mean in means]
         predictions = [first | cells for first, cells in zip(firsts, _cells(package, answers.together), strict=True)]
-    elif package.numbers:
+    elif package.kind != "classes":
         predictions = _cells(package, answers.together.reshape(len(names), -1))
     else:
         classes = [{"class": package.class_names[place]} for place in answers.named]
@@ -162,8 +162,6 @@ def _column_values(table: Any, column: str) -> list[str]:
 
 
 def _write(out: Path | None, columns: list[str], rows: list[dict[str, Any]]) -> None:
-    from fedsmall.sim.runs.files import csv_text, write
-
     text = csv_text(columns, rows)
     if out is None:
         sys.stdout.write(text)

@@ -1,17 +1,20 @@
-"""``fedsmall run``, ``demo``, ``compare``, ``report`` and ``list``."""
+"""``fedsmall run``, ``demo``, ``compare``, ``report``, ``retrain`` and ``list``."""
 
+import json
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.table import Table
 from typer import Argument, Option
 
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
+from fedsmall.methods import METHODS
 from fedsmall.sim.cli.options import (
     ADDRESS,
     DATA_ROOT,
@@ -25,9 +28,16 @@ from fedsmall.sim.cli.options import (
     complete_folder,
     terminal,
 )
+from fedsmall.sim.report.html import write_report
 from fedsmall.sim.report.terminal import print_run
-from fedsmall.sim.runs.folder import Run, read_all
+from fedsmall.sim.runs import scenario as scenario_files
+from fedsmall.sim.runs.files import check_free, free_folder
+from fedsmall.sim.runs.folder import REAL_SITES, Run, read, read_all
+from fedsmall.sim.runs.hospitals import growth_of, save_growth
 from fedsmall.sim.runs.merge import merge
+from fedsmall.sim.runs.progress import watcher
+from fedsmall.sim.runs.scenario import Scenario, find, load
+from fedsmall.wire import Arrays
 
 console = terminal()
 
@@ -50,26 +60,20 @@ def run(
     was run until then is kept and reported. A plan that fails is a line with its reason, all others are run, and the
     exit code is 1.
     """
-    from fedsmall.sim.runs.scenario import find, load, read
-
     scenario = find(scenario)
-    if kind := kind_of_scenario(read(scenario)):
+    if kind := kind_of_scenario(scenario_files.read(scenario)):
         options = {"engine": engine, "device": device, "processes": processes}
         if given := [name for name, value in options.items() if value is not None]:
             raise PlanError(f"--{given[0]} is of models that travel; a scenario with {kind} has no such choice")
         return load_extension(SCENARIOS, kind).run(scenario, out, setting)  # type: ignore[no-any-return]
-    if not read(scenario).get("method") and not any((engine, device, out, processes, workers, address)):
-        from fedsmall.sim.cli.choose import choose
+    if not scenario_files.read(scenario).get("method") and not any((engine, device, out, processes, workers, address)):
+        from fedsmall.sim.cli.tune import choose
 
         return choose(scenario, setting=setting, data_root=data_root)
     asked = load(scenario, setting or [])
     look_in(Path.cwd(), scenario.resolve().parent)
 
-    from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.execute import execute
-    from fedsmall.sim.runs.files import free_folder
-    from fedsmall.sim.runs.hospitals import growth_of, save_growth
-    from fedsmall.sim.runs.progress import watcher
 
     folder = out or free_folder(asked.name)
     shared = {name: value for name, value in (("workers", workers), ("address", address)) if value is not None}
@@ -87,8 +91,6 @@ def run(
 
 def report(folder: Annotated[Path, Argument(help="the folder of a run")]) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
-    from fedsmall.sim.report.html import write_report
-
     runs = read_all(complete_folder(folder))
     for run in runs:
         print_run(console, run)
@@ -103,8 +105,6 @@ def compare(
 
     With --out a report is written there too.
     """
-    from fedsmall.sim.report.html import write_report
-
     runs = [run for folder in folders for run in read_all(complete_folder(folder))]
     merged = merge(runs)
     for merged_run in merged:
@@ -134,17 +134,13 @@ def demo(
     Prints a table for each with 95% intervals over seeds and two plain sentences, and writes report.html.
     """
     from fedsmall.sim.engines.run import DEFAULT_ENGINE
-    from fedsmall.sim.report.html import write_report
     from fedsmall.sim.runs.execute import execute
-    from fedsmall.sim.runs.files import check_free, free_folder
-    from fedsmall.sim.runs.progress import watcher
-    from fedsmall.sim.runs.scenario import Scenario, load, scenarios
 
     started = time.monotonic()
     engine = engine or DEFAULT_ENGINE
     folder = out or free_folder("demo")
     check_free(folder)
-    asked = [load(scenarios()[name]) for name in NAMES]
+    asked = [load(scenario_files.scenarios()[name]) for name in NAMES]
     if engine != "cohort":
         console.print(f"The engine {engine} trains site after site: one seed instead of {len(asked[0].seeds)}.")
         asked = [Scenario(**{**scenario.model_dump(), "seeds": SLOW_SEEDS, "evaluate_every": 50}) for scenario in asked]
@@ -168,14 +164,71 @@ def _exit_by(done: Sequence[Run]) -> None:
         raise typer.Exit(1)
 
 
+REMAINS = (
+    "Whoever has both models has their difference, which is of the patients of {names} alone: publish the new one "
+    "only. What remains, and with whom: the old model with all who have it and in {folder}; what the site sent, with "
+    "the server and, in a chain, with the next sites; logs and journals. This command deletes nothing."
+)
+
+
+def retrain(
+    folder: Annotated[Path, Argument(help="the folder of a run")],
+    without: Annotated[list[str], Option(help="the site that leaves; may be given several times")],
+    out: Annotated[Path | None, OUT] = None,
+    data_root: Annotated[Path | None, DATA_ROOT] = None,
+    processes: Annotated[int | None, PROCESSES] = None,
+) -> None:
+    """Train a run again without a site, with the same seeds: the exact model of a federation it was never in.
+
+    Features are scaled anew without its patients, and none of them is tested on. Says how far the models have moved,
+    what publishing both would tell, and what remains. Rows of a site go by leaving them out of its file.
+    """
+    from fedsmall.sim.runs.execute import execute
+
+    before = read(complete_folder(folder))
+    names = (*before.scenario.without, *without)
+    if before.about.get("engine") == REAL_SITES:
+        raise PlanError(
+            f"the sites of this run are real: fedsmall start {folder}/scenario.toml --name NEW --set "
+            f"'without={json.dumps(names)}' trains with the others, from the same seeds"
+        )
+    name = f"{before.scenario.name} without {names[-1]}"
+    scenario = before.scenario.model_copy(update={"without": names, "name": name})
+    place, watching = out or free_folder(scenario.name), watcher(console, scenario.plans(), scenario.name)
+    after = execute(scenario, place, data_root=data_root, processes=processes, watcher=watching)
+    print_run(console, after)
+    for label, share in moved_shares(before, after):
+        console.print(f"{label}: the model has moved by {share:.1%} of its size.")
+    console.print(REMAINS.format(names=" and ".join(without), folder=folder))
+    console.print(f"\nReport: {write_report(place, [after], scenario.name)}")
+
+
+def moved_shares(before: Run, after: Run) -> Iterator[tuple[str, float]]:
+    """For each plan of both runs that has a model: its label and seed, and |new - old| / |old| over the weights."""
+    of_old = {plan_run.index: plan_run for plan_run in before.done}
+    for new in after.done:
+        if (old := of_old.get(new.index)) is None:
+            continue
+        a, b = ([stored.weights for stored in run.packages_of(of)] for run, of in ((before, old), (after, new)))
+        if a and b and (share := _distance(a[0], b[0])) is not None:
+            yield f"{old.label}, seed {old.plan.seed}", share
+
+
+def _distance(old: Arrays, new: Arrays) -> float | None:
+    if any(name not in new or new[name].shape != array.shape for name, array in old.items()):
+        return None
+    floats = [name for name, array in old.items() if array.dtype.kind == "f"]
+    off = sum(float(np.square(new[name].astype(float) - old[name]).sum()) for name in floats)
+    size = sum(float(np.square(old[name].astype(float)).sum()) for name in floats)
+    return (off / size) ** 0.5 if size else None
+
+
 listing = command_group("The methods, tasks and scenarios that come along.")
 
 
 @listing.command()
 def methods() -> None:
     """Every method by name, with its source; any part of it can be set anew in a scenario."""
-    from fedsmall.methods import METHODS
-
     table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
     for name, row in METHODS.items():
         table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
@@ -191,8 +244,8 @@ def tasks() -> None:
     from fedsmall.data.sources.registry import TASKS
 
     table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, read in TASKS.items():
-        table.add_row(f"[bold]{name}[/bold]", str(read.__doc__).partition("\n")[0])
+    for name, source in TASKS.items():
+        table.add_row(f"[bold]{name}[/bold]", str(source.__doc__).partition("\n")[0])
     console.print(table)
     console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
     console.print("docs/data.md shows each.", markup=False)
@@ -201,10 +254,8 @@ def tasks() -> None:
 @listing.command()
 def scenarios() -> None:
     """The scenarios by name: `fedsmall run NAME` runs one."""
-    from fedsmall.sim.runs.scenario import scenarios as shipped
-
     table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, path in shipped().items():
+    for name, path in scenario_files.scenarios().items():
         with path.open("rb") as file:
             table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
     console.print(table)

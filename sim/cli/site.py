@@ -1,6 +1,7 @@
 """``fedsmall site``: what a hospital runs: its key, its programs, its log, and what it has of runs on its own disk."""
 
-from contextlib import AbstractContextManager
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,22 @@ from typer import Argument, Option
 
 from fedsmall.clients import consent
 from fedsmall.clients.policy import Policy, load_policy
+from fedsmall.clients.runs import PREDICTIONS, RUNS, forget_run, run_folder
+from fedsmall.clients.shelf import sealed_by, unseal
 from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.socket_frames import is_answered
 from fedsmall.entry_points import load_extension
+from fedsmall.errors import PlanError
+from fedsmall.package.record import COMMON
+from fedsmall.package.store import save
 from fedsmall.sealing.letters import known_identities
+from fedsmall.sim.cli.bundle import bundle
 from fedsmall.sim.cli.options import check_unwritten, command_group, say, say_faults, say_roll
 from fedsmall.sim.consortium import keys, supervisor
 from fedsmall.sim.consortium import site as sites
 from fedsmall.sim.consortium.site import Site
 from fedsmall.sim.consortium.supervisor import stay
+from fedsmall.sim.runs.files import check_free, write
 
 app = command_group("Run a hospital's side of a consortium.")
 Kit = Annotated[Path, Option("--kit", "-k", help="the folder that the coordinator sent")]
@@ -46,6 +55,7 @@ def keygen(kit: Kit = HERE) -> None:
     if not site.identity.exists():
         keys.new_identity(site.identity)
     keys.tell_identity(public, site.identity)
+    say(f"{keys.authority_words(kit / 'ca.crt')}; ask the coordinator on the telephone whether it is theirs.")
     say(f"The private key of {card.site} stays here: {site.key}, and its identity: {site.identity}")
     say(f"Send this file to the coordinator: {public}")
     say(f"and read this fingerprint to them on the telephone: {keys.fingerprint(public.read_bytes())}")
@@ -77,6 +87,7 @@ def up(
     """Join the federation: start the station and the resident; all connections go out."""
     site = site_of(kit, home)
     sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic, region=region)
+    say(keys.authority_words(kit / "ca.crt"))
     say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
         stay(site.process_folder, say)
@@ -196,18 +207,13 @@ def package(
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
     from fedsmall.clients.kept import OWN_MODEL, VISITORS, load_kept
-    from fedsmall.clients.runs import RUNS, run_folder
-    from fedsmall.errors import PlanError
-    from fedsmall.package.record import COMMON
-    from fedsmall.package.store import save
-    from fedsmall.sim.runs.files import check_free
 
     if own and visitors:
         raise PlanError("--own and --visitors each mean other models; give one of them")
     site, what = site_of(kit, home), COMMON
     if own or visitors:
         what = VISITORS if visitors else OWN_MODEL
-    with _open_kit(kit):
+    with sealed_by(policy_of(kit).rest_key):
         stored = load_kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
         SiteLog(site.home, site.card.site).of_run(run)
@@ -235,7 +241,6 @@ def report(
     Made from the hospital's own disk; nothing is sent.
     """
     from fedsmall.sim.report.hospital import own_run, page
-    from fedsmall.sim.runs.files import write
 
     site = site_of(kit, home)
     run_here = own_run(site.home, policy_of(kit), site.card.site, run)
@@ -253,16 +258,11 @@ def predictions(
     out: Annotated[Path | None, Option(help="the CSV; RUN.csv if not given")] = None,
 ) -> None:
     """What a forest over split columns says of this hospital's new patients; nobody else has it."""
-    from fedsmall.clients.runs import PREDICTIONS, RUNS, run_folder
-    from fedsmall.clients.shelf import unseal
-    from fedsmall.errors import PlanError
-    from fedsmall.sim.runs.files import write
-
     file, path = run_folder(site_of(kit, home).home / RUNS, run) / PREDICTIONS, out or Path(f"{run}.csv")
     check_unwritten(path)
     if not file.exists():
         raise PlanError(f"of {run!r} there are no predictions here: it is not over, or they are another site's")
-    with _open_kit(kit):
+    with sealed_by(policy_of(kit).rest_key):
         content = unseal(file.read_bytes())
     write(path, content, OWNERS_ALONE)
     say(f"{path}: {len(content.splitlines()) - 1} patients. It is no medical device.")
@@ -270,10 +270,6 @@ def predictions(
 
 def forget(run: RunName, kit: Kit = HERE, home: Home = None) -> None:
     """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
-    from fedsmall.clients.runs import forget_run
-    from fedsmall.clients.socket_frames import is_answered
-    from fedsmall.errors import PlanError
-
     site = site_of(kit, home)
     if is_answered(site.socket_path):
         raise PlanError("this site is up, and its program writes the log; `fedsmall site down` first")
@@ -294,12 +290,19 @@ def log(
         Path | None, Option(help="hold it against the coordinator's log of a run, its log.jsonl")
     ] = None,
     last: Annotated[int, Option(min=1, help="how many lines to show")] = 20,
+    as_json: Annotated[
+        bool, Option("--json", help="whole lines as they were written, one JSON object each, for syslog or a SIEM")
+    ] = False,
 ) -> None:
     """What left this site, when, and to which run."""
     site = site_of(kit, home)
     written = SiteLog(site.home, site.card.site)
     if check or against:
         return _verify(site, written, against)
+    if as_json:
+        for entry in written.entries()[-last:]:
+            print(json.dumps(entry, sort_keys=True))
+        return
     for entry in written.entries()[-last:]:
         what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
         say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
@@ -324,14 +327,9 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
     say(f"{result.lines} lines hold; the last is {result.head}")
 
 
-def _open_kit(kit: Path) -> AbstractContextManager[None]:
-    from fedsmall.clients.shelf import sealed_by
-
-    return sealed_by(policy_of(kit).rest_key)
-
-
-# as its help lists them
-for command in (keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget):
-    app.command()(command)
-for command in (down, status, log):
+COMMANDS: tuple[Callable[..., None], ...] = (  # as its help lists them
+    *(keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget),
+    *(down, status, log, bundle),
+)
+for command in COMMANDS:
     app.command()(command)

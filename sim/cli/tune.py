@@ -1,24 +1,27 @@
-"""``fedsmall tune``: learning rates chosen on training sites alone."""
+"""``fedsmall tune`` and ``choose``: learning rates, and a class of models, by training samples alone."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.commands import from_repository
-from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET
+from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET, check_unwritten, terminal
+from fedsmall.sim.report.sentences import amount, metric_name
+from fedsmall.sim.report.tables import is_percent
+from fedsmall.sim.runs.files import write, write_json
+from fedsmall.sim.runs.scenario import Scenario, as_toml, find, load
 
 if TYPE_CHECKING:
-    from fedsmall.sim.runs.scenario import Scenario
+    from fedsmall.sim.tuning.choose import Choice
     from fedsmall.sim.tuning.grid import Grid
     from fedsmall.sim.tuning.search import RateChoice, Try
 
-console = Console(highlight=False, soft_wrap=True)
+console = terminal()
 
 
 def tune(
@@ -55,7 +58,6 @@ def tune(
     of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of `fedsmall
     reproduce` the search is kept beside its scenario and used when the item is run.
     """
-    from fedsmall.sim.runs.scenario import find, load
     from fedsmall.sim.tuning.grid import grid, settings_in
     from fedsmall.sim.tuning.search import measure_of, plans_of, spaced_rates
 
@@ -78,7 +80,7 @@ def tune(
 
 
 def _search(
-    asked: "Mapping[str, Scenario]", tried: Sequence[float], metric: str, path: Path, figure: Path, **options: Any
+    asked: Mapping[str, Scenario], tried: Sequence[float], metric: str, path: Path, figure: Path, **options: Any
 ) -> "dict[str, list[Try]]":
     """All runs of every variant's search, with lines and tables as they end, a file, and figures."""
     from fedsmall.sim.report.figures import save as save_figure
@@ -90,7 +92,7 @@ def _search(
 
         def report(seed: int, so_far: "list[Try]", variant: str = variant) -> None:
             worst = max(choice.regret for choice in choose(so_far).values())
-            loses = f"{_value(worst, metric)}{' points' if _is_percent(metric) else ''}"
+            loses = f"{_value(worst, metric)}{' points' if is_percent(metric) else ''}"
             console.print(f"{variant} seed {seed}: {len(so_far)} runs; a resampled choice loses {loses}")
 
         tries[variant] = search(scenario, tried, metric=metric, on_seed=report, **options)
@@ -103,11 +105,9 @@ def _search(
 
 
 def _write_choice(
-    write_to: Path | None, scenario: "Scenario", tries: "list[Try]", whole: "Grid | None", path: Path
+    write_to: Path | None, scenario: Scenario, tries: "list[Try]", whole: "Grid | None", path: Path
 ) -> None:
     """Print the choice and where the search lies; write the scenario with it to ``write_to``."""
-    from fedsmall.sim.runs.files import write
-    from fedsmall.sim.runs.scenario import as_toml
     from fedsmall.sim.tuning.search import choose, with_rates
 
     for method, (settings, lr) in whole.taken(tries).items() if whole is not None else ():
@@ -141,8 +141,6 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
-    from fedsmall.sim.report.sentences import metric_name
-
     head = f"{metric_name(metric)} on sites never seen"
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
     for label, choice in choices.items():
@@ -154,11 +152,59 @@ def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
 
 
 def _value(number: float, metric: str) -> str:
-    return f"{100 * number:.1f}" if _is_percent(metric) else f"{number:.4f}"
+    return f"{100 * number:.1f}" if is_percent(metric) else f"{number:.4f}"
 
 
-def _is_percent(metric: str) -> bool:
-    from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-    from fedsmall.sim.report.tables import AREAS
+def choose(
+    scenario: Annotated[Path, Argument(help="a scenario's file or name; its methods, if it has any, do not matter")],
+    use: Annotated[
+        str | None,
+        Option(
+            "--for", help="new-hospitals or same-hospitals: who comes next; by default by whether sites are natural"
+        ),
+    ] = None,
+    folds: Annotated[int, Option(min=2, help="left out in turn; fewer than eight tell nothing apart")] = 10,
+    rates: Annotated[str, Option(help="the network's learning rates to try")] = "0.01,0.03,0.1,0.3",
+    setting: Annotated[list[str] | None, SET] = None,
+    data_root: Annotated[Path | None, DATA_ROOT] = None,
+    out: Annotated[Path | None, Option(help="where the table is written (JSON); choose-NAME.json if not given")] = None,
+) -> None:
+    """Choose a class of models: ridge, additive, random features, boosting, or a network; test data are not read.
 
-    return metric not in (*LOWER_IS_BETTER, *AREAS)
+    Each is tuned and judged on left-out training samples of hospitals, or of patients where the hospitals stay.
+    """
+    from fedsmall.sim.tuning.choose import choose_class
+
+    path = out or Path(f"choose-{scenario.stem}.json")
+    check_unwritten(path)
+    asked = load(find(scenario), setting or [], methods=[{"name": "Ridge"}])
+    choice = choose_class(asked, numbers(rates), use, folds, data_root, _say_fold)
+    print_choice(choice)
+    verdict = {"pick": choice.verdict.pick, "reason": choice.verdict.reason, "nested": choice.nested}
+    write_json(path, {"for": choice.use, "folds": choice.folds, **verdict, "rows": choice.rows})
+    console.print(f"\nTable: {path}", markup=False)
+
+
+def _say_fold(fold: int, folds: int) -> None:
+    if fold < folds and console.is_terminal:
+        console.print(f"fold {fold} of {folds}", style="dim")
+
+
+def print_choice(choice: "Choice") -> None:
+    """The table, the pick with its reason, and what it is worth."""
+    from fedsmall.sim.tuning.choose import DECISIVE
+
+    left = "hospitals" if choice.use == "new-hospitals" else "patients of the same hospitals"
+    table = Table(title=f"Judged on left-out {left}, {choice.folds} folds", box=None, pad_edge=False)
+    for head in ("candidate", "log loss", "AUC", "exchanges", "sent", "p against the best", "settings"):
+        table.add_column(head, justify="left" if head in ("candidate", "settings") else "right")
+    for name, row in choice.rows.items():
+        settings = ", ".join(f"{key} {value:g}" for key, value in row["settings"].items())
+        p = "" if row["p"] is None else f"{row['p']:.2g}"
+        worth = f"{row['loss']:.3f}", f"{row['auc']:.3f}", f"{row['exchanges']:g}", amount(row["bytes"])
+        table.add_row(name, *worth, p, settings)
+    console.print(table)
+    few = "" if choice.folds >= DECISIVE else f" {choice.folds} folds are too few to tell candidates apart."
+    nested = f"log loss {choice.nested['loss']:.3f}, AUC {choice.nested['auc']:.3f}"
+    console.print(f"Take {choice.verdict.pick}: {choice.verdict.reason}.{few}", markup=False)
+    console.print(f"On folds that did not choose, such a pick has {nested}.", markup=False)

@@ -15,17 +15,17 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.data.federation import Task, task_from
 from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.baselines import trivial_for
 from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json
 from fedsmall.evaluation.stopping import TELLING
-from fedsmall.evaluation.trivial import trivial_for
 from fedsmall.models.registry import completed
 from fedsmall.package.record import COMMON, TrainedOn
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sealing.tallies import TOGETHER
 from fedsmall.sim.consortium.runs import RunLog, run_log
-from fedsmall.sim.engines.record import RunRecord, versions
+from fedsmall.sim.engines.run import RunRecord, versions
 from fedsmall.sim.runs.files import write, write_json
 from fedsmall.sim.runs.folder import REAL_SITES, Run, cores
 from fedsmall.sim.runs.scenario import as_toml, of_plan

@@ -29,6 +29,7 @@ from fedsmall.sim.runs.scenario import FILES
 from fedsmall.travel.journey import check_apart
 
 Say = Callable[[str], None]
+EARLY = "ended early; resume it"
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
 LOOK_S = 0.5
 LOOK_ONLINE_S = 3.0  # each look starts a program of Flower's
@@ -256,7 +257,7 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         elif failure := read_words(home / "failure.json"):
             state, line = "failed", failure["reason"]
         else:
-            state = "running" if is_running(home) else "ended early; resume it"
+            state = "running" if is_running(home) else EARLY
             line = f"{line}; it waits for {waits(home)}" if waits(home) else line
         rows.append((home.name, state, line))
     return rows

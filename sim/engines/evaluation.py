@@ -98,7 +98,7 @@ class CentralEvaluator:
 
         extra: dict[str, Any] = {}
         for name, samples in self.federation.extra:
-            of_extra = self._metrics(common, samples) if common is not None else None
+            of_extra = self._judge(common, samples) if common is not None else None
             extra[name] = {"common": of_extra, "sites": of_sites(samples)}
         if is_central:
             return Evaluation(t, of_common, {}, extra)
@@ -106,7 +106,9 @@ class CentralEvaluator:
         differ = self._spread_of(common, test) if common is not None and self.plan.method.is_ensemble else {}
         if may_be_last:
             self.last.at_home[t] = self._at_homes(common, moment)
-        if common is not None and (of_held_out := self._held_out(lambda *home: self._at_home(common, *home))):
+        if common is not None and (
+            of_held_out := self._held_out(lambda site, samples: self._judge(common, samples, site))
+        ):
             extra["held_out"] = of_held_out
         visited = self._evaluate_visitors() if t == self.plan.rounds else {}
         return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, visited, differ)
@@ -176,9 +178,6 @@ class CentralEvaluator:
         p = probabilities(outputs, task.loss)[:, 1]
         return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in train]) == 1)
 
-    def _metrics(self, model: Arrays, samples: Samples) -> dict[str, float]:
-        return self._worth(self._answer(model, samples.x), samples)
-
     def _together(self, members: Arrays, samples: Samples) -> dict[str, float]:
         return self._worth(_answer(self.plan, self.federation.task, self._predict(members, samples.x)), samples)
 
@@ -186,7 +185,7 @@ class CentralEvaluator:
         metrics = evaluate(outputs, samples.y, self.federation.task)
         return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
-    def _at_home(self, model: Arrays, site: str, samples: Samples) -> dict[str, float]:
+    def _judge(self, model: Arrays, samples: Samples, site: str | None = None) -> dict[str, float]:
         return self._worth(self._answer(model, samples.x, site), samples)
 
     def _on_test(self, model: Arrays) -> np.ndarray:
@@ -227,7 +226,7 @@ def predictions_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     "labels" and "probabilities" (samples, classes), or "predictions" in the target's unit; "sites" is each sample's
     site, where the sites held the test set out, and "groups/sex" its subgroup by that column.
     """
-    predictions = _predictions(outputs, federation.test.y, federation.task)
+    predictions = arrays_of(outputs, federation.test.y, federation.task)
     held_out = zip(federation.names, federation.held_out, strict=False)
     counts = {site: len(held) for site, held in held_out if held is not None}
     if sum(counts.values()) == len(outputs):
@@ -236,7 +235,7 @@ def predictions_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     return {**predictions, **groups}
 
 
-def _predictions(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
+def arrays_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
     """Predictions and labels: numbers in their own unit, and times and events of survival curves."""
     if task.kind == "times":
         cuts = np.tile(np.array(task.cuts), (len(y), 1))

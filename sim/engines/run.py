@@ -1,35 +1,41 @@
 """Engines: what one plan is run on. Those that work site by site differ only in the Flower grid of the strategy."""
 
 import ctypes
+import platform
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from flwr.serverapp import Grid
 
-from fedsmall.data.federation import Federation
+from fedsmall import __version__
+from fedsmall.data.federation import Federation, Task
+from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import nearest
-from fedsmall.models.registry import initial_model
+from fedsmall.models.registry import completed, initial_model
+from fedsmall.package.record import TrainedOn, count_samples
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_at_hand, check_run
 from fedsmall.privacy.reading import Exposure, looks
-from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges
-from fedsmall.sim.engines.record import Distilled, RunRecord, record_of, whole_model, with_end
+from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, predictions_of
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.server.judging import Judge, Judging, SiteJudges
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.training.batches import epsilons_spent
-from fedsmall.training.device import choose_device
+from fedsmall.training.device import choose_device, describe_device
 from fedsmall.training.distillation import distillation
 from fedsmall.training.gradients.layers import as_trained
+from fedsmall.training.kernel import describe_kernel
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
@@ -41,6 +47,64 @@ HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
 
 Tell = Callable[[Contact, Evaluation | None], None]
+
+
+class Distilled(NamedTuple):
+    """One model made of several, what it is worth on the common test set, and what its way cost."""
+
+    model: Arrays
+    metrics: dict[str, float]
+    rounds: int
+    bytes_sent: int
+
+
+@dataclass(kw_only=True)
+class RunRecord(Outcome):
+    """The outcome of one plan on an engine, and with what it can be repeated.
+
+    ``read`` is who could read whose data; ``distilled`` the one model that sites made of several. ``predictions`` are
+    the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
+    ``thresholds`` its own by the training samples. ``own`` are the models that sites trained last, where asked for, and
+    Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
+    (:mod:`fedsmall.sim.engines.at_home`).
+    """
+
+    plan: Plan
+    engine: str
+    versions: dict[str, str] = field(default_factory=dict)
+    path: str = ""
+    device: str = ""
+    read: dict[str, Any] = field(default_factory=dict)
+    predictions: Arrays = field(default_factory=dict)
+    own: dict[str, Arrays] = field(default_factory=dict)
+    kept: dict[str, Arrays] = field(default_factory=dict)
+    task: Task | None = None
+    preparation: Preparation | None = None
+    trained_on: dict[str, TrainedOn] = field(default_factory=dict)
+    distilled: Distilled | None = None
+    thresholds: dict[str, float] = field(default_factory=dict)
+    at_home: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:
+    """A model with its frozen layers, which do not travel."""
+    return trained if plan.has_own_models else completed(plan, task, trained)
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's numbers may depend on."""
+    built = {"cuda": torch.version.cuda, "kernel": describe_kernel()}
+    known = {name: version for name, version in built.items() if version}
+    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **known}
+
+
+@cache  # a package's whole description is read for it, and the plans of a run are many
+def _installed() -> Mapping[str, str]:
+    found = {}
+    for name in ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn"):
+        with suppress(PackageNotFoundError):  # ray is an extra's
+            found[name] = version(name)
+    return found
 
 
 def run_plan(
@@ -67,8 +131,7 @@ def run_plan(
     check_run(plan, federation)
     work = _Work(_agreed(plan, federation), trained_on, progress, stop, device, exposed, LastRound(own_models))
     outcome, path, used = ENGINES[engine](work, engine_options)
-    record = record_of(plan, engine, work.with_patients(outcome), path, used)
-    record = with_end(record, work.last, work.read(), federation)
+    record = work.record(plan, federation, outcome, engine, path, used)
     return replace(record, distilled=work.distilled(outcome), kept=work.kept())
 
 
@@ -81,9 +144,7 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     check_run(plan, federation)
     check_at_hand(plan)
     work = _Work(_agreed(plan, federation), federation, exposed=True)
-    outcome = work.with_patients(work.on(grid, tell, in_pieces=False))
-    record = record_of(plan, "flower", outcome, "loop", torch.device("cpu"))
-    return with_end(record, work.last, work.read(), federation)
+    return work.record(plan, federation, work.on(grid, tell, in_pieces=False), "flower", "loop", torch.device("cpu"))
 
 
 def _agreed(plan: Plan, federation: Federation) -> Plan:
@@ -159,6 +220,30 @@ class _Work:
 
     def initial(self, site: str | None) -> Arrays:
         return initial_model(self.plan, self.federation.task, site)
+
+    def record(
+        self, plan: Plan, federation: Federation, outcome: Outcome, engine: str, path: str, device: torch.device
+    ) -> RunRecord:
+        """What came of the run by which gradient ``path``, and what was seen in its last round."""
+        t, task, last, model = outcome.chosen or outcome.rounds, federation.task, self.last, outcome.model
+        outputs = last.outputs.get(t)
+        ended = vars(self.with_patients(outcome)) | {"model": None if model is None else whole_model(plan, task, model)}
+        return RunRecord(
+            **ended,
+            plan=plan,
+            engine=engine,
+            versions=versions(),
+            path=path,
+            device=describe_device(device),
+            read=self.read(),
+            predictions=predictions_of(outputs, federation) if outputs is not None and len(outputs) else {},
+            own={site: whole_model(plan, task, model) for site, model in last.own.get(t, {}).items()},
+            task=task,
+            preparation=federation.preparation,
+            trained_on=count_samples(federation),
+            thresholds=last.thresholds.get(t, {}),
+            at_home=last.at_home.get(t, {}),
+        )
 
     def with_patients(self, outcome: Outcome) -> Outcome:
         """What patient-level privacy has cost the sites, from least to most: a simulation knows all their sizes."""
@@ -302,6 +387,8 @@ def check_engine(engine: str, options: Mapping[str, Any]) -> None:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
+    if engine == "ray" or options.get("address") is not None:
+        import_extra("ray", "ray")
     if options.get("address") is not None:
         from fedsmall.sim.engines.ray import connect
 

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.ray import connect, gpu_share
 from fedsmall.training.cohort import Cohort
+from fedsmall.training.device import choose_device
 from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
 from fedsmall.wire import Arrays
@@ -42,18 +43,6 @@ class Walked(NamedTuple):
     loss: np.ndarray
 
 
-class Workers(Protocol):
-    """Processes that each hold a cohort; ``count`` of them."""
-
-    count: int
-
-    def walk(self, parts: Sequence[StackPart]) -> list[Walked]:
-        """Walk the parts side by side; results in their order."""
-
-    def close(self) -> None:
-        """Let the processes end."""
-
-
 class ParallelCohort(OneModelTrainer):
     """A cohort that gives the walking of many models to ``workers``.
 
@@ -61,7 +50,7 @@ class ParallelCohort(OneModelTrainer):
     without workers up to the arithmetic of the batched path, and the same to the bit for the same number of workers.
     """
 
-    def __init__(self, cohort: Cohort, workers: Workers) -> None:
+    def __init__(self, cohort: Cohort, workers: "LocalWorkers | RayWorkers") -> None:
         self.inner, self._workers = cohort, workers
         self.plan, self.task, self.names, self.samples = cohort.plan, cohort.task, cohort.names, cohort.samples
         self.path, self.device = cohort.path, cohort.device
@@ -100,17 +89,10 @@ def _tensors(arrays: Arrays) -> Tensors:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
-def walk_part(cohort: Cohort, part: StackPart) -> Walked:
-    """Walk a part with a worker's cohort."""
-    stack = cohort.stack_of(_tensors(part.state), _tensors(part.carried))
-    trained = cohort.walk(stack, part.legs, Signals())
-    return Walked(Rows(stack.state).arrays(), Rows(stack.optimizer).arrays(), trained.loss)
-
-
 Given = tuple[Plan, Task, tuple[str, ...], tuple[Samples, ...], str, str]
 
 
-class _Worker:
+class Worker:
     """What is in a worker's process, a Ray actor among them: a cohort of its own, on one thread."""
 
     def __init__(self, given: Given) -> None:
@@ -119,8 +101,10 @@ class _Worker:
         self._cohort = Cohort(plan, task, names, samples, path=path, device=device)
 
     def walk(self, part: StackPart) -> Walked:
-        """Walk a part."""
-        return walk_part(self._cohort, part)
+        """The rows of a part after their walk."""
+        stack = self._cohort.stack_of(_tensors(part.state), _tensors(part.carried))
+        trained = self._cohort.walk(stack, part.legs, Signals())
+        return Walked(Rows(stack.state).arrays(), Rows(stack.optimizer).arrays(), trained.loss)
 
     def node(self) -> str:
         """The machine that a Ray actor runs on."""
@@ -129,11 +113,11 @@ class _Worker:
         return str(ray.get_runtime_context().get_node_id())
 
 
-_here: list[_Worker] = []  # in a process of LocalWorkers
+_here: list[Worker] = []  # in a process of LocalWorkers
 
 
 def _begin(given: Given) -> None:
-    _here[:] = [_Worker(given)]
+    _here[:] = [Worker(given)]
 
 
 def _walk(part: StackPart) -> Walked:
@@ -165,11 +149,11 @@ class RayWorkers:
         import ray
 
         self._ray = ray
-        share, resources = gpu_share(torch.device(given[-1])), ray.cluster_resources()
+        share, resources = gpu_share(choose_device(given[-1], 0)), ray.cluster_resources()
         most = resources.get("GPU", 0) // share if share else resources.get("CPU", 1)
         self.count = count or max(1, int(min(most, resources.get("CPU", 1))))
         held = ray.put(given)  # the samples go once to each machine
-        actor = ray.remote(_Worker).options(num_cpus=1, num_gpus=share)
+        actor = ray.remote(Worker).options(num_cpus=1, num_gpus=share)
         self._actors = [actor.remote(held) for _ in range(self.count)]
 
     def walk(self, parts: Sequence[StackPart]) -> list[Walked]:
@@ -201,8 +185,9 @@ def with_workers(
     if not isinstance(cohort, Cohort):
         yield cohort
         return
-    given = cohort.plan, cohort.task, federation.names, federation.train, cohort.path, str(cohort.device)
-    pool: Workers = LocalWorkers(given, workers) if address is None else RayWorkers(given, workers, address)
+    way = ("auto", "kernel") if cohort.path == "kernel" else (cohort.path, str(cohort.device))
+    given = cohort.plan, cohort.task, federation.names, federation.train, *way
+    pool = LocalWorkers(given, workers) if address is None else RayWorkers(given, workers, address)
     try:
         yield ParallelCohort(cohort, pool)
     finally:

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, paired
 from fedsmall.sim.engines.at_home import ALONE, INTERCEPT, OWN, TOGETHER
-from fedsmall.sim.report.patients import behind_difference
 from fedsmall.sim.report.sections import Cells, Section
 from fedsmall.sim.report.sentences import list_words, verb_for
-from fedsmall.sim.report.tables import by_label
+from fedsmall.sim.report.tables import behind_difference, by_label
 from fedsmall.sim.runs.folder import PlanRun, Run
 
 TITLE, PART = "Alone or together", "alone"

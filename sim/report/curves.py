@@ -5,14 +5,13 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsmall.evaluation.clinical import Bin, Curve, calibration, precision_recall, roc, wilson
 from fedsmall.evaluation.statistics import interval
 from fedsmall.evaluation.survival import at, brier_scores, kaplan_meier, mean_time
-from fedsmall.sim.report.figures import INK, LARGE, SMALL, STYLE, square
+from fedsmall.sim.report.figures import INK, LARGE, STYLE, Line, draw, empty, square
 from fedsmall.sim.report.sections import Drawing
 from fedsmall.sim.report.style import LOOKS, SPARE, Style
 from fedsmall.sim.runs.files import as_csv
@@ -34,44 +33,9 @@ STEPS = "Steps are of test samples: keep this page as you keep those."
 Pair = tuple[np.ndarray, np.ndarray]
 
 
-class Line(NamedTuple):
-    """A line as matplotlib has it in its ``look``; ``band`` and ``bars`` are (low, high) at every ``x``."""
-
-    x: Any
-    y: Any
-    look: Mapping[str, Any]
-    band: Any = None
-    bars: Any = None
-
-
-def curves(place: tuple[Figure, Axes], lines: Iterable[Line], with_names: bool = True) -> Figure:
-    """Draw lines with their bands and bars into a figure, ``with_names`` in a legend."""
-    figure, axes = place
-    for line in lines:
-        if line.y is not None:
-            axes.plot(line.x, line.y, **line.look)
-        if line.band is not None:
-            axes.fill_between(line.x, *line.band, color=line.look["color"], alpha=0.16, lw=0)
-        if line.bars is not None:
-            axes.vlines(line.x, *line.bars, color=line.look["color"], lw=1.2)
-    if with_names:
-        with mpl.rc_context(STYLE):
-            axes.legend(fontsize=8.5, loc="best", labelcolor=INK, handlelength=2.2)
-    return figure
-
-
 def diagonal(name: str | None = None, ends: Sequence[float] = (0, 1)) -> Line:
     """The line on which both axes are the same."""
     return Line(ends, ends, {"color": INK, "lw": 0.9, "ls": (0, (1, 2)), "label": name})
-
-
-def empty(x: str, y: str, style: dict[Any, Any] = STYLE) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes, in the look of the page."""
-    with mpl.rc_context(style):
-        figure = Figure(figsize=SMALL, layout="constrained")
-        axes = figure.subplots()
-        axes.set(xlabel=x, ylabel=y)
-    return figure, axes
 
 
 def _plain(look: Style, name: str | None, lw: float) -> dict[str, Any]:
@@ -88,19 +52,19 @@ def _cells(values: Iterable[float]) -> list[str]:
 class Judged(NamedTuple):
     """What is drawn of classifiers: by method, and by seed, the (probabilities, truth) of each class by name.
 
-    The method shown comes first, with its first seed; ``looks`` are those of methods; ``two``: only the positive of two
-    classes is drawn.
+    The method shown comes first, with its first seed; ``looks`` are those of methods. Of two classes
+    (``is_binary``) only the positive one is drawn.
     """
 
     pairs: Mapping[str, Sequence[Mapping[str, Pair]]]
     looks: Mapping[str, Style]
-    two: bool
+    is_binary: bool
 
     @property
     def classes(self) -> list[tuple[str, Pair, Style]]:
         """The classes of the model that is shown, with a look for each."""
         label, seeds = next(iter(self.pairs.items()))
-        looks = [self.looks[label]] if self.two else CLASSES
+        looks = [self.looks[label]] if self.is_binary else CLASSES
         return [(name, pair, look) for (name, pair), look in zip(seeds[0].items(), looks, strict=False)]
 
     def points(self, curve: Callable[..., Curve], names: tuple[str, str]) -> str:
@@ -109,30 +73,37 @@ class Judged(NamedTuple):
         for label, seeds in self.pairs.items():
             for place, classes in enumerate(seeds):
                 for name, pair in classes.items():
-                    drawn = curve(*pair)
-                    points = zip(drawn.thresholds, drawn.x, drawn.y, strict=True)
+                    points = np.array(corners(curve(*pair)))[[2, 0, 1]].T
                     rows += [[label, place, name, *_cells(point)] for point in points]
         return as_csv(rows)
+
+
+def corners(curve: Curve) -> Curve:
+    """The points at which a curve turns, and its ends: those between them lie on straight lines."""
+    across, up = np.diff(curve.x), np.diff(curve.y)
+    turns = np.ones(len(curve.x), bool)
+    turns[1:-1] = ~np.isclose(across[1:] * up[:-1], across[:-1] * up[1:], atol=1e-15)
+    return Curve(*(numbers[turns] for numbers in curve))
 
 
 def of_classes(judged: Judged) -> list[Drawing]:
     """The ROC curve, precision and recall, and calibration."""
     several = len(next(iter(judged.pairs.values()))) > 1
-    band = "Band: 95% interval of the mean over seeds, point by point." if several and judged.two else ""
-    thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if judged.two else ""
-    bars = "Ten bins; upright: Wilson's interval of each." if judged.two else "Ten bins."
+    band = "Band: 95% interval of the mean over seeds, point by point." if several and judged.is_binary else ""
+    thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if judged.is_binary else ""
+    bars = "Ten bins; upright: Wilson's interval of each." if judged.is_binary else "Ten bins."
     precise = _of_methods(judged, precision_recall, _pr_at)
-    if judged.two:
+    if judged.is_binary:
         ((name, (_, positive), _),) = judged.classes
         rate = float(positive.mean())
         precise = [diagonal(f"always {name}")._replace(x=[-0.01, 1.01], y=[rate, rate]), *precise]
-    area = curves(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *_of_methods(judged, roc, _roc_at)])
+    area = draw(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *_of_methods(judged, roc, _roc_at)])
     rates = judged.points(roc, ("false_positive_rate", "sensitivity"))
-    precision = curves(square("sensitivity (recall)", "PPV (precision)"), precise)
+    precision = draw(square("sensitivity (recall)", "PPV (precision)"), precise)
     recalls = judged.points(precision_recall, ("recall", "precision"))
     bins_of = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
-    lines = [_bins(bins, look, None if judged.two else name, judged.two) for name, bins, look in bins_of]
-    calibrated = curves(square("predicted probability", "observed share"), [diagonal("perfect"), *lines])
+    lines = [_bins(bins, look, None if judged.is_binary else name, judged.is_binary) for name, bins, look in bins_of]
+    calibrated = draw(square("predicted probability", "observed share"), [diagonal("perfect"), *lines])
     rows: list[list[object]] = [
         ["class", *OF_BINS],
         *([name, *_bin_cells(row)] for name, bins, _ in bins_of for row in bins),
@@ -158,8 +129,8 @@ def _bin_cells(row: Bin) -> list[object]:
 
 def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[Curve], np.ndarray]) -> list[Line]:
     """Of two classes the mean of other methods, the band over seeds and the model shown; of more each class."""
-    if not judged.two:
-        class_curves = [(curve(*pair), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
+    if not judged.is_binary:
+        class_curves = [(corners(curve(*pair)), _plain(look, name, 1.4)) for name, pair, look in judged.classes]
         return [Line(drawn.x, drawn.y, look) for drawn, look in class_curves]
     lines, (label, *others) = [], list(judged.pairs)[: MOST_OTHERS + 1]
     on_grid = {
@@ -173,7 +144,7 @@ def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[
         ends = [interval(np.clip(column, 0, 1), scale="share") for column in on_grid[label].T]
         lines.append(Line(GRID, None, colour, ([e.low for e in ends], [e.high for e in ends])))
     ((_, pair, _),) = judged.classes
-    drawn = curve(*pair)
+    drawn = corners(curve(*pair))
     return [*lines, Line(drawn.x, drawn.y, colour | {"lw": 2.2, "label": label})]
 
 
@@ -229,7 +200,7 @@ def of_labels(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawin
     lines = [Line(*curve[:2], _plain(look, name, 1.6)) for (name, curve), look in zip(rocs.items(), MANY, strict=False)]
     points = [[name, *_cells(point)] for name, curve in rocs.items() for point in zip(*curve[:2], strict=True)]
     data = as_csv([["label", "1_minus_specificity", "sensitivity"], *points])
-    area = curves(square("1 - specificity", "sensitivity"), [diagonal(), *lines])
+    area = draw(square("1 - specificity", "sensitivity"), [diagonal(), *lines])
     calibrated = (
         "How many have each label over the probability that the model gives it, in fifths of the test samples in the "
         "order of that probability. On the diagonal it is as frequent as the model says."
@@ -246,7 +217,7 @@ def _reliability(pairs: Mapping[str, Pair], title: str, caption: str, head: str,
         for (name, points), look in zip(fifths.items(), MANY, strict=False)
     ]
     rows = [[name, *_cells(point)] for name, points in fifths.items() for point in points]
-    figure = curves(square("predicted", "observed"), [diagonal(), *lines])
+    figure = draw(square("predicted", "observed"), [diagonal(), *lines])
     return Drawing(figure, title, caption, as_csv([[head, "samples", "predicted", "observed"], *rows]), file)
 
 
@@ -271,8 +242,8 @@ def of_numbers(name: str, predicted: np.ndarray, true: np.ndarray) -> list[Drawi
     axes.axhline(0, color=INK, lw=0.9, ls=(0, (1, 2)))
     for place in (-Z95, 0, Z95):
         axes.axhline(mean + place * spread, color=LOOK.colour, lw=1.1, ls=DASHED)
-    curves((figure, axes), [Line(predicted, errors, dots)], with_names=False)
-    truth = curves(empty(f"predicted {name}", f"true {name}"), pairs)
+    draw((figure, axes), [Line(predicted, errors, dots)], names=False)
+    truth = draw(empty(f"predicted {name}", f"true {name}"), pairs)
     over = (
         "True over predicted. Diamonds: means of tenths of the samples, in the order of predictions. Each dot is a "
         "test sample: keep this page as you keep those."
@@ -302,7 +273,7 @@ def of_times(name: str, survival: np.ndarray, cuts: np.ndarray, labels: np.ndarr
     constant = {"color": INK, "lw": 1.1, "ls": DASHED, "label": "one curve for all"}
     share, error = empty(name, "share without the event"), empty(name, "Brier score")
     share[1].set_ylim(-0.02, 1.02)
-    curves(error, [Line(when, scores, model), Line(when, flat, constant)], with_names=False)
+    draw(error, [Line(when, scores, model), Line(when, flat, constant)], names=False)
     error[1].set_ylim(bottom=0)
     of_groups = (
         "Share without the event, in thirds of the test samples by predicted risk: steps as it was (Kaplan-Meier), "
@@ -311,8 +282,8 @@ def of_times(name: str, survival: np.ndarray, cuts: np.ndarray, labels: np.ndarr
     over_time = "Mean squared error of the predicted share at each time; dashed: one curve for all test samples."
     data = as_csv([[name, "model", "one_curve"], *errors])
     return [
-        Drawing(curves(share, _steps(groups)), "survival by predicted risk", of_groups, as_csv(rows), "survival.csv"),
-        Drawing(curves(error, []), "Brier score over time", over_time, data, "brier.csv"),
+        Drawing(draw(share, _steps(groups)), "survival by predicted risk", of_groups, as_csv(rows), "survival.csv"),
+        Drawing(draw(error, []), "Brier score over time", over_time, data, "brier.csv"),
     ]
 
 
@@ -354,14 +325,14 @@ def of_sums(
         rows = [["class", "false_positive_rate", "sensitivity"]]
         for name, curve in zip(names, points, strict=True):
             rows += [[name, *_cells(point)] for point in zip(*curve, strict=True)]
-        figure = curves(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *lines])
+        figure = draw(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *lines])
         drawings.append(Drawing(figure, "ROC curve", caption, as_csv(rows), "roc.csv"))
     if together.get("confidence"):
         caption = "Calibration: of those named with such a probability, how many are. Upright: Wilson's interval."
         sums = zip(*together["confidence"], strict=True)  # of each bin samples, their probabilities, who was right
         bins = [Bin(int(n), float(sure / n), wilson(int(right), int(n))) for n, sure, right in sums if n]
         place = square("probability of the class that is named", "share that is of it")
-        figure = curves(place, [diagonal("perfect"), _bins(bins, look, None, with_bars=True)])
+        figure = draw(place, [diagonal("perfect"), _bins(bins, look, None, with_bars=True)])
         data = as_csv([OF_BINS, *map(_bin_cells, bins)])
         drawings.append(Drawing(figure, "calibration", caption, data, "calibration.csv"))
     if len(contacts) > 2:
@@ -369,7 +340,7 @@ def of_sums(
         figure, axes = empty("round", "seconds", STYLE | LARGE)
         rounds, seconds, _ = zip(*sorted(contacts), strict=True)
         line = Line(rounds, seconds, {"color": look.colour, "marker": ".", "ms": 5, "lw": 1.2})
-        curves((figure, axes), [line], with_names=False)
+        draw((figure, axes), [line], names=False)
         axes.set_ylim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         data = as_csv([["round", "seconds", "answers"], *sorted(contacts)])

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median_low
 from typing import Any, NamedTuple
 
-from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.site_sums import OF_PATIENTS
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.sim.report.sentences import amount, metric_name, plural
-from fedsmall.sim.report.tables import AREAS, by_label, primary
+from fedsmall.sim.report.sentences import amount, metric_name, metric_value, plural
+from fedsmall.sim.report.tables import by_label, primary
 from fedsmall.sim.runs.folder import PlanRun, Run
 
 Row = Mapping[str, Any]
@@ -93,13 +92,15 @@ def _median(rounds: Sequence[int]) -> str:
 # What methods promise the people in the data: epsilon, from the run's own ledgers
 
 PROMISED = "{label} promises epsilon = {epsilon} at delta = {delta:g} to each {whom}."
-UNCOVERED = "Outside the epsilon: {sums}what models are worth on held-out samples, which is told exactly."
+UNCOVERED = "Outside the {limit}: {sums}what models are worth on held-out samples, which is told exactly."
 
+
+LIMITS = {"epsilon": ("patient", "site"), "exposure": ("exposure",)}
 
 BOUNDED = (
-    "{label} tells of a record no more than exposure = {exposure:g}: who sees all that a site sends, and knows all "
-    "its other patients, errs by {error:.2g} standard deviations or more on average. It claims no epsilon, and hides "
-    "nobody's presence."
+    "{label} tells of a record no more than exposure = {exposure:g}: who sees all models that a site sends, and knows "
+    "all its other patients, errs by {error:.2g} standard deviations or more on average. It claims no epsilon, and "
+    "hides nobody's presence."
 )
 
 
@@ -124,13 +125,14 @@ def _promise(label: str, done: Sequence[PlanRun]) -> str:
 
 
 def uncovered(run: Run) -> list[str]:
-    """What the epsilon of a run does not cover, in one line, where there is an epsilon."""
-    if not _under(_federated(run), "patient", "site"):
+    """What the epsilon or exposure of a run does not cover, in one line, where there is one."""
+    limits = [word for word, kinds in LIMITS.items() if _under(_federated(run), *kinds)]
+    if not limits:
         return []
     task = run.plans[0].task
     stated = isinstance(task, dict) and "ranges" in task
     sums = "" if stated else "the sums by which features are scaled (real sites want ranges in the task instead), and "
-    return [UNCOVERED.format(sums=sums)]
+    return [UNCOVERED.format(limit=" and the ".join(limits), sums=sums)]
 
 
 # Models that answer together: how far they differ, and what a site's last visitors are worth
@@ -155,12 +157,12 @@ def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
         lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
     if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
         models = [row["distilled"] for row in rows]
-        worth = _value(metric, _mean([model["common"] for model in models], metric))
+        worth = metric_value(metric, _mean([model["common"] for model in models], metric))
         sent = amount(_mean(models, "bytes_sent"))
         lines.append(DISTILLED.format(**words, worth=worth, rounds=models[0]["rounds"], sent=sent))
     if all(f"{metric}_mean" in row.get("kept", {}) for row in rows):
         kept = [row["kept"] for row in rows]
-        ends = {name: _value(metric, _mean(kept, f"{metric}_{name}")) for name in ("mean", "sd")}
+        ends = {name: metric_value(metric, _mean(kept, f"{metric}_{name}")) for name in ("mean", "sd")}
         differ = _differ([row["spread"] for row in kept])
         lines.append(VISITORS.format(**words, number=group[0].plan.method.keep_last, **ends, differ=differ))
     return lines
@@ -175,10 +177,6 @@ def _differ(spreads: Sequence[Row]) -> str:
         f"the members differ by {100 * deviation:.1f} points of probability (sd, mean of the test samples; "
         f"mutual information {_mean(spreads, 'information'):.3f} nats)"
     )
-
-
-def _value(metric: str, value: float) -> str:
-    return f"{value:.3f}" if metric in (*LOWER_IS_BETTER, *AREAS) else f"{100 * value:.1f}%"
 
 
 # What to expect where models travel by routes; where folds were of samples it is of these hospitals
@@ -375,9 +373,7 @@ SENT_AT_EVALUATIONS: dict[str, Callable[[Plan], Any]] = {
     "At evaluations it tells how many samples it keeps back to say when to stop, and their loss.": lambda plan: (
         plan.kept_back
     ),
-    "Every replica's model leaves the site, for they are folded at the server.": lambda plan: (
-        plan.method.tree and plan.method.tree.fold_at == "server"
-    ),
+    "Every replica's model leaves the site, for they are folded at the server.": lambda plan: plan.method.server_tree,
 }
 HELD_OUT = "At evaluations it tells what the model is worth on its held-out patients, at the end as sums too."
 

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
-from fedsmall.evaluation.statistics import Scale, interval
+from fedsmall.evaluation.statistics import Interval, interval
 from fedsmall.plan import Plan
 from fedsmall.planning.theory import Advice, period_for
 from fedsmall.sim.report.sentences import amount, metric_name
@@ -52,7 +52,7 @@ STYLE: dict[Any, Any] = {
 
 WHITE = {"figure.facecolor": "white", "axes.facecolor": "white"}  # of a file that stands by itself
 LARGE: dict[Any, Any] = {"font.size": 11, "axes.labelsize": 11}  # of figures that a telephone shows small
-SMALL = (4.1, 3.9)  # inches, of figures of which several stand side by side
+SMALL, LOW = (4.1, 3.9), (4.1, 3.4)  # inches, of figures of which several stand side by side
 
 MOST_NAMES = 20
 MOST_MARKED = 200  # sites whose every training is marked
@@ -66,7 +66,50 @@ COLOURS = ("#c9b6dd", "#9fb4d8", "#56a5d8", "#3aa6a6", "#12876f", "#0d5c4b")
 MARKERS = "ovsDPh"
 YOURS = "#d9541e"
 
-Points = list[tuple[float, list[float]]]  # x, and the values of all seeds there
+Points = list[tuple[float, Interval]]  # x, and the mean over seeds there
+
+
+class Line(NamedTuple):
+    """A line as matplotlib has it in its ``look``; ``band`` and ``bars`` are (low, high) at every ``x``."""
+
+    x: Any
+    y: Any
+    look: Mapping[str, Any]
+    band: Any = None
+    bars: Any = None
+
+
+def draw(place: tuple[Figure, Axes], lines: Iterable[Line], names: bool = True) -> Figure:
+    """Draw lines with their bands and bars into a figure, with a legend of their ``names``."""
+    figure, axes = place
+    for line in lines:
+        if line.y is not None:
+            axes.plot(line.x, line.y, **line.look)
+        if line.band is not None:
+            axes.fill_between(line.x, *line.band, color=line.look["color"], alpha=0.16, lw=0)
+        if line.bars is not None:
+            axes.vlines(line.x, *line.bars, color=line.look["color"], lw=1.2)
+    if names:
+        with mpl.rc_context(STYLE):
+            axes.legend(fontsize=8.5, loc="best", labelcolor=INK, handlelength=2.2)
+    return figure
+
+
+def empty(x: str, y: str, style: dict[Any, Any] = STYLE, size: tuple[float, float] = SMALL) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes, in the look of the page."""
+    with mpl.rc_context(style):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots()
+        axes.set(xlabel=x, ylabel=y)
+    return figure, axes
+
+
+def square(x: str, y: str) -> tuple[Figure, Axes]:
+    """A small figure whose two axes are shares, from 0 to 1."""
+    figure, axes = empty(x, y, STYLE | LARGE)
+    with mpl.rc_context(STYLE | LARGE):
+        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xticks=np.linspace(0, 1, 6), yticks=np.linspace(0, 1, 6))
+    return figure, axes
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -129,7 +172,7 @@ def curves(run: Run) -> Figure:
         figure = Figure(figsize=(10.2, 3.5), layout="constrained")
         parts = figure.subplots(1, 3, sharey=True)
         for axes, (name, panel) in zip(parts, PANELS.items(), strict=True):
-            _panel(axes, run, name)
+            _panel((figure, axes), run, name)
             axes.set(title=panel.title)
         parts[0].set(ylabel=metric_name(primary(run)))
         named = [zip(*part.get_legend_handles_labels(), strict=True) for part in reversed(parts)]
@@ -141,28 +184,37 @@ def curves(run: Run) -> Figure:
 
 def course(run: Run, name: str) -> Figure:
     """One panel of :func:`curves` by itself, as large as a telephone is wide."""
+    place = empty("", metric_name(primary(run)), STYLE | LARGE, LOW)
     with mpl.rc_context(STYLE | LARGE):
-        figure = Figure(figsize=(4.1, 3.4), layout="constrained")
-        axes = figure.subplots()
-        _panel(axes, run, name)
-        axes.set(ylabel=metric_name(primary(run)))
-    return figure
+        return _panel(place, run, name)
 
 
 def growth(run: Run, grown: Growth) -> Figure:
     """What methods come to against the number of hospitals that take part; bands are 95% intervals over seeds."""
+    looks_of, points_of = dict(course_looks(run)), growth_points(grown)
+    figure, axes = empty("hospitals", metric_name(grown.metric), STYLE | LARGE, LOW)
     with mpl.rc_context(STYLE | LARGE):
-        figure = Figure(figsize=(4.1, 3.4), layout="constrained")
-        axes = figure.subplots()
-        drawn, scale = dict(course_looks(run)), scale_of(grown.metric)
-        for label, values in ((label, values) for label, values in grown.values.items() if label in drawn):
-            points = [(float(hospitals), found) for hospitals, found in sorted(values.items()) if found]
-            _curve(axes, points, drawn[label], label, scale)
-        axes.set(xlabel="hospitals", ylabel=metric_name(grown.metric), xscale="log")
-        counts = sorted({hospitals for values in grown.values.values() for hospitals in values})
+        lines = [
+            _course_line(points, looks_of[label], label) for label, points in points_of.items() if label in looks_of
+        ]
+        draw((figure, axes), lines, names=False)
+        counts = sorted({int(hospitals) for points in points_of.values() for hospitals, _ in points})
+        axes.set_xscale("log")
         axes.set_xticks(counts, [str(count) for count in counts], minor=False)
         axes.minorticks_off()
     return figure
+
+
+def growth_points(grown: Growth) -> dict[str, Points]:
+    """By method how many hospitals took part, and what came of it."""
+    return {
+        label: [
+            (float(count), interval(found, scale=scale_of(grown.metric)))
+            for count, found in sorted(values.items())
+            if found
+        ]
+        for label, values in grown.values.items()
+    }
 
 
 def course_looks(run: Run) -> list[tuple[str, Style]]:
@@ -171,8 +223,9 @@ def course_looks(run: Run) -> list[tuple[str, Style]]:
 
 
 def course_points(run: Run, name: str) -> dict[str, Points]:
-    """What a panel draws, by method: every x that all seeds have, and their values there."""
+    """What a panel draws, by method: every x that all seeds have, and the mean of their values there."""
     panel, metric = PANELS[name], primary(run)
+    scale = scale_of(metric)
     key = metric if panel.whose == "common" else f"{metric}_mean"
     of_methods: dict[str, Points] = {}
     for label, group in by_label(run.done).items():
@@ -185,14 +238,16 @@ def course_points(run: Run, name: str) -> dict[str, Points]:
                 if value is not None and np.isfinite(value):
                     x = float(evaluation["t"]) if panel.along == "rounds" else _bytes(plan_run, evaluation["t"])
                     values.setdefault(x, []).append(float(value))
-        of_methods[label] = [(x, of_seeds) for x, of_seeds in sorted(values.items()) if len(of_seeds) == len(group)]
+        whole = [(x, of_seeds) for x, of_seeds in sorted(values.items()) if len(of_seeds) == len(group)]
+        of_methods[label] = [(x, interval(of_seeds, scale=scale)) for x, of_seeds in whole]
     return of_methods
 
 
-def _panel(axes: Axes, run: Run, name: str) -> None:
+def _panel(place: tuple[Figure, Axes], run: Run, name: str) -> Figure:
     metric, drawn, shown = primary(run), dict(course_looks(run)), table(run)
-    for label, points in course_points(run, name).items():
-        _curve(axes, points, drawn[label], label, scale_of(metric))
+    lines = [_course_line(points, drawn[label], label) for label, points in course_points(run, name).items() if points]
+    figure, axes = place
+    draw(place, lines, names=False)
     axes.set(xlabel=PANELS[name].x)
     if PANELS[name].along == "bytes":
         _as_amounts(axes)
@@ -203,6 +258,7 @@ def _panel(axes: Axes, run: Run, name: str) -> None:
     _as_shares(axes.yaxis, metric)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), high if metric in LOWER_IS_BETTER else min(high, 1.0))
+    return figure
 
 
 def svg(figure: Figure, title: str) -> str:
@@ -217,23 +273,19 @@ def svg(figure: Figure, title: str) -> str:
     body = re.sub(
         r'width="([\d.]+)pt" height="([\d.]+)pt"', r'style="width:100%;max-width:\1pt;height:auto"', body, count=1
     )
+    body = re.sub(r'(?<= )(d|x|y)="[^"]*"', lambda place: re.sub(r"(\.\d\d)\d+", r"\1", place[0]), body)
     body = body.replace(INK, "currentColor").replace(RULE, "var(--rule)")
     body = body.replace("'DejaVu Sans'", "system-ui").replace("<svg ", f'<svg role="img" aria-label="{title}" ', 1)
     return body
 
 
-def _curve(axes: Axes, points: Points, look: Style, label: str, scale: Scale) -> None:
-    if not points:
-        return
-    x = [at for at, _ in points]
-    means = [interval(values, scale=scale) for _, values in points]
-    middle = [mean.mean for mean in means]
-    every = max(1, len(x) // 8)
+def _course_line(points: Points, look: Style, label: str) -> Line:
+    x, means = zip(*points, strict=True)
     drawn: dict[str, Any] = {"color": look.colour, "ls": look.dashes, "marker": look.marker, "label": label}
-    axes.plot(x, middle, ms=4.5, lw=1.6, markevery=every, **drawn)
-    if all(mean.n > 1 for mean in means):
-        low, high = [mean.low for mean in means], [mean.high for mean in means]
-        axes.fill_between(x, low, high, color=look.colour, alpha=0.15, lw=0)
+    drawn |= {"ms": 4.5, "lw": 1.6, "markevery": max(1, len(x) // 8)}
+    several = all(mean.n > 1 for mean in means)
+    band = ([mean.low for mean in means], [mean.high for mean in means]) if several else None
+    return Line(x, [mean.mean for mean in means], drawn, band)
 
 
 def _bytes(plan_run: PlanRun, t: int) -> float:
@@ -266,17 +318,6 @@ def _as_amounts(axes: Axes) -> None:
 def _as_shares(axis: Any, metric: str) -> None:
     if metric not in LOWER_IS_BETTER:
         axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f}%"))
-
-
-def square(x: str, y: str) -> tuple[Figure, Axes]:
-    """A small figure whose two axes are shares, from 0 to 1."""
-    with mpl.rc_context(STYLE | LARGE):
-        figure = Figure(figsize=SMALL, layout="constrained")
-        axes = figure.subplots()
-        axes.set(xlabel=x, ylabel=y, xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
-        axes.set_xticks(np.linspace(0, 1, 6))
-        axes.set_yticks(np.linspace(0, 1, 6))
-    return figure, axes
 
 
 # Where travelling models were

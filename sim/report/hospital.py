@@ -19,16 +19,16 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Agreed, read_agreed
 from fedsmall.clients.telling import OwnEvaluation, own_evaluation
 from fedsmall.data.federation import Task
-from fedsmall.data.outcomes import ORDINAL, survival_of
+from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import SCENARIOS, extensions, load_extension
 from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
 from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
+from fedsmall.sim.engines.evaluation import arrays_of
 from fedsmall.sim.report.html import fill
 from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
 from fedsmall.sim.runs.scenario import as_toml, of_plan
-from fedsmall.wire import Arrays
 
 LISTED = 200  # messages that are shown one by one
 KINDS = {
@@ -146,17 +146,8 @@ def as_run(own_run: OwnRun) -> Run | None:
     plan_run = PlanRun(0, plan, row, [{"t": t, "common": worth, "sites": {}, "extra": {}}], [])
     shown = {name: getattr(task, name) for name in ("loss", "class_names", "target", "cuts", "labels")}
     scenario = of_plan(plan).model_copy(update={"metric": plan.metric or default_metric([y], task)})
-    arrays = {f"{prediction_key(plan_run)}/{name}": array for name, array in _as_arrays(said, y, task).items()}
+    arrays = {f"{prediction_key(plan_run)}/{name}": array for name, array in arrays_of(outputs, y, task).items()}
     return Run(scenario, [plan], None, [plan_run], {"task": shown, "notes": []}, predictions=arrays)
-
-
-def _as_arrays(predictions: np.ndarray, y: np.ndarray, task: Task) -> Arrays:
-    if task.kind == "times":
-        cuts = np.tile(np.array(task.cuts), (len(y), 1))
-        return {"survival": survival_of(predictions), "cuts": cuts, "labels": y[:, 2:4].astype(np.float64)}
-    if task.kind == "labels":
-        return {"label_probabilities": predictions, "labels": y.astype(np.int64)}
-    return {"probabilities" if task.kind == "classes" else "predictions": predictions, "labels": y}
 
 
 def _task(package: Package | None, evaluation: OwnEvaluation) -> Task:

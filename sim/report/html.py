@@ -1,9 +1,11 @@
 """report.html: one file that needs nothing else, made from a run's folder alone: a list of sections for each run."""
 
+import csv
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 from markupsafe import Markup, escape
@@ -11,22 +13,21 @@ from markupsafe import Markup, escape
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.statistics import interval
-from fedsmall.package.store import words
+from fedsmall.package import store
 from fedsmall.plan import Plan
 from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
+from fedsmall.sim.report.model import MOST_SITES, Clinical, at_sites
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
 from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
 from fedsmall.sim.report.style import Style, style_sheet
 from fedsmall.sim.report.tables import Table, by_label, primary
-from fedsmall.sim.report.tripod import participants, tripod
-from fedsmall.sim.runs.chosen import choose_packages, main_method
 from fedsmall.sim.runs.files import as_csv, write
-from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, engine_of, stem
+from fedsmall.sim.runs.folder import PACKAGES, PlanRun, Run, choose_packages, engine_of, main_method, stem
 from fedsmall.sim.runs.hospitals import read_growth
-from fedsmall.sim.runs.scenario import FILES
+from fedsmall.sim.runs.scenario import shown_scenario
 
 MANY_SITES = 12
+OF_POINTS = ("mean", "low", "high", "seeds")
 CARD = Markup("""<h3>Use the model</h3>
 <p><code>fedsmall predict {} NEW.csv</code> says what the models of {} make of new rows. It is no medical device.</p>
 <details><summary>The model card ({}, seed {})</summary>
@@ -99,14 +100,6 @@ def methods(shown: Table) -> Cells:
     return Cells(heads, rows, caption, reference=labels.index(shown.reference) if shown.reference in labels else None)
 
 
-def shown_scenario(run: Run) -> dict[str, Any]:
-    """The scenario as a report may show it: without the names of a site's files."""
-    shown = run.scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    if isinstance(shown.get("task"), dict):
-        shown["task"] = {key: "(your files)" if key in FILES else value for key, value in shown["task"].items()}
-    return shown
-
-
 def names_of(plans: Sequence[Plan]) -> str:
     """The first plans by name, and how many more there are."""
     names = [f"{plan.method.label} (seed {plan.seed})" for plan in plans]
@@ -146,7 +139,7 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
     if shown:
         names = shown.classes
         several = f"The {len(names)} classes are {', '.join(names)}; curves are of each against the rest."
-        asked.append(TWO_CLASSES.format(*names) if shown.two else several)
+        asked.append(TWO_CLASSES.format(*names) if shown.is_binary else several)
     about, plan = run.about, run.plans[0]
     low, high = about.get("samples_per_site", (0, 0))
     samples, seeds = str(low) if low == high else f"{low} to {high}", len(run.scenario.seeds)
@@ -161,15 +154,16 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
 
 def participant_sections(run: Run) -> list[Section]:
     """Who took part, with how many of each class; none where a folder does not say."""
-    sites = participants(run)
-    if not sites:
+    if not (counts := participants(run)):
         return []
-    held_out = bool(sites[0].held_out)
-    names = model.class_names(run, len(sites[0].train))
-    heads = ["site", "training", *names, *(["held out", *names] if held_out else [])]
-    counts = [(site.name, site.train, site.held_out) for site in sites]
-    rows = [[name, sum(train), *train, *([sum(out), *out] if held_out else [])] for name, train, out in counts]
-    judged = ", and held out to judge by" * held_out
+    train, held_out = ([site[which] for site in counts.values()] for which in ("train", "held_out"))
+    names, holds_out = model.class_names(run, len(train[0])), bool(held_out[0])
+    heads = ["site", "training", *names, *(["held out", *names] if holds_out else [])]
+    rows = [
+        [site, sum(own), *own, *([sum(out), *out] if holds_out else [])]
+        for site, own, out in zip(counts, train, held_out, strict=True)
+    ]
+    judged = ", and held out to judge by" * holds_out
     caption = f"Samples of each class to train on{judged} (seed {run.plans[0].seed})."
     return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
 
@@ -259,20 +253,25 @@ def model_card(run: Run) -> Markup:
     except PlanError:  # an older run, one of several runs, or sites with models of their own
         return Markup()
     package = f"{run.place}/{PACKAGES}/{stem(plan_run, stored.package.whose)}"
-    return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, escape(words(*stored, package)))
+    card = escape(store.card(*stored, package, header=False))
+    return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, card)
 
 
 def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -> list[tuple[str, str]]:
     """The parts of a run's section to which its page links, with what they are called."""
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
     if shown:
-        parts |= {"model": "model", "thresholds": "thresholds" if shown.two else "", "ranking": "ranking, calibration"}
+        parts |= {
+            "model": "model",
+            "thresholds": "thresholds" if shown.is_binary else "",
+            "ranking": "ranking, calibration",
+        }
         parts |= {"grades": "grades" if run.about["task"].get("loss") == ORDINAL else ""}
         parts |= {"hospitals": "hospitals" if model.at_sites(shown) else ""}
-        parts |= {"subgroups": "subgroups" if shown.said.groups else ""}
+        parts |= {"subgroups": "subgroups" if shown.predictions.groups else ""}
     if other:
         parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
-    parts |= {"real": "real hospitals"} if real_sites.at_home(run) else {}
+    parts |= {"real": "real hospitals"} if real_sites.real_runs(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     return [(part, name) for part, name in parts.items() if name]
 
@@ -290,14 +289,14 @@ def overview_data(run: Run) -> str:
 
 def course_data(run: Run) -> str:
     """The points of the course of a run, as CSV."""
-    rows: list[list[object]] = [["panel", "method", "x", "mean", "low", "high", "seeds"]]
-    for panel in figures.PANELS:
-        for label, points in figures.course_points(run, panel).items():
-            for x, values in points:
-                mean = interval(values, scale=tables.scale_of(primary(run)))
-                ends = (f"{end:.6g}" for end in (mean.mean, mean.low, mean.high))
-                rows.append([panel, label, f"{x:g}", *ends, mean.n])
-    return as_csv(rows)
+    rows = [[panel, *row] for panel in figures.PANELS for row in _point_rows(figures.course_points(run, panel))]
+    return as_csv([["panel", "method", "x", *OF_POINTS], *rows])
+
+
+def _point_rows(points_of: Mapping[str, figures.Points]) -> Iterator[list[object]]:
+    for label, points in points_of.items():
+        for x, mean in points:
+            yield [label, f"{x:g}", *(f"{end:.6g}" for end in (mean.mean, mean.low, mean.high)), mean.n]
 
 
 def dashes_of(look: Style) -> str:
@@ -309,11 +308,7 @@ def growth_section(run: Run) -> list[Section]:
     """What methods come to by the number of hospitals, where that was run (`fedsmall run --hospitals`)."""
     if (grown := read_growth(run.folder)) is None:
         return []
-    rows: list[list[object]] = [["method", "hospitals", "mean", "low", "high", "seeds"]]
-    for label, found in grown.values.items():
-        for count, values in sorted(found.items()):
-            mean = interval(values, scale=tables.scale_of(grown.metric))
-            rows.append([label, count, *(f"{end:.6g}" for end in (mean.mean, mean.low, mean.high)), mean.n])
+    rows: list[list[object]] = [["method", "hospitals", *OF_POINTS], *_point_rows(figures.growth_points(grown))]
     title = f"{metric_name(grown.metric).capitalize()} by the number of hospitals"
     drawn = Drawing(figures.growth(run, grown), title, GROWN, as_csv(rows), "hospitals.csv")
     return [Section("Does joining pay", "joining", figures=[drawn])]
@@ -324,6 +319,52 @@ def anchor(run: Run) -> str:
     return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
 
 
+class Item(NamedTuple):
+    """An item of the list, what it asks, and where a report answers it; an empty ``answer`` says that it does not."""
+
+    number: str
+    asks: str
+    answer: str = ""
+
+
+def participants(run: Run) -> dict[str, dict[str, list[int]]]:
+    """Who took part, with how many of each class; none where a folder does not say, or too many to read."""
+    counts = run.about.get("class_counts") or {}
+    return dict(sorted(counts.items())) if len(counts) <= MOST_SITES else {}
+
+
+def tripod(run: Run, shown: Clinical | None) -> list[Item]:
+    """The list for a run, whose clinical half is ``shown``: the rows of tripod.csv, filled with what there is."""
+    real = "Over real hospitals" if run.real else ""
+    counts = "Who took part" if participants(run) else real
+    errors = "Model at thresholds; Ranking and calibration" if shown else real
+    groups = bool(shown and shown.predictions.groups)
+    of_groups = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"
+    folders = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
+    weights = {getattr(plan_run.plan.recipe, "class_weights", None) for plan_run in run.done}
+    how = "class weights: " + ", ".join(sorted(map(str, weights))) if weights - {None} else "no class weights"
+    answers = {
+        "counts": counts,
+        "counts_only": counts and f"{counts}: classes only",
+        "counts_of_classes": counts and f"{counts} (counts of classes)",
+        "outcome": "The question: names of the classes only" if shown else "",
+        "objectives": "The question" if run.scenario.about else "",
+        "measures": "Ranking and calibration" if shown else real or "How to read this",
+        "model": errors and "The model that is shown",
+        "thresholds": errors and "Model at thresholds",
+        "by_site": "Hospital by hospital" if shown and at_sites(shown) else real,
+        "groups": "Nothing but to look at them: Subgroup by subgroup" if groups else "",
+        "of_groups": errors and errors + of_groups,
+        "dealt": "; sites were dealt from one table" if any(plan.sites for plan in run.plans) else "",
+        "folders": f"The run's folder, {' and '.join(folders)}" if folders else "",
+        "imbalance": f"Judged by {run.scenario.metric or 'accuracy'}, beside always the commonest class; {how}",
+        "scenario": "Plan, versions, and how to repeat this",
+    }
+    text = (files(__package__) / "tripod.csv").read_text(encoding="utf-8")
+    return [Item(number, asks, answer.format_map(answers)) for number, asks, answer in csv.reader(text.splitlines())]
+
+
 OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)
 TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
-TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)} | {"toml": tomli_w.dumps}
+TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)}
+TEMPLATES.globals |= {"toml": tomli_w.dumps, "shown_scenario": shown_scenario}

@@ -101,7 +101,7 @@ def _masks_of_sites(sites: np.ndarray) -> list[tuple[str, np.ndarray]]:
 # Classes
 
 
-class Said(NamedTuple):
+class Predictions(NamedTuple):
     """Predictions ``p`` (samples, classes), ``y``, ``sites`` or (0,), and each sample's group by column, (samples,)."""
 
     p: np.ndarray
@@ -122,7 +122,7 @@ class Clinical:
     label: str
     folds: int
     classes: tuple[str, ...]
-    kept: Mapping[str, Mapping[int, Said]]
+    kept: Mapping[str, Mapping[int, Predictions]]
     thresholds: tuple[tuple[str, float], ...]
 
     @property
@@ -131,24 +131,24 @@ class Clinical:
         return int(next(iter(self.kept[self.label])))
 
     @property
-    def of_seeds(self) -> list[Said]:
-        """What the models of all seeds of its method say."""
+    def of_seeds(self) -> list[Predictions]:
+        """Those of the models of all seeds of its method."""
         return list(self.kept[self.label].values())
 
     @property
-    def said(self) -> Said:
-        """What the model that is shown says."""
+    def predictions(self) -> Predictions:
+        """Those of the model that is shown."""
         return self.of_seeds[0]
 
     @property
-    def two(self) -> bool:
+    def is_binary(self) -> bool:
         """Whether there are two classes, the last of which is the positive one."""
         return len(self.classes) == 2
 
     @property
     def of_class(self) -> list[tuple[int, str]]:
         """The classes for which curves are drawn: the positive one of two, or each against the rest."""
-        return [(1, self.classes[1])] if self.two else list(enumerate(self.classes))[:MOST_CLASSES]
+        return [(1, self.classes[1])] if self.is_binary else list(enumerate(self.classes))[:MOST_CLASSES]
 
     def worth(self, label: int) -> list[Worth]:
         """The statistics of one class against the rest."""
@@ -164,7 +164,9 @@ def clinical(run: Run) -> Clinical | None:
     label, kept = _kept_predictions(run, "probabilities")
     if not kept:
         return None
-    predictions = {method: {seed: _said_of(arrays) for seed, arrays in seeds.items()} for method, seeds in kept.items()}
+    predictions = {
+        method: {seed: _predictions_of(arrays) for seed, arrays in seeds.items()} for method, seeds in kept.items()
+    }
     seed, first = next(iter(predictions[label].items()))
     group = [method for method in by_label(run.done)[label] if method.plan.seed == seed]
     classes = first.p.shape[1]
@@ -172,9 +174,9 @@ def clinical(run: Run) -> Clinical | None:
     return Clinical(run, label, _folds(run, label), class_names(run, classes), predictions, thresholds)
 
 
-def _said_of(arrays: Arrays) -> Said:
+def _predictions_of(arrays: Arrays) -> Predictions:
     groups = {name.removeprefix(KEPT_AS): groups_of for name, groups_of in arrays.items() if name.startswith(KEPT_AS)}
-    return Said(arrays["probabilities"], arrays["labels"], arrays.get("sites", NOWHERE), groups)
+    return Predictions(arrays["probabilities"], arrays["labels"], arrays.get("sites", NOWHERE), groups)
 
 
 def class_names(run: Run, classes: int) -> tuple[str, ...]:
@@ -232,11 +234,11 @@ def _of_model(label: str, seed: int, folds: int, samples: int, seeds: int, how: 
 
 def clinical_sections(shown: Clinical) -> list[Section]:
     """The model of classes on a page: who is called what, thresholds, ranking, hospitals, subgroups."""
-    names, (y, positive) = shown.classes, (shown.said.y, shown.classes[-1])
-    of_positive = f", {(y == 1).sum()} of them {positive}" if shown.two else ""
-    cut = f", from a probability of {shown.thresholds[0][1]:.3f} on ({shown.thresholds[0][0]})" if shown.two else ""
-    p, (_, least) = shown.said.p, shown.thresholds[0] if shown.two else ("", HALF)
-    called = (p[:, 1] >= least).astype(int) if shown.two else p.argmax(axis=1)
+    names, (y, positive) = shown.classes, (shown.predictions.y, shown.classes[-1])
+    of_positive = f", {(y == 1).sum()} of them {positive}" if shown.is_binary else ""
+    how, least = shown.thresholds[0] if shown.is_binary else ("", HALF)
+    cut, p = f", from a probability of {least:.3f} on ({how})" * shown.is_binary, shown.predictions.p
+    called = (p[:, 1] >= least).astype(int) if shown.is_binary else p.argmax(axis=1)
     matrix = np.bincount(y * len(names) + called, minlength=len(names) ** 2).reshape(len(names), -1)
     rows = [[name, *row, row.sum()] for name, row in zip(names, matrix, strict=True)]
     first = Section(
@@ -249,11 +251,11 @@ def clinical_sections(shown: Clinical) -> list[Section]:
 
 
 def _at_thresholds(shown: Clinical) -> list[Section]:
-    if not shown.two:
+    if not shown.is_binary:
         return []
     rows = []
     for how, threshold in shown.thresholds:
-        at = at_threshold(*shown.said.positive(1), threshold)
+        at = at_threshold(*shown.predictions.positive(1), threshold)
         rows.append([FROM.format(threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))])
     heads = [f"called {shown.classes[1]} from", "sensitivity", "specificity", "PPV", "NPV"]
     cells = Cells(heads, rows, CHOSEN_FIRST, reference=0)
@@ -261,7 +263,7 @@ def _at_thresholds(shown: Clinical) -> list[Section]:
 
 
 def _ranking(shown: Clinical) -> Section:
-    of_class, words = ([], (0,)) if shown.two else (["class"], (0, 1))
+    of_class, words = ([], (0,)) if shown.is_binary else (["class"], (0, 1))
     rows = [
         [*[name][: len(of_class)], each.name, number(each.of_samples), over_seeds(each.of_seeds)]
         for label, name in shown.of_class
@@ -272,7 +274,7 @@ def _ranking(shown: Clinical) -> Section:
         label: [{name: said.positive(k) for k, name in shown.of_class} for said in shown.kept[label].values()]
         for label in sorted(shown.kept, key=lambda label: label != shown.label)
     }
-    drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.two))
+    drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.is_binary))
     note = RANKED + HINGE * (_task(shown.run).get("loss") == "hinge")
     cells = Cells([*of_class, "statistic", "by test samples", "over seeds"], rows, words=words)
     return Section("Ranking and calibration", "ranking", table=cells, notes=[note], figures=drawn)
@@ -305,8 +307,8 @@ class AtPart(NamedTuple):
 
 
 def _at(shown: Clinical, column: str, name: str, mask: np.ndarray) -> AtPart:
-    p, y = shown.said.p[mask], shown.said.y[mask]
-    if not shown.two:
+    p, y = shown.predictions.p[mask], shown.predictions.y[mask]
+    if not shown.is_binary:
         return AtPart(column, name, len(y), accuracy=wilson(int((p.argmax(axis=1) == y).sum()), len(y)))
     errors = at_threshold(p[:, 1], y == 1, shown.thresholds[0][1])
     return AtPart(column, name, len(y), int((y == 1).sum()), auc(p[:, 1], y == 1), errors)
@@ -314,7 +316,8 @@ def _at(shown: Clinical, column: str, name: str, mask: np.ndarray) -> AtPart:
 
 def at_sites(shown: Clinical) -> list[AtPart]:
     """The model of two classes on each site's own held-out samples, by name."""
-    return [_at(shown, "site", site, mask) for site, mask in _masks_of_sites(shown.said.sites)] if shown.two else []
+    masks = _masks_of_sites(shown.predictions.sites) if shown.is_binary else []
+    return [_at(shown, "site", site, mask) for site, mask in masks]
 
 
 def _hospitals(shown: Clinical) -> list[Section]:
@@ -327,7 +330,7 @@ def _hospitals(shown: Clinical) -> list[Section]:
 def subgroups(shown: Clinical) -> list[AtPart]:
     """Every group of every column that the scenario names, in order; those hidden have a name alone."""
     parts = []
-    for column, names in shown.said.groups.items():
+    for column, names in shown.predictions.groups.items():
         sizes = dict(zip(*(counts.tolist() for counts in np.unique(names, return_counts=True)), strict=True))
         hidden = hidden_groups(sizes)
         parts += [
@@ -337,14 +340,14 @@ def subgroups(shown: Clinical) -> list[AtPart]:
     return parts
 
 
-def hidden_groups(sizes: Mapping[str, int], floor: int = FLOOR) -> set[str]:
+def hidden_groups(sizes: Mapping[str, int]) -> set[str]:
     """Which of a column's groups are hidden: those below the floor, and more until together they reach it.
 
     Else the difference of all samples and the groups shown would tell of a few.
     """
     by_size = sorted(sizes, key=lambda name: (sizes[name], name))
-    hidden = [name for name in by_size if sizes[name] < floor]
-    while hidden and len(hidden) < len(by_size) and sum(sizes[name] for name in hidden) < floor:
+    hidden = [name for name in by_size if sizes[name] < FLOOR]
+    while hidden and len(hidden) < len(by_size) and sum(sizes[name] for name in hidden) < FLOOR:
         hidden.append(by_size[len(hidden)])
     return set(hidden)
 
@@ -362,10 +365,10 @@ def _subgroups(shown: Clinical) -> list[Section]:
         return []
     columns = [at.column for at in parts]
     named = ["" if column == before else column for column, before in zip(columns, ["", *columns], strict=False)]
-    figures = [shown.classes[1], "ROC-AUC", "sensitivity", "specificity"] if shown.two else ["accuracy"]
+    figures = [shown.classes[1], "ROC-AUC", "sensitivity", "specificity"] if shown.is_binary else ["accuracy"]
     caption = (
-        f"The model shown on parts of the test samples{', at the chosen threshold' * shown.two}. Intervals by test "
-        "samples; they are for one group each, and of several groups one may differ by chance."
+        f"The model shown on parts of the test samples{', at the chosen threshold' * shown.is_binary}. Intervals by "
+        "test samples; they are for one group each, and of several groups one may differ by chance."
     )
     rows = [[name, at.group, *at.cells] for name, at in zip(named, parts, strict=True)]
     note = f"Groups of fewer than {FLOOR} samples are not shown, nor is one by which they could be worked out."
@@ -561,7 +564,7 @@ def grades(run: Run) -> Outcome | None:
     at_sites = {"kappa": _kappa, "grades off": _mean_grade_error}
     asked = Asked(asks, of_seeds, GRADES, at_sites, curves.of_grades(names, *of_seeds[0]), [LIKELIEST])
     recalls = [_recall(label, name, of_seeds) for label, name in enumerate(names)]
-    return _outcome_of((shown.label, shown.seed, shown.folds), asked, shown.said.sites, recalls)
+    return _outcome_of((shown.label, shown.seed, shown.folds), asked, shown.predictions.sites, recalls)
 
 
 def _recall(label: int, name: str, of_seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Worth:

@@ -38,17 +38,17 @@ class Home(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AtHome:
+class RealRun:
     """One run over real sites, as its page shows it; ``classes`` or ``labels`` are the names of what is predicted."""
 
-    one: PlanRun
+    plan_run: PlanRun
     classes: tuple[str, ...]
     labels: tuple[str, ...] = ()
 
     @property
     def real(self) -> Any:
         """What only a run over real sites has."""
-        return self.one.row["real"]
+        return self.plan_run.row["real"]
 
     @property
     def judged(self) -> Any:
@@ -61,7 +61,7 @@ class AtHome:
         return self.judged.get("together", {})
 
     @property
-    def two(self) -> bool:
+    def is_binary(self) -> bool:
         """Whether there are two classes."""
         return len(self.classes) == 2
 
@@ -78,25 +78,25 @@ class AtHome:
         return [] if hidden else sorted(set(self.real["sites"]) - set(self.judged.get("sites", {})))
 
 
-def at_home(run: Run) -> list[AtHome]:
+def real_runs(run: Run) -> list[RealRun]:
     """The runs over real sites among those of a page."""
     task = run.about.get("task") or {}
     has_classes = kind_of(task.get("loss", "l1")) == "classes"  # not numbers, nor what an earlier release does not say
     classes = class_names(run, int(task["classes"])) if has_classes else ()
     labels = tuple(task.get("labels") or ())
-    return [AtHome(plan_run, classes, labels) for plan_run in run.done if "real" in plan_run.row]
+    return [RealRun(plan_run, classes, labels) for plan_run in run.done if "real" in plan_run.row]
 
 
 def real_sentences(run: Run) -> list[str]:
     """A line for each run over real sites: of whom its figures are, and how exact."""
     lines = []
-    for home in at_home(run):
+    for home in real_runs(run):
         whole, told = home.together, "no hospital has told sums, so nothing is known of all patients together"
         if whole:
             told = f"judged at home on {whole['count']} patients whom {plural(whole['sites'], 'hospital')} held out"
             if whole["auc_error"] >= LEAST_TOLD:
                 told += f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off"
-        lines.append(f"{home.one.label}: {told}.")
+        lines.append(f"{home.plan_run.label}: {told}.")
     return lines
 
 
@@ -159,12 +159,12 @@ MESSAGES = (
 
 def real_sections(run: Run) -> list[Section]:
     """The parts of a page on runs over real sites."""
-    homes = at_home(run)
+    homes = real_runs(run)
     sections: list[Section] = []
     for place, home in enumerate(homes):
-        title = "Over real hospitals" + (f": {home.one.label}" if len(homes) > 1 or not run.real else "")
-        names = home.classes[1:] if home.two else home.classes or home.labels
-        look, label = looks([home.one.plan.method])[home.one.label], home.one.label
+        title = "Over real hospitals" + (f": {home.plan_run.label}" if len(homes) > 1 or not run.real else "")
+        names = home.classes[1:] if home.is_binary else home.classes or home.labels
+        look, label = looks([home.plan_run.plan.method])[home.plan_run.label], home.plan_run.label
         drawn = curves.of_sums(home.together, home.real["contacts"], names, look, label)
         sections.append(Section(title, "real" + (str(place + 1) if place else "")))
         sections += _judged_sections(home) if home.together else [Section(sentences=[UNTOLD.format(home.real["run"])])]
@@ -172,11 +172,11 @@ def real_sections(run: Run) -> list[Section]:
     return sections
 
 
-def _judged_sections(home: AtHome) -> list[Section]:
+def _judged_sections(home: RealRun) -> list[Section]:
     whole, run, hidden = home.together, home.real["run"], home.judged.get("hidden")
     silent = SILENT.format(", ".join(home.silent)) if home.silent else ""
     words = {"count": whole["count"], "hospitals": plural(whole["sites"], "hospital")}
-    first = TOLD.format(label=home.one.label, **words, silent=silent, hidden=HIDDEN if hidden else "")
+    first = TOLD.format(label=home.plan_run.label, **words, silent=silent, hidden=HIDDEN if hidden else "")
     over = "No interval over hospitals: it takes each one's own sums." if hidden else OVER_HOSPITALS
     caption = f"All {whole['count']} together. {over}"
     tables = [_hospitals(home)] if home.homes else []
@@ -187,33 +187,33 @@ def _judged_sections(home: AtHome) -> list[Section]:
     return [Section(sentences=[first]), *(Section(table=cells) for cells in tables), Section(notes=[last])]
 
 
-def _hospitals(home: AtHome) -> Cells:
+def _hospitals(home: RealRun) -> Cells:
     off = home.together["auc_error"]
-    odds = f", from even odds on ({home.classes[1]} is the positive class)" if home.two else ""
+    odds = f", from even odds on ({home.classes[1]} is the positive class)" if home.is_binary else ""
     binned = ""
     if home.classes:
-        binned = " The AUC's is DeLong's; pairs" if home.two else " Of the AUC, pairs"
+        binned = " The AUC's is DeLong's; pairs" if home.is_binary else " Of the AUC, pairs"
         binned += " whose scores share a bin count half" + f" (off by {off:.3f} at most)" * (off >= LEAST_TOLD) + "."
     caption = f"Hospital by hospital{odds}. Under each share its 95% interval (Wilson) and what was counted.{binned}"
-    errors = ["sensitivity", "specificity"] if home.two else []
+    errors = ["sensitivity", "specificity"] if home.is_binary else []
     heads = ["ROC-AUC", "accuracy", *errors, "Brier"] if home.classes else []
     heads = heads or (["ROC-AUC, mean over labels", "Brier"] if home.labels else [])
     rows = [_row(home, at) for at in home.homes]
     return Cells(["hospital", "trained on", "judged on", *heads], rows, caption)
 
 
-def _row(home: AtHome, at: Home) -> list[object]:
+def _row(home: RealRun, at: Home) -> list[object]:
     cells: list[object] = [at.site, "" if at.trained is None else at.trained, at.judged]
     if home.labels:
         return [*cells, f"{at.area.value:.3f}", f"{at.brier:.3f}"]
     if not home.classes:
         return cells
     errors = [share(at.errors.sensitivity), share(at.errors.specificity)] if at.errors else []
-    area = number(at.area) if home.two else f"{at.area.value:.3f}"
+    area = number(at.area) if home.is_binary else f"{at.area.value:.3f}"
     return [*cells, area, share(at.accuracy), *errors, f"{at.brier:.3f}" if at.brier == at.brier else ""]
 
 
-def _metrics(home: AtHome) -> list[list[object]]:
+def _metrics(home: RealRun) -> list[list[object]]:
     over, values = home.together.get("over_sites", {}), home.together.get("metrics", {})
     rows: list[list[object]] = []
     for name in OF_LABELS if home.labels else SHOWN:
@@ -225,7 +225,7 @@ def _metrics(home: AtHome) -> list[list[object]]:
     return rows
 
 
-def _labels(home: AtHome) -> Cells:
+def _labels(home: RealRun) -> Cells:
     rows = []
     for label, metrics in zip(home.labels, home.together["each"], strict=True):
         values = (metrics["auc"], metrics["f1"])
@@ -235,7 +235,7 @@ def _labels(home: AtHome) -> Cells:
     return Cells(["label", "have it", "ROC-AUC", "F1"], rows, caption)
 
 
-def _matrix(home: AtHome) -> Cells:
+def _matrix(home: RealRun) -> Cells:
     errors, matrix, frequent = _errors(home.together), home.together["called"], ""
     if errors:
         ppv, npv = (f"{100 * at.value:.1f}" if at.of else "-" for at in (errors.ppv, errors.npv))
@@ -245,7 +245,7 @@ def _matrix(home: AtHome) -> Cells:
     return Cells(["truth", *(f"called {name}" for name in home.classes), "all"], rows, caption)
 
 
-def _when(home: AtHome) -> str:
+def _when(home: RealRun) -> str:
     """When the contacts were, how long one took, and how often the run was begun."""
     seconds = [contact[1] for contact in home.real["contacts"]]
     if not seconds:
@@ -257,11 +257,11 @@ def _when(home: AtHome) -> str:
     return f"{len(seconds)} contacts, {began} to {ended} UTC; from first order to last answer {times}.{resumed}"
 
 
-def _messages(home: AtHome) -> Cells:
+def _messages(home: RealRun) -> Cells:
     rows = []
     for site, site_counts in sorted(home.real["sites"].items()):
         *counts, sent, received = (int(site_counts.get(name, 0)) for name in COUNTED)
-        spent = _spent_text(site_counts.get("charged", {}), home.one)
+        spent = _spent_text(site_counts.get("charged", {}), home.plan_run)
         rows.append([site, *counts, amount(sent), amount(received), spent])
     heads = ["hospital", "answered", "refused", "silent", "bytes to it", "bytes from it"]
     return Cells([*heads, "charged to its privacy budget"], rows, MESSAGES, words=(6,))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
-from fedsmall.sim.report.tables import AREAS, Judged, Table, TableRow, by_label, table
+from fedsmall.sim.report.tables import AREAS, Judged, Table, TableRow, by_label, is_percent, table
 from fedsmall.sim.runs.folder import PlanRun, Run
 
 NAMES = {
@@ -63,12 +63,17 @@ def sentences(run: Run) -> list[str]:
 
 def value(shown: Table, number: float) -> str:
     """A number of a table, as a reader wants it: 94.6% or 0.0213."""
-    return _digits(shown, number) + "%" * shown.percent
+    return metric_value(shown.metric, number)
 
 
-def _digits(shown: Table, number: float, sign: str = "") -> str:
-    form = ".1f" if shown.percent else ".3f" if shown.metric in AREAS else ".4g"
-    return f"{100 * number if shown.percent else number:{sign}{form}}"
+def metric_value(metric: str, number: float) -> str:
+    """A number of a metric, as a reader wants it: 94.6% or 0.0213."""
+    return _digits(metric, number) + "%" * is_percent(metric)
+
+
+def _digits(metric: str, number: float, sign: str = "") -> str:
+    form = ".1f" if is_percent(metric) else ".3f" if metric in AREAS else ".4g"
+    return f"{100 * number if is_percent(metric) else number:{sign}{form}}"
 
 
 def metric_name(metric: str) -> str:
@@ -80,7 +85,7 @@ def with_interval(shown: Table, mean: Interval) -> str:
     """A mean and its 95% interval; without one where a single run, or equal ones, show no spread."""
     if np.isnan(mean.width) or mean.flat:
         return value(shown, mean.mean)
-    return f"{value(shown, mean.mean)} ({_digits(shown, mean.low)} to {_digits(shown, mean.high)})"
+    return f"{value(shown, mean.mean)} ({_digits(shown.metric, mean.low)} to {_digits(shown.metric, mean.high)})"
 
 
 def by(shown: Table, lead: Comparison) -> str:
@@ -267,4 +272,4 @@ def _signed(shown: Table, gap: Interval, number: float) -> str:
     """A difference with its sign; of positive measures by what share one is larger, or how many times from twice on."""
     if gap.scale == "change":
         return f"{100 * number:+.1f}%" if number < 1 else f"x {1 + number:.3g}"
-    return _digits(shown, number, "+")
+    return _digits(shown.metric, number, "+")

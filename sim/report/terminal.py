@@ -52,31 +52,30 @@ def failures(run: Run) -> list[str]:
 
 
 def plain_grid(cells: Cells, title: str) -> Grid:
-    """The cells of a page as a table for the terminal."""
+    """The cells of a page as a table for the terminal, their ``reference`` in bold."""
     made = Grid(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
     for place, head in enumerate(cells.heads):
-        made.add_column(str(head), justify="left" if place < 2 else "right")
-    for row in cells.rows:
-        made.add_row(*map(str, row))
+        made.add_column(str(head), justify="left" if place in (cells.words or (0, 1)) else "right")
+    for place, row in enumerate(cells.rows):
+        made.add_row(*map(str, row), style="bold" if place == cells.reference else "")
     return made
 
 
 def grid(shown: Table, title: str) -> Grid:
     """A table for the terminal."""
-    made = Grid(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
-    made.add_column("method")
     heads = ("common model", "sites' own models") if shown.whose == "common" else ("sites' own models",)
     lead = [f"{shown.reference} minus this"] if shown.reference else []
-    for head in (f"{heads[0]}, {metric_name(shown.metric)}", *heads[1:], *lead, "contacts", "sent"):
-        made.add_column(head, justify="right")
-    for row in shown.rows:
-        means = (row.common, row.sites)[-len(heads) :]
-        made.add_row(
+    rows = [
+        [
             row.label,
-            *(with_interval(shown, mean) if mean else "-" for mean in means),
+            *(with_interval(shown, mean) if mean else "-" for mean in (row.common, row.sites)[-len(heads) :]),
             *(short(shown, row.lead) if row.lead else "" for _ in lead),
             f"{row.contacts:g}",
             amount(row.bytes_sent) if row.bytes_sent else "nothing",
-            style="bold" if row.label == shown.reference else "",
-        )
-    return made
+        ]
+        for row in shown.rows
+    ]
+    names = ["method", f"{heads[0]}, {metric_name(shown.metric)}", *heads[1:], *lead, "contacts", "sent"]
+    labels = [row.label for row in shown.rows]
+    reference = labels.index(shown.reference) if shown.reference in labels else None
+    return plain_grid(Cells(names, rows, words=(0,), reference=reference), title)

@@ -22,21 +22,19 @@ from typing import Any, TypeVar
 
 from fedsmall.data.federation import Federation
 from fedsmall.entry_points import load_extension
+from fedsmall.evaluation.baselines import pooled_logistic, trivial
 from fedsmall.evaluation.metrics import default_metric, known_metric
-from fedsmall.evaluation.pooled import pooled_logistic
-from fedsmall.evaluation.trivial import trivial
 from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import DEFAULT_ENGINE, check_engine, run_plan
+from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.training.device import check_device
+from fedsmall.training.device import check_device, threads_of_kernel
 
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor
@@ -168,7 +166,10 @@ def _run_one_by_one(
     for index, plan in enumerate(plans):
         if interrupted():
             return
-        yield index, attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted))
+        yield (
+            index,
+            attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted)),
+        )
         before += plan.rounds
 
 
@@ -198,10 +199,13 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
-    """How many processes serve a run: a core each, on a GPU as many as share it; one for a short run, and under Ray."""
+    """How many processes serve a run: a core a thread, on a GPU as many as share it; one if short or by Ray."""
     if engine == "ray" or len(plans) < ENOUGH:
         return 1
-    return cores() if device == "cpu" else min(cores(), SHARED_BY)
+    threads = threads_of_kernel(device)
+    if device == "cpu" or threads:
+        return max(1, cores() // max(1, threads))
+    return min(cores(), SHARED_BY)
 
 
 def run_side_by_side(

@@ -52,11 +52,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Rows as CSV; a cell that is missing is empty, and what a cell holds is quoted where it must be."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
+    return as_csv([columns, *([row.get(column, "") for column in columns] for row in rows)])
 
 
 def write_json(path: Path, content: Any) -> None:

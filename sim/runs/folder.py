@@ -30,19 +30,21 @@ from fedsmall.data.federation import Federation, Samples
 from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
-from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
+from fedsmall.methods import nearest
+from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, members_in, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
 from fedsmall.plan import Method, Plan
-from fedsmall.replicas.tree import idle
+from fedsmall.privacy.reading import noise_borne
+from fedsmall.replicas import idle
 from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from fedsmall.sim.runs.scenario import Scenario, as_toml, load
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
 
 if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder does not need
-    from fedsmall.sim.engines.record import RunRecord
+    from fedsmall.sim.engines.run import RunRecord
 
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
@@ -326,6 +328,8 @@ def _about(plans: Sequence[Plan], federation: Federation, engine: str) -> dict[s
 
 def _notes(plans: Sequence[Plan], federation: Federation, sizes: Sequence[int]) -> list[str]:
     """Notes for a reader on how methods and data go together, such as the class weights that sites agree on."""
+    from fedsmall.planning.validation import parameter_count  # torch, which who reads a run does without
+
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     notes = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
     if any(plan.recipe.class_weights == BALANCED for plan in plans):
@@ -333,6 +337,13 @@ def _notes(plans: Sequence[Plan], federation: Federation, sizes: Sequence[int]) 
         names = federation.task.class_names or range(len(weights))
         class_weights = ", ".join(f"{name} {weight:.3g}" for name, weight in zip(names, weights, strict=False))
         notes.append(f"class weights agreed from the sites' counts (first seed): {class_weights}")
+    features, fewest = min((len(part), part.x[0].size if len(part) else 0) for part in federation.train)[::-1]
+    notes += [
+        line
+        for plan in plans
+        if plan.privacy.exposure
+        and (line := noise_borne(plan, parameter_count(plan, federation.task), fewest, features, len(sizes)))
+    ]
     extensions = [(plan.method, extension) for plan in plans if (extension := plan.method.extension) is not None]
     notes += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
     return list(dict.fromkeys(notes))
@@ -443,7 +454,6 @@ def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str])
 def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays, notes: Sequence[str]) -> Stored:
     assert record.preparation is not None
     assert record.task is not None
-    several = whose.startswith(VISITORS) or (record.plan.method.is_ensemble and whose == COMMON)
     more = {
         "whose": whose,
         "performance": _performance(row, whose),
@@ -456,7 +466,7 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
     chosen = chosen_threshold(record.plan, record.thresholds) if whose in (COMMON, CENTRAL) else None
     if chosen is not None and record.task.classes == 2:
         more |= {"threshold": chosen[0], "threshold_from": chosen[1]}
-    members = len(next(iter(model.values()))) if several else None
+    members = members_in(record.plan, whose, model)
     trained_on = record.trained_on.get(whose, record.trained_on[COMMON])
     package = describe(record.plan, record.task, record.preparation, trained_on, members, **more)
     return Stored(package, model)
@@ -487,3 +497,61 @@ def _notes_of_model(record: "RunRecord") -> list[str]:
     if "epsilon" in record.privacy:
         notes.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
     return notes
+
+
+def whose_is(site: str | None = None, visitors: str | None = None, distilled: bool = False) -> str | None:
+    """Whose model is meant, None for that of all sites; PlanError where more than one is asked for."""
+    asked = [site, visitors_of(visitors) if visitors is not None else None, DISTILLED if distilled else None]
+    if len(wanted := [whose for whose in asked if whose is not None]) > 1:
+        raise PlanError("site, visitors and distilled each mean another model; give one of them")
+    return wanted[0] if wanted else None
+
+
+def choose_packages(
+    run: Run, method: str | None = None, seed: int | None = None, whose: str | None = None
+) -> list[Stored]:
+    """The chosen packages, by default the common models of the main method, of every seed; PlanError for none."""
+    label = method or main_method(run)
+    labels = list(dict.fromkeys(plan_run.label for plan_run in run.done))
+    if label not in labels:
+        raise PlanError(f"this run has no method {label!r}. {nearest(label, labels)}")
+    of_method = [plan_run for plan_run in run.done if plan_run.label == label]
+    of_seed = [plan_run for plan_run in of_method if seed is None or plan_run.plan.seed == seed]
+    if not of_seed:
+        seeds = ", ".join(str(plan_run.plan.seed) for plan_run in of_method)
+        raise PlanError(f"{label} was run with the seeds {seeds}, not {seed}")
+    wanted = (COMMON, CENTRAL) if whose is None else (whose,)
+    packages = [stored for plan_run in of_seed for stored in run.packages_of(plan_run)]
+    return [stored for stored in packages if stored.package.whose in wanted] or _raise_missing(label, whose, packages)
+
+
+def main_method(run: Run) -> str:
+    """The reference method of tables, or else the first of which there is a package; PlanError where there is none."""
+    usable = [plan_run for plan_run in run.done if run.has_packages(plan_run)]
+    if not usable:
+        raise PlanError(
+            "this run holds no model that can be used: it is of an older release, or its sites have models of their "
+            "own. `fedsmall run RUN/scenario.toml` runs it again"
+        )
+    return next((plan_run.label for plan_run in usable if plan_run.label == run.reference), usable[0].label)
+
+
+def _raise_missing(label: str, whose: str | None, packages: list[Stored]) -> list[Stored]:
+    """Raise PlanError that says why there is no such model, and which there are."""
+    if whose == DISTILLED:
+        raise PlanError(f"{label} was not distilled into one model; distil = 100 under the method does that")
+    of_visitors = whose is not None and whose.startswith(VISITORS)
+    known = [stored.package.whose for stored in packages if stored.package.whose not in (COMMON, CENTRAL, DISTILLED)]
+    known = [name.removeprefix(VISITORS) for name in known if name.startswith(VISITORS) == of_visitors]
+    if whose is not None and known:
+        what, site = "are no visitors" if of_visitors else "is no model", whose.removeprefix(VISITORS)
+        raise PlanError(f"there {what} of the site {site!r}. {nearest(site, known)}")
+    if of_visitors:
+        raise PlanError(
+            f"the visitors of sites were not kept for {label}; keep_last = 5 under the method and "
+            'keep = "sites" in the scenario keep them'
+        )
+    if whose is not None:
+        raise PlanError(f'the sites\' own models of {label} were not kept; keep = "sites" in the scenario keeps them')
+    where = f"; name a site: --site {known[0]}" if known else '; keep = "sites" in the scenario keeps the sites\' own'
+    raise PlanError(f"{label} ends with no common model{where}")

@@ -5,7 +5,6 @@ The test patients are those of all hospitals, and so is the scaling of features;
 """
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 
 from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError
-from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.sim.runs.files import write
 from fedsmall.sim.runs.scenario import Scenario
@@ -36,14 +34,7 @@ def counts_up_to(sites: int) -> list[int]:
     return sorted({count for count in decades if count < sites} | {sites})
 
 
-def growth_of(
-    scenario: Scenario,
-    *,
-    counts: Sequence[int] | None = None,
-    metric: str | None = None,
-    data_root: Path | None = None,
-    data: Callable[[Plan], Federation] | None = None,
-) -> Growth:
+def growth_of(scenario: Scenario, data_root: Path | None = None) -> Growth:
     """Run the plans of ``scenario`` that end with a common model over so many of its hospitals, nested.
 
     A method that cannot run with so few (a secure sum of two) has no value there; PlanError where none has any.
@@ -52,13 +43,13 @@ def growth_of(
     from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
     from fedsmall.sim.runs.execute import Federations, judged_by
 
-    federations = Federations(data or partial(build_federation, data_root=data_root))
+    federations = Federations(partial(build_federation, data_root=data_root))
     scenario = judged_by(scenario, federations.of(scenario.plans()[0]))
     values: dict[str, dict[int, list[float]]] = {}
-    metric = metric or scenario.metric or "loss"
+    metric = scenario.metric or "loss"
     for plan in (plan for plan in scenario.plans() if plan.method.is_federated):
         whole = federations.of(plan)
-        for count in counts or counts_up_to(len(whole.names)):
+        for count in counts_up_to(len(whole.names)):
             try:
                 record = run_plan(plan, first_of_order(whole, plan.seed, count), DEFAULT_ENGINE)
             except PlanError:

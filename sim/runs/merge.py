@@ -11,7 +11,7 @@ from dataclasses import replace
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
-from fedsmall.sim.runs.scenario import FILES
+from fedsmall.sim.runs.scenario import without_files
 from fedsmall.wire import Arrays
 
 
@@ -47,7 +47,7 @@ def _key(run: Run, runs: Sequence[Run]) -> str:
 
 def of_same_patients(real: Run, played: Run) -> bool:
     """Whether a simulation is of the patients of a run over real sites: same task but for files, sites and counts."""
-    if _without_files(real.plans[0]) != _without_files(played.plans[0]):
+    if _data_without_files(real.plans[0]) != _data_without_files(played.plans[0]):
         return False
     sites = real.done[0].row["real"]["sites"]
     counts = {name: sum(of["held_out"]) for name, of in (played.about.get("class_counts") or {}).items()}
@@ -55,11 +55,8 @@ def of_same_patients(real: Run, played: Run) -> bool:
     return set(counts) == set(sites) and all(counts[name] == count for name, count in told.items())
 
 
-def _without_files(plan: Plan) -> str:
-    task = plan.task
-    if not isinstance(task, str):
-        task = {key: "" if key in FILES else value for key, value in task.items()}
-    return data_of(plan.model_copy(update={"task": task}))
+def _data_without_files(plan: Plan) -> str:
+    return data_of(plan.model_copy(update={"task": without_files(plan.task)}))
 
 
 def _merge_group(group: Sequence[Run]) -> Run:

@@ -18,6 +18,7 @@ from fedsmall.plan import Method, Plan
 LONGEST_NAME = 100
 OF_THE_RUN = {"about", "seeds", "engine", "device", "keep", "track", "reference"}  # keys that are no part of a plan
 SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
+UNNAMED = "(your files)"
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
 
 
@@ -170,6 +171,17 @@ def build(table: Mapping[str, Any]) -> Scenario:
         raise PlanError(explain(inner, list(beside.model_fields))) from None
     except TypeError as error:
         raise PlanError(str(error)) from None
+
+
+def without_files(task: str | Mapping[str, Any]) -> str | dict[str, Any]:
+    """A task as it may be shown: its files, whose names are a site's own matter, are not named."""
+    return task if isinstance(task, str) else {key: UNNAMED if key in FILES else value for key, value in task.items()}
+
+
+def shown_scenario(scenario: Scenario) -> dict[str, Any]:
+    """The keys of a scenario as a report may show them."""
+    shown = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return shown | {"task": without_files(shown["task"])}
 
 
 def as_toml(scenario: Frozen) -> bytes:

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.outputs import scores_of
 from fedsmall.evaluation.statistics import CHANCE, holm, paired
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -29,7 +30,7 @@ from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.report.sentences import list_words
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.grid import DEPTHS, TREES
-from fedsmall.sim.tuning.search import WORST, best_row
+from fedsmall.sim.tuning.search import WORST, best_row, table_of
 
 NEW, SAME = "new-hospitals", "same-hospitals"
 FOLDS, INNER = 10, 2
@@ -157,7 +158,8 @@ def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.
         starts = np.cumsum([0, *map(len, train)])
         folds = min(folds, int(starts[-1]))
         places = [(start + _dealt(samples, rng)) % folds for start, samples in zip(starts, train, strict=False)]
-    return [_without(federation, [place == fold for place in places]) for fold in range(folds)]
+    parts = [federation.leave_out([np.flatnonzero(place == fold) for place in places]) for fold in range(folds)]
+    return [replace(part, class_sums=(), kept_back=()) for part in parts]
 
 
 def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
@@ -166,24 +168,9 @@ def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(rng.permutation(len(names))[whose])
 
 
-def _without(federation: Federation, left: Sequence[np.ndarray]) -> Federation:
-    kept = [k for k, out in enumerate(left) if not out.all()]
-    train = tuple(_rows([federation.train[k]], [~left[k]]) for k in kept)
-    names, test = tuple(federation.names[k] for k in kept), _rows(federation.train, left)
-    parts: dict[str, Any] = {"held_out": (None,) * len(kept), "extra": (), "class_sums": (), "kept_back": ()}
-    return replace(federation, names=names, train=train, test=test, **parts)
-
-
-def _rows(samples: Sequence[Samples], taken: Sequence[np.ndarray]) -> Samples:
-    def of(name: str) -> np.ndarray:
-        return np.concatenate([getattr(s, name)[rows] for s, rows in zip(samples, taken, strict=True)])
-
-    return Samples(of("x"), of("y"), patients=None if samples[0].patients is None else of("patients"))
-
-
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
     """A plan for each of a candidate's settings, with the rounds that it takes."""
-    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    table = table_of(scenario)
     for key in ("stop", "folds", "evaluate_every", "reference", "metric", "threshold"):
         table.pop(key, None)
     plans = []
@@ -237,12 +224,8 @@ def _metrics(probabilities: np.ndarray, part: Federation) -> dict[str, float]:
     if not np.isfinite(probabilities).all():
         return {"loss": WORST, "auc": np.nan}
     logs = np.log(np.clip(probabilities, LEAST, 1.0))
-    metrics = evaluate(_outputs(logs, part.task), part.test.y, part.task)
+    metrics = evaluate(scores_of(logs, part.task.outputs), part.test.y, part.task)
     return {"loss": float(metrics["loss"]), "auc": float(metrics.get("auc", np.nan))}
-
-
-def _outputs(logs: np.ndarray, task: Task) -> np.ndarray:
-    return logs if task.outputs > 1 else logs[:, 1:] - logs[:, :1]
 
 
 def _choice(
@@ -269,7 +252,8 @@ def _choice(
         row = {"loss": losses[name].mean(), "auc": _mean(areas[name]), "bytes": np.nanmean(sent)}
         row |= {"exchanges": np.median([of[name].contacts for of in judged]), "p": verdict.p_values.get(name)}
         rows[name] = {key: None if value is None else float(value) for key, value in row.items()}
-        rows[name] |= {"settings": {} if name == MEAN else _commonest([of[name][1] for of in found])}
+        commonest = Counter(tuple(of[name][1].items()) for of in found if name in of).most_common(1)
+        rows[name] |= {"settings": dict(commonest[0][0]) if commonest else {}}
     return Choice(use, len(parts), rows, verdict, nested_worth(losses, areas))
 
 
@@ -284,7 +268,3 @@ def nested_worth(losses: Values, areas: Values) -> dict[str, float]:
 def _mean(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
-
-
-def _commonest(settings: Sequence[Settings]) -> Settings:
-    return dict(Counter(tuple(of.items()) for of in settings).most_common(1)[0][0])

@@ -16,7 +16,7 @@ import numpy as np
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.runs.scenario import Scenario, build
-from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of
+from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of, table_of
 
 Settings = dict[str, Any]
 DEPTHS, TREES = (1, 3), (40, 70, 100)  # of boosting
@@ -42,7 +42,7 @@ class Grid:
 
     def with_taken(self, tries: Sequence[Try]) -> Scenario:
         """The scenario that was asked about, with what is taken."""
-        table, taken, entries = _table(self.plain), self.taken(tries), []
+        table, taken, entries = table_of(self.plain), self.taken(tries), []
         for entry, plan in zip(table["method"], plans_of(self.plain), strict=True):
             settings, lr = taken[plan.method.label]
             rate = {"recipe": {**entry.get("recipe", {}), "lr": lr}} if plan.method.trains_networks else {}
@@ -52,17 +52,18 @@ class Grid:
 
 def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     """Every method of a scenario with every value of the keys that its own table has; PlanError for others."""
-    table, of = _table(scenario), {}
+    table, of = table_of(scenario), {}
     entries: list[Settings] = []
     for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
-        keys, label = [key for key in tried if key in entry], plan.method.label
+        keys, label = [key for key in tried if _is_in(entry, key)], plan.method.label
         for values, trees in product(product(*(tried[key] for key in keys)), trees_of(plan)):
             settings = dict(zip(keys, values, strict=True))
+            given = _nested(entry, settings)
             named = ", ".join([label, *(f"{key} = {value}" for key, value in {**settings, **trees}.items())])
-            settings |= {"boosting": {**entry.get("boosting", {}), **trees}} if trees else {}
-            entries.append({**entry, **settings, "label": named})
-            of[named] = (label, settings)
-    if unknown := [key for key in tried if not any(key in entry for entry in table["method"])]:
+            given |= {"boosting": {**entry.get("boosting", {}), **trees}} if trees else {}
+            entries.append({**entry, **given, "label": named})
+            of[named] = (label, given)
+    if unknown := [key for key in tried if not any(_is_in(entry, key) for entry in table["method"])]:
         raise PlanError(f"--try {unknown[0]}: no method of the scenario sets it, so none is tried with other values")
     return Grid(scenario, build({**table, "method": entries}), of)
 
@@ -85,10 +86,24 @@ def settings_in(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     settings: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, _, values = text.partition("=")
-        if not (key.isidentifier() and values):
+        if not (all(part.isidentifier() for part in key.split(".")) and values):
             raise PlanError(f"--try takes a key of a method and its values, as in aggregate_every=50,10; got {text!r}")
         settings[key] = tuple(dict.fromkeys(map(_number, values.split(","))))
     return settings
+
+
+def _is_in(entry: Settings, key: str) -> bool:
+    outer, _, inner = key.partition(".")
+    return key in entry or bool(inner and inner in entry.get(outer, {}))
+
+
+def _nested(entry: Settings, settings: Settings) -> Settings:
+    """Settings as an entry has them: "privacy.exposure" is in its table "privacy"."""
+    found: Settings = {}
+    for key, value in settings.items():
+        outer, _, inner = key.partition(".")
+        found[outer] = {**entry[outer], **found.get(outer, {}), inner: value} if inner else value
+    return found
 
 
 def _number(word: str) -> float | int | str:
@@ -98,8 +113,3 @@ def _number(word: str) -> float | int | str:
         except ValueError:
             continue
     return word.strip()
-
-
-def _table(scenario: Scenario) -> dict[str, Any]:
-    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
-    return {**table, "method": [dict(entry) for entry in table["method"]]}

@@ -9,7 +9,7 @@ noisy choice of the learning rate makes false differences between methods, large
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known, nearest
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
@@ -49,6 +49,12 @@ def judged_by(scenario: Scenario, by: str | None = None) -> str:
 def plans_of(scenario: Scenario, seed: int | None = None) -> list[Plan]:
     """The plans of a scenario's methods with one seed, by default its first."""
     return [scenario.plan(k, scenario.seeds[0] if seed is None else seed) for k in range(len(scenario.method))]
+
+
+def table_of(scenario: Scenario) -> dict[str, Any]:
+    """The table of a scenario, without what is as it is by default."""
+    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
+    return {**table, "method": [dict(entry) for entry in table["method"]]}
 
 
 def measure_of(scenario: Scenario, by: str | None, metric: str | None = None, data_root: Path | None = None) -> str:
@@ -205,12 +211,9 @@ def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generato
     """
     sites = len(federation.names)
     if sites >= 2 * folds:
-        left = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
-        kept = [k for k in range(sites) if k not in left]
-        train = tuple(federation.train[k] for k in kept)
-        return _judged_on(federation, kept, train, [federation.train[k] for k in sorted(left)])
-    halves = [_split(samples, fold, folds, rng) for samples in federation.train]
-    return _judged_on(federation, range(sites), tuple(a for a, _ in halves), [b for _, b in halves])
+        out = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
+        return federation.leave_out([np.arange(len(own) * (k in out)) for k, own in enumerate(federation.train)])
+    return federation.leave_out([_share(own, fold, folds, rng) for own in federation.train])
 
 
 def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
@@ -236,8 +239,7 @@ def load(path: Path) -> dict[str, list[Try]]:
 
 def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
     """The scenario with each method's own learning rate, by label; methods that are not named keep theirs."""
-    table: dict[str, Any] = scenario.model_dump(mode="python", exclude_defaults=True)
-    table["method"] = [dict(entry) for entry in table["method"]]
+    table = table_of(scenario)
     for index, plan in enumerate(plans_of(scenario)):
         if (label := plan.method.label) in rates and plan.method.trains_networks:
             table = assign(table, f"method.{index}.recipe.lr={rates[label]!r}")
@@ -286,8 +288,7 @@ def signed(score: float, metric: str, unit: float) -> float:
 
 def _score(last: Evaluation, metric: str) -> float:
     known = last.common if last.common is not None else [name.removesuffix("_mean") for name in last.sites]
-    if metric not in known:
-        raise PlanError(f"This task has no metric {metric!r}. {nearest(metric, list(known))}")
+    check_known(metric, known, f"This task has no metric {metric!r}")
     score = last.common[metric] if last.common is not None else last.sites[f"{metric}_mean"]
     return float(score)
 
@@ -319,17 +320,7 @@ def _regret(table: np.ndarray, draws: int = 200) -> float:
     return max(float(means.max() - np.mean(means[picked])), 0.0)
 
 
-def _judged_on(
-    federation: Federation, kept: Sequence[int], train: tuple[Samples, ...], left: Sequence[Samples]
-) -> Federation:
-    test = Samples(np.concatenate([s.x for s in left]), np.concatenate([s.y for s in left]))
-    names = tuple(federation.names[k] for k in kept)
-    return replace(federation, names=names, train=train, test=test, held_out=(None,) * len(names), extra=())
-
-
-def _split(samples: Samples, fold: int, folds: int, rng: np.random.Generator) -> tuple[Samples, Samples]:
-    """A site's samples without the fold's share, and that share; a site of one sample keeps it."""
+def _share(samples: Samples, fold: int, folds: int, rng: np.random.Generator) -> np.ndarray:
+    """The rows of a site that are in the fold; a site of one sample keeps it."""
     parts = np.array_split(rng.permutation(len(samples)), folds)
-    left = parts[fold] if len(samples) > 1 else np.arange(0)
-    kept = np.setdiff1d(np.arange(len(samples)), left)
-    return Samples(samples.x[kept], samples.y[kept]), Samples(samples.x[left], samples.y[left])
+    return parts[fold] if len(samples) > 1 else np.arange(0)

@@ -8,6 +8,7 @@ and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` w
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 import time
@@ -30,7 +31,8 @@ from fedsmall.files import DiskFullError, one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN_NAME, RunSheet, Sheet
-from fedsmall.planning.validation import among, check_plan
+from fedsmall.planning.validation import among, check_plan, parameter_count
+from fedsmall.privacy.reading import noise_borne
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.grid import FrameMail, RetryingGrid
@@ -127,9 +129,11 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     plan = sheet.plan
     check_plan(plan, task, len(sheet.hospitals))
     begun, outcome = time.time(), Outcome()
+    fewest, features = min(told_at_roll(roster.answers)["samples"].values()), math.prod(task.input_shape)
+    borne = noise_borne(plan, parameter_count(plan, task), max(1, fewest), features, len(sheet.hospitals))
 
     def note(t: int, rounds: int) -> None:
-        now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": outcome.events[-20:]}
+        now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": outcome.events[-20:], "note": borne}
         put(folder / "progress.json", json.dumps(now).encode())
 
     run_rounds(

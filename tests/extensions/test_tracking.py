@@ -7,6 +7,7 @@ from fedsmall.errors import PlanError
 from fedsmall.extensions import tracking
 from fedsmall.package.store import read as read_package
 from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.scenario import build
 
 SCENARIO = {"name": "tracked", "task": "breast_cancer", "sites": 3, "samples_per_site": 8, "rounds": 6}
@@ -88,9 +89,10 @@ def test_another_tool_is_refused():
 
 def test_no_tool_is_told_the_name_of_a_file():
     task = {"csv": "/home/essen/mueller.csv", "label": "y", "drop": ["id"]}
-    plan = build({**SCENARIO, "task": task, "method": METHODS}).plans()[0].model_dump(mode="json", exclude_none=True)
+    scenario = build({**SCENARIO, "task": task, "method": METHODS})
+    ended = PlanRun(0, scenario.plans()[0], {}, [], [])
 
-    told = tracking._flat(tracking._without_files(plan))
+    told = tracking.settings_of(Run(scenario, [ended.plan]), ended)
 
     assert "mueller" not in str(told)
-    assert (told["task.csv"], told["task.label"], told["task.drop"]) == ("(files)", "y", '["id"]')
+    assert (told["task.csv"], told["task.label"], told["task.drop"]) == ("(your files)", "y", '["id"]')

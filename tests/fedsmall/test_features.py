@@ -158,8 +158,8 @@ def test_two_features_are_refused_if_and_only_if_the_table_says_so_and_both_are_
             continue
         known = among(plan, SITES)
         expected = [
-            rf"^{re.escape(clash.needing.spelled(known))} needs .* {re.escape(clash.taking.spelled(known))} takes it"
-            for clash in conflicts(row for row in FEATURES if row.is_on(known))
+            rf"^{re.escape(needing.spelled(known))} needs .* {re.escape(taking.spelled(known))} takes it"
+            for needing, _, taking in conflicts(row for row in FEATURES if row.is_on(known))
         ]
 
         text = refusal(plan)

@@ -4,7 +4,7 @@ import torch
 from pandas import DataFrame, Series, concat
 
 from fedsmall.errors import DataError, PlanError
-from fedsmall.evaluation.pooled import LABEL
+from fedsmall.evaluation.baselines import POOLED
 from fedsmall.sim import run
 from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
@@ -33,7 +33,7 @@ def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
     table = result.table()
     outputs = result.model(torch.tensor([[2.0, 2.0, 2.0], [-2.0, -2.0, -2.0]]))
 
-    assert list(table.index) == ["always the commonest class", LABEL, "Standalone", "FedDC"]
+    assert list(table.index) == ["always the commonest class", POOLED, "Standalone", "FedDC"]
     assert table.loc["FedDC", "common"] > 0.7
     assert table.loc["FedDC", "common_low"] <= table.loc["FedDC", "common"] <= table.loc["FedDC", "common_high"]
     assert np.isnan(table.loc["Standalone", "common"])

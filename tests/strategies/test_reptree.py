@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.combiners import Updates
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe, Tree
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.engines.run import RunRecord, run_plan
 from fedsmall.strategies import SCAFFOLD, RepTreeFL
 
 SITES = 3

@@ -17,14 +17,15 @@ from fedsmall.data.preparation import Columns
 from fedsmall.data.sources.files import at_site, locate, site_files
 from fedsmall.data.sources.labels import as_classes, check_order, class_names, patients_listed
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.errors import DataError, PlanError
+from fedsmall.errors import DataError, PlanError, as_data_error
 from fedsmall.files import check_is_regular
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+# how an .npz fails that is no zip, is cut short, or holds a lone array or objects
 UNREADABLE = (OSError, ValueError, EOFError, LookupError, TypeError, BadZipFile, zlib.error)
 PATIENT = "patient"
 MANY = 20  # different numbers that are not whole, from which on y is a number to be predicted
@@ -150,10 +151,8 @@ def pool_of_arrays(options: Mapping[str, Any], given: Given) -> Pool:
 
 
 def _array(given: Any) -> np.ndarray:
-    try:
+    with as_data_error("samples are rows of one length, or images of one size", ValueError):
         return np.asarray(given)
-    except ValueError as wrong:
-        raise DataError("samples are rows of one length, or images of one size") from wrong
 
 
 def tables_of(options: Mapping[str, Any], given: Given) -> dict[str, "DataFrame"]:
@@ -218,8 +217,7 @@ def read_npz(path: Path) -> list[np.ndarray]:
         held = list(file)
         layout = next((layout for layout in LAYOUTS if layout[0] in held), LAYOUTS[0])
         for name in layout[:2]:
-            if name not in held:
-                raise DataError(f"the .npz holds no array {name!r}. {nearest(name, held)}")
+            check_known(name, held, f"the .npz holds no array {name!r}", DataError)
         return [file[name] for name in layout if name in held][: 4 if layout[3] in held else 2]
 
 
@@ -227,20 +225,20 @@ def read_npz(path: Path) -> list[np.ndarray]:
 def open_npz(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz by their names; DataError where it is none, is damaged, or holds pickled objects."""
     check_is_regular(path)
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            yield file
-    except DataError:
-        raise
-    except UNREADABLE as wrong:  # not a zip, one that is cut short, a lone array, or an array of objects
-        raise DataError("the file is not an .npz of plain arrays, or is damaged", file=path.name) from wrong
+    words = "the file is not an .npz of plain arrays, or is damaged"
+    with (
+        as_data_error(words, *UNREADABLE, file=path.name),
+        path.open("rb") as raw,
+        np.load(raw, allow_pickle=False) as file,
+    ):
+        yield file
 
 
 def _patients(site: str, path: Path, name: str | None) -> list[np.ndarray]:
     wanted = name or PATIENT
     with at_site(site), open_npz(path) as file:
-        if name is not None and name not in file:
-            raise DataError(f"the .npz holds no array {name!r} (whose each sample is). {nearest(name, list(file))}")
+        if name is not None:
+            check_known(name, file, f"the .npz holds no array {name!r} (whose each sample is)", DataError)
         return [file[key] for key in (wanted, f"{wanted}_test") if key in file] if wanted in file else []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
-from fedsmall.errors import DataError
+from fedsmall.errors import DataError, as_data_error
 from fedsmall.randomness import rng_for
 
 REGIONS = 35  # of an input graph
@@ -121,10 +121,9 @@ def _read_files(path: Path) -> tuple[np.ndarray, np.ndarray]:
         files = [path / "source.csv", path / "target.csv"]
         if not all(file.is_file() for file in files):
             raise DataError("a folder of connectomes holds source.csv and target.csv; one is not there")
-        try:
+        words = "a table of connectomes holds numbers only, equally many in every row, no header"
+        with as_data_error(words, ValueError):
             source, target = (np.loadtxt(file, delimiter=",", ndmin=2) for file in files)
-        except ValueError:
-            raise DataError("a table of connectomes holds numbers only, equally many in every row, no header") from None
         return vectors(source), vectors(target)
     if not path.is_file():
         raise DataError("there is no such file or folder of connectomes under the data root")

@@ -25,12 +25,9 @@ from fedsmall.data.sources.files import at_site, locate
 from fedsmall.data.sources.labels import (
     Classes,
     as_classes,
-    check_spelling,
-    class_names,
-    lone_classes,
-    numbered,
+    number_patients,
     patients_in,
-    read_classes,
+    share_classes,
 )
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
@@ -84,26 +81,19 @@ def images(
     folders, tests = sides
     if by_site and tests and tests.keys() != folders.keys():
         raise DataError(f"{len(folders)} sites have images to train on and {len(tests)} have test images")
-    given, means = read_classes(classes)
-    labels: dict[str, set[str]] = {}
-    for site in folders:
-        known = [child.name for side in sides if site in side for child in _folders(side[site])]
-        labels[site] = {means.get(name, name) for name in known}
-    if given is None:
-        check_spelling(labels)
-    names = class_names(set().union(*labels.values()), given)
+    words = {site: [child.name for side in sides if site in side for child in _folders(side[site])] for site in folders}
+    names, means, class_notes = share_classes(words, classes)
     read = [{site: _read_site(site, folder, form, means) for site, folder in side.items()} for side in sides]
     pictures = [image.picture for side in read for held in side.values() for image in held]
     form = form if form.stated else form.model_copy(update={"range": common_ends(pictures)})
-    numbers = numbered(*(_whose(side, patient, form) for side in read))
+    numbers = number_patients(*(_whose(side, patient, form) for side in read))
     train, official = (
         {site: replace(_part(site, held, names, form), patients=of.get(site)) for site, held in side.items()}
         for side, of in zip(read, numbers, strict=True)
     )
     notes = [*_unused_depth(pictures, form), *([EACH_ITS_OWN] if form.frames == EACH and patient is None else [])]
-    notes += lone_classes(labels) if given is None else ()
     size = next(iter(train.values())).x.shape[2:]
-    return Pool(train, names, official, form=form.model_copy(update={"size": size}), notes=tuple(notes))
+    return Pool(train, names, official, form=form.model_copy(update={"size": size}), notes=(*notes, *class_notes))
 
 
 def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fedsmall.data.sources.files import at_site
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.data.table_files import is_missing, is_number, plain
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import list_some
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,6 +21,25 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 100
 Classes = Sequence[object] | Mapping[str, Sequence[object]]
+
+
+class SharedClasses(NamedTuple):
+    """The classes of all sites in their order, the class that each further spelling means, and what to think about."""
+
+    names: tuple[str, ...]
+    means: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def share_classes(words: Mapping[str, Iterable[str]], classes: Classes | None) -> SharedClasses:
+    """The classes of the labels of all sites, as ``classes`` says; without it DataError where two look like one."""
+    given, means = read_classes(classes)
+    labels = {site: {means.get(word, word) for word in held} for site, held in words.items()}
+    names = class_names(set().union(*labels.values()), given)
+    if given is not None:
+        return SharedClasses(names, means)
+    check_spelling(labels)
+    return SharedClasses(names, means, lone_classes(labels))
 
 
 def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[str, str]]:
@@ -39,12 +59,16 @@ def read_classes(given: Classes | None) -> tuple[tuple[str, ...] | None, dict[st
     return names, means
 
 
+def spelling_key(name: str) -> str:
+    """What two spellings of one class share: letters and digits; of a number all of it, as 1.5 is not 15, nor -1."""
+    return name if is_number(name) else re.sub(r"[\W_]+", "", name.casefold()) or name
+
+
 def check_spelling(by_site: Mapping[str, set[str]]) -> None:
     """Raise DataError where two classes, {site: its classes}, look like one in two spellings."""
     alike: dict[str, set[str]] = {}
     for name in sorted(set().union(*by_site.values())):
-        key = name if is_number(name) else re.sub(r"[\W_]+", "", name.casefold()) or name  # 1.5 is not 15, nor -1
-        alike.setdefault(key, set()).add(name)
+        alike.setdefault(spelling_key(name), set()).add(name)
     groups = [sorted(names, key=str.swapcase) for names in alike.values() if len(names) > 1]
     if groups:
         spellings = [sorted(names, key=str.swapcase) for names in alike.values()]
@@ -69,9 +93,8 @@ def lone_classes(by_site: Mapping[str, set[str]]) -> tuple[str, ...]:
     pairs = [(name, site) for site, names in several.items() for name in sorted(names) if known.count(name) == 1]
     if len(several) < 2 or not pairs:
         return ()
-    lone = ", ".join(f"{name!r} at {site!r}" for name, site in pairs[:4])
-    more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
-    return (f"Classes at one site alone: {lone}{more}. If one is another's by a different word, say so in classes",)
+    lone = list_some([f"{name!r} at {site!r}" for name, site in pairs], 4)
+    return (f"Classes at one site alone: {lone}. If one is another's by a different word, say so in classes",)
 
 
 def check_sites(column: str, names: set[str]) -> None:
@@ -144,7 +167,7 @@ def patients_of(frames: "Mapping[str, DataFrame]", column: str | None, one_table
             f"{torn} of the patients in column {column!r} have rows at more than one site, and belong at one; "
             "say sites = ... to deal them, or give them names of their own at each site"
         )
-    return numbered(names)[0]
+    return number_patients(names)[0]
 
 
 def patients_in(files: Mapping[str, Sequence[str]], pattern: str | None) -> dict[str, np.ndarray]:
@@ -177,7 +200,7 @@ def patients_listed(pool: Pool, held: Mapping[str, Sequence[np.ndarray]]) -> Poo
         raise DataError(f"{none} of {len(pool.train)} sites do not say whose each sample is; say it at all, or at none")
     train = {site: _patient_names(site, held[site][0], part) for site, part in pool.train.items()}
     test = {site: _patient_names(site, held[site][1], part) for site, part in pool.test.items() if len(held[site]) > 1}
-    of_train, of_test = numbered(train, test)
+    of_train, of_test = number_patients(train, test)
     return replace(
         pool,
         train={site: replace(part, patients=of_train[site]) for site, part in pool.train.items()},
@@ -202,7 +225,7 @@ def _patient_names(site: str, names: np.ndarray, part: Part) -> np.ndarray:
     return np.asarray(words.map(plain).to_numpy(dtype=object))
 
 
-def numbered(*sides: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+def number_patients(*sides: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     """Numbers for names on every side: one for a name of a site, in the order of sites and names."""
     pairs = sorted({(site, str(name)) for side in sides for site, names in side.items() for name in names})
     places = {pair: place for place, pair in enumerate(pairs)}

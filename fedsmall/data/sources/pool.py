@@ -1,38 +1,21 @@
 """What a source gives: samples as they were read, before they are dealt to sites or scaled."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from fedsmall.data.federation import Samples
 from fedsmall.data.outcomes import Outcome
 from fedsmall.data.preparation import Columns, Numbers, Pixels, Preparation, Ranges
-from fedsmall.errors import DataError, PlanError
+from fedsmall.errors import PlanError
 
 NOWHERE = ""  # the key of a source that has no sites of its own
 YES_OR_NO = "="  # in the name of a feature made of a category, "sex=f": its range is 0 to 1
 
 
-@dataclass(frozen=True)
-class Part:
-    """Samples as they were read.
-
-    ``x`` (samples, *input_shape) is uint8 for images, else float64 with NaN for a missing value; ``y`` (samples,) holds
-    classes, or (samples, *target_shape) floats. ``patients`` (samples,) says whose each is, ``groups`` its subgroups.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    patients: np.ndarray | None = None
-    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, rows: np.ndarray) -> "Part":
-        whose = None if self.patients is None else self.patients[rows]
-        return Part(self.x[rows], self.y[rows], whose, {column: names[rows] for column, names in self.groups.items()})
+Part = Samples  # as they were read
 
 
 @dataclass(frozen=True)
@@ -55,25 +38,6 @@ class Pool:
     form: Columns | Pixels | Numbers | None = None
     ranges: tuple[np.ndarray, np.ndarray] | None = None
     outcome: Outcome | None = None
-
-    @property
-    def natural(self) -> bool:
-        """Whether the source has sites of its own."""
-        return NOWHERE not in self.train
-
-
-def join(parts: Iterable[Part]) -> Part:
-    """The samples of all parts, one after the other; DataError where their shapes differ."""
-    parts = list(parts)
-    for what in ("x", "y"):
-        shapes = sorted({getattr(part, what).shape[1:] for part in parts})
-        if len(shapes) > 1:
-            called = "samples" if what == "x" else "targets"
-            raise DataError(f"{called} of shapes {shapes[0]} and {shapes[1]} cannot go into one model; make them equal")
-    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
-    patients = [part.patients for part in parts if part.patients is not None]
-    groups = {column: np.concatenate([part.groups[column] for part in parts]) for column in parts[0].groups}
-    return Part(x, y, np.concatenate(patients) if len(patients) == len(parts) else None, groups)
 
 
 def preparation_of(pool: Pool, dtype: Literal["float32", "float64"]) -> Preparation:

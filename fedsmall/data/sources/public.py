@@ -13,9 +13,11 @@ from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.tables import Schema
 from fedsmall.data.table_files import as_numbers, read_table
-from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.entry_points import import_extra
+from fedsmall.errors import DataError, PlanError, as_data_error
+from fedsmall.methods import check_known
 
+MISSING = "{} is not under the data root and could not be downloaded; put it there"
 GRADED_AT = (100, 184)  # the thirds of all 442 patients; 100 and 184 belong to the lower grade
 
 
@@ -198,10 +200,8 @@ def mnist(root: Path | None, seed: int) -> Pool:
 
 def _torchvision(name: Literal["CIFAR10", "MNIST"], folder: Path) -> Pool:
     library = getattr(import_torchvision().datasets, name)
-    try:
+    with as_data_error(MISSING.format(name), OSError, RuntimeError):
         train, test = (library(str(folder), train=train, download=True) for train in (True, False))
-    except (OSError, RuntimeError) as wrong:
-        raise DataError(f"{name} is not under the data root and could not be downloaded; put it there") from wrong
     parts = [Part(as_inputs(np.asarray(half.data)), np.asarray(half.targets)) for half in (train, test)]
     return Pool({NOWHERE: parts[0]}, tuple(map(str, train.classes)), {NOWHERE: parts[1]})
 
@@ -214,7 +214,7 @@ def import_torchvision() -> Any:
     import torch
 
     try:
-        import torchvision.datasets
+        import_extra("images", "torchvision.datasets")
     except RuntimeError:
         for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[module]
@@ -222,8 +222,8 @@ def import_torchvision() -> Any:
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _DECLARED.append(library)
-        import torchvision.datasets
-    return torchvision
+        import_extra("images", "torchvision.datasets")
+    return sys.modules["torchvision"]
 
 
 def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
@@ -237,16 +237,12 @@ def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
 
 
 def _download(flag: str, folder: Path) -> None:
-    import medmnist as library
-
+    library = import_extra("images", "medmnist")
     info: dict[str, Any] = library.INFO
-    if flag not in info:
-        raise PlanError(f"MedMNIST has no {flag!r}. {nearest(flag, list(info))}")
+    check_known(flag, info, f"MedMNIST has no {flag!r}")
     folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with as_data_error(MISSING.format(f"{flag}.npz"), OSError, RuntimeError):
         getattr(library, info[flag]["python_class"])(split="train", root=str(folder), download=True)
-    except (OSError, RuntimeError) as wrong:
-        raise DataError(f"{flag}.npz is not under the data root and could not be downloaded; put it there") from wrong
 
 
 WITH_LIBRARIES = (breast_cancer, diabetes, diabetes_grades, digits, digit_properties, synthetic, gbsg2)

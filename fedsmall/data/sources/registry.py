@@ -1,6 +1,5 @@
 """The sources by name, and how a scenario's ``task`` chooses one."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +13,11 @@ from fedsmall.data.sources import arrays, connectomes, images, public, tables
 from fedsmall.data.sources.files import locate, stamp
 from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
-from fedsmall.data.subgroups import of_features, read_subgroups
-from fedsmall.entry_points import own_code
+from fedsmall.data.subgroups import add_groups_by_features, read_subgroups
+from fedsmall.data.table_files import is_query
+from fedsmall.entry_points import own_code, own_function
 from fedsmall.errors import DataError, PlanError
-from fedsmall.methods import nearest
+from fedsmall.methods import check_known
 
 TASKS: dict[str, Callable[..., Pool]] = {read.__name__: read for read in public.DATA_SETS}
 KINDS: dict[str, Callable[..., Pool]] = {
@@ -56,11 +56,10 @@ def read_task(task: str | dict[str, Any]) -> Source:
     kind = kinds[0]
     value = table.pop(kind)
     if kind == "name":
-        if value not in TASKS:
-            raise PlanError(f"There is no task {value!r}. {nearest(str(value), list(TASKS))}")
+        check_known(value, TASKS, f"There is no task {value!r}")
         return _check_source(Source(value, value, TASKS[value], (), table))
     if kind == "source":
-        return _check_source(Source(str(value), kind, _own_source(str(value)), (), table))
+        return _check_source(Source(str(value), kind, own_function(kind, str(value)), (), table))
     if not isinstance(value, str | Path) and kind in OWN_FILES:
         got = " ".join(repr(value).split())[:60]
         raise PlanError(f'{kind} names a file or folder, as in {kind} = "data"; got {got}')
@@ -95,6 +94,8 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         raise DataError("the site's data are not where its program was told to look")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["drop"] = [*options.get("drop", []), value]
+    if is_query(path):
+        _last.clear()  # its rows may be others now
     return _read_source(source, None, seed, (str(path),), options)
 
 
@@ -110,7 +111,7 @@ def _read_source(
         pool = _read_once(source.read, root, seed, values, options)
     else:
         pool = source.read(root, seed, *values, **options)
-    pool = of_features(pool, groups) if groups else pool
+    pool = add_groups_by_features(pool, groups) if groups else pool
     pool = pool if ranges is None else within_ranges(pool, ranges)
     pool = pool if loss is None else with_loss(pool, loss)
     if divided and (kind := kind_of(pool.loss)) != "classes":
@@ -161,23 +162,14 @@ def _check_source(source: Source) -> Source:
     own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     known = ["loss", "ranges", "subgroups", *own]
     for option in source.options:
-        if option not in known:
-            raise PlanError(f"task {source.name!r} has no option {option!r}. {nearest(option, known)}")
+        check_known(option, known, f"task {source.name!r} has no option {option!r}")
     needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     for name in needed[2 + len(source.values) :]:
         if name not in source.options:
             raise PlanError(f"task {source.name!r} needs {name!r}, as in {name} = ...")
-    if (loss := source.options.get("loss", "l1")) not in LOSSES:
-        raise PlanError(f"There is no loss {loss!r}. {nearest(loss, list(LOSSES))}")
+    loss = source.options.get("loss", "l1")
+    check_known(loss, LOSSES, f"There is no loss {loss!r}")
     return source
-
-
-def _own_source(words: str) -> Callable[..., Pool]:
-    module, _, function = words.partition(":")
-    try:
-        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError, ValueError) as wrong:
-        raise PlanError(f"source {words!r} was not found: {wrong}. It is written as module:function.") from wrong
 
 
 _last: dict[str, Pool] = {}  # one pool, by all that decides it

@@ -1,10 +1,10 @@
-"""Tables in files of CSV, Parquet or Excel, and pandas tables in Python."""
+"""Tables in files of CSV, Parquet or Excel, by queries, and pandas tables in Python."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,17 @@ from fedsmall.data.sources.files import at_site, locate, site_files
 from fedsmall.data.sources.labels import (
     MOST_CLASSES,
     Classes,
+    SharedClasses,
     as_classes,
     check_no_feature,
     check_sites,
-    check_spelling,
     class_names,
-    lone_classes,
     patients_of,
-    read_classes,
+    share_classes,
 )
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.splits import classes_of
-from fedsmall.data.subgroups import of_table, read_subgroups
+from fedsmall.data.subgroups import add_groups, read_subgroups
 from fedsmall.data.table_files import (
     DATE,
     SHEETS,
@@ -41,13 +40,15 @@ from fedsmall.data.table_files import (
     plain,
     read_table,
 )
+from fedsmall.entry_points import TABLES, extensions
 from fedsmall.errors import DataError, PlanError
+from fedsmall.files import list_some
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS)
+ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS, *(f".{kind}" for kind in extensions(TABLES)))
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
 Frames = dict[str, "DataFrame"]
@@ -102,7 +103,10 @@ def csv(
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = _label_of_grades(label, target, classes, order)
     outcome = _asked_outcome(label, target, targets, (time, event, cuts, intervals), classes)
-    tables = _tables(path, root, separator, decimal, sheet)
+    if isinstance(path, Mapping):
+        tables = _with_rows({name: as_table(path[name]) for name in sorted(path)})
+    else:
+        tables = read_files(locate(path, root), separator, decimal, sheet)
     split = site_column is not None and NOWHERE in tables
     frames = _split_by_site(tables[NOWHERE], str(site_column)) if split else tables
     patients = patients_of(frames, patient, one_table=split)
@@ -112,42 +116,37 @@ def csv(
     reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
     reading |= {"features": features, "drop": left_out, "categorical": categories}
     schema = Schema.of(frames, outcome or str(label), classes=classes, **reading)
-    pool = _pool_of(frames, schema, patients, subgroups, is_stated=classes is not None)
+    pool = _pool_of(frames, schema, patients, subgroups)
     return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 
 
-def _pool_of(
-    frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any, is_stated: bool
-) -> Pool:
+def _pool_of(frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray], subgroups: Any) -> Pool:
     parts = {}
     for name, frame in frames.items():
         with at_site(name):
             parts[name] = replace(schema.part(frame), patients=patients.get(name))
-    parts = of_table(frames, parts, read_subgroups(subgroups), schema.form.markers)
+    parts = add_groups(frames, parts, read_subgroups(subgroups), schema.form.markers)
     labels = np.concatenate([classes_of(part.y) for part in parts.values()])
     notes = column_notes(frames, {name: part.x for name, part in parts.items()}, labels, schema.form)
-    if schema.classes and not is_stated:
-        held = {name: {schema.classes[place] for place in np.unique(part.y)} for name, part in parts.items()}
-        notes += lone_classes(held)
     return Pool(
         parts,
-        schema.classes,
+        schema.shared.names,
         feature_names=schema.form.feature_names,
         standardise=True,
         loss="cross_entropy" if schema.outcome is None else DEFAULT_LOSS[schema.outcome.kind],
         form=schema.form,
-        notes=notes,
+        notes=(*notes, *schema.shared.notes),
         outcome=schema.outcome,
     )
 
 
-def _tables(path: str | Tables, root: Path | None, separator: str | None, decimal: str, sheet: str | None) -> Frames:
-    if isinstance(path, Mapping):
-        tables = {name: as_table(path[name]) for name in sorted(path)}
-    else:
-        source = locate(path, root)
-        files = site_files(source, ENDINGS) if source.is_dir() else {NOWHERE: source}
-        tables = {name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
+def read_files(path: Path, separator: str | None = None, decimal: str = ".", sheet: str | None = None) -> Frames:
+    """The table in a file, under the empty name, or those in a folder by site; DataError where one has no row."""
+    files = site_files(path, ENDINGS) if path.is_dir() else {NOWHERE: path}
+    return _with_rows({name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()})
+
+
+def _with_rows(tables: Frames) -> Frames:
     for name, table in tables.items():
         with at_site(name):
             check_header(table)
@@ -183,9 +182,8 @@ class Schema:
     """What the columns of a table are, the same at all sites; ``learns`` is the label's column, or no class."""
 
     learns: str | Outcome
-    classes: tuple[str, ...]
+    shared: SharedClasses
     form: Columns
-    means: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome | None:
@@ -219,33 +217,34 @@ class Schema:
         for column in drop:
             if not any(column in frame.columns for frame in frames.values()):
                 need(first, [column], "to be left out with drop")
-        names, means = _name_classes(frames, learns, classes, reading.get("markers", ()))
+        shared = _name_classes(frames, learns, classes, reading.get("markers", ()))
         reading["categories"] = _categories(frames, categorical, chosen)
         reading["unlisted"] = "none" if isinstance(categorical, Mapping) else "refuse"
-        return cls(learns, names, Columns(columns=chosen, **reading), means)
+        return cls(learns, shared, Columns(columns=chosen, **reading))
 
     def part(self, frame: "DataFrame") -> Part:
         """The samples of one table; DataError for text among numbers and for rows without a label."""
         if not isinstance(self.learns, str):
             return Part(self.form.numbers(frame), _read_outcome(frame, self.learns, self.form.markers))
         _check_filled(frame, self.learns, self.form.markers)
-        labels = [self.means.get(plain(label), label) for label in frame[self.learns]]
-        return Part(self.form.numbers(frame), as_classes(labels, self.classes))
+        labels = [self.shared.means.get(plain(label), label) for label in frame[self.learns]]
+        return Part(self.form.numbers(frame), as_classes(labels, self.shared.names))
 
 
 def _name_classes(
     frames: Tables, label: str | Outcome, classes: Classes | None, markers: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, str]]:
+) -> SharedClasses:
     if not isinstance(label, str):
-        return (), {}
-    given, means = read_classes(classes)
+        return SharedClasses((), {})
     words = {name: map(plain, _present(frame, label, markers)) for name, frame in frames.items()}
-    labels = {name: {means.get(word, word) for word in held} for name, held in words.items()}
-    names = class_names(set().union(*labels.values()), given)
-    if given is None:
-        check_spelling(labels)
-        _check_label(label, names)
-    return names, means
+    shared = share_classes(words, classes)
+    if classes is None and len(shared.names) >= MANY and all(map(is_number, shared.names)):
+        target = json.dumps(label, ensure_ascii=False)
+        raise DataError(
+            f"column {label!r} holds {len(shared.names)} different numbers. To predict the number itself: target = "
+            f"{target} in place of label. If each is a class, list them: classes = [{', '.join(shared.names)}]"
+        )
+    return shared
 
 
 def _categories(frames: Tables, categorical: Categorical, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -352,17 +351,6 @@ def _survival(time: str | None, event: str | None, cuts: Any, intervals: Any) ->
     return Survival(name=time, event=event, intervals=len(cuts), stated=tuple(map(float, cuts)))
 
 
-def _check_label(label: str, classes: Sequence[str]) -> None:
-    """Raise DataError where a label's classes, which nobody listed, look like numbers to be predicted."""
-    if len(classes) < MANY or not all(map(is_number, classes)):
-        return
-    target = json.dumps(label, ensure_ascii=False)
-    raise DataError(
-        f"column {label!r} holds {len(classes)} different numbers. To predict the number itself: target = {target} in "
-        f"place of label. If each is a class, list them: classes = [{', '.join(classes)}]"
-    )
-
-
 def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] = ()) -> np.ndarray:
     """What is predicted as it was read, in float64: a number (rows, 1), a time and its event (rows, 2), or labels."""
     if outcome.kind == "findings":
@@ -396,10 +384,11 @@ def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray,
     x = np.concatenate(list(parts.values()))
     numeric = [column for column in form.columns if column not in form.categories]
     where = {name: place for place, name in enumerate(form.feature_names)}
-    values = x[:, [where[column] for column in numeric]]
+    values = x[:, [where[column] for column in numeric]]  # (rows, numeric columns)
+    many = len(x) >= MANY_VALUES
     suspects = {
-        CONSTANT: _constant(values, numeric),
-        "look like identifiers, a number for each row": _counting(values, numeric),
+        CONSTANT: list(compress(numeric, _constant(values))),
+        "look like identifiers, a number for each row": list(compress(numeric, _counting(values))) if many else [],
         BY_NAME: [name for name in form.columns if IDENTIFIER.search(name)],
         "have nearly as many values as rows, a feature for each": [
             name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, len(x) / 2)
@@ -407,11 +396,15 @@ def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray,
         "look like dates, a feature for each": [
             name for name, known in form.categories.items() if len(known) > 1 and all(map(DATE.fullmatch, known))
         ],
-        "say the class by themselves": _telling(values, y, numeric),
+        "say the class by themselves": (
+            list(compress(numeric, _telling(values, y))) if many and len(np.unique(y)) > 1 else []
+        ),
     }
-    notes = [f"Columns that {what}: {_list_names(names)}. Leave them out" for what, names in suspects.items() if names]
+    notes = [
+        f"Columns that {what}: {list_some(names, LISTED)}. Leave them out" for what, names in suspects.items() if names
+    ]
     words = sorted({word for name, frame in frames.items() for word in _missing(frame, parts[name], form)})
-    return (*notes, *([f"Taken as missing values: {_list_names([repr(word) for word in words])}"] if words else ()))
+    return (*notes, *([f"Taken as missing values: {list_some(list(map(repr, words)), LISTED)}"] if words else ()))
 
 
 def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
@@ -425,31 +418,19 @@ def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
     return {str(cell).strip() for cell in cells} - {"", "nan", "None", "0"}
 
 
-def _constant(values: np.ndarray, names: list[str]) -> list[str]:
+def _constant(values: np.ndarray) -> np.ndarray:
     low, high = np.where(np.isnan(values), np.inf, values), np.where(np.isnan(values), -np.inf, values)
-    flat = low.min(axis=0, initial=np.inf) >= high.max(axis=0, initial=-np.inf)
-    return [name for name, is_constant in zip(names, flat, strict=True) if is_constant]
+    return np.asarray(low.min(axis=0, initial=np.inf) >= high.max(axis=0, initial=-np.inf))
 
 
-def _counting(values: np.ndarray, names: list[str]) -> list[str]:
-    if len(values) < MANY_VALUES:
-        return []
+def _counting(values: np.ndarray) -> np.ndarray:
     steps = np.diff(np.sort(values, axis=0), axis=0)
-    return [name for name, is_counting in zip(names, (steps == 1).mean(axis=0) > 0.9, strict=True) if is_counting]
+    return np.asarray((steps == 1).mean(axis=0) > 0.9)
 
 
-def _telling(values: np.ndarray, y: np.ndarray, names: list[str]) -> list[str]:
-    if len(y) < MANY_VALUES or len(np.unique(y)) < 2:
-        return []
+def _telling(values: np.ndarray, y: np.ndarray) -> np.ndarray:
     ends = []
     for label in np.unique(y):
         of_class = values[y == label]
         ends.append(np.where((of_class == of_class[:1]).all(axis=0), of_class[0], np.nan))
-    one_each = np.sort(np.stack(ends), axis=0)
-    telling = np.asarray((np.diff(one_each, axis=0) > 0).all(axis=0))
-    return [name for name, is_telling in zip(names, telling, strict=True) if is_telling]
-
-
-def _list_names(names: list[str]) -> str:
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+    return np.asarray((np.diff(np.sort(np.stack(ends), axis=0), axis=0) > 0).all(axis=0))

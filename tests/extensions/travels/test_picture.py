@@ -8,8 +8,7 @@ import pytest
 
 from examples.daisy_chain_picture import picture
 from fedsmall.extensions.travels import picture as drawing
-from fedsmall.extensions.travels.picture import travel_file, travel_picture
-from fedsmall.extensions.travels.ways import travels, travels_of
+from fedsmall.extensions.travels.picture import travel_file, travel_picture, travels, travels_of
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.style import short_name
 from fedsmall.sim.runs.execute import execute

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
-from fedsmall.extensions.travels.ways import FEW, MOST, Learnt, contacts_shown, travels, travels_of
+from fedsmall.extensions.travels.picture import FEW, MOST, Learnt, contacts_shown, travels, travels_of
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.sim.runs.folder import PlanRun, read

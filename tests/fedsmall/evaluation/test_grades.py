@@ -8,6 +8,7 @@ from sklearn.metrics import cohen_kappa_score, mean_absolute_error, recall_score
 
 from fedsmall.data.federation import Task
 from fedsmall.evaluation import outputs as in_numpy
+from fedsmall.evaluation.baselines import constant
 from fedsmall.evaluation.metrics import (
     default_metric,
     distance_of,
@@ -19,7 +20,6 @@ from fedsmall.evaluation.metrics import (
 )
 from fedsmall.evaluation.outputs import answer, by_class, probabilities, spread
 from fedsmall.evaluation.site_sums import held_out_sums, metrics_of_sums
-from fedsmall.evaluation.trivial import constant
 from fedsmall.models import networks as in_torch
 from fedsmall.models.networks import Ensemble
 

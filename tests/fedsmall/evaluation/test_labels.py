@@ -7,10 +7,10 @@ from scipy.special import expit, logit
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, hamming_loss, log_loss, roc_auc_score
 
 from fedsmall.data.federation import Task
+from fedsmall.evaluation.baselines import constant
 from fedsmall.evaluation.metrics import OF_LABELS, default_metric, evaluate, evaluate_many, f1_of, tally
 from fedsmall.evaluation.outputs import answer, spread
 from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums, judged_at_home, metrics_of_sums
-from fedsmall.evaluation.trivial import constant
 from fedsmall.models.networks import Ensemble
 
 RNG = np.random.default_rng(4)

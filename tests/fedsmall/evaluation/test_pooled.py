@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.metrics import log_loss, roc_auc_score
 
 from fedsmall.data.federation import Samples
-from fedsmall.evaluation.pooled import LABEL, pooled_logistic
+from fedsmall.evaluation.baselines import POOLED, pooled_logistic
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.report.sentences import sentences
 from fedsmall.sim.report.tables import table
@@ -84,7 +84,7 @@ def test_a_table_has_the_row_beside_the_trivial_predictor_and_compares_it_with_n
 
     shown = table(done)
 
-    assert [row.label for row in shown.rows[:2]] == [shown.trivial.label, LABEL]
+    assert [row.label for row in shown.rows[:2]] == [shown.trivial.label, POOLED]
     assert shown.pooled.runs == 2
     assert shown.pooled.lead is None
     assert shown.comparisons == 2

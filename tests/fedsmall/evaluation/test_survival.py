@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import Survival, survival_of
 from fedsmall.evaluation import survival
+from fedsmall.evaluation.baselines import constant
 from fedsmall.evaluation.metrics import evaluate, evaluate_many
-from fedsmall.evaluation.trivial import constant
 
 metrics = pytest.importorskip("sksurv.metrics")
 nonparametric = pytest.importorskip("sksurv.nonparametric")

@@ -5,8 +5,8 @@ import pytest
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
 from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.evaluation.baselines import constant, trivial
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.trivial import constant, trivial
 
 
 def samples(y: np.ndarray) -> Samples:

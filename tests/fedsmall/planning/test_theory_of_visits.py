@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
 from fedsmall.planning.theory import (
-    Visits,
     expected_draws,
+    rounds_but_for,
     simulate_visits,
     sites_seen,
     sites_seen_in_groups,
-    sites_seen_of_fraction,
 )
 from fedsmall.randomness import rng_for
 
@@ -56,29 +55,29 @@ def test_the_simulation_of_one_model_is_the_markov_chain(sites, visits):
 
     for stays in (visits, visits + 3, 2 * visits):
         exact = chance_by_markov_chain(sites, visits, stays)
-        assert walked.chance_of_one(stays) == pytest.approx(exact, abs=5 * sqrt(0.25 / walked.rounds.size) + 1e-3)
+        assert (walked <= stays).mean() == pytest.approx(exact, abs=5 * sqrt(0.25 / walked.size) + 1e-3)
 
 
 def test_a_period_stretches_the_walk():
-    every = simulate_visits(8, 5, 1, runs=5, rng=rng_for(2, "test")).rounds
-    third = simulate_visits(8, 5, 3, runs=5, rng=rng_for(2, "test")).rounds
+    every = simulate_visits(8, 5, 1, runs=5, rng=rng_for(2, "test"))
+    third = simulate_visits(8, 5, 3, runs=5, rng=rng_for(2, "test"))
 
     np.testing.assert_array_equal(third, 3 * every)
 
 
 @pytest.mark.parametrize(("sites", "visits"), [(1, 1), (2, 1), (2, 2), (3, 3)])
 def test_the_smallest_federations_walk(sites, visits):
-    rounds = simulate_visits(sites, visits, runs=50, rng=rng_for(3, "test")).rounds
+    rounds = simulate_visits(sites, visits, runs=50, rng=rng_for(3, "test"))
 
     assert rounds.shape == (50, sites)
     assert rounds.min() == visits
 
 
 def test_rounds_are_read_off_the_runs():
-    walked = Visits(np.array([[1, 2], [3, 8]]))
+    rounds = np.array([[1, 2], [3, 8]])
 
-    assert (walked.one(0.25), walked.one(0.5), walked.all(0.5), walked.all(0.01)) == (3, 2, 2, 8)
-    assert (walked.chance_of_one(2), walked.chance_of_all(2)) == (0.5, 0.5)
+    assert [rounds_but_for(failure, rounds) for failure in (0.25, 0.5)] == [3, 2]
+    assert [rounds_but_for(failure, rounds.max(axis=1)) for failure in (0.5, 0.01)] == [2, 8]
 
 
 @pytest.mark.parametrize("visits", [0, 11])
@@ -152,7 +151,7 @@ def test_simulated_travellers_under_a_fraction_see_as_many_sites(sites, fraction
 
     measured, tolerance = mean_seen(sites, contacts, visit)
 
-    assert sites_seen_of_fraction(sites, contacts, fraction) == pytest.approx(measured, abs=tolerance)
+    assert sites_seen(sites, contacts, drawn) == pytest.approx(measured, abs=tolerance)
 
 
 @pytest.mark.parametrize(("sites", "groups", "contacts"), [(1, 1, 3), (2, 2, 3), (3, 2, 3), (50, 10, 8), (23, 5, 6)])
@@ -189,8 +188,6 @@ def test_sites_seen_are_the_mean_of_the_markov_chain(sites, data):
         (lambda: sites_seen_in_groups(3, 1, 0), "groups is 1 to the number of models, 3; got 0"),
         (lambda: sites_seen_in_groups(3, 1, 2, models=1), "groups is 1 to the number of models, 1; got 2"),
         (lambda: sites_seen_in_groups(3, 1, 2, models=4), "models is 1 to the number of sites, 3; got 4"),
-        (lambda: sites_seen_of_fraction(3, 1, 0), "fraction is a number above 0 and at most 1; got 0"),
-        (lambda: sites_seen_of_fraction(3, 1, 1.5), "fraction is a number above 0 and at most 1; got 1.5"),
     ],
 )
 def test_who_cannot_travel_is_told(call, message):

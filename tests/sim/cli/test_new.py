@@ -6,7 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from fedsmall.data.sources.look import candidates, look_at, read_tables, suspicions
+from fedsmall.planning.look import candidates, look_at, read_tables, suspicions
 from tests.sim.cli.spoiled import TABLES, spoil
 
 WITHIN = {"Ridge": 0.01, "FedDC": 0.02}  # of the AUC of logistic regression on pooled rows

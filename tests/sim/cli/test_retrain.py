@@ -5,7 +5,7 @@ import pytest
 
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.sim.cli.retrain import moved
+from fedsmall.sim.cli.run import moved_shares
 from fedsmall.sim.runs.folder import read
 from tests.sim.runs.scenarios import write
 
@@ -53,7 +53,7 @@ def test_it_is_the_model_of_a_federation_in_which_the_site_never_was(fedsmall, t
     for retrained, never in zip(weights(tmp_path / "without"), weights(tmp_path / "oracle"), strict=True):
         for name, array in never.items():
             assert retrained[name].tobytes() == array.tobytes()
-    distances = dict(moved(read(tmp_path / "with"), read(tmp_path / "without")))
+    distances = dict(moved_shares(read(tmp_path / "with"), read(tmp_path / "without")))
     assert len(distances) == 4
     assert min(distances.values()) > 0.001
 

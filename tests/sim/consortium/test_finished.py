@@ -18,7 +18,7 @@ from fedsmall.sim.cli.app import main
 from fedsmall.sim.cli.options import complete_folder
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.real_sites import at_home
+from fedsmall.sim.report.real_sites import real_runs
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import REAL_SITES, read
 from fedsmall.sim.runs.merge import merge
@@ -97,7 +97,7 @@ def test_the_page_shows_them_and_says_what_it_cannot_show(home):
 
     text = html.unescape(page([run], "t"))
 
-    (shown,) = at_home(run)
+    (shown,) = real_runs(run)
     for at in shown.homes:
         assert f"<tr><td>{at.site}</td><td>{at.trained}</td><td>48</td><td>{at.area.value:.3f}" in text
         assert f"{at.errors.sensitivity.hits} of {at.errors.sensitivity.of}" in text
@@ -162,7 +162,7 @@ def test_a_hospital_whose_policy_lets_no_sums_be_told_is_named(tmp_path, monkeyp
     home = real_run(tmp_path, plan_of(), monkeypatch, policy="judge = false\n")
 
     run = read(home)
-    (shown,) = at_home(run)
+    (shown,) = real_runs(run)
     text = page([run], "t")
     assert (shown.homes, shown.silent) == ([], list(NAMES))
     assert "no hospital has told sums" in text

@@ -15,8 +15,7 @@ import torch
 from fedsmall.data.federation import Federation, Samples
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.engines.run import RunRecord, run_plan
 from fedsmall.sim.runs.scenario import load
 from tests import ROOT
 

@@ -10,8 +10,7 @@ from fedsmall.errors import PlanError
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.ray import gpu_share
-from fedsmall.sim.engines.record import versions
-from fedsmall.sim.engines.run import ENGINES, run_plan
+from fedsmall.sim.engines.run import ENGINES, run_plan, versions
 from fedsmall.sim.engines.workers import ParallelCohort
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training import device as devices

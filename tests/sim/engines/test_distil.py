@@ -16,9 +16,8 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_at_hand
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.sim.runs.chosen import choose_packages
 from fedsmall.sim.runs.execute import execute
-from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.folder import choose_packages, read
 from fedsmall.sim.runs.scenario import build
 from fedsmall.training.distillation import distillation, perturb_rows, soft_answers
 from fedsmall.training.gradients import LOSSES

@@ -17,8 +17,7 @@ from fedsmall.planning.run_sheet import RUN, SITES
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.evaluation import CentralEvaluator
 from fedsmall.sim.engines.inprocess import InProcessGrid
-from fedsmall.sim.engines.record import RunRecord
-from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.engines.run import RunRecord, run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.journal import FileJournal

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from sklearn import calibration, metrics
 
+from fedsmall.evaluation.clinical import precision_recall, roc
 from fedsmall.sim import run
+from fedsmall.sim.report.curves import corners
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.model import clinical
 from fedsmall.sim.runs.folder import read
@@ -151,8 +153,23 @@ def test_the_data_behind_the_curves_are_scikit_learns(shown):
     lines = base64.b64decode(files["roc.csv"]).decode().splitlines()
     mine = np.array([line.split(",")[3:] for line in lines if line.startswith("FedDC,0,")], float)
     false, true, _ = metrics.roc_curve(y, p, drop_intermediate=False)
-    assert np.allclose(mine[:, 1], false, atol=1e-5)
-    assert np.allclose(mine[:, 2], true, atol=1e-5)
+    assert {tuple(point) for point in mine[:, 1:].round(4)} <= set(zip(false.round(4), true.round(4), strict=True))
+    assert metrics.auc(*mine[:, 1:].T) == pytest.approx(metrics.roc_auc_score(y, p), abs=1e-5)
+
+
+@pytest.mark.parametrize("curve", [roc, precision_recall])
+@pytest.mark.parametrize("samples", [1, 2, 3, 400])
+def test_a_curve_without_the_points_on_its_straight_lines_is_the_same_curve(curve, samples):
+    rng = np.random.default_rng(samples)
+    positive = rng.random(samples) < 0.4
+    whole = curve((rng.random(samples) + positive).round(2), positive)
+
+    few = corners(whole)
+
+    assert np.trapezoid(few.y, few.x) == pytest.approx(np.trapezoid(whole.y, whole.x))
+    assert {*zip(*few, strict=True)} <= {*zip(*whole, strict=True)}
+    assert (few.x[0], few.y[-1]) == (whole.x[0], whole.y[-1])
+    assert len(few.x) < 0.7 * len(whole.x) or samples < 400
 
 
 def test_who_took_part_is_counted_by_class(shown):
@@ -208,7 +225,7 @@ def test_folds_are_shown_together_each_on_what_it_has_not_seen(tmp_path):
     shown = clinical(whole)
 
     assert shown.folds == 3
-    assert len(shown.said.y) == 90
+    assert len(shown.predictions.y) == 90
 
 
 @pytest.mark.thorough

@@ -13,12 +13,12 @@ from fedsmall.parts import EarlyStop
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.report import figures
-from fedsmall.sim.report.html import page, shown_scenario, write_report
+from fedsmall.sim.report.html import page, write_report
 from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.merge import data_of, merge
-from fedsmall.sim.runs.scenario import load
+from fedsmall.sim.runs.scenario import load, shown_scenario
 from fedsmall.travel.schedule import Action, schedule_for
 from tests.oracles import permutation
 from tests.sim.runs.scenarios import SMALL, write
@@ -173,7 +173,7 @@ def test_names_of_files_are_not_in_a_report(tmp_path, monkeypatch):
 
     assert "ward-7" not in html
     assert str(tmp_path) not in html
-    assert shown_scenario(run)["task"] == {"csv": "(your files)", "label": "y"}
+    assert shown_scenario(run.scenario)["task"] == {"csv": "(your files)", "label": "y"}
 
 
 def test_the_chain_replays_the_permutations_of_the_run(small_run):

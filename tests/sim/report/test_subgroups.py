@@ -11,9 +11,8 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import method
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation, load_site
-from fedsmall.sim.report.html import page
-from fedsmall.sim.report.model import Said, _place, clinical, hidden_groups, subgroups
-from fedsmall.sim.report.tripod import tripod
+from fedsmall.sim.report.html import page, tripod
+from fedsmall.sim.report.model import Predictions, _place, clinical, hidden_groups, subgroups
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
@@ -96,7 +95,7 @@ def test_the_page_shows_them_and_tripod_says_where(run):
 
 def test_without_subgroups_tripod_says_that_there_are_none(run):
     shown = clinical(run)
-    without = SimpleNamespace(said=shown.said._replace(groups={}), two=False)
+    without = SimpleNamespace(predictions=shown.predictions._replace(groups={}), is_binary=False)
 
     answers = {item.number: item.answer for item in tripod(run, without)}
 
@@ -112,9 +111,11 @@ def test_a_small_group_is_hidden_and_whatever_would_give_it_away():
 
 
 def test_more_than_two_classes_have_their_accuracy():
-    said = Said(np.eye(3)[[0, 1, 2, 0] * 8], np.array([0, 1, 2, 2] * 8), np.array([]), {"g": np.array(["x"] * 32)})
+    said = Predictions(
+        np.eye(3)[[0, 1, 2, 0] * 8], np.array([0, 1, 2, 2] * 8), np.array([]), {"g": np.array(["x"] * 32)}
+    )
 
-    (at,) = subgroups(SimpleNamespace(said=said, two=False))
+    (at,) = subgroups(SimpleNamespace(predictions=said, is_binary=False))
 
     assert (at.samples, at.accuracy.value, at.area) == (32, 0.75, None)
 

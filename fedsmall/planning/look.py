@@ -10,21 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsmall.data.sources.files import at_site, site_files
+from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.pool import NOWHERE
-from fedsmall.data.sources.tables import ENDINGS, IDENTIFIER, MANY, MANY_VALUES
-from fedsmall.data.table_files import (
-    COMMA,
-    DATE,
-    as_numbers,
-    check_header,
-    common_columns,
-    is_missing,
-    is_number,
-    plain,
-    read_table,
-)
-from fedsmall.errors import DataError
+from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
+from fedsmall.data.table_files import COMMA, DATE, as_numbers, common_columns, is_missing, is_number, plain
+from fedsmall.evaluation.metrics import area
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -62,20 +52,14 @@ class Look:
 
 def read_tables(path: Path) -> "tuple[dict[str, DataFrame], str]":
     """The table at ``path``, or one for each file of a folder, and the decimal sign by which its numbers are read."""
-    files = site_files(path, ENDINGS) if path.is_dir() else {NOWHERE: path}
-    tables = {name: read_table(file) for name, file in files.items()}
-    for name, table in tables.items():
-        with at_site(name):
-            check_header(table)
-            if not len(table):
-                raise DataError("there is no row under the header; a site needs at least one patient")
+    tables = read_files(path)
     cells = [str(cell).strip() for table in tables.values() for cell in table.to_numpy(dtype=object).ravel()]
     if sum(COMMA.fullmatch(cell) is not None for cell in cells) <= sum("." in c and is_number(c) for c in cells):
         return tables, "."
-    return {name: read_table(file, None, ",") for name, file in files.items()}, ","
+    return read_files(path, decimal=","), ","
 
 
-def joined(tables: "Mapping[str, DataFrame]") -> "DataFrame":
+def join_rows(tables: "Mapping[str, DataFrame]") -> "DataFrame":
     """All rows as one table of the columns that all sites have."""
     import pandas
 
@@ -98,7 +82,7 @@ def classes_of_label(cells: "Series", missing: Sequence[str] = ()) -> tuple[dict
     counts = Counter(plain(cell) for cell in cells[~is_missing(cells, missing)])
     alike: dict[str, list[str]] = {}
     for word, _ in counts.most_common():
-        alike.setdefault(word if is_number(word) else re.sub(r"[\W_]+", "", word.casefold()) or word, []).append(word)
+        alike.setdefault(spelling_key(word), []).append(word)
     totals = Counter({words[0]: sum(counts[word] for word in words) for words in alike.values()})
     spellings = {words[0]: words for words in alike.values()}
     return {name: spellings[name] for name, _ in totals.most_common()}, totals
@@ -114,7 +98,7 @@ def look_at(
     tables: "dict[str, DataFrame]", decimal: str, predicted: Sequence[str], site: str | None, patient: str | None
 ) -> Look:
     """What every column is but the ``predicted``; ``site`` and ``patient`` are looked for by name where None."""
-    table = joined(tables)
+    table = join_rows(tables)
     site = site or (next((c for c in table if c not in predicted and _is_hospital(table[c], c)), None))
     if NOWHERE not in tables:
         site = None
@@ -205,7 +189,7 @@ def suspicions(look: Look, positive: Mapping[str, np.ndarray] | None) -> list[st
     frames, notes = look.frames, []
     values = {c: {s: as_numbers(f[c], look.missing) for s, f in frames.items()} for c in look.numeric}
     for column, by_site in values.items():
-        notes += _on_units(column, by_site)
+        notes += _suspect_units(column, by_site)
         every = np.concatenate(list(by_site.values()))
         known = every[np.isfinite(every)]
         if len(known) < MOSTLY_EMPTY * len(every):
@@ -215,15 +199,16 @@ def suspicions(look: Look, positive: Mapping[str, np.ndarray] | None) -> list[st
         if 0 < len(far) <= 0.02 * len(known):
             notes.append(f"{column} has {len(far)} values far outside the others; look for slips of the comma")
         if positive is not None:
-            auc = _auc(every, np.concatenate([positive[site] for site in by_site]))
+            truth = np.concatenate([positive[site] for site in by_site])[np.isfinite(every)]
+            auc = float(area(known[None], truth)[0]) if min(truth.sum(), (~truth).sum()) >= FEW_EVENTS else 0.5
             if (auc := max(auc, 1 - auc)) > NEARLY_PERFECT:
                 notes.append(f"{column} alone predicts the outcome (AUC {auc:.3f}); was it known before the outcome?")
     if positive is not None:
-        notes += _on_events(positive, len(look.numeric) + len(look.categorical))
-    return notes + _on_repeats(look)
+        notes += _suspect_events(positive, len(look.numeric) + len(look.categorical))
+    return notes + _suspect_repeats(look)
 
 
-def _on_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
+def _suspect_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
     known = {site: held[np.isfinite(held)] for site, held in by_site.items()}
     middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) >= LEAST_COMPARED}
     middle = {site: value for site, value in middle.items() if value > 0}
@@ -235,18 +220,7 @@ def _on_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
     return [f"{column} is about 10^{p:+d} times the others' at {site}; is its unit another?" for site, p in odd.items()]
 
 
-def _auc(values: np.ndarray, positive: np.ndarray) -> float:
-    from scipy.stats import rankdata
-
-    known = np.isfinite(values)
-    ranks, truth = rankdata(values[known]), positive[known]
-    ones, zeros = int(truth.sum()), int((~truth).sum())
-    if min(ones, zeros) < FEW_EVENTS:
-        return 0.5
-    return float((ranks[truth].sum() - ones * (ones + 1) / 2) / (ones * zeros))
-
-
-def _on_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
+def _suspect_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
     truth = np.concatenate(list(positive.values()))
     events = min(int(truth.sum()), int((~truth).sum()))
     notes = []
@@ -259,7 +233,7 @@ def _on_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
     return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
 
 
-def _on_repeats(look: Look) -> list[str]:
+def _suspect_repeats(look: Look) -> list[str]:
     """The same patients in several rows or at several hospitals, told by their rows being equal."""
     columns = list(look.numeric)
     where: dict[tuple[Any, ...], set[str]] = {}
