@@ -42,8 +42,7 @@ def train(message: Message, context: Context) -> Message:
     leaving, examples, metrics = fit_or_stay(client, arrays, config)
     sent = dict(zip(client.sent_names, leaving, strict=True))
     records = records_of(pack_reply(client.plan, client.home.site, sent, config, arrays))
-    metric_record = MetricRecord({EXAMPLES: examples, **metrics})
-    return Message(RecordDict({METRICS: metric_record, **records}), reply_to=message)
+    return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
 
 
 def balance(message: Message, context: Context) -> Message:
@@ -56,8 +55,9 @@ def balance(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that came on what the site has held out."""
     client, arrays = _client(message, context), arrays_of(message.content)
-    _, examples, metrics = client.evaluate(list(arrays.values()), {NAMES: list(arrays)})
-    return Message(RecordDict({METRICS: MetricRecord({EXAMPLES: examples, **metrics})}), reply_to=message)
+    config: dict[str, Any] = {NAMES: list(arrays)}
+    _, examples, metrics = client.evaluate(list(arrays.values()), config)
+    return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
 
 
 def validate(message: Message, context: Context) -> Message:
@@ -80,6 +80,10 @@ def app_on(device: str | None = None) -> ClientApp:
     answering.evaluate()(evaluate)
     answering.evaluate(VALIDATE)(validate)
     return answering
+
+
+def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
+    return MetricRecord({EXAMPLES: examples, **metrics})
 
 
 app = app_on()
