@@ -26,6 +26,7 @@ HOSPITAL = re.compile(r"hospital|^site|cent(er|re)|clinic|institut|^ward|klinik"
 PATIENT = re.compile(r"patient|subject|person|mrn|^p?id$", re.I)
 NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", "unbekannt", "fehlt", ".")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 MOSTLY = 0.8  # of a column's cells, from which on they say what it is
 FAR = 5.0  # times the spread of all other values, from which on a code is none of them
 OUTLYING = 15.0  # interquartile ranges beyond the quartiles
@@ -53,10 +54,15 @@ class Look:
 def read_tables(path: Path) -> "tuple[dict[str, DataFrame], str]":
     """The table at ``path``, or one for each file of a folder, and the decimal sign by which its numbers are read."""
     tables = read_files(path)
-    cells = [str(cell).strip() for table in tables.values() for cell in table.to_numpy(dtype=object).ravel()]
-    if sum(COMMA.fullmatch(cell) is not None for cell in cells) <= sum("." in c and is_number(c) for c in cells):
-        return tables, "."
-    return read_files(path, decimal=","), ","
+    by_comma = any(_has_commas(table[column]) for table in tables.values() for column in table)
+    return (read_files(path, decimal=","), ",") if by_comma else (tables, ".")
+
+
+def _has_commas(cells: "Series") -> bool:
+    """Whether the numbers of a column have decimal commas, and not all of them in the places of thousands."""
+    filled = [plain(cell) for cell in cells[~is_missing(cells)]]
+    commas = [cell for cell in filled if COMMA.fullmatch(cell)]
+    return len(commas) > len(filled) / 2 and not all(map(THOUSANDS.fullmatch, commas))
 
 
 def join_rows(tables: "Mapping[str, DataFrame]") -> "DataFrame":
@@ -174,7 +180,7 @@ def _codes(numbers: Sequence[str]) -> set[str]:
 
 def _is_far(code: float, low: float, high: float) -> bool:
     if code < 0:
-        return low >= 0 or code < low - FAR * (high - low)
+        return low > 0 or (low == 0 and code < -1) or code < low - FAR * (high - low)
     return code > high + FAR * (high - low) or (code > 10 * high > 0)
 
 
