@@ -10,7 +10,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_
 
 Frame = pd.DataFrame
 LABEL = ("--label", "outcome")
-HEART = "age sex pain pressure cholesterol sugar ecg pulse angina depression slope vessels thal outcome".split()
+HEART = ["age", "sex", "pain", "pressure", "cholesterol", "sugar", "ecg", "pulse", "angina", "depression", "slope"]
+HEART += ["vessels", "thal", "outcome"]
 
 
 class Spoiled(NamedTuple):
