@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.federation import Samples, join
 from fedsmall.data.outcomes import kind_of
 from fedsmall.data.preparation import Columns
 from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Pool
@@ -33,8 +34,8 @@ def describe(pool: Pool) -> dict[str, Any]:
         return {}
     parts = {site or ALL: (part.x, part.y) for site, part in sorted(pool.train.items())[:MOST_SITES]}
     if NOWHERE not in pool.train and len(pool.train) > 1:
-        every = pool.train.values()
-        parts[ALL] = tuple(np.concatenate([getattr(part, of) for part in every]) for of in ("x", "y"))
+        every = join(Samples(part.x, part.y) for part in pool.train.values())
+        parts[ALL] = (every.x, every.y)
     features = list(pool.feature_names[:MOST_FEATURES])
     places = {name: _place_of(x[:, : len(features)], y, pool) for name, (x, y) in parts.items()}
     return {"features": features, "more": len(pool.feature_names) - len(features), "places": places}
