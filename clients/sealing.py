@@ -31,11 +31,10 @@ from fedsmall.clients.memory import memories_of
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import RUNS
 from fedsmall.clients.shelf import bytes_of, secret
-from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_log import SiteLog, table_of
 from fedsmall.clients.site_request import Answer, SiteRequest
-from fedsmall.clients.tables import table_of
 from fedsmall.clients.telling import may_be_last
-from fedsmall.codec.parcels import own_parcel, pack, parcel
+from fedsmall.codec import own_parcel, pack, parcel
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.exact import to_words
@@ -43,9 +42,8 @@ from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing import tallies, terms
-from fedsmall.sealing.committee import BYTES, least_in_sum, share
 from fedsmall.sealing.letters import LetterError, Mailbox, after, name_of
-from fedsmall.sealing.masks import masked, pair_signs, seed_from
+from fedsmall.sealing.masks import BYTES, least_in_sum, masked, pair_signs, seed_from, share
 from fedsmall.sealing.tables import MEETING, TABLES, sketches
 from fedsmall.sealing.terms import From, Opened, Order, order_in, remove_seal
 from fedsmall.travel.journey import starting
@@ -227,7 +225,7 @@ class SealedTask:
 
     def check_judged(self, model: Arrays) -> None:
         """Raise LetterError for another model than the round's common one; of ensembles no digest is known."""
-        if not (self.plan.method.is_ensemble or self.plan.method.ema):
+        if self.plan.method.keeps_global:
             self._check_common(model, 0)
 
     @property
@@ -398,7 +396,7 @@ class Letters:
     def _hide_sums(self, handle: Handler, order: SiteRequest) -> Answer:
         header, sums = handle(order)
         shapes = {name: array.shape for name, array in sums.items()}  # of which all sites have the same
-        return header, self._mask_sums(order, tallies.SUMS_BEFORE, sums, shapes)
+        return header, self.mask_sums(order, tallies.SUMS_BEFORE, sums, shapes)
 
     def _evaluate(self, handle: Handler, order: SiteRequest) -> Answer:
         """A global model's evaluation, in a secure sum where the plan asks for it; charges stay in the clear."""
@@ -410,7 +408,7 @@ class Letters:
             sums = (
                 {}
                 if order.config.get(wire.KEEP)
-                else self._mask_sums(order, tallies.JUDGED, tally, tallies.judged_shapes(task))
+                else self.mask_sums(order, tallies.JUDGED, tally, tallies.judged_shapes(task))
             )
         if order.plan.privacy.hidden and may_be_last(order.plan, int(order.config.get(ROUND, 0))):
             self.key_store(order.config).end()
@@ -421,7 +419,7 @@ class Letters:
         if order.plan.privacy.secure:
             sums = split(reply, wire.OUT_OF_FOLD)
             tally = {TELLING: np.array(float(bool(sums))), **sums}
-            reply = self._mask_sums(order, tallies.UNSEEN, tally, tallies.unseen_shapes(order.plan, order.raw.task))
+            reply = self.mask_sums(order, tallies.UNSEEN, tally, tallies.unseen_shapes(order.plan, order.raw.task))
         return header, reply
 
     def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
@@ -444,7 +442,7 @@ class Letters:
         letters, of = split(order.arrays, terms.SEEDS), one_line(order.config.get(terms.OF, ""), 20)
         return self._sealed_task(order, of).tell_shares(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
 
-    def _mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
+    def mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
         """Sums of this site under masks. LetterError where the model is not this round's common one."""
         sealed = self._sealed_task(order, of)
         if of == tallies.JUDGED:

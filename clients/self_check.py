@@ -147,7 +147,7 @@ def blur_update(
     if read > most and policy.when_read == "refuse":
         raise PolicyError(
             "patients here could be read from the update, and the policy says to send none such (when_read); take "
-            "larger batches, or write privacy = {blur = 1} under the method"
+            "larger batches, or write privacy = {exposure = 1.0} under the method"
         )
     kappa, now, noise = FIRST / 2, sent, keyed_words(key_for(key, sent))
     while left > most and kappa < LAST:

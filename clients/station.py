@@ -31,7 +31,7 @@ from fedsmall.clients.sealing import Letters
 from fedsmall.clients.self_check import check_leaving, check_released
 from fedsmall.clients.shelf import sealed_by, secret
 from fedsmall.clients.site_data import SiteData
-from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_log import SiteLog, mark_of, note_table, spent_beside
 from fedsmall.clients.site_request import (
     Answer,
     LoggedAnswers,
@@ -42,10 +42,10 @@ from fedsmall.clients.site_request import (
     with_names,
 )
 from fedsmall.clients.socket_frames import serve
-from fedsmall.clients.tables import mark_of, note_table, spent_beside
 from fedsmall.clients.telling import Telling, may_be_last
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
+from fedsmall.data.table_files import is_query, queries
 from fedsmall.ends import KEY_FILE
 from fedsmall.entry_points import HANDLERS as GROUP
 from fedsmall.entry_points import extensions, load_extension
@@ -55,7 +55,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.replicas.tree import plan_at
+from fedsmall.replicas import plan_at
 from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import exposure_of_contact
@@ -142,7 +142,7 @@ class Station:
     def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
         """A message as a request, once policy, hospital and run allow it."""
         plan = plan_of(config)
-        raw, digest = self._read_samples(plan)
+        raw, digest = self._read_samples(plan, str(config.get(RUN, "")))
         place, sites = self.place(config)
         key = plan_at(plan, place, sites).model_dump_json() + digest
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
@@ -235,9 +235,11 @@ class Station:
             print(f"{self.tables} cannot be written ({error.strerror}): a budget is this name's alone", flush=True)
             return []
 
-    def _read_samples(self, plan: Plan) -> tuple[RawSite, str]:
-        key = (plan.data_key, stamp(self.data))
+    def _read_samples(self, plan: Plan, run: str = "") -> tuple[RawSite, str]:
+        key = (plan.data_key, stamp(self.data), run if is_query(self.data) else "")  # a query is asked once for a run
         if self._samples is None or self._samples[0] != key:
+            for kind, text in queries(self.data).items():
+                self.log.write("asked", run=run, kind=kind, reason=text)
             raw = load_site(plan, self.name, self.data)
             self._samples = (key, raw, digest_of({"x": raw.train.x, "y": raw.train.y}))
         return self._samples[1:]
@@ -322,7 +324,7 @@ def evaluate(site: "Station", order: SiteRequest) -> Answer:
         reported = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
     at_home: dict[str, Any] = {}
     if order.plan.method.adds_intercepts and (order.config.get(KEEP) or may_be_last(order.plan, t)):
-        at_home = client.adjust(list(order.arrays.values()), with_names(order))
+        at_home = client.adjust(order.arrays)
     if order.config.get(KEEP) or t == order.plan.rounds:
         place, model = site.place_of_models(order), split(order.arrays, MODEL)
         keep(place, order.plan, COMMON, model, reported | at_home, client.intercept)
@@ -337,22 +339,11 @@ def validate(site: "Station", order: SiteRequest) -> Answer:
     return site.telling.out_of_fold(order, site.client(order, after=True))
 
 
-@answers(HELP)
-def help_open_sum(site: "Station", order: SiteRequest) -> Answer:
-    """Shares of what opens one sum."""
-    return site.letters.help(order)
-
-
-@answers(PAIRS)
-def take_pair_keys(site: "Station", order: SiteRequest) -> Answer:
-    """Take the keys that this site has with each other one, for masks that cancel."""
-    return site.letters.take_pair_keys(order)
-
-
-@answers(READDRESS)
-def readdress(site: "Station", order: SiteRequest) -> Answer:
-    """A letter sealed anew, for its addressee is silent."""
-    return site.letters.readdress(order)
+HANDLERS |= {
+    HELP: lambda site, order: site.letters.help(order),
+    PAIRS: lambda site, order: site.letters.take_pair_keys(order),
+    READDRESS: lambda site, order: site.letters.readdress(order),
+}
 
 
 def _refuse(reason: PolicyError, *_: Any) -> Answer:

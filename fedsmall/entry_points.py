@@ -18,10 +18,13 @@ Groups of entry points, and what an entry of each is:
   run's folder, ``load(path, settings)``, ``prepare(folder, run, scenario, **patience)``, ``conduct(sheet, folder,
   grid)``, which gives the outcome and a last log line, ``write_run(folder, outcome)``, ``outcome_lines(home,
   outcome)``; for a hospital's own page ``site_part(folder, site)`` or None, and ``LEAVES``, what leaves a site.
+- ``fedsmall.tables``: a module that reads files with that ending: ``read(path)`` gives a pandas table, ``query(path)``
+  the text by which it was asked for, which a site's log keeps.
 - ``fedsmall.handlers``: a class that answers what a site is asked of that kind: made of the site's name, its data, its
   letters and its consent, with ``answer(policy, config, arrays)``.
 """
 
+import importlib
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -35,7 +38,7 @@ from typing import Any
 from fedsmall import project_in
 from fedsmall.errors import DataError, PlanError
 
-SCENARIOS, HANDLERS = "fedsmall.scenarios", "fedsmall.handlers"
+SCENARIOS, HANDLERS, TABLES = "fedsmall.scenarios", "fedsmall.handlers", "fedsmall.tables"
 
 
 @cache
@@ -53,6 +56,18 @@ def load_extension(group: str, name: str) -> Any:
     if name not in known:
         raise PlanError(f"no extension of {group} is called {name!r}; there are: {', '.join(known) or 'none'}")
     return known[name].load()
+
+
+def import_extra(extra: str, module: str) -> Any:
+    """A module that an extra of ours brings, as "ray" does ray. Raises PlanError, which names the extra, without it."""
+    try:
+        found = importlib.import_module(module)
+        if getattr(found, "__file__", None) is None:  # a folder of that name that merely lies here
+            raise ModuleNotFoundError(name=module)
+        return found
+    except ModuleNotFoundError as wrong:
+        missing = (wrong.name or module).partition(".")[0]
+        raise PlanError(f"this needs {missing}, which is not installed: pip install 'fedsmall[{extra}]'") from wrong
 
 
 def kind_of_run(folder: Path) -> str | None:

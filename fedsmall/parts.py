@@ -38,8 +38,8 @@ def _augmentations(given: Any) -> Any:
 
 def device_word(word: str) -> str:
     """A word for where models train, which is no part of a plan; ValueError where it is none."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", word):
-        raise ValueError('a device is "auto", "cpu", "cuda", "cuda:1" or "mps"')
+    if not re.fullmatch(r"auto|cpu|kernel(:[1-9]\d*)?|cuda(:\d+)?|mps", word):
+        raise ValueError('a device is "auto", "cpu", "cuda", "cuda:1", "mps", "kernel" or "kernel:4"')
     return word
 
 
@@ -283,6 +283,7 @@ class Regression(Frozen):
     ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
     over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
     there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site; with ``counts`` a number is one.
+    With ``cox`` times until an event have Cox's partial likelihood over the ends of the task's intervals.
     With ``passes`` a posterior goes so often through all sites in place of sums.
     """
 
@@ -294,6 +295,7 @@ class Regression(Frozen):
     firth: bool = False
     robust: bool = False
     counts: bool = False
+    cox: bool = False
     passes: Positive | None = None
 
 

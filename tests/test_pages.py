@@ -109,7 +109,7 @@ def test_the_workflows_run_every_python_and_every_end_of_flowers_range():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
     pythons = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
-    flower = next(one for one in project["dependencies"] if one.startswith("flwr[simulation]"))
+    flower = next(one for one in project["dependencies"] if one.startswith("flwr>"))
     oldest, beyond = re.findall(r"1\.(\d+)", flower)
 
     assert jobs["quick"]["strategy"]["matrix"]["python"] == pythons

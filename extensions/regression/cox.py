@@ -1,8 +1,7 @@
 """Cox's regression over sites: risk sets span hospitals, so sites sum over a grid of event times that all share.
 
 With a grid of all distinct event times it is the pooled partial likelihood with Efron's ties; a coarser grid, of
-agreed ends of intervals, tells less of single times, and ties those of an interval. Stratified by hospital
-(:func:`stratum_sums`) risk sets lie within a site, whose times and baseline hazard then stay at home.
+agreed ends of intervals, tells less of single times, and ties those of an interval.
 
 Source: Cox 1972; Efron 1977 (ties); Breslow 1974 (baseline); Lu et al. 2015, WebDISCO (the sums).
 """
@@ -11,7 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.extensions.regression.families import Sums
+from fedsmall.extensions.regression.families import Rows, Sums
+from fedsmall.extensions.regression.newton import Exchange, Setup, from_wholes, in_wholes
+
+NEVER = 1e-12  # the hazard of an interval without an event
+FAR = 12.0  # log-risks beyond which a step was too long
 
 
 class Times(NamedTuple):
@@ -41,7 +44,7 @@ def risk_sums(beta: np.ndarray, patients: Times, grid: np.ndarray) -> RiskSums:
 
     Who is lost within an interval is at risk in those before it alone, and who is there behind the last end in all.
     """
-    x, eta = patients.x, patients.x @ beta + patients.offset
+    x, eta = patients.x, np.clip(patients.x @ beta + patients.offset, -FAR, FAR)
     happened = (patients.event > 0) & (patients.time <= grid.max(initial=-np.inf))
     lost_after = np.searchsorted(grid, patients.time, side="right") - 1  # -1 is in none
     place = np.where(happened, np.searchsorted(grid, patients.time), lost_after)
@@ -80,18 +83,38 @@ def partial_likelihood(sums: RiskSums, ties: str = "efron") -> Sums:
     return Sums(float(sums.events[:, 0].sum()), loss, gradient, hessian)
 
 
-def stratum_sums(beta: np.ndarray, patients: Times) -> Sums:
-    """What a site adds to a regression that is stratified by hospital: its own partial likelihood."""
-    return partial_likelihood(risk_sums(beta, patients, np.unique(patients.time[patients.event > 0])))
-
-
 def baseline_hazard(sums: RiskSums) -> np.ndarray:
     """Breslow's cumulative baseline hazard at the ends of the grid, (J,), from the sums at the fitted coefficients."""
     increments = np.where(sums.events[:, 0] > 0, sums.events[:, 0] / np.maximum(sums.risk[:, 0], 1e-300), 0.0)
     return np.asarray(np.cumsum(increments))
 
 
-def log_odds(increments: np.ndarray, eta: np.ndarray) -> np.ndarray:
-    """The log-odds of the event in each interval, (n, K), of ``increments`` (K,) of the hazard and log-risks (n,)."""
-    amount = np.clip(increments * np.exp(np.clip(eta, -50, 50))[:, None], 1e-12, 500)
-    return np.asarray(amount + np.log(-np.expm1(-amount)))
+def summand(beta: np.ndarray, rows: Rows, intervals: int) -> np.ndarray:
+    """What a site adds in an exchange at ``beta`` (p,), whole numbers; the times of ``rows`` are their intervals."""
+    survived, event = rows.y[:, 0], rows.y[:, 1]
+    time = np.where(event > 0, survived, survived - 0.5)  # who is lost in an interval is at risk in those before
+    sums = risk_sums(
+        beta, Times(rows.x[:, :-1], time, event, rows.weight, rows.offset[:, 0]), np.arange(float(intervals))
+    )
+    values = np.concatenate([part.ravel() for part in sums])
+    return in_wholes(values, len(values))
+
+
+def read_risk(setup: Setup, total: np.ndarray) -> RiskSums:
+    """The sums over sites that :func:`summand` s add up to."""
+    free, intervals = setup.free, setup.predictors
+    at_risk = intervals * (1 + free + free * (free + 1) // 2)
+    parts = np.split(from_wholes(total, setup.numbers // 2), [at_risk, 2 * at_risk])
+    return RiskSums(*(part.reshape(intervals, -1) for part in parts))
+
+
+def exchange_of(sums: RiskSums) -> Exchange:
+    """The partial likelihood as the sums of any other regression."""
+    weight, loss, gradient, hessian = partial_likelihood(sums)
+    models, free = np.concatenate([[weight, loss], gradient])[None], len(gradient)
+    return Exchange(models, np.zeros((1, 0, 2)), hessian[None], np.zeros((1, free, free)))
+
+
+def log_increments(sums: RiskSums) -> np.ndarray:
+    """The logarithm of the baseline hazard of each interval, (J,), as a model of hazards has it."""
+    return np.asarray(np.log(np.maximum(np.diff(baseline_hazard(sums), prepend=0.0), NEVER)))

@@ -107,17 +107,20 @@ FAMILIES = {
     "ordinal": Family(_ordinal, shared=True),
     "poisson": Family(_poisson),
     "hazard": Family(_hazard, shared=True),
+    "cox": Family(_hazard, shared=True),  # its sums are those of fedsmall.extensions.regression.cox
 }
 
 
 def design(family: str, columns: int, predictors: int) -> np.ndarray:
     """A of vec(B) = A theta, (K p, P), for so many ``columns`` p, the constant among them.
 
-    A shared slope comes first in theta, then an intercept for each predictor; else theta is B, row by row.
+    A shared slope comes first in theta, then an intercept for each predictor, but for Cox's; else theta is B, by row.
     """
     if not FAMILIES[family].shared:
         return np.eye(columns * predictors)
     slopes = np.tile(np.eye(columns, columns - 1), (predictors, 1))
+    if family == "cox":
+        return slopes
     return np.concatenate([slopes, intercepts(columns, predictors)], axis=1)
 
 
@@ -128,13 +131,15 @@ def intercepts(columns: int, predictors: int) -> np.ndarray:
 
 def parameters(family: str, columns: int, predictors: int) -> int:
     """P, the number of parameters."""
+    if family == "cox":
+        return columns - 1
     return columns - 1 + predictors if FAMILIES[family].shared else columns * predictors
 
 
 def penalised(family: str, columns: int, predictors: int) -> np.ndarray:
     """Which parameters a ridge penalty is on, (P,) of 0 and 1: slopes, not intercepts."""
     if FAMILIES[family].shared:
-        return np.repeat([1.0, 0.0], [columns - 1, predictors])
+        return np.repeat([1.0, 0.0], [columns - 1, predictors])[: parameters(family, columns, predictors)]
     return np.tile(np.repeat([1.0, 0.0], [columns - 1, 1]), predictors)
 
 

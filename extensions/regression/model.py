@@ -36,12 +36,16 @@ CELLS, REACH = 200, 4.0  # of the grid in which values are counted, and its ends
 ONE = 2.0**40  # of parameters in whole numbers, which keep their precision in any plan's dtype
 
 
-def family_of(task: Task, counts: bool) -> str:
-    """The likelihood of a task, of which numbers are ``counts`` or not; PlanError for one that has none here."""
+def family_of(task: Task, settings: Regression) -> str:
+    """The likelihood of a task under these settings; PlanError for one that has none here."""
     if task.loss not in OF_LOSS or (task.kind == "numbers" and task.outputs != 1):
         known = ", ".join(OF_LOSS)
         raise PlanError(f"regressions are for the losses {known}, of one number; the loss of this task is {task.loss}")
-    if counts:
+    if settings.cox:
+        if task.loss != "hazard":
+            raise PlanError(f"cox = true is for times until an event, and this task predicts {task.kind}")
+        return "cox"
+    if settings.counts:
         if task.loss != "mse":
             raise PlanError(f"counts = true is for numbers, and this task predicts {task.kind}")
         return "poisson"
@@ -51,7 +55,7 @@ def family_of(task: Task, counts: bool) -> str:
 def setup_of(settings: Regression, family: str, columns: int, predictors: int, sites: int) -> Setup:
     """What is fitted by so many sites; ``columns`` counts the constant."""
     home = settings.intercept_penalty if settings.intercepts == "hospital" else None
-    cv = settings.penalty == "cv" and not settings.firth
+    cv = settings.penalty == "cv" and not (settings.firth or settings.cox)
     penalties = PENALTIES if cv else (0.0 if settings.penalty == "cv" else float(settings.penalty),)
     folds = folds_for(sites)[0] if cv else 0
     return Setup(family, columns, predictors, penalties, folds, home, settings.firth, settings.robust)
@@ -67,7 +71,7 @@ class RegressionModel(nn.Module):
 
     def __init__(self, task: Task, sites: int, settings: Regression) -> None:
         super().__init__()
-        family, features = family_of(task, settings.counts), int(np.prod(task.input_shape))
+        family, features = family_of(task, settings), int(np.prod(task.input_shape))
         self.task, self.family = task, family
         predictors = 1 if family in ("linear", "logistic", "poisson") else task.outputs
         if settings.basis == "additive":

@@ -83,7 +83,9 @@ class Setup(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many whole numbers a summand has."""
+        """How many whole numbers a summand has; of Cox's sums of those at risk in each interval, and of events."""
+        if self.family == "cox":
+            return 2 * self.predictors * (3 + self.free + 2 * (1 + self.free + self.free * (self.free + 1) // 2))
         return self.vectors + self.squares + self.precise
 
 
@@ -152,7 +154,7 @@ def summand(
         meats += [np.outer(sums.gradient, sums.gradient)] if setup.robust and not left_out else []
     lower = np.tril_indices(setup.free)
     halves = [square[lower] for square in (*hessians, *meats)]
-    return _in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)
+    return in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)
 
 
 def _sums(setup: Setup, theta: np.ndarray, rows: Rows, inverse: np.ndarray | None) -> tuple[Sums, np.ndarray]:
@@ -165,18 +167,24 @@ def _part(rows: Rows, which: np.ndarray) -> Rows:
     return Rows(*(part[which] for part in rows))
 
 
-def _in_wholes(values: np.ndarray, precise: int) -> np.ndarray:
+def in_wholes(values: np.ndarray, precise: int) -> np.ndarray:
     """The values in units of 2**-24, then what is left of the first ``precise`` ones, in units of 2**-64: int64."""
     wide = np.clip(values, -LARGE, LARGE) * COARSE
     whole = np.rint(wide)
     return np.concatenate([whole, np.rint((wide - whole)[:precise] * FINE)]).astype(np.int64)
 
 
+def from_wholes(total: np.ndarray, precise: int) -> np.ndarray:
+    """The values of a sum of :func:`in_wholes`."""
+    wholes, rest = np.split(total.astype(np.float64), [len(total) - precise])
+    values = wholes / COARSE
+    values[:precise] += rest / FINE / COARSE
+    return np.asarray(values)
+
+
 def read_sum(setup: Setup, total: np.ndarray) -> Exchange:
     """What the sum of sites' :func:`summand` says, (setup.numbers,) int64."""
-    wholes, rest = np.split(total.astype(np.float64), [len(total) - setup.precise])
-    values = wholes / COARSE
-    values[: setup.precise] += rest / FINE / COARSE
+    values = from_wholes(total, setup.precise)
     count, free = len(setup.penalties), setup.free
     cut = setup.models * (free + 2)
     squares, lower = np.zeros((len(setup.curved) + count, free, free)), np.tril_indices(free)

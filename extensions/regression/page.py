@@ -19,6 +19,7 @@ RATIOS = {
     "softmax": "odds ratio",
     "ordinal": "odds ratio",
     "hazard": "hazard ratio",
+    "cox": "hazard ratio",
     "poisson": "rate ratio",
 }
 CAPTION = (

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
+from fedsmall.aggregation.combiners import Combiner, check_enough
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.aggregation.sums import whole_sum
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.extensions.regression import chain, noised
+from fedsmall.extensions.regression import chain, cox, noised
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.families import FAMILIES, MOST_STEPS, Rows, design, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of
@@ -88,11 +89,15 @@ def check(plan: Plan, task: Task) -> None:
     ):
         raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
     try:
-        family = form.family_of(task, settings.counts)
+        family = form.family_of(task, settings)
     except PlanError as error:
         raise PlanError(f"{label}: {error}") from None
     if settings.passes is not None:
         return chain.check(plan, family)
+    if settings.cox and (
+        settings.firth or settings.robust or settings.intercepts != "common" or plan.privacy.is_patient_level
+    ):
+        raise PlanError(f"{label}: cox has a penalty that is a number, and no firth, robust, intercepts or epsilon.")
     plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
     if plan.privacy.is_patient_level and not (family == "logistic" and plain):
         raise PlanError(f"{label}: sums are noised for two classes, on columns or random features, without more.")
@@ -140,9 +145,13 @@ class NewtonStep(Combiner):
         if self.plan.privacy.is_patient_level:
             self._fit_noised(made, setup, total / form.ONE, len(updates.sites))
             return made
-        state = advance(setup, self._state(setup), read_sum(setup, total[: setup.numbers]))
+        risk = cox.read_risk(setup, total[: setup.numbers]) if setup.family == "cox" else None
+        sums = read_sum(setup, total[: setup.numbers]) if risk is None else cox.exchange_of(risk)
+        state = advance(setup, self._state(setup), sums)
         self.memory = dict(state._asdict())
         self._write(made, setup, state, len(updates.sites))
+        if risk is not None:
+            made[COEFFICIENTS][:, -1] = cox.log_increments(risk)
         return made
 
     def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:
@@ -185,7 +194,7 @@ class Regressors(OneModelTrainer):
             raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
         self.samples = tuple(map(len, samples))
         self._samples, self._seat = tuple(samples), seat
-        self._family = form.family_of(task, settings_of(plan).counts)
+        self._family = form.family_of(task, settings_of(plan))
         self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
         self.device = torch.device("cpu")
 
@@ -234,6 +243,9 @@ class Regressors(OneModelTrainer):
             made = form.cell_counts(samples.x)
         elif self.plan.privacy.is_patient_level:
             made = self._noised(self._rows(model, samples), site, t)
+        elif self._family == "cox":
+            rows = self._rows(model, samples)
+            made = cox.summand(form.theta_of(model)[0], rows, rows.offset.shape[1])
         else:
             setup = setup_for(self.plan, model)
             asked = setup.firth and model[COVARIANCE].any()

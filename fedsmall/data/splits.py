@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsmall.data.sources.pool import Part
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
 from fedsmall.methods import check_known
 from fedsmall.randomness import rng_for
@@ -322,16 +323,13 @@ def dirichlet(y: np.ndarray, alpha: float, sites: int, per_site: int, rng: np.ra
 
 def _by_flower(kind: str, value: Any, y: np.ndarray, sites: int, rng: np.random.Generator) -> Shares:
     """All samples dealt by flwr-datasets, at least one sample a site."""
-    from datasets import Dataset
-    from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitioner
-
+    library, tables = import_extra("data", "flwr_datasets.partitioner"), import_extra("data", "datasets")
     seed = int(rng.integers(2**32))
-    partitioner: DirichletPartitioner | PathologicalPartitioner
     if kind == "dirichlet":
-        partitioner = DirichletPartitioner(sites, "y", float(value), min_partition_size=1, seed=seed)
+        partitioner = library.DirichletPartitioner(sites, "y", float(value), min_partition_size=1, seed=seed)
     else:
-        partitioner = PathologicalPartitioner(sites, "y", value, "first-deterministic", seed=seed)
-    partitioner.dataset = Dataset.from_dict({"row": np.arange(len(y)), "y": y})
+        partitioner = library.PathologicalPartitioner(sites, "y", value, "first-deterministic", seed=seed)
+    partitioner.dataset = tables.Dataset.from_dict({"row": np.arange(len(y)), "y": y})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its advice is about samples it cannot place; the error below says it shorter
         try:

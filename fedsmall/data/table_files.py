@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsmall.entry_points import TABLES, extensions, import_extra, load_extension
 from fedsmall.errors import DataError, as_data_error
 from fedsmall.files import UTF_16, in_file
 
@@ -143,9 +144,9 @@ def is_number(text: str) -> bool:
 def _read_parquet(path: Path) -> "DataFrame":
     """A Parquet file: numbers as they are held, all else as text; a named index is a column."""
     import pandas
-    from pyarrow import ArrowException
 
-    with as_data_error("the file is not Parquet, or is damaged", ArrowException, OSError, ValueError):
+    damaged = import_extra("data", "pyarrow").ArrowException
+    with as_data_error("the file is not Parquet, or is damaged", damaged, OSError, ValueError):
         frame = pandas.read_parquet(path)
     return as_table(frame.reset_index() if frame.index.names != [None] else frame)
 
@@ -210,6 +211,8 @@ def read_table(
             raise DataError("it is what Excel leaves beside a file that is open, and no table; close Excel")
         if (ending := path.suffix.lower()) in OLD_EXCEL:
             raise DataError(f"{ending} files are not read; save it as .xlsx or CSV")
+        if is_query(path):
+            return load_extension(TABLES, ending[1:]).read(path)
         if ending in PARQUET:
             return _read_parquet(path)
         if ending in EXCEL:
@@ -218,6 +221,17 @@ def read_table(
         text = _text(path)
         separator = separator or max(SEPARATORS, key=text.partition("\n")[0].count)
         return _frame_of(list(_lines(text, separator)), names, decimal)
+
+
+def is_query(path: Path | None) -> bool:
+    """Whether a file's rows lie elsewhere, and may be others the next time: an extension reads them."""
+    return path is not None and path.suffix.lower()[1:] in extensions(TABLES)
+
+
+def queries(path: Path | None) -> dict[str, str]:
+    """The query of a site's data by the kind of it, for the site's own log; none where a file holds the data."""
+    kind = path.suffix.lower()[1:] if path is not None and is_query(path) else ""
+    return {kind: load_extension(TABLES, kind).query(path)} if kind else {}
 
 
 def check_header(frame: "DataFrame") -> None:

@@ -93,10 +93,16 @@ def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
     pool = read_own(source, by, plan.seed, path) if path is not None else None
     if pool is not None:
         return natural_site(plan, _task(source.name, pool, plan.metric), pool, site, NOWHERE)
-    pool = read_pool(source, by, plan.seed, path)
-    sites = {raw.name: raw for raw in deal(plan, _task(source.name, pool, plan.metric), pool)[0]}
+    sites = {raw.name: raw for raw in raw_sites(plan, path)}
     check_known(site, sites, f"There is no site {site!r}")
     return sites[site]
+
+
+def raw_sites(plan: Plan, data_root: Path | None = None) -> list[RawSite]:
+    """The sites of :func:`build_federation` in the order of their names, as they were read and split."""
+    source = read_task(plan.task)
+    pool = read_pool(source, read_spec(plan.partition), plan.seed, data_root)
+    return deal(plan, _task(source.name, pool, plan.metric), pool)[0]
 
 
 def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -> Federation:

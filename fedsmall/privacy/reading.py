@@ -122,6 +122,11 @@ EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, w
 CLOSE = 0.2  # of a record's norm: not read, but near it
 LOOKS = 200  # contacts of a run that are looked at, at most; in equal distances, where a run has more
 WORK = 2e9  # products that may be spent on that
+BEARS = "ours lost little at 4, and twenty points or more at 8"  # examples/attacks_and_defences.py
+BORNE = (
+    "{label}: exposure = {exposure:g} makes the noise in an average about {size:.2g} times as large as an update, by "
+    f"an estimate; {BEARS}. A smaller model, fewer rounds, larger batches and more sites make it less."
+)
 
 
 def looks(plan: Plan, numbers: int, patients: int, features: int) -> float | None:
@@ -132,6 +137,30 @@ def looks(plan: Plan, numbers: int, patients: int, features: int) -> float | Non
     """
     blur = plan.privacy.blur
     return numbers * times_travelled(plan, plan.rounds) / (blur**2 * patients * features) if blur else None
+
+
+def noise_borne(plan: Plan, numbers: int, patients: int, features: int, sites: int) -> str:
+    """A line on how large the noise of a plan's exposure will be in an average, by an estimate; "" without one."""
+    recipe, method, exposure = plan.recipe, plan.method, plan.privacy.exposure
+    contacts = times_travelled(plan, plan.rounds)
+    if exposure is None or not contacts:
+        return ""
+    steps = (recipe.steps or patients) * plan.rounds // contacts  # of a contact, in each of which a batch is trained on
+    seen = min(patients, (recipe.batch or patients) * max(1, steps))
+    every = method.aggregate_every or plan.rounds
+    stretch = max(1, every // (method.permute_every or every))
+    size = noise_in_average(exposure, numbers, contacts, seen, features, method.averaged(sites), stretch)
+    return BORNE.format(label=method.label, exposure=exposure, size=size)
+
+
+def noise_in_average(
+    exposure: float, numbers: int, contacts: int, patients: int, features: int, models: int, stretch: int
+) -> float:
+    """Noise of an ``exposure`` in an average of ``models``, over a site's update: as :func:`looks` estimates it.
+
+    ``patients`` are in a contact's batches; between two averages a model gathers the noise of ``stretch`` contacts.
+    """
+    return float(np.sqrt(numbers * contacts / (exposure * patients * features) * stretch / models))
 
 
 class Exposure:

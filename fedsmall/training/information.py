@@ -10,6 +10,7 @@ The derivatives are taken by training again from the same start with one record 
 stack, so they hold for every network, rule and optimizer that a :class:`fedsmall.training.cohort.Cohort` trains.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -23,12 +24,12 @@ from fedsmall.privacy.discrete_gaussian import add_noise, system_words
 from fedsmall.privacy.site_level import noise_for_contact
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
+from fedsmall.training.stack import Stack
+from fedsmall.training.trainer import Leg, Seat, Signals, Trained, WrappedTrainer
 from fedsmall.travel.schedule import times_travelled
 
-EXACT = 4  # features up to which each is changed by itself; beyond, as many random directions stand for all
-MARGIN = 1.2  # by which the mean over random directions is raised, so that it bounds what all features would give
+EXACT = 32  # features up to which each is changed by itself; beyond, as many random directions stand for all
+MARGIN = 1.5  # by which their mean is raised: where one direction tells all, it is too small at one contact of thirteen
 STEP = 1e-9  # of a change, in standard deviations: so small that next to no unit is switched on or off by it
 BYTES = 2**26  # what the samples and the models that train together may take
 
@@ -41,7 +42,7 @@ class Change(NamedTuple):
     direction: np.ndarray
 
 
-class BudgetedCohort(OneModelTrainer):
+class BudgetedCohort(WrappedTrainer):
     """A cohort whose models leave with so much noise that no record is told better than the plan's budget allows.
 
     The budget is shared out evenly over the contacts of the plan, so nothing need be remembered, and nobody gains by
@@ -49,21 +50,8 @@ class BudgetedCohort(OneModelTrainer):
     """
 
     def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:
+        super().__init__(cohort.plan, cohort.names, cohort.samples, cohort)
         self._cohort, self._of_sites, self._secret = cohort, tuple(of_sites), secret
-        self.plan, self.task, self.names, self.samples = cohort.plan, cohort.task, cohort.names, cohort.samples
-        self.path, self.reason, self.device = cohort.path, cohort.reason, cohort.device
-
-    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
-        """As :meth:`Trainer.stack_of`."""
-        return self._cohort.stack_of(state, carried)
-
-    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """As :meth:`Cohort.predict`."""
-        return self._cohort.predict(stack, x)
-
-    def seen(self, x: np.ndarray) -> np.ndarray:
-        """As :meth:`Trainer.seen`."""
-        return self._cohort.seen(x)
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`, of one leg: every contact is by itself where models are noised."""
@@ -76,8 +64,9 @@ class BudgetedCohort(OneModelTrainer):
         memory = {name: array[leg.sites] for name, array in signals.memory.items()}
         signals = replace(signals, memory=memory)
         patients = [self._cohort.taken(site, leg) for site in leg.sites.tolist()]
-        squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, signals)
-        for row, deviation in enumerate(np.sqrt(squares.max(axis=1) / exposure_of_contact(self.plan)).tolist()):
+        squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, signals, self._secret)
+        for row, square in enumerate(squares.max(axis=1).tolist()):
+            deviation = deviation_for(square, exposure_of_contact(self.plan))
             noise = system_words if self._secret else noise_for_contact(self.plan.seed, names[row], leg.t)
             for name, tensor in sorted(stack.parameters.items()):
                 before = start.parameters[name][row].double().cpu().numpy()
@@ -92,6 +81,16 @@ def exposure_of_contact(plan: Plan) -> float:
     return plan.privacy.exposure / max(1, times_travelled(plan, plan.rounds))
 
 
+def deviation_for(square: float, exposure: float) -> float:
+    """The noise's deviation: the power of two at or above the least that keeps within ``exposure``.
+
+    The size of noise shows in what leaves, to one part in sqrt(2 numbers). One that followed records told more of them
+    than the models do (tests/fedsmall/training/test_information.py).
+    """
+    least = math.sqrt(square / exposure)
+    return least if least == 0 or not math.isfinite(least) else 2.0 ** math.ceil(math.log2(least))
+
+
 def record_squares(
     plan: Plan,
     task: Task,
@@ -101,15 +100,17 @@ def record_squares(
     start: Stack,
     leg: Leg,
     signals: Signals,
+    secret: bool = False,
 ) -> np.ndarray:
     """|d update / d record|**2 averaged over features, in standard deviations of the inputs: (rows, most patients).
 
     Row k of ``start`` trains on ``samples[k]`` of the site ``names[k]``, of whom it sees the numbers ``patients[k]`` at
-    most; of others an update tells nothing. ``signals.memory`` holds a row each. Beyond
-    :data:`EXACT` features it is the mean over random signs, drawn by site and round, of which the trace is the mean.
+    most; of others an update tells nothing. ``signals.memory`` holds a row each. Beyond :data:`EXACT` features it is
+    the mean over random signs, of which the trace is the mean; they are the system's where ``secret``, for a model
+    could be made for signs that are known.
     """
     wide = plan.model_copy(update={"dtype": "float64", "method": plan.method.model_copy(update={"privacy": None})})
-    changes = list(_changes(plan, names, samples, patients, leg.t))
+    changes = list(_changes(plan, names, samples, patients, leg.t, secret))
     squares = np.zeros((len(samples), max(map(len, samples))))
     base = _updates(wide, task, names, samples, range(len(samples)), start, leg, signals)
     units = [float(part.x.std()) or 1.0 for part in samples]
@@ -129,13 +130,19 @@ def record_squares(
 
 
 def _changes(
-    plan: Plan, names: Sequence[str], samples: Sequence[Samples], patients: Sequence[np.ndarray], t: int
+    plan: Plan,
+    names: Sequence[str],
+    samples: Sequence[Samples],
+    patients: Sequence[np.ndarray],
+    t: int,
+    secret: bool,
 ) -> Iterator[Change]:
     for row, (name, part, taken) in enumerate(zip(names, samples, patients, strict=True)):
         features = part.x[0].size
         directions = np.eye(features)
         if features > EXACT:
-            directions = rng_for(plan.seed, "changes", name, t).choice([-1.0, 1.0], size=(EXACT, features))
+            rng = np.random.default_rng() if secret else rng_for(plan.seed, "changes", name, t)
+            directions = rng.choice([-1.0, 1.0], size=(EXACT, features))
         yield from (Change(row, patient, direction) for patient in taken.tolist() for direction in directions)
 
 

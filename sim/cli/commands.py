@@ -64,6 +64,7 @@ COMMANDS: dict[str, Entry] = {
         "Measure the engines against each other and against other frameworks.",
         STUDY,
     ),
+    "describe": Entry("fedsmall.commands:describe", "A first table of all patients over sites, before any model.", RUN),
     "choose": Entry(".tune:choose", "Which class of models to take: regressions, trees or a network.", RUN),
     "tune": Entry(".tune:tune", "Choose learning rates on the training sites alone.", STUDY),
     "reproduce": Entry(

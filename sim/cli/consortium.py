@@ -50,6 +50,7 @@ def add_site(
         say(f"The kit for {name} is in {kit}: it holds no secret. Send it; the site runs")
         say(f"    fedsmall site keygen --kit {name}")
         say(f"and sends back site.key.pub. Then: fedsmall consortium add-site {name} --key site.key.pub")
+        say(f"{keys.authority_words(folder / 'ca' / 'ca.crt')}; the site's keygen must say the same.")
         return
     say(f"{name} is admitted until {member.expires} with the key {member.fingerprint}.")
     say("Compare this fingerprint with the site on the telephone.")

@@ -1,5 +1,6 @@
 """``fedsmall start``, ``resume``, ``status``, ``stop``, ``logs``: a run over real sites, at the coordinator's desk."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,8 @@ from fedsmall.sim.runs import scenario
 
 Run = Annotated[str, Argument(help="the run's name")]
 Detach = Annotated[bool, Option("--detach", "-d", help="return at once; `fedsmall status` shows how it goes")]
+
+DOWN = 2  # the exit code of `status --json` where no server answers, as Nagios' "critical"; 1 is its "warning"
 
 
 def start(
@@ -96,16 +99,34 @@ def resume(
     follow(folder, run, detach)
 
 
-def status(folder: Folder = HERE) -> None:
+def status(
+    folder: Folder = HERE,
+    as_json: Annotated[
+        bool, Option("--json", help="as JSON; ends with 0 if all is well, 1 if something expires or is away, 2 if down")
+    ] = False,
+) -> None:
     """The consortium's runs, and which sites are connected."""
-    _warn(folder)
-    for name, state, line in runs.states(folder):
+    warnings, rows, is_up = members.warnings(folder), runs.states(folder), server.is_up(folder)
+    connected = {name: node.status for name, node in sorted(server.registered(folder).items())} if is_up else {}
+    if as_json:
+        admitted = members.admitted(members.load(folder))
+        sites = {name: connected.get(name, "unknown") for name in sorted({*admitted, *connected})}
+        states = [{"run": name, "state": state, "line": line} for name, state, line in rows]
+        print(json.dumps({"server": is_up, "sites": sites, "runs": states, "warnings": warnings}))
+        poor = (
+            warnings
+            or any(sites[name] != "online" for name in admitted)
+            or any(state == runs.EARLY for _, state, _ in rows)
+        )
+        raise typer.Exit(DOWN if not is_up else int(bool(poor)))
+    for line in warnings:
+        say(line, "yellow")
+    for name, state, line in rows:
         say(f"{name}: {state}  {line}")
-    if not server.is_up(folder):
-        say("the server does not run")
-        return
-    for name, node in sorted(server.registered(folder).items()):
-        say(f"site {name}: {node.status}")
+    if not is_up:
+        return say("the server does not run")
+    for name, site in connected.items():
+        say(f"site {name}: {site}")
 
 
 def stop(run: Run, folder: Folder = HERE) -> None:
@@ -173,6 +194,8 @@ def follow(folder: Path, run: str, detach: bool) -> None:
 
     def progress(at: dict[str, Any]) -> None:
         nonlocal last
+        if last == -1 and at.get("note"):
+            say(at["note"])
         if at["t"] != last:
             last = at["t"]
             say(f"{run}: round {at['t']} of {at['rounds']}, {at['seconds']:.0f} s")

@@ -12,8 +12,8 @@ from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from fedsmall.sealing.committee import BYTES, committee_size, threshold
 from fedsmall.sealing.letters import OVERHEAD
+from fedsmall.sealing.masks import BYTES, committee_size, threshold
 from fedsmall.sim.cli.options import terminal
 from fedsmall.sim.report.sentences import amount
 
@@ -49,6 +49,9 @@ def plan(
     models: Annotated[int | None, Option(min=1, help="M, how many models travel; one a site if not given")] = None,
     contacts: Annotated[int, Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
     patients: Annotated[float, Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
+    features: Annotated[
+        int | None, Option(min=1, help="of a record: --parameters is then for the noise of an exposure of 1")
+    ] = None,
     together: Annotated[
         bool, Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
     ] = False,
@@ -62,7 +65,7 @@ def plan(
         raise PlanError("--height takes --parameters, the numbers of the model that Radon points combine")
     if patients <= 0:
         raise PlanError(f"--patients is an epsilon above 0; got {patients:g}")
-    radon = advise_radon(sites, parameters, height, error, failure) if parameters else None
+    radon = advise_radon(sites, parameters, height, error, failure) if parameters and not features else None
     advice = advise(sites, samples, permute_every, error, failure)
     asked = (groups or 1, models, contacts, permute_every, error, failure)
     of_groups = advise_groups(sites, samples, *asked, parameters=parameters) if groups or models else None
@@ -74,6 +77,12 @@ def plan(
     console.print(_table(advice))
     console.print(_recommendation(advice))
     console.print(_privacy(advice, patients))
+    if parameters and features:
+        from fedsmall.privacy.reading import BORNE, noise_in_average
+
+        stretch = max(1, advice.aggregate_every // permute_every)
+        size = noise_in_average(1.0, parameters, contacts, samples, features, sites, stretch)
+        console.print(BORNE.format(label=f"{contacts} contacts", exposure=1.0, size=size))
     console.print(_hidden(advice, parameters))
     if radon:
         console.print()
@@ -100,12 +109,15 @@ def _privacy(advice: Advice, epsilon: float) -> str:
     """Whether privacy for each patient at ``epsilon`` is worth it: samples * epsilon decides (docs/methods.md)."""
     enough, samples, sites = ceil(PATIENTS_EPSILON / epsilon), advice.samples_per_site, advice.sites
     asked = f"Privacy for each patient at epsilon {epsilon:g} takes about {enough} patients a site"
+    once = 'take Ridge with level = "patient": its sums are noised once, in one exchange.'
     if samples >= enough:
-        return f"{asked}; {samples} are enough for it to cost a few points, chain or no chain."
+        less = f" On a table with two classes {once}" if epsilon <= 1 else ""
+        return f"{asked}; {samples} are enough for it to cost a few points, chain or no chain.{less}"
     return (
         f"{asked}, and {samples} are too few: the noise of a step is divided by them, a model gathers it "
         f"between two averages, and an average over {sites} sites divides it by {sites**0.5:.1f}. "
-        "Average at every round, or take privacy = {exposure = 1.0}, which promises less."
+        f"On a table with two classes {once} Else average at every round, or take privacy = {{exposure = 1.0}}, which "
+        "promises less."
     )
 
 

@@ -1,5 +1,7 @@
 """``fedsmall site``: what a hospital runs: its key, its programs, its log, and what it has of runs on its own disk."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +19,7 @@ from fedsmall.errors import PlanError
 from fedsmall.package.record import COMMON
 from fedsmall.package.store import save
 from fedsmall.sealing.letters import known_identities
+from fedsmall.sim.cli.bundle import bundle
 from fedsmall.sim.cli.options import check_unwritten, command_group, say, say_faults, say_roll
 from fedsmall.sim.consortium import keys, supervisor
 from fedsmall.sim.consortium import site as sites
@@ -52,6 +55,7 @@ def keygen(kit: Kit = HERE) -> None:
     if not site.identity.exists():
         keys.new_identity(site.identity)
     keys.tell_identity(public, site.identity)
+    say(f"{keys.authority_words(kit / 'ca.crt')}; ask the coordinator on the telephone whether it is theirs.")
     say(f"The private key of {card.site} stays here: {site.key}, and its identity: {site.identity}")
     say(f"Send this file to the coordinator: {public}")
     say(f"and read this fingerprint to them on the telephone: {keys.fingerprint(public.read_bytes())}")
@@ -83,6 +87,7 @@ def up(
     """Join the federation: start the station and the resident; all connections go out."""
     site = site_of(kit, home)
     sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic, region=region)
+    say(keys.authority_words(kit / "ca.crt"))
     say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
         stay(site.process_folder, say)
@@ -285,12 +290,19 @@ def log(
         Path | None, Option(help="hold it against the coordinator's log of a run, its log.jsonl")
     ] = None,
     last: Annotated[int, Option(min=1, help="how many lines to show")] = 20,
+    as_json: Annotated[
+        bool, Option("--json", help="whole lines as they were written, one JSON object each, for syslog or a SIEM")
+    ] = False,
 ) -> None:
     """What left this site, when, and to which run."""
     site = site_of(kit, home)
     written = SiteLog(site.home, site.card.site)
     if check or against:
         return _verify(site, written, against)
+    if as_json:
+        for entry in written.entries()[-last:]:
+            print(json.dumps(entry, sort_keys=True))
+        return
     for entry in written.entries()[-last:]:
         what = entry.get("reason") or f"{len(entry.get('arrays', {}))} arrays, {entry.get('bytes', 0)} bytes"
         say(f"{entry['time']}  {entry['event']:8} {entry.get('kind', ''):9} {entry.get('run', '')}  {what}")
@@ -315,8 +327,9 @@ def _verify(site: Site, written: SiteLog, against: Path | None) -> None:
     say(f"{result.lines} lines hold; the last is {result.head}")
 
 
-# as its help lists them
-for command in (keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget):
-    app.command()(command)
-for command in (down, status, log):
+COMMANDS: tuple[Callable[..., None], ...] = (  # as its help lists them
+    *(keygen, roll, up, check, audit, package, pause, unpause, approve, report, predictions, forget),
+    *(down, status, log, bundle),
+)
+for command in COMMANDS:
     app.command()(command)

@@ -106,6 +106,11 @@ def fingerprint(public: bytes) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
+def authority_words(path: Path) -> str:
+    """Whose certificate lies in a kit or a consortium's folder, for two people to compare before anything is sent."""
+    return f"This consortium's authority is SHA256:{load_certificate(path).fingerprint(hashes.SHA256()).hex(':')}"
+
+
 def load_certificate(path: Path) -> x509.Certificate:
     """A certificate from its PEM file."""
     return x509.load_pem_x509_certificate(path.read_bytes())

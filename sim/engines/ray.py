@@ -8,6 +8,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
 from fedsmall.strategies.roster import await_sites
 
@@ -24,8 +25,7 @@ QUIET = {
 def connect(address: str | None) -> bool:
     """Connect to the Ray cluster at ``address``, or start one; False if connected. PlanError where none answers."""
     os.environ.update(QUIET | os.environ)
-    import ray
-
+    ray = import_extra("ray", "ray")
     if ray.is_initialized():
         return False
     try:
@@ -46,8 +46,7 @@ def gpu_share(device: torch.device) -> float:
         return 0.0
     if device.index is not None:
         raise PlanError(f'Ray hands out the GPUs itself: say device = "cuda" in place of "{device}".')
-    import ray
-
+    ray = import_extra("ray", "ray")
     if ray.is_initialized() and not ray.cluster_resources().get("GPU"):
         raise PlanError("The Ray cluster has no GPU; leave the device out, or start Ray where one is.")
     return 1 / SHARED_BY

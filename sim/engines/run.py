@@ -4,10 +4,10 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedsmall import __version__
 from fedsmall.data.federation import Federation, Task
 from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import nearest
@@ -34,6 +35,7 @@ from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device, describe_device
 from fedsmall.training.distillation import distillation
 from fedsmall.training.gradients.layers import as_trained
+from fedsmall.training.kernel import describe_kernel
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
@@ -91,13 +93,18 @@ def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:
 
 def versions() -> dict[str, str]:
     """The versions that a run's numbers may depend on."""
-    cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **cuda}
+    built = {"cuda": torch.version.cuda, "kernel": describe_kernel()}
+    known = {name: version for name, version in built.items() if version}
+    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **known}
 
 
 @cache  # a package's whole description is read for it, and the plans of a run are many
 def _installed() -> Mapping[str, str]:
-    return {name: version(name) for name in ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn")}
+    found = {}
+    for name in ("flwr", "ray", "torch", "numpy", "scipy", "scikit-learn"):
+        with suppress(PackageNotFoundError):  # ray is an extra's
+            found[name] = version(name)
+    return found
 
 
 def run_plan(
@@ -380,6 +387,8 @@ def check_engine(engine: str, options: Mapping[str, Any]) -> None:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
+    if engine == "ray" or options.get("address") is not None:
+        import_extra("ray", "ray")
     if options.get("address") is not None:
         from fedsmall.sim.engines.ray import connect
 

@@ -92,13 +92,15 @@ def _median(rounds: Sequence[int]) -> str:
 # What methods promise the people in the data: epsilon, from the run's own ledgers
 
 PROMISED = "{label} promises epsilon = {epsilon} at delta = {delta:g} to each {whom}."
-UNCOVERED = "Outside the epsilon: {sums}what models are worth on held-out samples, which is told exactly."
+UNCOVERED = "Outside the {limit}: {sums}what models are worth on held-out samples, which is told exactly."
 
+
+LIMITS = {"epsilon": ("patient", "site"), "exposure": ("exposure",)}
 
 BOUNDED = (
-    "{label} tells of a record no more than exposure = {exposure:g}: who sees all that a site sends, and knows all "
-    "its other patients, errs by {error:.2g} standard deviations or more on average. It claims no epsilon, and hides "
-    "nobody's presence."
+    "{label} tells of a record no more than exposure = {exposure:g}: who sees all models that a site sends, and knows "
+    "all its other patients, errs by {error:.2g} standard deviations or more on average. It claims no epsilon, and "
+    "hides nobody's presence."
 )
 
 
@@ -123,13 +125,14 @@ def _promise(label: str, done: Sequence[PlanRun]) -> str:
 
 
 def uncovered(run: Run) -> list[str]:
-    """What the epsilon of a run does not cover, in one line, where there is an epsilon."""
-    if not _under(_federated(run), "patient", "site"):
+    """What the epsilon or exposure of a run does not cover, in one line, where there is one."""
+    limits = [word for word, kinds in LIMITS.items() if _under(_federated(run), *kinds)]
+    if not limits:
         return []
     task = run.plans[0].task
     stated = isinstance(task, dict) and "ranges" in task
     sums = "" if stated else "the sums by which features are scaled (real sites want ranges in the task instead), and "
-    return [UNCOVERED.format(sums=sums)]
+    return [UNCOVERED.format(limit=" and the ".join(limits), sums=sums)]
 
 
 # Models that answer together: how far they differ, and what a site's last visitors are worth
@@ -370,9 +373,7 @@ SENT_AT_EVALUATIONS: dict[str, Callable[[Plan], Any]] = {
     "At evaluations it tells how many samples it keeps back to say when to stop, and their loss.": lambda plan: (
         plan.kept_back
     ),
-    "Every replica's model leaves the site, for they are folded at the server.": lambda plan: (
-        plan.method.tree and plan.method.tree.fold_at == "server"
-    ),
+    "Every replica's model leaves the site, for they are folded at the server.": lambda plan: plan.method.server_tree,
 }
 HELD_OUT = "At evaluations it tells what the model is worth on its held-out patients, at the end as sums too."
 

@@ -55,14 +55,15 @@ def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     table, of = table_of(scenario), {}
     entries: list[Settings] = []
     for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
-        keys, label = [key for key in tried if key in entry], plan.method.label
+        keys, label = [key for key in tried if _is_in(entry, key)], plan.method.label
         for values, trees in product(product(*(tried[key] for key in keys)), trees_of(plan)):
             settings = dict(zip(keys, values, strict=True))
+            given = _nested(entry, settings)
             named = ", ".join([label, *(f"{key} = {value}" for key, value in {**settings, **trees}.items())])
-            settings |= {"boosting": {**entry.get("boosting", {}), **trees}} if trees else {}
-            entries.append({**entry, **settings, "label": named})
-            of[named] = (label, settings)
-    if unknown := [key for key in tried if not any(key in entry for entry in table["method"])]:
+            given |= {"boosting": {**entry.get("boosting", {}), **trees}} if trees else {}
+            entries.append({**entry, **given, "label": named})
+            of[named] = (label, given)
+    if unknown := [key for key in tried if not any(_is_in(entry, key) for entry in table["method"])]:
         raise PlanError(f"--try {unknown[0]}: no method of the scenario sets it, so none is tried with other values")
     return Grid(scenario, build({**table, "method": entries}), of)
 
@@ -85,10 +86,24 @@ def settings_in(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     settings: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         key, _, values = text.partition("=")
-        if not (key.isidentifier() and values):
+        if not (all(part.isidentifier() for part in key.split(".")) and values):
             raise PlanError(f"--try takes a key of a method and its values, as in aggregate_every=50,10; got {text!r}")
         settings[key] = tuple(dict.fromkeys(map(_number, values.split(","))))
     return settings
+
+
+def _is_in(entry: Settings, key: str) -> bool:
+    outer, _, inner = key.partition(".")
+    return key in entry or bool(inner and inner in entry.get(outer, {}))
+
+
+def _nested(entry: Settings, settings: Settings) -> Settings:
+    """Settings as an entry has them: "privacy.exposure" is in its table "privacy"."""
+    found: Settings = {}
+    for key, value in settings.items():
+        outer, _, inner = key.partition(".")
+        found[outer] = {**entry[outer], **found.get(outer, {}), inner: value} if inner else value
+    return found
 
 
 def _number(word: str) -> float | int | str:

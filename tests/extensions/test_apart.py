@@ -8,8 +8,8 @@ import pytest
 from fedsmall.entry_points import extensions
 from tests import ROOT
 
-GROUPS = ("commands", "trainers", "models", "watchers", "pages", "audits")
-OURS = ("audit", "boosting", "dashboard", "tracking", "travels")
+GROUPS = ("commands", "trainers", "models", "watchers", "pages", "audits", "tables")
+OURS = ("audit", "boosting", "dashboard", "sql", "tracking", "travels")
 PLAIN = {"name": "plain", "task": "breast_cancer", "sites": 3, "samples_per_site": 8, "rounds": 2}
 
 

@@ -13,6 +13,7 @@ from fedsmall.data.sources.files import needed_root
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.data.sources.tables import Schema
 from fedsmall.data.table_files import as_numbers, read_table
+from fedsmall.entry_points import import_extra
 from fedsmall.errors import DataError, PlanError, as_data_error
 from fedsmall.methods import check_known
 
@@ -213,7 +214,7 @@ def import_torchvision() -> Any:
     import torch
 
     try:
-        import torchvision.datasets
+        import_extra("images", "torchvision.datasets")
     except RuntimeError:
         for module in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[module]
@@ -221,8 +222,8 @@ def import_torchvision() -> Any:
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _DECLARED.append(library)
-        import torchvision.datasets
-    return torchvision
+        import_extra("images", "torchvision.datasets")
+    return sys.modules["torchvision"]
 
 
 def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
@@ -236,8 +237,7 @@ def medmnist(root: Path | None, seed: int, flag: str) -> Pool:
 
 
 def _download(flag: str, folder: Path) -> None:
-    import medmnist as library
-
+    library = import_extra("images", "medmnist")
     info: dict[str, Any] = library.INFO
     check_known(flag, info, f"MedMNIST has no {flag!r}")
     folder.mkdir(parents=True, exist_ok=True)

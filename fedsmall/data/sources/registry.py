@@ -14,6 +14,7 @@ from fedsmall.data.sources.files import locate, stamp
 from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import add_groups_by_features, read_subgroups
+from fedsmall.data.table_files import is_query
 from fedsmall.entry_points import own_code, own_function
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import check_known
@@ -93,6 +94,8 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         raise DataError("the site's data are not where its program was told to look")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["drop"] = [*options.get("drop", []), value]
+    if is_query(path):
+        _last.clear()  # its rows may be others now
     return _read_source(source, None, seed, (str(path),), options)
 
 

@@ -1,4 +1,4 @@
-"""Tables in files of CSV, Parquet or Excel, and pandas tables in Python."""
+"""Tables in files of CSV, Parquet or Excel, by queries, and pandas tables in Python."""
 
 import json
 import re
@@ -40,6 +40,7 @@ from fedsmall.data.table_files import (
     plain,
     read_table,
 )
+from fedsmall.entry_points import TABLES, extensions
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import list_some
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS)
+ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS, *(f".{kind}" for kind in extensions(TABLES)))
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
 Frames = dict[str, "DataFrame"]

@@ -1,15 +1,20 @@
 """Figures for Prometheus: its grammar, sums that agree with the log, and no word of a site but its name."""
 
+import json
 import re
 
 import pytest
+import yaml
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.extensions.dashboard import page
 from fedsmall.extensions.dashboard.desk import Desk
+from tests import ROOT
 from tests.extensions.dashboard.folders import RUN
 from tests.sim.consortium.real_run import NAMES
 
+MONITORING = ROOT / "docker" / "monitoring"
+STATES = ("prepared", "under way", "stopped", "failed", "finished")
 LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
 LINE = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{({LABEL}(?:,{LABEL})*)\}})? ([-+.\deE]+|NaN)")
 
@@ -26,6 +31,39 @@ def figures(desk):
         assert (name, labels) not in found
         found[name, labels or ""] = float(value)
     return found
+
+
+def names_in(expression):
+    """The figures and the labels that an expression of Prometheus asks for."""
+    labels = re.findall(r"(\w+)\s*=~?\s*\"", expression) + re.findall(r"by \(([\w, ]+)\)", expression)
+    return set(re.findall(r"fedsmall_\w+", expression)), {word.strip() for some in labels for word in some.split(",")}
+
+
+def expressions():
+    """Every expression of the rules and the board, with the labels that its words use."""
+    rules = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"][0]["rules"]
+    for rule in rules:
+        yield rule["expr"], set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    for panel in json.loads((MONITORING / "board.json").read_text())["panels"]:
+        for target in panel["targets"]:
+            yield target["expr"], set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
+
+
+@pytest.mark.thorough
+def test_alerts_and_board_ask_for_figures_and_labels_that_there_are(folder):
+    known: dict[str, set[str]] = {}
+    for name, labels in figures(Desk(folder)):
+        known.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+
+    asked = [(*names_in(expression), words) for expression, words in expressions()]
+
+    assert len(asked) == 15
+    for names, labels, words in asked:
+        assert names
+        assert names <= set(known)
+        assert labels | words <= set().union(*(known[name] for name in names))
+    of_states = set(re.findall(r'state=~?"([^"]+)"', " ".join(expression for expression, _ in expressions())))
+    assert {word for some in of_states for word in some.split("|")} <= set(STATES)
 
 
 @pytest.mark.thorough

@@ -7,10 +7,8 @@ from fedsmall.extensions.regression.cox import (
     RiskSums,
     Times,
     baseline_hazard,
-    log_odds,
     partial_likelihood,
     risk_sums,
-    stratum_sums,
 )
 from fedsmall.randomness import rng_for
 from tests.extensions.regression.fits import standardised
@@ -80,21 +78,6 @@ def test_breslows_hazard_is_that_of_scikit_survival():
     assert np.abs(ours - pooled.cum_baseline_hazard_(grid)).max() < 1e-6
 
 
-def test_strata_of_hospitals_are_those_of_statsmodels():
-    regression = pytest.importorskip("statsmodels.duration.hazard_regression")
-    sites, beta = parts_of(generated(), 3), np.zeros(3)
-
-    for _ in range(12):
-        parts = [stratum_sums(beta, site) for site in sites]
-        sums = parts[0] + parts[1] + parts[2]
-        beta = beta - np.linalg.solve(sums.hessian, sums.gradient)
-
-    whole = Times(*(np.concatenate(part) for part in zip(*sites, strict=True)))
-    strata = np.repeat(np.arange(3), [len(site.time) for site in sites])
-    pooled = regression.PHReg(whole.time, whole.x, whole.event, ties="efron", strata=strata).fit()
-    assert np.abs(beta - pooled.params).max() < 1e-7
-
-
 def test_a_coarse_grid_ties_the_times_of_an_interval():
     patients = generated(ties=False)
     rounded = patients._replace(time=np.where(patients.event > 0, np.ceil(patients.time), np.floor(patients.time)))
@@ -108,7 +91,7 @@ def test_a_coarse_grid_ties_the_times_of_an_interval():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_sites_of_few_patients_add_up_and_one_without_events_has_no_stratum(n):
+def test_sites_of_few_patients_add_up_(n):
     patients = generated(9)
     sites, grid = [Times(*(part[k : k + n] for part in patients)) for k in range(0, 9, n)], grid_of(patients)
     beta = np.full(3, 0.3)
@@ -116,14 +99,3 @@ def test_sites_of_few_patients_add_up_and_one_without_events_has_no_stratum(n):
     apart = partial_likelihood(together([risk_sums(beta, site, grid) for site in sites]))
 
     assert apart.loss == pytest.approx(partial_likelihood(risk_sums(beta, patients, grid)).loss)
-    none = stratum_sums(beta, patients._replace(event=np.zeros(9)))
-    assert none.loss == 0
-    assert not none.hessian.any()
-
-
-def test_log_odds_of_intervals_are_those_of_the_survival_curve():
-    increments, eta = np.array([0.1, 0.3, 0.0]), np.array([-1.0, 2.0])
-
-    p = 1 / (1 + np.exp(-log_odds(increments, eta)))
-
-    assert np.allclose(1 - p, np.exp(-increments * np.exp(eta)[:, None]), atol=1e-9)

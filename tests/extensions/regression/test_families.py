@@ -50,7 +50,7 @@ def made(family: str, n: int = 40, columns: int = 3) -> Rows:
     return rows_of(x, y, k, weight=rng.uniform(0.5, 2, n), offset=0.1 * rng.normal(size=(n, 1)) * np.ones((1, k)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PREDICTORS)
 def test_gradient_and_hessian_are_derivatives_of_the_loss(family):
     rows, k = made(family), PREDICTORS[family]
     theta = start(family, 4, k) + 0.1 * rng_for(3, family).normal(size=len(start(family, 4, k)))
@@ -64,7 +64,7 @@ def test_gradient_and_hessian_are_derivatives_of_the_loss(family):
     assert np.abs(sums.gradient).max() > 0.1
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PREDICTORS)
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_sites_of_one_two_and_three_patients_add_up_to_the_whole(family, n):
     rows, theta = made(family, 3 * n), start(family, 4, PREDICTORS[family])

@@ -302,7 +302,7 @@ def test_a_regression_is_exported_as_one_file_that_says_the_same(name, form_of_f
 
 
 def test_a_secure_sum_of_two_sites_is_refused():
-    from fedsmall.aggregation.combiners import Updates
+    from fedsmall.aggregation.server_optimizers import Updates
 
     plan, task = regressed(privacy=Privacy(secure=True)).with_model_of(2), Task("t", (5,), 2)
     model = initial_model(plan, task)
@@ -391,6 +391,16 @@ REFUSED = {
     "the loss of this task is hinge": (regressed(), {}, Task("t", (5,), 2, loss="hinge")),
     "firth is for two classes": (regressed(regression={"penalty": 0, "firth": True}), {}, Task("t", (5,), 3)),
     "firth is for two classes, without another penalty": (regressed(regression={"firth": True}), {}, TWO),
+    "cox = true is for times until an event, and this task predicts classes": (
+        regressed(regression={"penalty": 0, "cox": True}),
+        {},
+        TWO,
+    ),
+    "cox has a penalty that is a number": (
+        regressed(regression={"cox": True, "robust": True}),
+        {},
+        Task("t", (5,), 3, loss="hazard"),
+    ),
     "regression takes it away": (regressed(), {"weighted": True}, TWO),
     "regression needs one kind of model": (regressed(), {"boosting": method("FedHistogramXGB").boosting}, TWO),
 }

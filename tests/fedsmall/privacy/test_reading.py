@@ -11,10 +11,19 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.privacy.reading import layers_read, looks, pad_records, read_from_stack, records_read
+from fedsmall.privacy.reading import (
+    layers_read,
+    looks,
+    noise_borne,
+    noise_in_average,
+    pad_records,
+    read_from_stack,
+    records_read,
+)
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.information import record_squares
 from fedsmall.training.trainer import Leg, Signals
+from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Arrays, Traveller
 
 
@@ -173,3 +182,29 @@ def test_looks_are_about_the_information_that_blur_lets_out_in_a_few_contacts():
     assert estimate == pytest.approx(numbers * 3 / 120)
     assert 0.2 < np.median(told) / estimate < 2
     assert looks(plan.model_copy(update={"method": Method(name="FedAvg")}), numbers, 4, 30) is None
+
+
+def test_the_noise_that_is_foretold_is_about_that_which_is_added(monkeypatch):
+    """In the first contact of a run, over the length of the average's noise and that of a site's update."""
+    method = Method(name="FedAvg", aggregate_every=1, privacy=Privacy(exposure=1.0))
+    fields = {"name": "test", "task": "breast_cancer", "sites": 6, "samples_per_site": 4, "rounds": 3}
+    plan = Plan(**fields, model_options={"hidden": [32, 16]}, recipe=Recipe(lr=0.1), method=method)
+    federation = build_federation(plan)
+    model, places = initial_model(plan, federation.task), np.arange(6)
+    moved = []
+    for privacy in (None, method.privacy):
+        asked = plan.model_copy(update={"method": method.model_copy(update={"privacy": privacy})})
+        cohort = cohort_for(asked, federation.task, federation.names, federation.train)
+        stack = cohort.stack([Traveller(model)] * 6)
+        cohort.walk(stack, [Leg(places, 1, 1, True)], Signals())
+        moved.append(torch.cat([tensor.double().flatten(1) for tensor in stack.parameters.values()], 1))
+    start = torch.cat([torch.from_numpy(array).double().flatten() for array in model.values()])
+    numbers = sum(array.size for array in model.values())
+
+    added = (moved[1] - moved[0]).mean(0).norm() / (moved[0] - start).norm(dim=1).median()
+
+    line = noise_borne(plan, numbers, 4, 30, 6)
+    foretold = noise_in_average(1.0, numbers, 3, 4, 30, 6, 1)
+    assert f"about {foretold:.2g} times" in line
+    assert 0.5 < added / foretold < 4
+    assert noise_borne(plan.model_copy(update={"method": Method(name="FedAvg")}), numbers, 4, 30, 6) == ""

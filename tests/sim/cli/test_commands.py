@@ -340,6 +340,8 @@ def test_plan_prints_the_bound_of_the_paper_and_recommends_the_simulation(fedsma
         (("--sites", "40", "--samples", "4"), "epsilon 3 takes about 20 patients a site, and 4 are too few"),
         (("--sites", "20", "--samples", "20"), "20 are enough"),
         (("--sites", "20", "--samples", "20", "--patients", "1"), "takes about 60 patients a site, and 20 are too few"),
+        (("--sites", "20", "--samples", "20", "--patients", "1"), 'take Ridge with level = "patient"'),
+        (("--sites", "20", "--samples", "80", "--patients", "1"), 'take Ridge with level = "patient"'),
     ],
 )
 def test_plan_says_from_how_many_patients_privacy_is_worth_it(fedsmall, asked, said_of_privacy):
@@ -365,6 +367,17 @@ def test_plan_says_what_it_costs_to_keep_models_from_the_server(fedsmall, asked,
 
     assert code == 0
     assert said_of_hidden in " ".join(said.split())
+
+
+def test_plan_foretells_the_noise_of_an_exposure(fedsmall):
+    """2,114 numbers 40 times over 4 patients of 30 features are 26.5 updates; an average is over 40 sites."""
+    asked = ["--sites=40", "--samples=4", "--parameters=2114", "--features=30", "--contacts=40"]
+
+    _, said, _ = fedsmall("plan", *asked)
+    shown = " ".join(said.split())
+
+    stretch = int(shown.split("aggregate_every = ")[1].split(",")[0])
+    assert f"about {(2114 * 40 / 120 * stretch / 40) ** 0.5:.2g} times as large as an update" in shown
 
 
 def test_plan_says_how_often_a_secure_sum_takes_an_exchange_more(fedsmall):

@@ -40,6 +40,18 @@ def test_a_method_is_tried_with_each_value_of_the_keys_that_its_table_has():
     assert methods[-1].label == "Standalone"
 
 
+def test_a_key_of_a_table_is_tried_and_the_strictest_that_costs_nothing_is_taken():
+    private = {"name": "FedAvg", "aggregate_every": 1, "privacy": {"exposure": 1.0, "sealed": True, "secure": True}}
+
+    made = grid(build(TABLE | {"method": [private]}), settings_in(["privacy.exposure=0.1,1,10"]))
+    labels = [plan.method.label for plan in made.scenario.plans()]
+    scores = tries(dict(zip(labels, ([0.5, 0.52, 0.51], [0.9, 0.91, 0.89], [0.9, 0.91, 0.9]), strict=True)))
+    chosen = made.with_taken(scores).plans()[0].privacy
+
+    assert labels == [f"FedAvg, privacy.exposure = {exposure}" for exposure in ("0.1", "1", "10")]
+    assert (chosen.exposure, chosen.sealed, chosen.secure) == (1.0, True, True)
+
+
 def test_the_best_setting_is_taken_with_its_own_rate_and_written():
     made = grid(build(TABLE), PERIODS)
     told = tries({"Standalone": [0.5, 0.5], "prox, aggregate_every = 10": [0.7, 0.7]})
@@ -89,7 +101,7 @@ def test_values_are_read(text, found):
     assert settings_in([text]) == found
 
 
-@pytest.mark.parametrize("text", ["aggregate_every", "=3", "a.b=3", "aggregate_every="])
+@pytest.mark.parametrize("text", ["aggregate_every", "=3", ".b=3", "aggregate_every="])
 def test_what_names_no_key_and_values_is_one_line(text):
     with pytest.raises(PlanError, match="--try takes a key of a method and its values"):
         settings_in([text])

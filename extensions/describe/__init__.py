@@ -1,0 +1,1 @@
+"""A first table of patients over sites, without a model."""

@@ -1,0 +1,203 @@
+"""``fedsmall describe``: who the patients are, over all sites, before any model; in this process or at real sites."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from flwr.app import ConfigRecord, MessageType, RecordDict
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from rich.table import Table
+from typer import Argument, Option
+
+from fedsmall.data.preparation import Preparation, Scaling
+from fedsmall.data.raw_site import agreed
+from fedsmall.errors import PlanError
+from fedsmall.exact import exact_sum
+from fedsmall.extensions.describe import tables
+from fedsmall.extensions.describe.site import DESCRIBE, LABEL
+from fedsmall.extensions.describe.tables import Row, Sums
+from fedsmall.files import write
+from fedsmall.plan import Plan
+from fedsmall.planning.run_sheet import RunSheet
+from fedsmall.planning.tasks import raw_sites
+from fedsmall.sim.cli.deploy import follow
+from fedsmall.sim.cli.options import DATA_ROOT, SET, say, terminal
+from fedsmall.sim.consortium import runs
+from fedsmall.sim.consortium.server import check_up
+from fedsmall.sim.report.figures import INK, STYLE
+from fedsmall.sim.report.sections import Cells, Drawing, Section, show
+from fedsmall.sim.report.style import style_sheet
+from fedsmall.sim.runs.files import as_csv, check_free
+from fedsmall.sim.runs.scenario import Scenario, find
+from fedsmall.sim.runs.scenario import load as load_scenario
+from fedsmall.strategies.roster import Roster
+from fedsmall.strategies.sealed_models import HelpError
+from fedsmall.strategies.server.grid import RetryingGrid
+from fedsmall.strategies.server.handshake import SCALING_FILE, meet, told_at_roll
+from fedsmall.wire import CONFIG, split_vector
+
+HEADING, METHODS, Sheet = "Without a model (docs/regression.md)", ("fedsmall describe",), RunSheet
+LEAVES = "of each column, by class: counts, sums, sums of squares, counts in cells; nothing of few patients"
+CAPTION = (
+    "Mean ± standard deviation; median [quartiles], from counts in cells; of columns of 0 and 1 how many are 1. "
+    "Nothing is told of fewer patients than a hospital's floor; where few values are missing more count as missing.{}"
+)
+SECURE = " Sums over all sites, of which nobody has seen those of one."
+console = terminal()
+
+
+def describe(
+    scenario: Annotated[Path, Argument(help="a scenario's file or name; its methods, if it has any, do not matter")],
+    consortium: Annotated[Path | None, Option(help="the consortium's folder: its real sites are asked")] = None,
+    name: Annotated[str, Option(help="over real sites: the run's name")] = "description",
+    setting: Annotated[list[str] | None, SET] = None,
+    data_root: Annotated[Path | None, DATA_ROOT] = None,
+    out: Annotated[Path | None, Option(help="a folder for table.csv and report.html; none if not given")] = None,
+) -> None:
+    """A first table of all patients, by class and by site: means, spreads, quartiles, missing values, survival.
+
+    No model is trained. Real sites are asked with --consortium, in a secure sum: each of three or more has an identity.
+    """
+    asked = load(find(scenario), setting or [])
+    if consortium is not None:
+        check_up(consortium)
+        prepare(consortium, name, asked)
+        runs.launch(consortium, name, say)
+        return follow(consortium, name, detach=False)
+    if out is not None:
+        check_free(out)
+    described = describe_federation(asked.plans()[0], data_root)
+    heads, *rows = described.table()
+    table = Table(*heads, box=None, header_style="dim", pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_page(out, described, asked.name)
+        console.print(f"Report: {out / 'report.html'}", markup=False)
+
+
+def load(path: Path, settings: list[str]) -> Scenario:
+    """A scenario whose only method says what is asked, whatever it has."""
+    return load_scenario(
+        path, [*settings, f'method=[{{name = "Ridge", label = "{LABEL}", privacy = {{secure = true}}}}]']
+    )
+
+
+def run(path: Path, out: Path | None, settings: list[str] | None) -> None:
+    """Describe a scenario in this process."""
+    describe(path, setting=settings, out=out)
+
+
+class Description(NamedTuple):
+    """``sums`` over all sites and, in a simulation, ``by_site``; ``ends`` (columns, CELLS + 1) are those of cells."""
+
+    names: tuple[str, ...]
+    groups: tuple[str, ...]
+    ends: np.ndarray
+    sums: Sums
+    by_site: Mapping[str, Sums]
+
+    def table(self, site: str = "") -> list[Row]:
+        """Heads, then rows, of all sites or of one."""
+        return tables.table_of(self.names, self.groups, self.by_site[site] if site else self.sums, self.ends)
+
+
+def describe_federation(plan: Plan, data_root: Path | None = None) -> Description:
+    """The description of a plan's federation, in this process."""
+    raw = raw_sites(plan, data_root)
+    ends, floors = tables.grid(raw[0].preparation.with_scaling(agreed(raw))), {site.name: site.floor for site in raw}
+    sites = {site.name: tables.patients_of(site, site.floor) for site in raw}
+    told = {name: tables.count(patients, ends, floors[name]) for name, patients in sites.items()}
+    sums = {of: exact_sum([counted[of] for counted in told.values()]) for of in told[raw[0].name]}
+    return Description(sites[raw[0].name].names, sites[raw[0].name].groups, ends, sums, told)
+
+
+def prepare(folder: Path, run: str, scenario: Scenario, **patience: Any) -> Path:
+    """Make the folder of a new run. PlanError for one of that name, fewer than three sites, or one without identity."""
+    plan = scenario.plans()[0]
+    home = runs.prepare(folder, run, plan, runs.site_names(folder, [], plan), **patience)
+    return (home / "sheet.json").rename(home / f"{DESCRIBE}.json").parent
+
+
+def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str, Any], dict[str, int]]:
+    """Meet the sites, and ask for the sum of what they count; what ``outcome.json`` is to hold, and the log's end."""
+    roster = Roster()
+    sheet, task, sealed = meet(roster, sheet, grid, folder)
+    rows, kept = told_at_roll(roster.answers)["rows"], folder / SCALING_FILE
+    if rows is None or sealed is None:
+        raise PlanError("The sites do not all read their rows alike; name columns and categories in the task.")
+    scaling = Scaling(**{k: np.array(v) for k, v in json.loads(kept.read_text()).items()}) if kept.exists() else None
+    prepared = Preparation.model_validate(rows).with_scaling(scaling)
+    contents = {site: RecordDict({CONFIG: ConfigRecord(dict(sealed.words(0)))}) for site in sheet.sites}
+    try:
+        tally = sealed.open_sum(0, DESCRIBE, f"{MessageType.QUERY}.{DESCRIBE}", contents)
+    except HelpError as error:
+        reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in roster.events)
+        raise PlanError(f"{error}. {reasons[:1000]}") from None
+    names, groups = tables.names_of(task, prepared), tables.groups_of(task, prepared)
+    of = tables.shapes(len(names), len(groups), task.kind == "times")
+    if len(tally.values) != sum(int(np.prod(shape)) for shape in of.values()):
+        raise PlanError("What the sites tell is of other columns or classes than those that they named.")
+    sums = {name: values.tolist() for name, values in split_vector(tally.values, of).items()}
+    told = {"names": names, "groups": groups, "ends": tables.grid(prepared).tolist(), "sums": sums}
+    return {**told, "sites": list(tally.sites), "events": roster.events}, {"sites": len(tally.sites)}
+
+
+def description_of(outcome: Mapping[str, Any]) -> Description:
+    """The description that an ``outcome.json`` holds."""
+    sums = {name: np.array(values) for name, values in outcome["sums"].items()}
+    return Description(tuple(outcome["names"]), tuple(outcome["groups"]), np.array(outcome["ends"]), sums, {})
+
+
+def write_run(folder: Path, outcome: Mapping[str, Any]) -> None:
+    """Write table.csv and report.html of a run over real sites."""
+    write_page(folder, description_of(outcome), folder.name)
+
+
+def outcome_lines(home: Path, outcome: Mapping[str, Any]) -> list[str]:
+    """The table of a finished run, in lines for the coordinator."""
+    heads, *rows = description_of(outcome).table()
+    lines = ["; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=False)) for row in rows]
+    return [f"{len(outcome['sites'])} sites have told", *lines]
+
+
+def site_part(folder: Path, site: str) -> None:
+    """Nothing on a hospital's own page beside its log."""
+
+
+def write_page(folder: Path, described: Description, title: str) -> None:
+    """Write table.csv and report.html."""
+    made = {site: described.table(site) for site in ("", *described.by_site)}
+    lines = [("site", *made[""][0]), *((site or "all", *row) for site, (_, *rows) in made.items() for row in rows)]
+    write(folder / "table.csv", as_csv(lines).encode())
+    captions = {"": CAPTION.format("" if described.by_site else SECURE)}
+    sections = [
+        Section(site or "All sites", table=Cells(of[0], of[1:], captions.get(site, ""))) for site, of in made.items()
+    ]
+    sections[0] = sections[0]._replace(figures=_figures(described))
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{0}</title><style>{1}</style></head><body>'
+    )
+    page = Markup(head + "<main><h1>{0}</h1>{2}</main></body></html>")
+    write(folder / "report.html", str(page.format(title, style_sheet(), show(sections, DESCRIBE))).encode())
+
+
+def _figures(described: Description) -> list[Drawing]:
+    if "events" not in described.sums or not described.sums["events"][0].any():
+        return []
+    time, _, survival, low, high = curve = tables.kaplan_meier(described.sums["events"], described.ends[-2])
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 3.2), layout="constrained")
+        axes = figure.subplots()
+        axes.step(time, survival, where="post", color=INK)
+        axes.fill_between(time, low, high, step="post", color=INK, alpha=0.15, lw=0)
+        axes.set(xlabel=described.names[-2], ylabel="without the event", ylim=(0, 1.02))
+    title = f"Kaplan-Meier curve by {described.names[-2]}"
+    data = as_csv([tables.OF_CURVE, *curve.T.tolist()])
+    return [Drawing(figure, title, f"{title}, with 95% intervals.", data, "survival.csv")]

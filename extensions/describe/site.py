@@ -1,0 +1,72 @@
+"""A site that is asked for a first table: what it may tell, of whom it has told before. It leaves in a secure sum."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsmall.clients.consent import Consent
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.runs import scaling_of
+from fedsmall.clients.sealing import Letters
+from fedsmall.clients.site_request import Answer, SiteRequest, check_order, plan_of
+from fedsmall.clients.telling import Guard, Verdict, digest, rows_to_tell, updated_entry, verdict
+from fedsmall.errors import PlanError, PolicyError
+from fedsmall.extensions.describe.tables import Patients, count, grid, patients_of, shapes
+from fedsmall.planning.run_sheet import RUN
+from fedsmall.planning.tasks import load_site
+from fedsmall.wire import Arrays
+
+DESCRIBE = "describe"  # the kind of the question, and the name of a run's sheet
+LABEL = "first table, no model"  # of the plan, as the hospital that approves it reads it
+TOLD = "told_described.json"  # beside a site's other files of whom sums were told
+
+
+class DescribeDesk:
+    """What the site ``name`` tells of the table in ``data``; ``letters`` have the keys of its run."""
+
+    def __init__(self, name: str, data: Path | None, letters: Letters, consent: Consent) -> None:
+        self.name, self.data, self.letters, self.consent = name, data, letters, consent
+
+    def answer(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+        """What the site counts, under masks; the same where it is asked again.
+
+        Raises PolicyError where the policy forbids it, and PlanError in a run that trains, or shows sites' own sums.
+        """
+        plan = plan_of(config)
+        if plan.method.label != LABEL or not plan.privacy.secure:
+            raise PlanError("a site describes its patients in a run of `fedsmall describe` alone, in a secure sum")
+        if not policy.judge:
+            raise PolicyError("the policy here lets no sums over patients be told (judge)")
+        raw = load_site(plan, self.name, self.data)
+        order, folder = SiteRequest(plan, policy, raw, config, {}), self.letters.folder_of(config)
+        check_order(DESCRIBE, order, folder)  # of the roll call's plan, which policy and hospital have let in
+        self.consent.check_paused(DESCRIBE)
+        floor = max(policy.count_floor, raw.floor)
+        patients = patients_of(raw, floor)
+        ends = grid(raw.preparation.with_scaling(scaling_of(folder) if raw.scaled else None))
+        guard = Guard(self.letters.home / TOLD, self.letters.log, str(config[RUN]))
+        rows = rows_to_tell(guard, patients.x, patients.group, floor)
+        patients = patients._replace(x=patients.x[rows], group=patients.group[rows])
+        told = count(patients, ends, floor, columns_withheld(guard, patients, floor))
+        of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
+        return {"config": {}}, self.letters.mask_sums(order, DESCRIBE, told, of)
+
+
+def columns_withheld(guard: Guard, patients: Patients, floor: int) -> set[str]:
+    """Columns of which fewer than ``floor`` values differ from what was told of them before, in whatever table.
+
+    The guard remembers the others: {"columns": {name: entry}}.
+    """
+    known = guard.read(patients=None)
+    columns, withheld = known.setdefault("columns", {}), set()
+    for name, values in zip(patients.names, patients.x.T, strict=True):
+        now = Counter(digest(value.tobytes(), known, 8) for value in values[~np.isnan(values)])
+        allowed = verdict(columns.get(name), now, floor)
+        if allowed is Verdict.NEW:
+            columns[name] = updated_entry(columns.get(name), now, None)
+        withheld |= {name} if allowed is Verdict.LAST else set()
+    guard.write(known)
+    return withheld

@@ -1,0 +1,218 @@
+"""Table 1 over sites from what each counts: means, spreads, quantiles, missing values, survival; no model, no row.
+
+A site tells of each column, by class, counts, sums, sums of squares, and counts of values in the cells of a grid that
+all sites have agreed on. Nothing that is told is of fewer patients than a floor: not a count, not what a count leaves
+of its group or of its category, and no cell (:func:`group_cells`).
+
+Source: Kaplan and Meier 1958, Greenwood 1926 (survival); Domingo-Ferrer and Mateo-Sanz 2002 (groups of k values).
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsmall.data.federation import Task, join
+from fedsmall.data.preparation import Preparation
+from fedsmall.data.raw_site import RawSite
+from fedsmall.data.sources.pool import YES_OR_NO
+from fedsmall.errors import DataError
+from fedsmall.randomness import rng_for
+
+CELLS, REACH, BEND = 200, 4.0, 3.0  # of a grid: its ends in standard deviations; cells are finer in the middle
+QUANTILES = (0.25, 0.5, 0.75)
+OF_VALUES = ("sites", "binary", "count", "missing", "total", "squares")  # by group and column
+OF_CURVE = ("time", "at risk", "survival", "low", "high")
+BOUND = 1.96  # standard errors, of a 95% interval
+
+Sums = Mapping[str, np.ndarray]
+Row = tuple[str, ...]
+
+
+class Patients(NamedTuple):
+    """Rows of one site: ``x`` (n, columns), NaN where missing, ``group`` (n,); at most ``often`` are one patient's.
+
+    The last two columns are a time and its event where ``is_survival``.
+    """
+
+    x: np.ndarray
+    group: np.ndarray
+    names: tuple[str, ...]
+    groups: tuple[str, ...]
+    is_survival: bool
+    often: int = 1
+
+
+def patients_of(raw: RawSite, floor: int) -> Patients:
+    """All patients of a site, but for held-out ones that are fewer than ``floor``: sums of the others are told too.
+
+    Raises DataError for what is no table.
+    """
+    parts = (part for part in (raw.train, raw.kept_back, raw.held_out) if part is not None)
+    whole = join([part for part in parts if part is raw.train or len(part) >= floor])
+    task, outcome = raw.task, raw.preparation.outcome
+    if whole.x.ndim != 2 or whole.x.dtype == np.uint8:
+        raise DataError("describe is for tables; these samples are images or arrays")
+    x, group = whole.x.astype(np.float64), np.zeros(len(whole), dtype=np.int64)
+    if outcome is None:
+        group = whole.y.astype(np.int64)
+    else:
+        x = np.concatenate([x, whole.y.reshape(len(whole), -1)], axis=1)
+    often = 1 if whole.patients is None else int(np.unique(whole.patients, return_counts=True)[1].max(initial=1))
+    names, groups = names_of(task, raw.preparation), groups_of(task, raw.preparation)
+    return Patients(x, group, names, groups, task.kind == "times", often)
+
+
+def names_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
+    """The columns: features, then the outcome where it is no class."""
+    features = task.feature_names or tuple(f"column {k + 1}" for k in range(int(np.prod(task.input_shape))))
+    return (*features, *(preparation.outcome.columns if preparation.outcome is not None else ()))
+
+
+def groups_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
+    """The classes, or one group of all."""
+    return tuple(map(str, task.class_names or range(task.classes))) if preparation.outcome is None else ("all",)
+
+
+def shapes(names: int, groups: int, is_survival: bool) -> dict[str, tuple[int, ...]]:
+    """What a site tells, by name."""
+    values: dict[str, tuple[int, ...]] = dict.fromkeys(OF_VALUES, (groups, names))
+    return values | {"cells": (groups, names, CELLS)} | ({"events": (2, CELLS)} if is_survival else {})
+
+
+def count(patients: Patients, ends: np.ndarray, floor: int, withheld: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """What a site tells of its patients for the ``ends`` of cells of :func:`grid`; zeros in ``withheld`` columns."""
+    of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
+    told, floor = {name: np.zeros(shape) for name, shape in of.items()}, max(floor, 1) * patients.often
+    for g in range(len(patients.groups)):
+        for k, values in _tellable(patients.x[patients.group == g], patients.names, floor).items():
+            if patients.names[k] in withheld:
+                continue
+            present = values[~np.isnan(values)]
+            numbers = (1, np.isin(present, (0, 1)).all(), len(present), len(values) - len(present))
+            for name, number in zip(OF_VALUES, (*numbers, present.sum(), (present**2).sum()), strict=True):
+                told[name][g, k] = number
+            told["cells"][g, k] = group_cells(present, ends[k], floor)
+    if patients.is_survival and not set(patients.names[-2:]) & set(withheld):
+        time, event = patients.x[:, -2], patients.x[:, -1] > 0
+        if all(number == 0 or number >= floor for number in (event.sum(), (~event).sum())):
+            told["events"][:] = [group_cells(time[event == of], ends[-2], floor) for of in (True, False)]
+    return told
+
+
+def _tellable(x: np.ndarray, names: Row, floor: int) -> dict[int, np.ndarray]:
+    """The values of which a site may tell of one group, by the number of the column.
+
+    Neither those present nor those missing are 1 to ``floor`` - 1: some present ones count as missing where these are
+    too few. Of a column of 0 and 1 the same holds of zeros and ones, and of all that is left out of a category.
+    """
+    told, ones, categories = dict[int, np.ndarray](), np.nansum(x, axis=0), dict[str, list[int]]()
+    for k, name in enumerate(names):
+        values, column = x[:, k].copy(), name.partition(YES_OR_NO)[0]
+        present = np.flatnonzero(~np.isnan(values))
+        if 0 < len(values) - len(present) < floor:
+            dropped = rng_for(0, "describe", column).permutation(present)[: floor - len(values) + len(present)]
+            values[dropped], present = np.nan, np.setdiff1d(present, dropped)
+        is_binary = np.isin(values[present], (0, 1)).all()
+        counts = [np.sum(values == 0), np.sum(values == 1)] if is_binary else [len(present)]
+        if (len(present) or len(values)) >= floor and all(number == 0 or number >= floor for number in counts):
+            told[k] = values
+        if YES_OR_NO in name:
+            categories.setdefault(column, []).append(k)
+    for levels in categories.values():
+        for k in sorted(set(levels) & set(told), key=lambda k: (ones[k], k)):
+            if 0 < sum(ones[level] for level in levels if level not in told) < floor:
+                del told[k]
+    return told
+
+
+def group_cells(values: np.ndarray, ends: np.ndarray, floor: int) -> np.ndarray:
+    """How many ``values`` lie in each cell, (CELLS,), never 1 to ``floor`` - 1; nothing of fewer values.
+
+    Values that follow each other are put in groups of ``floor`` or more, and a group counts in the cell of its mean: so
+    two grids over the same values tell no more than those means.
+    """
+    counts = np.zeros(CELLS)
+    if len(values) >= floor:
+        for group in np.array_split(np.sort(values), len(values) // floor):
+            place = np.searchsorted(ends, group.mean(), side="right") - 1
+            counts[np.clip(place, 0, CELLS - 1)] += len(group)
+    return counts
+
+
+def grid(preparation: Preparation) -> np.ndarray:
+    """The ends of cells, (columns, CELLS + 1), around the mean on which sites have agreed, or of public ranges.
+
+    Of a time they are of one length, from 0 to the end of the last interval.
+    """
+    known, ranges, outcome = preparation.agreed, preparation.ranges, preparation.outcome
+    middle, spread = np.zeros(preparation.shape).ravel(), np.ones(preparation.shape).ravel()
+    if ranges is not None:
+        middle, spread = np.add(ranges.high, ranges.low) / 2, np.subtract(ranges.high, ranges.low) / 2 / REACH
+    if known is not None:
+        middle, spread = np.array(known.mean), np.array(known.scale)
+    if outcome is not None and outcome.kind == "amount":
+        middle, spread = np.append(middle, outcome.mean_and_scale[0]), np.append(spread, outcome.mean_and_scale[1])
+    bend = np.sinh(BEND * np.linspace(-1, 1, CELLS + 1)) / np.sinh(BEND)
+    ends = middle[:, None] + REACH * spread[:, None] * bend
+    if outcome is None or outcome.kind == "amount":
+        return np.asarray(ends)
+    last = outcome.cuts[-1] if outcome.kind == "survival" else 1.0
+    return np.concatenate([ends, np.tile(np.linspace(0, last, CELLS + 1), (len(outcome.columns), 1))])
+
+
+def quantiles(cells: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The :data:`QUANTILES` of values that are counted in cells, (3,): a line within each cell; NaN of no values."""
+    if not cells.any():
+        return np.full(len(QUANTILES), np.nan)
+    share = np.concatenate([[0.0], np.cumsum(cells)]) / cells.sum()
+    begins = np.flatnonzero(cells)
+    at = np.unique(np.concatenate([begins, begins + 1]))  # flat parts between cells have no quantile of their own
+    return np.asarray(np.interp(QUANTILES, share[at], ends[at]))
+
+
+def kaplan_meier(events: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The product-limit estimate after each cell, (5, CELLS), from events and losses by cell, (2, CELLS).
+
+    Rows are :data:`OF_CURVE`; the 95% interval is Greenwood's, by the logarithm of the cumulative hazard. Who is lost
+    in a cell is at risk in it.
+    """
+    happened, lost = events
+    at_risk = events.sum() - np.concatenate([[0.0], np.cumsum(happened + lost)[:-1]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        survival = np.cumprod(np.where(at_risk > 0, 1 - happened / at_risk, 1.0))
+        error = np.sqrt(np.cumsum(np.nan_to_num(happened / (at_risk * (at_risk - happened)), posinf=0.0)))
+        bounds = [np.exp(np.log(survival) * np.exp(-s * BOUND * error / np.log(survival))) for s in (1, -1)]
+    low, high = (np.where((survival > 0) & (survival < 1), bound, survival) for bound in bounds)
+    return np.stack([ends[1:], at_risk, survival, low, high])
+
+
+def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]:
+    """Heads, then rows, of the table of all patients and of each group, in words; and of survival at five times."""
+    parts = [slice(None), *(slice(g, g + 1) for g in range(len(groups)) if len(groups) > 1)]
+    rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing")]
+    for k, name in enumerate(names):
+        of = {key: values[:, k] for key, values in sums.items() if key != "events"}
+        cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
+        missing, number = of["missing"].sum(), of["count"].sum()
+        rows.append((name, *cells, f"{missing:.0f} ({missing / max(number + missing, 1):.1%})"))
+    if "events" in sums and sums["events"][0].any():
+        curve = kaplan_meier(sums["events"], ends[-2])
+        for k in np.unique(np.linspace(0, np.flatnonzero(curve[1])[-1], 6).round().astype(int)[1:]):
+            time, at_risk, survival, low, high = curve[:, k]
+            words = f"{survival:.3f} ({low:.3f} to {high:.3f}); {at_risk:.0f} at risk"
+            rows.append((f"no event by {names[-2]} {time:.4g}", words, ""))
+    return rows
+
+
+def _cell(sums: Sums, ends: np.ndarray) -> str:
+    number, total = float(sums["count"]), float(sums["total"])
+    if not number:
+        return "too few to tell"
+    if sums["binary"] == sums["sites"]:
+        return f"{total:.0f} of {number:.0f} ({total / number:.1%})"
+    spread = np.sqrt(max(float(sums["squares"]) - total**2 / number, 0) / max(number - 1, 1))
+    digits = int(np.clip(1 - np.floor(np.log10(spread or 1.0)), 0, 9))
+    low, middle, high = np.round(quantiles(sums["cells"], ends), digits) + 0.0
+    values = (f"{value:.{digits}f}" for value in (total / number, spread, middle, low, high))
+    return "{} ± {}; {} [{}, {}]".format(*values)

@@ -1,0 +1,47 @@
+"""A whole batch from one honest update, where units outnumber patients (SPEAR); noise of any kind ends it."""
+
+import numpy as np
+import pytest
+
+from fedsmall.extensions.audit.crafted import distances_to_records
+from fedsmall.extensions.audit.low_rank import read_low_rank
+from fedsmall.models.registry import initial_model
+from fedsmall.planning.tasks import build_federation
+from fedsmall.training.trainer import Leg, Signals
+from fedsmall.training.trees import cohort_for
+from fedsmall.wire import Traveller
+from tests.extensions.audit.worlds import plan_of
+
+
+def read(batch: int, task: str = "digits", steps: int = 1, **privacy: float) -> int:
+    """How many of a site's patients are read to 1% from its first update, in which all are in every batch."""
+    recipe = {"lr": 0.1, "batch": batch, "local_steps": steps}
+    settings = {"aggregate_every": 1, "privacy": privacy or {"blur": 0.0}}
+    plan = plan_of("FedAvg", settings, task=task, model_options={"hidden": [64]}, recipe=recipe, sites=3)
+    federation = build_federation(plan.model_copy(update={"samples_per_site": batch}))
+    samples = federation.train[0]
+    start = initial_model(plan, federation.task)
+    cohort = cohort_for(plan, federation.task, ["site"], [samples])
+    stack = cohort.stack([Traveller(start)])
+    cohort.walk(stack, [Leg(np.array([0]), 1, 1)], Signals())
+    sent = stack.traveller(0).model
+    found = read_low_rank(start, sent, next(iter(start)).removesuffix(".weight"), np.random.default_rng(0))
+    return int((distances_to_records(found, samples.x) <= 0.01).sum())
+
+
+@pytest.mark.parametrize("batch", [2, 8])
+def test_a_batch_without_noise_is_read_nearly_whole(batch):
+    assert read(batch) >= batch - 1
+
+
+def test_several_steps_on_the_same_patients_are_read_alike():
+    assert read(4, steps=3) >= 3
+
+
+def test_a_batch_of_many_is_not_read_so():
+    assert read(32) == 0
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_noise_of_an_exposure_leaves_nothing_of_low_rank(batch):
+    assert read(batch, exposure=1.0) == 0

@@ -1,0 +1,133 @@
+"""What sites count for a first table, and what is read from it: by pooled rows, statsmodels, and what is never told."""
+
+import numpy as np
+import pytest
+
+from fedsmall.extensions.describe import tables
+from fedsmall.extensions.describe.tables import CELLS, Patients, count, group_cells, kaplan_meier, quantiles, table_of
+
+NAMES = ("age", "smokes", "stage=1", "stage=2", "stage=3")
+
+
+def patients(n: int, seed: int = 0, missing: float = 0.1) -> Patients:
+    rng = np.random.default_rng(seed)
+    stage = np.eye(3)[rng.choice(3, n, p=[0.7, 0.25, 0.05])]
+    age = np.where(rng.random(n) < missing, np.nan, rng.lognormal(4, 0.3, n))
+    x = np.column_stack([age, rng.random(n) < 0.3, stage]).astype(float)
+    return Patients(x, rng.integers(0, 2, n), NAMES, ("healthy", "ill"), False)
+
+
+def ends(of: list[Patients]) -> np.ndarray:
+    x = np.concatenate([each.x for each in of])
+    bend = np.sinh(3 * np.linspace(-1, 1, CELLS + 1)) / np.sinh(3)
+    return np.nanmean(x, axis=0)[:, None] + 4 * np.nanstd(x, axis=0)[:, None] * bend
+
+
+def test_sums_of_sites_have_the_means_spreads_and_shares_of_pooled_rows():
+    sites = [patients(n, seed) for seed, n in enumerate((200, 80, 1))]
+    lines = ends(sites)
+
+    told = [count(site, lines, floor=1) for site in sites]
+
+    sums = {name: sum(site[name] for site in told) for name in told[0]}
+    x, group = (np.concatenate(parts) for parts in zip(*((s.x, s.group) for s in sites), strict=True))
+    ill = x[group == 1]
+    rows = dict((row[0], row[1:]) for row in table_of(NAMES, ("healthy", "ill"), sums, lines))
+    assert rows["smokes"][2] == f"{ill[:, 1].sum():.0f} of {len(ill)} ({ill[:, 1].mean():.1%})"
+    assert rows["age"][0].startswith(f"{np.nanmean(x[:, 0]):.0f} ± {np.nanstd(x[:, 0], ddof=1):.0f}; ")
+    assert rows["age"][3] == f"{np.isnan(x[:, 0]).sum()} ({np.isnan(x[:, 0]).mean():.1%})"
+    assert sums["count"][:, 0].sum() + sums["missing"][:, 0].sum() == len(x)
+
+
+@pytest.mark.parametrize("floor", [1, 5, 8])
+def test_quartiles_of_skewed_values_are_near_the_pooled_ones_whatever_the_floor(floor):
+    sites = [patients(150, seed, missing=0) for seed in range(4)]
+    lines = ends(sites)
+
+    cells = sum(count(site, lines, floor)["cells"][:, 0].sum(axis=0) for site in sites)
+
+    age = np.concatenate([site.x[:, 0] for site in sites])
+    assert quantiles(cells, lines[0]) == pytest.approx(np.quantile(age, tables.QUANTILES), abs=0.06 * age.std())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 20, 60, 300])
+@pytest.mark.parametrize("floor", [2, 5, 8])
+def test_no_number_that_is_told_nor_what_it_leaves_is_of_fewer_patients_than_the_floor(n, floor):
+    for seed in range(5):
+        site = patients(n, seed)
+
+        told = count(site, ends([site, patients(500)]), floor)
+
+        def large(numbers):
+            return np.all((numbers == 0) | (numbers >= floor))
+
+        assert all(large(told[name]) for name in ("count", "missing", "cells"))
+        binary = slice(1, None)
+        assert large(told["total"][:, binary])
+        assert large((told["count"] - told["total"])[:, binary])
+        for g in (
+            0,
+            1,
+        ):  # of a category: what is left of those who have one, when its levels that are told are taken away
+            known = told["sites"][g, 2:] > 0
+            assert not known.any() or large(np.sum(site.group == g) - told["total"][g, 2:][known].sum())
+
+
+def test_groups_of_values_keep_their_number_and_none_is_below_the_floor():
+    values = np.random.default_rng(0).normal(size=53)
+    lines = np.linspace(-4, 4, CELLS + 1)
+
+    grouped = group_cells(values, lines, 5)
+
+    assert grouped.sum() == 53
+    assert grouped[grouped > 0].min() >= 5
+    assert not group_cells(values[:4], lines, 5).any()
+    np.testing.assert_array_equal(group_cells(values, lines, 1), np.histogram(values, lines)[0])
+
+
+def test_rows_of_one_patient_count_as_one():
+    site = patients(40)._replace(often=3)
+
+    told = count(site, ends([site]), floor=5)
+
+    assert told["cells"][told["cells"] > 0].min() >= 15
+
+
+def test_the_survival_curve_and_its_interval_are_those_of_statsmodels():
+    survival = pytest.importorskip("statsmodels.duration.survfunc")
+    rng = np.random.default_rng(0)
+    time, event = rng.integers(1, 60, 150).astype(float), rng.random(150) < 0.6
+    lines = np.arange(CELLS + 1) + 0.5  # a cell for each day, so that nothing is rounded
+    counted = np.stack([np.histogram(time[event == of], lines)[0] for of in (True, False)]).astype(float)
+
+    _, at_risk, share, low, high = kaplan_meier(counted, lines)
+
+    known = survival.SurvfuncRight(time, event)
+    places = known.surv_times.astype(int) - 1
+    np.testing.assert_allclose(share[places], known.surv_prob, atol=1e-12)
+    np.testing.assert_array_equal(at_risk[places], known.n_risk)
+    spread = known.surv_prob_se / (known.surv_prob * np.abs(np.log(known.surv_prob)))
+    for bound, sign in ((low, 1), (high, -1)):
+        inside = known.surv_prob > 0
+        expected = known.surv_prob ** np.exp(sign * tables.BOUND * spread)
+        np.testing.assert_allclose(bound[places][inside], expected[inside], atol=1e-9)
+
+
+def test_columns_that_are_withheld_are_not_told():
+    site = patients(100)
+
+    told = count(site, ends([site]), 1, {"age"})
+
+    assert all(not told[name][:, 0].any() for name in told)
+    assert told["count"][:, 1].sum() == 100
+
+
+def test_of_the_same_values_two_grids_tell_means_of_groups_and_never_a_single_value():
+    values = np.random.default_rng(0).normal(size=40)
+    fine, shifted = np.linspace(-4, 4, CELLS + 1), np.linspace(-4.003, 3.997, CELLS + 1)
+
+    told = [group_cells(values, lines, 8) for lines in (fine, shifted)]
+
+    means = np.sort(values).reshape(5, 8).mean(axis=1)
+    for lines, counts in zip((fine, shifted), told, strict=True):
+        np.testing.assert_array_equal(counts, 8 * np.histogram(means, lines)[0])
