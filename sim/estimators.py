@@ -17,8 +17,6 @@ from fedsmall.data.sources.arrays import is_table
 from fedsmall.evaluation.survival import concordance
 from fedsmall.randomness import rng_for
 
-CODE = "y"  # the outcome's column, or that of codes of classes, beside those of X
-
 
 class _Federated(BaseEstimator):
     """What the estimators share.
@@ -110,7 +108,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         # by their places, unless they are words, so that a package and its card call them as they are called
         codes = y.astype(str) if y.dtype.kind in "OUS" else codes
         self._places = {str(code): place for place, code in enumerate(dict.fromkeys(np.sort(codes)))}
-        return self._fit(X, (codes,), groups, {"label": CODE})
+        return self._fit(X, (codes,), groups, {"label": "y"})
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of each of ``classes_``, (samples, classes)."""
@@ -132,7 +130,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
         y = _column(y).astype(np.float64)
         if not np.isfinite(y).all():
             raise ValueError("y contains NaN or infinity")
-        return self._fit(X, (y,), groups, {"target": CODE, "loss": "mse"})
+        return self._fit(X, (y,), groups, {"target": "y", "loss": "mse"})
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each row, (samples,)."""
