@@ -90,6 +90,25 @@ def test_the_architecture_is_read_in_ten_minutes():
     assert len((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split()) <= 2000
 
 
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link may send a reader to on a page: its headings as GitHub and MkDocs write them, and its own anchors."""
+    text = path.read_text(encoding="utf-8")
+    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower().strip() for heading in HEADING.findall(text)]
+    return {re.sub(r"[^\w -]", "", one).replace(" ", "-") for one in words} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_heading_that_a_page_links_to_is_there(page):
+    here = ROOT / page
+    links = re.findall(r"\]\(\s*([^)\s#]*)#([\w-]+)\)", here.read_text(encoding="utf-8"))
+    own = [(here.parent / file if file else here, anchor) for file, anchor in links if "://" not in file]
+
+    assert [(str(path), anchor) for path, anchor in own if path.is_file() and anchor not in anchors(path)] == []
+
+
 def test_the_readers_of_pages_see_what_they_should():
     assert {ROOT / "constraints.txt", ROOT / "tests/test_layers.py", ROOT / "docs/data.md"} <= (
         files_named("README.md") | files_named("CONTRIBUTING.md")
