@@ -165,3 +165,10 @@ def test_no_page_says_what_was_found_untrue(page):
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
     assert not [sentence for sentence in WITHDRAWN if sentence in text]
+
+
+def test_every_page_that_a_language_model_is_told_of_is_there():
+    pages = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"))
+
+    assert len(pages) > 15
+    assert [page for page in pages if not (ROOT / "docs" / page).is_file()] == []

@@ -32,7 +32,9 @@ def _of_text(text: str, place: str, titles: Mapping[str, str]) -> str:
         if uri is None:
             return f"{words} (`{source}`)"
         shown = titles.get(uri, words) if words in (file, target) else words
-        return f"{mark}[{shown}]({relpath(uri, dirname(place) or '.')}{'' if source == 'README.md' else hash_ + anchor})"
+        return (
+            f"{mark}[{shown}]({relpath(uri, dirname(place) or '.')}{'' if source == 'README.md' else hash_ + anchor})"
+        )
 
     return LINK.sub(follow, text)
 

@@ -160,7 +160,9 @@ def test_three_hospitals_on_one_machine_come_to_a_first_contact_in_five_minutes_
 @pytest.mark.parametrize(
     "line",
     re.findall(
-        r"^(?: *|\.venv/bin/)fedsmall ([^#\n]+)", "\n".join("".join(blocks("bash", page)) for page in PAGES), re.MULTILINE
+        r"^(?: *|\.venv/bin/)fedsmall ([^#\n]+)",
+        "\n".join("".join(blocks("bash", page)) for page in PAGES),
+        re.MULTILINE,
     ),
 )
 def test_every_line_for_the_terminal_has_words_and_options_that_exist(line):
