@@ -18,7 +18,7 @@ from fedsmall.clients.memory import TRAVEL, ContextMemory
 from fedsmall.clients.site_data import SiteData, simulated_site
 from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
-from fedsmall.replicas.tree import plan_at
+from fedsmall.replicas import plan_at
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD, PLAN, VALIDATE, Arrays, join, parts

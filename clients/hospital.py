@@ -16,9 +16,7 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.letters import fault_of
 from fedsmall.clients.memory import Kept, Memory, StayingMemory
 from fedsmall.clients.site_data import SiteData
-from fedsmall.codec.codes import CodecError
-from fedsmall.codec.parcels import pack, unpack
-from fedsmall.codec.top import base_of, cut_at_site
+from fedsmall.codec import CodecError, base_of, cut_at_site, pack, unpack
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.intercepts import fit_intercept

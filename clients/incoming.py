@@ -20,7 +20,7 @@ from torch import nn
 from fedsmall.algorithm.gate import GATE, GROWTH, OF_MODEL, size
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.memory import RoundMemory
-from fedsmall.codec.parcels import own_parcel, parcel
+from fedsmall.codec import own_parcel, parcel
 from fedsmall.data.federation import Task
 from fedsmall.errors import PolicyError
 from fedsmall.models.registry import initial_model

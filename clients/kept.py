@@ -17,14 +17,14 @@ import numpy as np
 from fedsmall import __version__
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.shelf import Shelf
-from fedsmall.codec.parcels import pack, unpack
+from fedsmall.codec import pack, unpack
 from fedsmall.data.federation import task_from
 from fedsmall.data.preparation import Preparation, Scaling
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import members_of
 from fedsmall.models.registry import completed, initial_model
-from fedsmall.package.record import COMMON, TrainedOn, describe, visitors_of
+from fedsmall.package.record import COMMON, TrainedOn, describe, members_in, visitors_of
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
@@ -144,11 +144,11 @@ def load_kept(folder: Path, what: str) -> Stored | None:
     if not trained:
         return None
     task, words = task_from(record.task), (item.words if item else None) or {}
-    several = what == VISITORS or (what == COMMON and record.plan.method.is_ensemble)
+    whose = {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site)
     measured = _measured(words.get("said", {}), what)
     rounds = int(words["t"]) if record.plan.may_end_early and "t" in words else record.plan.rounds
     more = {
-        "whose": {COMMON: COMMON, VISITORS: visitors_of(record.site)}.get(what, record.site),
+        "whose": whose,
         "performance": {f"held out at {record.site}": measured} if measured else {},
         "notes": (f"Run {record.run}.", *([STAYS[what]] if what in STAYS else [])),
         "rounds": rounds,
@@ -157,7 +157,7 @@ def load_kept(folder: Path, what: str) -> Stored | None:
         "versions": {"fedsmall": __version__, **{name: version(name) for name in ("torch", "numpy")}},
         "intercept": tuple(words.get("intercept", ())) if what == COMMON else (),
     }
-    members = len(next(iter(trained.values()))) if several else None
+    members = members_in(record.plan, whose, trained)
     package = describe(record.plan, task, record.preparation, TrainedOn(sites=record.sites), members, **more)
     return Stored(package, completed(record.plan, task, trained))
 

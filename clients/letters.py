@@ -19,8 +19,7 @@ from safetensors.numpy import load
 from fedsmall.algorithm.gate import largest, size, too_large
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.shelf import ARRAYS, Shelf, write_private
-from fedsmall.codec.codes import CodecError
-from fedsmall.codec.parcels import unpack
+from fedsmall.codec import CodecError, unpack
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sealing.letters import (

@@ -35,7 +35,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import Answer, SiteRequest
 from fedsmall.clients.tables import table_of
 from fedsmall.clients.telling import may_be_last
-from fedsmall.codec.parcels import own_parcel, pack, parcel
+from fedsmall.codec import own_parcel, pack, parcel
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.exact import to_words
@@ -43,9 +43,8 @@ from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing import tallies, terms
-from fedsmall.sealing.committee import BYTES, least_in_sum, share
 from fedsmall.sealing.letters import LetterError, Mailbox, after, name_of
-from fedsmall.sealing.masks import masked, pair_signs, seed_from
+from fedsmall.sealing.masks import BYTES, least_in_sum, masked, pair_signs, seed_from, share
 from fedsmall.sealing.tables import MEETING, TABLES, sketches
 from fedsmall.sealing.terms import From, Opened, Order, order_in, remove_seal
 from fedsmall.travel.journey import starting
@@ -227,7 +226,7 @@ class SealedTask:
 
     def check_judged(self, model: Arrays) -> None:
         """Raise LetterError for another model than the round's common one; of ensembles no digest is known."""
-        if not (self.plan.method.is_ensemble or self.plan.method.ema):
+        if self.plan.method.keeps_global:
             self._check_common(model, 0)
 
     @property

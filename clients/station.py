@@ -56,7 +56,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
-from fedsmall.replicas.tree import plan_at
+from fedsmall.replicas import plan_at
 from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import exposure_of_contact

@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
+from fedsmall.aggregation.combiners import Aggregate, Combiner
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.wire import Arrays
 
 SWEEPS = 20  # at most, over the layers of a model and over the models; matching settles in a few

@@ -16,9 +16,8 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from fedsmall.aggregation.sums import SCALE
-from fedsmall.sealing.committee import BYTES, committee_size, share, threshold
 from fedsmall.sealing.letters import OVERHEAD, SEED, Mailbox, announce
-from fedsmall.sealing.masks import masked, pair_signs, seed_from, unmasked
+from fedsmall.sealing.masks import BYTES, committee_size, masked, pair_signs, seed_from, share, threshold, unmasked
 
 NUMBERS = {"17 thousand": 17_226, "11 million": 11_200_000}
 REPEATS = 5

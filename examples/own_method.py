@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
-from fedsmall.aggregation.server_optimizers import parameters_of
+from fedsmall.aggregation.combiners import Aggregate, Combiner
+from fedsmall.aggregation.server_optimizers import Updates, parameters_of
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.data.federation import Federation
 from fedsmall.models.registry import initial_model

@@ -191,7 +191,7 @@ FEATURES = (
     _when_set("method.tree", needs={WEIGHTS, EVERY_AVERAGE}, takes={ONE_TRAINING}),
     Feature(
         'fold_at = "server"',
-        lambda p: p.method.tree is not None and p.method.tree.fold_at == "server",
+        lambda p: p.method.server_tree is not None,
         needs={PLAIN_AVERAGE, STRAIGHT_WAY},
         takes={ONE_MODEL},
     ),

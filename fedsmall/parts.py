@@ -38,8 +38,8 @@ def _augmentations(given: Any) -> Any:
 
 def device_word(word: str) -> str:
     """A word for where models train, which is no part of a plan; ValueError where it is none."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", word):
-        raise ValueError('a device is "auto", "cpu", "cuda", "cuda:1" or "mps"')
+    if not re.fullmatch(r"auto|cpu|kernel(:[1-9]\d*)?|cuda(:\d+)?|mps", word):
+        raise ValueError('a device is "auto", "cpu", "cuda", "cuda:1", "mps", "kernel" or "kernel:4"')
     return word
 
 

@@ -188,6 +188,16 @@ class Method(Frozen):
         return self.grouped or self.snapshots > 1
 
     @property
+    def keeps_global(self) -> bool:
+        """Whether what is evaluated and kept is the global model itself: no ensemble, and no moving average."""
+        return not (self.is_ensemble or self.ema)
+
+    @property
+    def server_tree(self) -> Tree | None:
+        """The replica trees that the server folds; None where sites fold theirs, or have none."""
+        return self.tree if self.tree is not None and self.tree.fold_at == "server" else None
+
+    @property
     def routes(self) -> int:
         """How many routes of a cross-validation the models go, each of which leaves out a fold; 0 without one."""
         return 0 if self.validation is None else self.validation.routes

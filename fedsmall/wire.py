@@ -1,8 +1,9 @@
 """What moves between a site and the server, as plain arrays by name, and the words of the wire."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -50,12 +51,33 @@ CHARGED = "charged-"  # begins the names of what a run has been charged to a sit
 KEPT = "kept-"  # begins the names of what the site's last visitors are worth together there
 
 
+class Restorable:
+    """A part of a run that may remember something, which a journal keeps; most remember nothing."""
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """What must be kept to go on after a restart, as arrays by name and a record for JSON."""
+        return {}, {}
+
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
+        """Take up what :meth:`state` gave."""
+
+
 @dataclass
 class Traveller:
     """A model on its way: its state, and the optimizer state that must go with it (may be empty)."""
 
     model: Arrays
     carried: Arrays = field(default_factory=dict)
+
+
+def split_vector(vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """The arrays {name: (..., *shape)} of these ``shapes`` that stand one after the other in ``vector`` (..., numbers).
+
+    The vector may have more numbers than these.
+    """
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()], dtype=np.int64)
+    pieces = np.split(vector, ends, axis=-1)
+    return {n: piece.reshape((*vector.shape[:-1], *s)) for (n, s), piece in zip(shapes.items(), pieces, strict=False)}
 
 
 def stack_of_one(model: Mapping[str, np.ndarray]) -> Arrays:

@@ -15,7 +15,7 @@ from fedsmall.data.sources.arrays import is_table
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
-from fedsmall.package.record import Architecture
+from fedsmall.package.record import COMMON, Architecture, members_in
 from fedsmall.planning.tasks import TABLES, build_federation, federation_from_arrays
 from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.report.sentences import sentences
@@ -237,10 +237,10 @@ def module(run: Run, plan_run: PlanRun) -> "Module":
         raise PlanError("sites have models of their own here; `models` holds the arrays of the layers that they share")
     facts = run.about["task"].items()
     fields: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in facts}
-    method, plan = plan_run.plan.method, plan_run.plan
-    members = 1 if method.is_ensemble else None  # how many, the arrays say
-    design = Architecture(model=plan.model, options=plan.model_options, together=method.together, members=members)
-    return build(design, Task(**fields), run.model_of(plan_run) or {}, plan.dtype)
+    plan, weights = plan_run.plan, run.model_of(plan_run) or {}
+    members, together = members_in(plan, COMMON, weights), plan.method.together
+    design = Architecture(model=plan.model, options=plan.model_options, together=together, members=members)
+    return build(design, Task(**fields), weights, plan.dtype)
 
 
 def _scenario_from(

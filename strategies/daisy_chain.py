@@ -16,7 +16,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, FedAvg, Result, Strategy
 
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep, Updates
+from fedsmall.aggregation.combiners import Aggregate, Combiner, FoldTrees, ServerStep
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
 from fedsmall.algorithm.gate import GATE
 from fedsmall.errors import PlanError, ReplyError

@@ -13,8 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import wire
-from fedsmall.codec.codes import BITS, GAPS, VALUES, CodecError, difference
-from fedsmall.codec.parcels import PACKED, Parcel, pack, read_part
+from fedsmall.codec import BITS, GAPS, PACKED, VALUES, CodecError, Parcel, difference, pack, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.strategies.checks import (
@@ -33,7 +32,7 @@ from fedsmall.strategies.checks import (
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving_state
-from fedsmall.training.trainer import FORGOT, Fault, Leg, Signals, Summed
+from fedsmall.training.trainer import FORGOT, Delivery, Fault, Leg, Signals
 from fedsmall.wire import CARRIED, MODEL, Arrays, join, parts, split
 
 Records = dict[str, ArrayRecord]
@@ -77,8 +76,8 @@ class Sent(NamedTuple):
     records: Callable[[], Records]
 
 
-class Form(ABC):
-    """How models travel in messages. The methods after the third are for forms with state."""
+class Form(Delivery, ABC):
+    """How models travel in messages; most forms need no more than to send and to check."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -100,32 +99,11 @@ class Form(ABC):
         """The bytes of a row's reply."""
         return size_in_bytes(array_records(content))
 
-    def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:  # noqa: B027
+    def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
         """Do what comes before a contact's orders."""
 
-    def compare(self, good: dict[str, Message], note: Note) -> None:  # noqa: B027
+    def compare(self, good: dict[str, Message], note: Note) -> None:
         """Remove replies that do not go with the others."""
-
-    def accept(self, rows: Sequence[int]) -> None:  # noqa: B027
-        """Learn which rows are used."""
-
-    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:  # noqa: B027
-        """Learn what the aggregation after round ``t`` has made."""
-
-    def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
-        """Fetch models that have stayed at their sites; the rows that are here, and the bytes sent."""
-        return list(rows), 0
-
-    def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
-        """The sum of the sites' models, where single ones are kept from the server."""
-        return None
-
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What a restart needs, as arrays by name and a record for JSON."""
-        return {}, {}
-
-    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027
-        """Take up what :meth:`state` gave."""
 
 
 @final

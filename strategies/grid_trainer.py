@@ -10,14 +10,13 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import wire
-from fedsmall.codec.parcels import Parcel
 from fedsmall.plan import Plan
 from fedsmall.strategies.checks import Note, accept_replies, limits_of, plan_in, samples_told
 from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record, with_our_count
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Summed, Trained, Trainer
+from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Trained, Trainer
 from fedsmall.travel.journey import Event
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, PLAN, RULE, Arrays, is_buffer
 
@@ -58,7 +57,8 @@ class GridTrainer(Trainer):
         self.names = tuple(self.roster.sites)
         for site in self.names:
             self.roster.samples.setdefault(site, samples_told(self.roster.answers[site]))
-        self.form = form or (KeptModels(plan, self.words) if plan.method.is_dynamic else OpenModels(plan))
+        self.form: Form = form or (KeptModels(plan, self.words) if plan.method.is_dynamic else OpenModels(plan))
+        self.delivery = self.form
 
     @property
     def samples(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -97,23 +97,6 @@ class GridTrainer(Trainer):
             else:
                 lost[row] = Fault(kind, reason)
         return self._train_result(exchange, orders, contents, lost, notes)
-
-    def accept(self, rows: np.ndarray) -> None:
-        """Learn which rows of the last walk are used."""
-        self.form.accept(rows.tolist())
-
-    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
-        """Learn what the aggregation after round ``t`` has made."""
-        self.form.publish(t, sent, rule)
-
-    def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
-        """The sum of these sites' models, where single ones are kept from the server."""
-        return self.form.sum_up(t, group, sites)
-
-    def fetch(self, stack: Stack, rows: np.ndarray) -> tuple[np.ndarray, int]:
-        """Fetch the models of these rows that have stayed at their sites; the rows here, and the bytes sent."""
-        fetched, sent = self.form.fetch(stack, rows.tolist())
-        return np.array(fetched, dtype=np.int64), sent
 
     def take_events(self) -> list[Event]:
         """The events of sites since the last call."""

@@ -20,15 +20,14 @@ from safetensors.numpy import load, save
 from fedsmall import wire
 from fedsmall.aggregation.sums import length
 from fedsmall.audit_log import digest_of
-from fedsmall.codec.parcels import Parcel
+from fedsmall.codec import Parcel
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import WORDS, from_words
 from fedsmall.files import write
 from fedsmall.plan import Plan
 from fedsmall.sealing import terms
-from fedsmall.sealing.committee import BYTES, least_in_sum, threshold
 from fedsmall.sealing.letters import Transcript, after
-from fedsmall.sealing.masks import unmasked
+from fedsmall.sealing.masks import BYTES, least_in_sum, threshold, unmasked
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import Average, From, Order
 from fedsmall.strategies.checks import Limits, Note, check_metrics, read_array

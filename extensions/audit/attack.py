@@ -94,7 +94,7 @@ def why_left_out(plan: Plan) -> str:
     method = plan.method
     if method.is_central:
         return POOLED
-    if method.is_ensemble or method.ema:
+    if not method.keeps_global:
         return SEVERAL
     if not method.trains_networks:
         return OF_SUMS

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.aggregation.combiners import Combiner, Updates, combiner_for
+from fedsmall.aggregation.combiners import Combiner, combiner_for
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.algorithm.commons import combine_soundly, sound_means
 from fedsmall.algorithm.departing import make_private
 from fedsmall.data.federation import Federation, Samples, Task
@@ -23,6 +24,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
+from fedsmall.replicas import with_trees_of
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.training.trees import cohort_for
@@ -145,7 +147,8 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     runs, sites = len(members), len(world.names)
     samples = [site_samples for row in members for site_samples in world.samples(row)]
     names = [name_in(run, site) for run in range(runs) for site in world.names]
-    trainer = cohort_for(_for_so_many(plan, runs), world.task, names, samples, device=device)
+    everyone = with_trees_of(plan, [*range(sites)] * runs, sites)
+    trainer = cohort_for(everyone, world.task, names, samples, device=device)
     combiners = [combiner_for(plan) for _ in range(runs)]
     start = initial_model(plan, world.task)
     commons = stacked([start] * runs, list(start))
@@ -181,14 +184,6 @@ def name_in(run: int, site: str) -> str:
     return f"{run:05d}/{site}"
 
 
-def _for_so_many(plan: Plan, runs: int) -> Plan:
-    if (tree := plan.method.tree) is None:
-        return plan
-    keys = [key for key in ("fanout", "depth", "drop") if isinstance(getattr(tree, key), tuple)]
-    trees = tree.model_copy(update={key: getattr(tree, key) * runs for key in keys})
-    return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": trees})})
-
-
 def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
     if plan.initial_models != "independent":
         rows = np.zeros(runs * len(at), dtype=np.int64)
@@ -205,8 +200,7 @@ def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
 def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
     """The next common models of all federations at once; None where they are no plain means, or one may be refused."""
     method, runs = plan.method, len(next(iter(commons.values())))
-    folded = method.tree is not None and method.tree.fold_at == "server"
-    if method.aggregator != "mean" or method.server != "none" or method.weighted or folded:
+    if method.aggregator != "mean" or method.server != "none" or method.weighted or method.server_tree:
         return None
     models = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
     return sound_means(models, commons)

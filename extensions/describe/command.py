@@ -24,7 +24,6 @@ from fedsmall.files import write
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.tasks import raw_sites
-from fedsmall.sealing.tallies import split_vector
 from fedsmall.sim.cli.deploy import follow
 from fedsmall.sim.cli.options import DATA_ROOT, SET, say, terminal
 from fedsmall.sim.consortium import runs
@@ -39,7 +38,7 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import HelpError
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.handshake import SCALING_FILE, meet, told_at_roll
-from fedsmall.wire import CONFIG
+from fedsmall.wire import CONFIG, split_vector
 
 HEADING, METHODS, Sheet = "Without a model (docs/regression.md)", ("fedsmall describe",), RunSheet
 LEAVES = "of each column, by class: counts, sums, sums of squares, counts in cells; nothing of few patients"

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.aggregation.combiners import Combiner
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.errors import PlanError
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.families import MOST_STEPS, Rows, Sums, design, penalised, sums_at

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from fedsmall.aggregation.combiners import Combiner, Updates, check_enough
+from fedsmall.aggregation.combiners import Combiner, check_enough
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.aggregation.sums import whole_sum
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError

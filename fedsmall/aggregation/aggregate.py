@@ -13,7 +13,7 @@ from scipy.spatial.distance import cdist
 
 from fedsmall.aggregation.radon import check_radon, radon_aggregate
 from fedsmall.errors import PlanError
-from fedsmall.wire import Arrays, is_buffer
+from fedsmall.wire import Arrays, is_buffer, split_vector
 
 _BLOCK = 2**16  # numbers that a coordinatewise aggregator holds in float64 at once: 512 KiB
 
@@ -233,11 +233,8 @@ def _as_one_vector(combine: Callable[[np.ndarray], np.ndarray], stack: Arrays) -
         return {}
     columns = [rows.reshape(len(rows), -1) for rows in stack.values()]
     vector = combine(np.concatenate(columns, axis=1, dtype=np.float64))
-    pieces = np.split(vector, np.cumsum([part.shape[1] for part in columns[:-1]]))
-    return {
-        name: piece.reshape(rows.shape[1:]).astype(rows.dtype)
-        for (name, rows), piece in zip(stack.items(), pieces, strict=True)
-    }
+    made = split_vector(vector, {name: rows.shape[1:] for name, rows in stack.items()})
+    return {name: array.astype(stack[name].dtype) for name, array in made.items()}
 
 
 def _carry_counter(rows: np.ndarray) -> np.ndarray:

@@ -1,46 +1,28 @@
 """Combiners: many models into the next global one, as the last step of every method of ours.
 
-A combiner may remember something between aggregations, which a journal keeps (:meth:`Combiner.state`).
+A combiner may remember something between aggregations.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.aggregation.server_optimizers import SERVERS, Returns, known_options, parameters_of, server_step
+from fedsmall.aggregation.server_optimizers import SERVERS, Updates, known_options, parameters_of, server_step
 from fedsmall.aggregation.sums import LEAST, length, mean_of, summand
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.replicas.tree import fold_sent, tree_at
-from fedsmall.wire import Arrays, stack_of_one
+from fedsmall.replicas import fold_sent, tree_at
+from fedsmall.wire import Arrays, Restorable, stack_of_one
 
 
-@dataclass(frozen=True)
-class Updates:
-    """What counts in one aggregation, in the order of the sites' names.
-
-    ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
-    optimizer steps of the last contact; ``rule`` {name: (models, ...)} what the local rule sent; ``sites_in_all``
-    counts the sites of the federation (a share of a site where a row is the mean of several). In secure sums there is
-    their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
-    """
-
-    sites: tuple[str, ...]
-    stack: Arrays
-    weights: np.ndarray | None
-    steps: np.ndarray
-    rule: Arrays = field(default_factory=dict)
-    sites_in_all: float = 0
-    total: np.ndarray | None = None
-
-
-class Combiner(ABC):
+class Combiner(Restorable, ABC):
     """Turns a stack of models into the global one; ``half_of`` names the method whose other half our clients do."""
 
     half_of = ""
@@ -53,17 +35,10 @@ class Combiner(ABC):
         """What the local rule at the sites needs from the server, sent with every order."""
         return {}
 
-    def state(self) -> tuple[Arrays, dict[str, float]]:
-        """What must be kept to go on after a restart."""
-        return {}, {}
-
-    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:  # noqa: B027 (most have nothing to take up)
-        """Take up what :meth:`state` gave."""
-
     def bookmark(self) -> Callable[[], None]:
         """A call that makes it remember again what it remembers now, for an aggregate that may not be used."""
-        arrays, numbers = self.state()
-        return partial(self.restore, {name: np.array(array) for name, array in arrays.items()}, numbers)
+        arrays, words = self.state()
+        return partial(self.restore, {name: np.array(array) for name, array in arrays.items()}, words)
 
 
 class Aggregate(Combiner):
@@ -102,27 +77,19 @@ class ServerStep(Combiner):
         """The next global model; raises ReplyError where SCAFFOLD's controls did not come."""
         if self.server == "scaffold":
             _check_controls(common, updates)
-        weights = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
-        returns = Returns(
-            models=updates.stack,
-            aggregate=self.aggregate.combine(common, updates, t),
-            weights=weights / weights.sum(),
-            steps=updates.steps,
-            sites=updates.sites_in_all or len(updates.sites),
-            rule=updates.rule,
-        )
-        moved, self.memory = server_step(self.server, common, self.memory, returns, self.options)
+        returned = replace(updates, aggregate=self.aggregate.combine(common, updates, t))
+        moved, self.memory = server_step(self.server, common, self.memory, returned, self.options)
         return moved
 
     def order_rule(self) -> Arrays:
         """What every order carries: SCAFFOLD's server control c; nothing for most."""
         return SERVERS[self.server].orders(self.memory)
 
-    def state(self) -> tuple[Arrays, dict[str, float]]:
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
         """What the server remembers."""
         return self.memory, {}
 
-    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
         self.memory = dict(arrays)
 
@@ -182,13 +149,13 @@ class Summed(Combiner):
         """What ``inner`` says."""
         return self.inner.order_rule()
 
-    def state(self) -> tuple[Arrays, dict[str, float]]:
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
         """What ``inner`` remembers."""
         return self.inner.state()
 
-    def restore(self, arrays: Arrays, numbers: Mapping[str, float]) -> None:
+    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
-        self.inner.restore(arrays, numbers)
+        self.inner.restore(arrays, words)
 
 
 def check_enough(sites: int, t: int) -> None:
@@ -206,8 +173,8 @@ def combiner_for(plan: Plan) -> Combiner:
     if (extension := method.extension) is not None:
         return extension.combiner_for(plan)  # type: ignore[no-any-return]
     combiner: Combiner = Aggregate(method.aggregator, method.aggregator_options, plan.seed)
-    if method.tree is not None and method.tree.fold_at == "server":
-        combiner = FoldTrees(method.tree, combiner)
+    if method.server_tree is not None:
+        combiner = FoldTrees(method.server_tree, combiner)
     if method.server != "none":
         shared = {"fednova": {"momentum": plan.recipe.momentum}, "feddyn": {"alpha": method.feddyn_alpha}}
         options = {**shared.get(method.server, {}), **method.server_options}

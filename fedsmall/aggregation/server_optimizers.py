@@ -1,7 +1,7 @@
 """How the global model moves at an aggregation: pure steps on named arrays, one row of a table each.
 
 A step takes the global model that the sites started from, the server's memory (``{"word/parameter": array}``, empty at
-the start) and what the sites returned; it gives the next global model and memory. It moves float parameters only:
+the start) and the sites' :class:`Updates`; it gives the next global model and memory. It moves float parameters only:
 running statistics are the aggregate's, and integers are carried. Computed in float64; dtypes are kept.
 """
 
@@ -17,23 +17,38 @@ Options = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Returns:
-    """What came back from ``k`` of the ``sites`` sites, in the order of their names.
+class Updates:
+    """What counts in one aggregation, in the order of the sites' names.
 
-    ``models`` is stacked, (k, ...); ``aggregate`` is what the aggregator made of them; ``weights`` (k,) sum to one and
-    ``steps`` (k,) are the optimizer steps of each model since it was the global one. ``rule`` holds what the local rule
-    sent, {"word/parameter": (k, ...)}.
+    ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
+    optimizer steps of the last contact; ``rule`` {"word/parameter": (models, ...)} what the local rule sent;
+    ``sites_in_all`` counts the sites of the federation, 0 for those that are here (a share of a site where a row is the
+    mean of several). In secure sums there is their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
+    ``aggregate`` is what the aggregator has made of them, before the server's step.
     """
 
-    models: Arrays
-    aggregate: Arrays
-    weights: np.ndarray
+    sites: tuple[str, ...]
+    stack: Arrays
+    weights: np.ndarray | None
     steps: np.ndarray
-    sites: float
     rule: Arrays = field(default_factory=dict)
+    sites_in_all: float = 0
+    total: np.ndarray | None = None
+    aggregate: Arrays = field(default_factory=dict)
+
+    @property
+    def among(self) -> float:
+        """How many sites there are, silent ones among them."""
+        return self.sites_in_all or len(self.sites)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The weights, (models,), which sum to one."""
+        weights = np.ones(len(self.sites)) if self.weights is None else self.weights
+        return np.asarray(weights / weights.sum())
 
 
-Step = Callable[[Arrays, Arrays, Returns, Options], tuple[Arrays, Arrays]]
+Step = Callable[[Arrays, Arrays, Updates, Options], tuple[Arrays, Arrays]]
 
 
 def parameters_of(model: Mapping[str, np.ndarray]) -> tuple[str, ...]:
@@ -41,18 +56,18 @@ def parameters_of(model: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     return tuple(name for name, array in model.items() if array.dtype.kind == "f" and not is_buffer(name))
 
 
-def plain(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+def plain(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """The aggregate is the common model (FedAvg, McMahan et al. 2017)."""
-    return returns.aggregate, memory
+    return updates.aggregate, memory
 
 
-def momentum(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+def momentum(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """Server momentum, FedAvgM (Hsu, Qi and Brown 2019): v <- beta v + delta, x <- x + lr v."""
     moved, remembered = {}, {}
-    for name, x, delta in _deltas(common, returns):
+    for name, x, delta in _deltas(common, updates):
         v = options["beta"] * memory.get(f"momentum/{name}", np.zeros_like(delta)) + delta
         moved[name], remembered[f"momentum/{name}"] = x + options["lr"] * v, v
-    return _with(returns, moved), remembered
+    return _with(updates, moved), remembered
 
 
 Second = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
@@ -70,36 +85,36 @@ def _adaptive(second: Second, corrected: bool = False) -> Step:
     the exponent one ahead of the count of aggregations, as Flower does both.
     """
 
-    def step(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+    def step(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
         beta1, beta2 = options.get("beta1", 0.0), options.get("beta2", 0.0)
         count = float(memory.get("count", np.zeros(())).item()) + 1
         scale = np.sqrt(1 - beta2 ** (count + 1)) / (1 - beta1 ** (count + 1)) if corrected else 1.0
         moved: Arrays = {}
         remembered: Arrays = {"count": np.asarray(count)}
-        for name, x, delta in _deltas(common, returns):
+        for name, x, delta in _deltas(common, updates):
             first, squares = (memory.get(f"{word}/{name}", np.zeros_like(delta)) for word in ("first", "second"))
             m = beta1 * first + (1 - beta1) * delta
             v = second(squares, delta**2, beta2)
             moved[name] = x + options["lr"] * scale * m / (np.sqrt(v) + options["tau"])
             remembered |= {f"first/{name}": m, f"second/{name}": v}
-        return _with(returns, moved), remembered
+        return _with(updates, moved), remembered
 
     return step
 
 
-def fednova(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+def fednova(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """FedNova (Wang et al. 2020, eq. 6): x <- x - tau_eff sum(p_i d_i) with d_i = (x - y_i) / a_i.
 
     tau_eff = sum(p_i a_i); a_i is the number of local steps, or with heavy-ball momentum rho ("momentum"), started
     anew at every aggregation, (tau - rho (1 - rho**tau) / (1 - rho)) / (1 - rho) (ibid., section 4).
     """
-    amounts = normalisers(returns.steps, options.get("momentum", 0.0))
-    coefficients = returns.weights * (returns.weights @ amounts) / amounts  # (k,)
+    amounts = normalisers(updates.steps, options.get("momentum", 0.0))
+    coefficients = updates.shares * (updates.shares @ amounts) / amounts  # (k,)
     moved = {}
     for name in parameters_of(common):
         x = common[name].astype(np.float64)
-        moved[name] = x + np.tensordot(coefficients, returns.models[name].astype(np.float64) - x, axes=1)
-    return _with(returns, moved), memory
+        moved[name] = x + np.tensordot(coefficients, updates.stack[name].astype(np.float64) - x, axes=1)
+    return _with(updates, moved), memory
 
 
 def normalisers(steps: np.ndarray, rho: float) -> np.ndarray:
@@ -108,37 +123,37 @@ def normalisers(steps: np.ndarray, rho: float) -> np.ndarray:
     return np.asarray((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
 
 
-def scaffold(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+def scaffold(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, lines 16-17): x <- x + lr delta, c <- c + sum(dc_i) / N.
 
     The sites send dc_i = c_i+ - c_i as "control/<parameter>"; the server's c is "server/<parameter>", which goes out
     with the next orders. N counts the sites that stayed silent too.
     """
     moved, remembered = {}, {}
-    for name, x, delta in _deltas(common, returns):
+    for name, x, delta in _deltas(common, updates):
         moved[name] = x + options["lr"] * delta
-        change = returns.rule[f"control/{name}"].astype(np.float64).sum(axis=0) / returns.sites
+        change = updates.rule[f"control/{name}"].astype(np.float64).sum(axis=0) / updates.among
         # c goes out with every order, so it is kept as it travels: in the model's own dtype
         remembered[f"server/{name}"] = (memory.get(f"server/{name}", 0.0) + change).astype(common[name].dtype)
-    return _with(returns, moved), remembered
+    return _with(updates, moved), remembered
 
 
-def feddyn(common: Arrays, memory: Arrays, returns: Returns, options: Options) -> tuple[Arrays, Arrays]:
+def feddyn(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """FedDyn (Acar et al. 2021, Algorithm 1): h <- h - alpha sum(y_i - x) / m, x <- aggregate - h / alpha.
 
     m counts the sites that stayed silent too. With alpha = 0 it is FedAvg, as the limit of a pull that fades.
     """
     alpha = options["alpha"]
     if alpha == 0:
-        return returns.aggregate, memory
+        return updates.aggregate, memory
     moved, remembered = {}, {}
     for name in parameters_of(common):
         x = common[name].astype(np.float64)
-        drift = (returns.models[name].astype(np.float64) - x).sum(axis=0) / returns.sites
+        drift = (updates.stack[name].astype(np.float64) - x).sum(axis=0) / updates.among
         h = memory.get(f"history/{name}", np.zeros_like(x)) - alpha * drift
-        moved[name] = returns.aggregate[name].astype(np.float64) - h / alpha
+        moved[name] = updates.aggregate[name].astype(np.float64) - h / alpha
         remembered[f"history/{name}"] = h
-    return _with(returns, moved), remembered
+    return _with(updates, moved), remembered
 
 
 @dataclass(frozen=True)
@@ -171,11 +186,11 @@ ALIASES = {"eta": "lr", "server_learning_rate": "lr", "server_momentum": "beta",
 
 
 def server_step(
-    name: str, common: Arrays, memory: Arrays, returns: Returns, options: Options | None = None
+    name: str, common: Arrays, memory: Arrays, updates: Updates, options: Options | None = None
 ) -> tuple[Arrays, Arrays]:
     """The next global model and memory by the server optimizer ``name``. PlanError for a setting that it has not."""
     row = SERVERS[name]
-    return row.step(common, memory, returns, {**row.defaults, **known_options(name, options or {})})
+    return row.step(common, memory, updates, {**row.defaults, **known_options(name, options or {})})
 
 
 def known_options(name: str, options: Options) -> dict[str, float]:
@@ -189,14 +204,14 @@ def known_options(name: str, options: Options) -> dict[str, float]:
     return renamed
 
 
-def _deltas(common: Arrays, returns: Returns) -> list[tuple[str, np.ndarray, np.ndarray]]:
+def _deltas(common: Arrays, updates: Updates) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """(name, common parameter, aggregate minus common) for every float parameter, in float64."""
     wide = {name: common[name].astype(np.float64) for name in parameters_of(common)}
-    return [(name, x, returns.aggregate[name].astype(np.float64) - x) for name, x in wide.items()]
+    return [(name, x, updates.aggregate[name].astype(np.float64) - x) for name, x in wide.items()]
 
 
-def _with(returns: Returns, moved: Arrays) -> Arrays:
+def _with(updates: Updates, moved: Arrays) -> Arrays:
     return {
         name: np.asarray(moved[name], dtype=array.dtype) if name in moved else array
-        for name, array in returns.aggregate.items()
+        for name, array in updates.aggregate.items()
     }

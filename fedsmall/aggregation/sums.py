@@ -18,7 +18,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.features import check_features
 from fedsmall.parts import NO_PRIVACY
 from fedsmall.plan import Plan
-from fedsmall.wire import Arrays
+from fedsmall.wire import Arrays, split_vector
 
 SCALE = 2.0**32  # of one in fixed point
 RANGE = 2**63 - 1  # the largest sum
@@ -142,10 +142,7 @@ def _fixed(name: str, array: np.ndarray, times: int, among: int | None) -> np.nd
 def _pieces(plan: Plan, common: Arrays, total: np.ndarray) -> Arrays:
     named = [(name, common[name]) for name in sorted(common)]
     named += [(f"control/{name}", common[name]) for name in _controlled(plan, common)]
-    ends = np.cumsum([array.size for _, array in named])
-    return {
-        name: total[end - array.size : end].reshape(array.shape) for (name, array), end in zip(named, ends, strict=True)
-    }
+    return split_vector(total, {name: array.shape for name, array in named})
 
 
 def _controlled(plan: Plan, common: Mapping[str, np.ndarray]) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedsmall.aggregation.aggregate import aggregate
-from fedsmall.aggregation.combiners import Aggregate, Combiner, Updates
+from fedsmall.aggregation.combiners import Aggregate, Combiner
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.algorithm.gate import halves, refusal, size
-from fedsmall.codec.parcels import Parcel, parcel
-from fedsmall.codec.top import Known, add_residual
+from fedsmall.codec import Known, Parcel, add_residual, parcel
 from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means
 from fedsmall.travel.journey import Event, event, route_of

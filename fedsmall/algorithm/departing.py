@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from fedsmall.codec.codes import difference
-from fedsmall.codec.parcels import pack_stack
-from fedsmall.codec.top import Known, cut
+from fedsmall.codec import Known, cut, difference, pack_stack
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import noise_for_contact, privatise
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state

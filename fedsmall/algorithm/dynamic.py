@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
-from fedsmall.aggregation.combiners import Updates
-from fedsmall.aggregation.server_optimizers import parameters_of
+from fedsmall.aggregation.server_optimizers import Updates, parameters_of
 from fedsmall.algorithm.commons import combine_soundly
 from fedsmall.algorithm.travellers import Topology, Travellers
 from fedsmall.plan import Plan

@@ -10,7 +10,8 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from fedsmall.aggregation.combiners import Combiner, Updates
+from fedsmall.aggregation.combiners import Combiner
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.algorithm.commons import Commons, Outbox, sizes_of, sound_means
 from fedsmall.algorithm.departing import Door, make_small, packed_bytes
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
@@ -34,7 +35,7 @@ from fedsmall.travel.journey import (
     starting,
 )
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.wire import Arrays, Traveller, join, parts
+from fedsmall.wire import Arrays, Restorable, Traveller, join, parts
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
 UNUSABLE = Fault("set aside", NOT_FINITE)
@@ -147,7 +148,7 @@ class Travellers:
         self._examples[good] = trained.examples[good]
         self._steps[good] = trained.steps[good] + (0 if legs[-1].arrived else self._steps[good])
         self._here = good
-        self.trainer.accept(np.flatnonzero(good))
+        self.trainer.delivery.accept(np.flatnonzero(good).tolist())
         if trained.messages is not None:
             self.has_sent = trained.messages.models
             self._carries[good] = trained.messages.carries[good]
@@ -173,8 +174,7 @@ class Travellers:
 
     def _models(self, rows: list[int]) -> Arrays:
         """The models of some rows, {name: (rows, ...)}, fetched where they have stayed at their sites."""
-        fetched, _ = self.trainer.fetch(self.stack, np.array(rows, dtype=np.int64))
-        return Rows(self.stack.state).arrays(fetched.tolist())
+        return Rows(self.stack.state).arrays(self.trainer.delivery.fetch(self.stack, rows)[0])
 
     def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact) -> Moment:
         """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
@@ -217,13 +217,13 @@ class Travellers:
         if self.trainer.is_remote:
             assert self._before is not None
             self._outbox.take(self.commons.models, self._before.t)
-            self.trainer.publish(self._before.t, self._outbox.sent, self.commons.order_rule())
+            self.trainer.delivery.publish(self._before.t, self._outbox.sent, self.commons.order_rule())
 
     def fetch(self, sites: Sequence[str]) -> tuple[list[str], int]:
         """Have the models of these sites here which have stayed there; gives the sites whose are, and the bytes."""
         row_of = {self.names[site]: row for row, site in enumerate(self.at)}
-        rows, sent = self.trainer.fetch(self.stack, np.array([row_of[site] for site in sites], dtype=np.int64))
-        return [self.names[site] for site in self.at[rows]], sent
+        rows, sent = self.trainer.delivery.fetch(self.stack, [row_of[site] for site in sites])
+        return [self.names[self.at[row]] for row in rows], sent
 
     def is_sound(self) -> bool:
         """Whether no model has outgrown the last global one so far that no run should go on with it."""
@@ -288,7 +288,7 @@ class Travellers:
         rows = rows[(self._counting_rows() & (self.group == group))[rows]]
         assert self._before is not None
         names = tuple(self.names[site] for site in self.at[rows])
-        summed = self.trainer.sum_up(self._before.t, group, names)
+        summed = self.trainer.delivery.sum_up(self._before.t, group, names)
         if summed is not None:
             weights = summed.examples if self.plan.method.weighted else None
             return Updates(summed.sites, {}, weights, summed.steps, sites_in_all=len(self.names), total=summed.total)
@@ -452,7 +452,7 @@ class Travellers:
 United = Callable[[int, Arrays, float], Arrays]
 
 
-class Topology(ABC):
+class Topology(Restorable, ABC):
     """Moves the models of ``travellers``; it ``has_places`` where the plan alone says where every model goes next."""
 
     has_places = True
@@ -467,13 +467,6 @@ class Topology(ABC):
     @abstractmethod
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an aggregation; after it, models are what it has made of them."""
-
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What must be kept beside the models to go on after a restart, as arrays by name and a record for JSON."""
-        return {}, {}
-
-    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
-        """Take up what :meth:`state` gave."""
 
 
 @final

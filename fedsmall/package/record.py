@@ -1,6 +1,6 @@
 """What package.json holds: everything but the weights that is needed from a raw row to a probability."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -155,6 +155,12 @@ def describe(
     if plan.method.keeps_intercepts and more.get("whose", COMMON) == COMMON:
         fields["limits"] += (OWN_INTERCEPT if more.get("intercept") else NO_INTERCEPT,)
     return Package(**fields | more)
+
+
+def members_in(plan: Plan, whose: str, model: Mapping[str, np.ndarray]) -> int | None:
+    """How many models answer together in what a run of ``plan`` keeps of ``whose``; None for a single one."""
+    several = whose.startswith(VISITORS) or (whose == COMMON and plan.method.is_ensemble)
+    return len(next(iter(model.values()), ())) if several else None
 
 
 def visitors_of(site: str) -> str:

@@ -19,7 +19,7 @@ from fedsmall.files import list_some
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.replicas.tree import idle
+from fedsmall.replicas import idle
 
 NEVER = (
     "No sample, image, label, patient number, path or file name.",

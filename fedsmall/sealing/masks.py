@@ -2,22 +2,120 @@
 
 A site masks its 64-bit integers, modulo 2**64, by ChaCha20 streams: its own, and one for each other site of the sum,
 which that one takes away (Bonawitz et al. 2017). All seeds go to the helpers as threshold shares
-(:mod:`fedsmall.sealing.committee`). These give the server, for one set of sites, their own seeds, and those that they
-have with sites that are not in it; what two sites of the set have with each other cancels, and nobody tells it.
-``wide`` sums are of numbers of eight words each (:mod:`fedsmall.exact`), and carry from one to the next.
+(:mod:`fedsmall.sealing.masks`). These give the server, for one set of sites, their own seeds, and those that they have
+with sites that are not in it; what two sites of the set have with each other cancels, and nobody tells it. ``wide``
+sums are of numbers of eight words each (:mod:`fedsmall.exact`), and carry from one to the next.
+
+The committee of helpers that opens secure sums: how large it is, and the threshold shares that its helpers hold. Any
+:func:`threshold` of its n helpers open a sum, so n - t silent ones are survived. A helper answers for one set of sites
+alone; then fewer than 2 t - n helpers who collude with the server open nothing but one sum, whatever they ask the
+others for: two sets would take 2 (t - c) of the n - c honest answers (the quorums of Ma et al. 2023, Flamingo). Shares
+are Shamir's (1979), over the integers modulo 2**255 - 19.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from fractions import Fraction
+from functools import cache, reduce
+from math import comb
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from fedsmall import exact
-from fedsmall.sealing.committee import BYTES, PRIME, recover
+from fedsmall.aggregation.sums import LEAST
 from fedsmall.sealing.letters import canon
+
+PRIME = 2**255 - 19
+BYTES = 32  # of a secret, and of a share
+ALL_HELP = 15  # sites, up to which all are helpers
+COLLUDING, SILENT = 3, 10  # one site in three may collude with the server, one in ten be silent
+BAD_DRAW = Fraction(1, 2**40)  # over a whole run: that the former could open, or the latter shut, a committee's sums
+
+
+def threshold(helpers: int) -> int:
+    """How many of a sum's helpers open it: two of three, whose sum has but one set of sites; more than two thirds of
+    fifteen, more than four fifths of a committee that was drawn."""
+    if helpers == LEAST:
+        return LEAST - 1
+    return (2 * helpers // 3 if helpers <= ALL_HELP else 4 * helpers // 5) + 1
+
+
+def least_in_sum(sites: int) -> int:
+    """How many of so many sites must be in a sum: three, and two more than the third of them that may collude."""
+    return max(LEAST, sites // COLLUDING + 2)
+
+
+def chance_of_bad_draw(sites: int, helpers: int) -> Fraction:
+    """The chance that so many helpers, drawn from the ``sites``, are no good committee (a union bound, both exact).
+
+    Bad are 2 t - n or more of the colluding third, who could open two sums, or more than n - t of the silent tenth.
+    """
+    least, most_silent = threshold(helpers), helpers - threshold(helpers)
+    opening = least if sites == LEAST else least - most_silent  # of three sites there are no two sets
+    colluding, silent = sites // COLLUDING, -(-sites // SILENT)
+    return _tail(sites, colluding, helpers, opening) + _tail(sites, silent, helpers, most_silent + 1)
+
+
+def _tail(sites: int, marked: int, drawn: int, least: int) -> Fraction:
+    """The chance of at least so many marked ones among the drawn: the tail of the hypergeometric distribution."""
+    ways = (comb(marked, k) * comb(sites - marked, drawn - k) for k in range(least, min(marked, drawn) + 1))
+    return Fraction(sum(ways), comb(sites, drawn))
+
+
+@cache
+def committee_size(sites: int, sums: int) -> int:
+    """How many of the sites help with each of a run's ``sums``: all up to fifteen, else so many that a bad draw in any
+    of them has a chance below 2**-40."""
+    if sites <= ALL_HELP:
+        return sites
+    sizes = range(LEAST, sites)
+    return next((n for n in sizes if chance_of_bad_draw(sites, n) * max(sums, 1) < BAD_DRAW), sites)
+
+
+def share(secrets: Sequence[bytes], helpers: int, key: bytes) -> list[bytes]:
+    """Each helper's shares of all secrets, of 32 bytes each; :func:`threshold` helpers have these, fewer nothing.
+
+    The polynomials' coefficients follow from the ``key`` (32 bytes), so who is asked again gives the same shares.
+    ValueError for a secret that is not below the prime.
+    """
+    degree, values = threshold(helpers) - 1, [int.from_bytes(secret, "big") for secret in secrets]
+    if any(len(secret) != BYTES for secret in secrets) or any(value >= PRIME for value in values):
+        raise ValueError(f"a secret has {BYTES} bytes and is below 2**255 - 19")
+    drawn = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(2 * BYTES * degree * len(values)))
+    numbers = [int.from_bytes(drawn[k : k + 2 * BYTES], "big") % PRIME for k in range(0, len(drawn), 2 * BYTES)]
+    polynomials = [(*numbers[degree * k : degree * (k + 1)], value) for k, value in enumerate(values)]
+    return [b"".join(_value(polynomial, at) for polynomial in polynomials) for at in range(1, helpers + 1)]
+
+
+def recover(shares: Mapping[int, bytes]) -> list[bytes]:
+    """The secrets, from the shares of as many helpers as it takes, by their places from 1 on."""
+    weights = {at: _weight(at, list(shares)) for at in shares}
+    length = len(next(iter(shares.values())))
+    return [
+        (sum(w * int.from_bytes(shares[at][k : k + BYTES], "big") for at, w in weights.items()) % PRIME).to_bytes(
+            BYTES, "big"
+        )
+        for k in range(0, length, BYTES)
+    ]
+
+
+def _value(polynomial: Sequence[int], at: int) -> bytes:
+    value = 0
+    for coefficient in polynomial:
+        value = (value * at + coefficient) % PRIME
+    return value.to_bytes(BYTES, "big")
+
+
+def _weight(at: int, places: Sequence[int]) -> int:
+    """Lagrange's weight of one place for the value at 0."""
+    above = below = 1
+    for other in places:
+        if other != at:
+            above, below = above * other % PRIME, below * (other - at) % PRIME
+    return above * pow(below, -1, PRIME) % PRIME
+
 
 SEED = BYTES  # of a stream; of one site or pair and one sum, and never used for another
 NONCE = bytes(16)  # a seed makes one stream, so there is nothing to tell apart

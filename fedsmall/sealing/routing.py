@@ -12,8 +12,8 @@ from functools import cached_property
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.sealing.committee import committee_size
 from fedsmall.sealing.letters import digest
+from fedsmall.sealing.masks import committee_size
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, Contact
 

@@ -59,12 +59,3 @@ def flat(arrays: Mapping[str, np.ndarray], shapes: Shapes) -> np.ndarray:
         if piece.shape != shape:
             raise ValueError(f"{name!r} is of shape {piece.shape}, and was to be of {shape}")
     return np.concatenate([piece.ravel() for piece in pieces])
-
-
-def split_vector(values: np.ndarray, shapes: Shapes) -> Arrays:
-    """The arrays of these ``shapes`` in a vector of :func:`flat`."""
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-    return {
-        name: values[end - int(np.prod(shape)) : end].reshape(shape)
-        for (name, shape), end in zip(shapes.items(), ends, strict=True)
-    }

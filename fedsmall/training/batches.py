@@ -1,6 +1,7 @@
 """How a round cuts the samples of many sites into batches, each site by its own stream."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, islice, pairwise
 
@@ -52,40 +53,66 @@ def batch_order(sizes: Sequence[int], samples: int, rng: np.random.Generator) ->
     return np.split(drawn, np.cumsum(sizes))[: len(sizes)]
 
 
-class Batches:
-    """The samples of all sites on the device, and their batches; ``masks`` are dropout layers, {name: (shape, p)}."""
+Masks = Mapping[str, tuple[tuple[int, ...], float]]  # of dropout layers by name: a sample's shape, and the probability
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class SiteSamples(ABC):
+    """The samples of all sites on the device, which are drawn in batches; ``masks`` are dropout layers.
+
+    ``examples`` and ``steps`` are each site's samples, and its steps of a round, (sites,).
+    """
+
+    examples: np.ndarray
+    steps: np.ndarray
 
     def __init__(
-        self,
-        plan: Plan,
-        names: Sequence[str],
-        samples: Sequence[Samples],
-        masks: dict[str, tuple[tuple[int, ...], float]],
-        device: torch.device,
+        self, plan: Plan, names: Sequence[str], samples: Sequence[Samples], masks: Masks, device: torch.device
     ) -> None:
         self._plan, self._names, self._masks, self._device = plan, tuple(names), masks, device
         self._dtype = getattr(torch, plan.dtype)
-        self.examples = np.array([len(s) for s in samples])  # (sites,)
-        self._x = concatenate([s.x for s in samples], self._dtype, device)  # (all samples, ...)
-        self._y = concatenate([s.y for s in samples], self._dtype, device)
-        self._first = np.cumsum(self.examples) - self.examples
+        self.x = concatenate([s.x for s in samples], self._dtype, device)  # (all samples, ...)
+        self.y = concatenate([s.y for s in samples], self._dtype, device)
+        self._counts = np.array([len(s) for s in samples])
+        self._first = np.cumsum(self._counts) - self._counts
+
+    @abstractmethod
+    def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
+        """The steps of round t at these sites, in the :meth:`order`: rows that go together, and their batches."""
+
+    def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
+        """Rows in another order, so that those are first which go on longest; None where all take equal steps."""
+        return None
+
+
+class Batches(SiteSamples):
+    """Consecutive batches of each site's samples in an order that is drawn.
+
+    ``still`` is every site's :meth:`index` where no round draws, else None.
+    """
+
+    def __init__(
+        self, plan: Plan, names: Sequence[str], samples: Sequence[Samples], masks: Masks, device: torch.device
+    ) -> None:
+        super().__init__(plan, names, samples, masks, device)
+        self.examples = self._counts
         batches = [batch_size(plan.recipe, of_site) for of_site in samples]
         sizes = [batch_sizes(plan.recipe, int(n), batch) for n, batch in zip(self.examples, batches, strict=True)]
-        self.steps = np.array([len(s) for s in sizes])  # (sites,)
+        self.steps = np.array([len(s) for s in sizes])
         self.sizes = np.zeros((len(sizes), self.steps.max()), dtype=np.int64)  # (sites, steps), 0 once a site has ended
         for site, mine in enumerate(sizes):
             self.sizes[site, : len(mine)] = mine
         self.uniform = bool((self.sizes == self.sizes[0]).all())
         draws = bool((self.examples > batches).any())
-        self._still = None if draws else self._index(np.arange(len(names)), 0)
+        self.still = None if draws else self.index(np.arange(len(names)), 0)
         self._blocks: tuple[Tensor, ...] | None = None
         once = self.uniform and self.steps[0] == 1 and plan.recipe.augment is None
         if not draws and not masks and once:  # a round is every site's whole data
-            self._blocks = tuple(part.view(len(names), -1, *part.shape[1:]) for part in (self._x, self._y))
+            self._blocks = tuple(part.view(len(names), -1, *part.shape[1:]) for part in (self.x, self.y))
 
     def taken(self, site: int, t: int) -> np.ndarray:
         """The numbers of the site's samples that are in a batch of round ``t``, rising."""
-        numbers: np.ndarray = np.unique(self._index(np.array([site]), t).cpu().numpy()) - self._first[site]
+        numbers: np.ndarray = np.unique(self.index(np.array([site]), t).cpu().numpy()) - self._first[site]
         return numbers
 
     def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
@@ -95,20 +122,20 @@ class Batches:
         return np.lexsort((-self.examples[sites], -self.steps[sites]))
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
-        """The steps of round t at these sites, in the :meth:`order`: rows that go together, and their batches."""
+        """As :meth:`SiteSamples.round`."""
         if self._blocks is not None:
             where = torch.from_numpy(sites).to(self._device)
             x, y = (block.index_select(0, where) for block in self._blocks)
             yield slice(0, len(sites)), Batch(x, y, None, {})
             return
-        index = self._index(sites, t) if self._still is None else self._still[torch.from_numpy(sites).to(self._device)]
+        index = self.index(sites, t) if self.still is None else self.still[torch.from_numpy(sites).to(self._device)]
         chances = self._chances(sites, t)
         for step, masks in enumerate(self._drawn_masks(sites, t)):
             for rows, size in self._together(sites, step, pads):
                 weight = self._weight(sites, step, rows, size) if pads else None
                 masks_of_batch = {name: mask[rows, :size] for name, mask in masks.items()}
                 where = index[rows, step, :size]
-                batch = Batch(gather(self._x, where), gather(self._y, where), weight, masks_of_batch)
+                batch = Batch(gather(self.x, where), gather(self.y, where), weight, masks_of_batch)
                 if chances is not None:
                     changed = augment_images(batch.x, chances[rows, step, :size], self._plan.recipe.augment or {})
                     batch = batch._replace(x=changed)
@@ -156,7 +183,7 @@ class Batches:
                     full[name][step, row, :size] = (rng.random((size, *rest)) >= p) / max(1 - p, 1e-12)
         return [{name: torch.from_numpy(f[s]).to(self._device) for name, f in full.items()} for s in range(steps)]
 
-    def _index(self, sites: np.ndarray, t: int) -> Tensor:
+    def index(self, sites: np.ndarray, t: int) -> Tensor:
         """The numbers of the samples of round t, (rows, steps, batch); filled up with each site's first sample."""
         shape = (len(sites), self.sizes.shape[1], int(self.sizes[sites].max()))
         index = np.empty(shape, dtype=np.int64)
@@ -180,41 +207,29 @@ def concatenate(arrays: Sequence[np.ndarray], dtype: torch.dtype, device: torch.
     return everything.to(device, dtype if everything.is_floating_point() else torch.int64)
 
 
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-class Lots:
-    """Poisson batches: every sample joins each step's lot independently; used as :class:`Batches`."""
+class Lots(SiteSamples):
+    """Poisson batches: every sample joins each step's lot independently."""
 
     def __init__(
         self,
         plan: Plan,
         names: Sequence[str],
         samples: Sequence[Samples],
-        masks: dict[str, tuple[tuple[int, ...], float]],
+        masks: Masks,
         device: torch.device,
         shapes: Shapes,
         seat: Seat,
     ) -> None:
-        self._names, self._masks, self._device, self._shapes = tuple(names), masks, device, dict(shapes)
-        self._dtype = getattr(torch, plan.dtype)
-        self._x = concatenate([s.x for s in samples], self._dtype, device)
-        self._y = concatenate([s.y for s in samples], self._dtype, device)
-        self._counts = np.array([len(s) for s in samples])
-        self._first = np.cumsum(self._counts) - self._counts
+        super().__init__(plan, names, samples, masks, device)
+        self._shapes, self._secret = dict(shapes), seat.secret
         self.protections = protections(plan, samples, seat)
-        self._seed, self._secret = plan.seed, seat.secret
-        self.examples = np.array([reported_samples(plan, len(s)) for s in samples])  # (sites,)
+        self.examples = np.array([reported_samples(plan, len(s)) for s in samples])
         assert plan.recipe.steps is not None
         self.steps = np.full(len(names), plan.recipe.steps)
 
-    def order(self, sites: np.ndarray, pads: bool) -> np.ndarray | None:
-        """None: all sites take equally many steps, together."""
-        return None
-
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
-        """The steps of round t at these sites, as :meth:`fedsmall.training.batches.Batches.round` gives them."""
-        chances = [chance_for(self._seed, self._names[site], t, self._secret) for site in sites]
+        """As :meth:`SiteSamples.round`."""
+        chances = [chance_for(self._plan.seed, self._names[site], t, self._secret) for site in sites]
         guards = [self.protections[site] for site in sites]
         for _ in range(int(self.steps[0])):
             lots = [
@@ -229,7 +244,7 @@ class Lots:
                 weight[row, : len(lot)] = 1 / guard.lot
             masks, where = self._drop(chances, lots, size), torch.from_numpy(index).to(self._device)
             shares = torch.from_numpy(weight).to(self._device, self._dtype)
-            taken = gather(self._x, where), gather(self._y, where), shares, masks
+            taken = gather(self.x, where), gather(self.y, where), shares, masks
             yield slice(0, len(sites)), Batch(*taken, *self._noise(chances, guards))
 
     def _noise(self, chances: list[Chance], guards: list[Protection]) -> tuple[Tensors, Tensor]:

@@ -12,10 +12,11 @@ from fedsmall.data.federation import Samples, Task
 from fedsmall.models.networks import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.training.augmentation import check_augment
-from fedsmall.training.batches import Batches, Lots
-from fedsmall.training.device import choose_device, widest_float
+from fedsmall.training.batches import Batches, Lots, SiteSamples
+from fedsmall.training.device import choose_device, threads_of_kernel, widest_float
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
+from fedsmall.training.kernel import Kernel, unmet_need
 from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
@@ -73,24 +74,29 @@ class Cohort(OneModelTrainer):
         samples = [replace(own, x=self._halves.seen(own.x)) for own in samples]  # pooled ones stay pooled
         layers = {name: cast(MaskedDropout, model.get_submodule(name)) for name in shapes}
         masks = {name: (shape, layers[name].probability) for name, shape in shapes.items()}
-        self._batches: Batches | Lots
+        self._batches: SiteSamples
         if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
             self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
         else:
             self._batches = Batches(plan, names, samples, masks, self.device)
+        self._kernel: Kernel | None = None
+        if threads := threads_of_kernel(device):
+            self._take_kernel(threads)
         recipe = plan.recipe
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
 
+    def _take_kernel(self, threads: int) -> None:
+        if need := unmet_need(self.plan, self._gradients):
+            self.reason += f"; the kernel needs {need}"
+            return
+        assert isinstance(self._batches, Batches)
+        self._kernel = Kernel(self.plan, self.task, self._gradients, self._loss, self._batches, threads)
+        self.path, self.reason = "kernel", f"kernel: {self.reason.partition(': ')[2]}, in compiled C"
+
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`."""
-        held = {name: tensor.to(self.device) for name, tensor in state.items()}
-        parameters = {name: held[name] for name in self._parameters}
-        stack = Stack(self._names, parameters, {n: held[n] for n in self._names if n not in parameters})
-        if self.plan.recipe.optimizer_state != "stay":
-            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
-            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
-        return stack
+        return self.put_together(self._names, self._parameters, state, carried)
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`.
@@ -104,7 +110,10 @@ class Cohort(OneModelTrainer):
         losses = torch.full((len(stack),), torch.nan, dtype=widest_float(self.device), device=self.device)
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
-            for rows in self._chunks(stack, first.sites):
+            if self._kernel is not None:
+                of_last = self._kernel.walk(stack, legs, remembered, signals.losses)
+                losses = losses if of_last is None else of_last
+            for rows in () if self._kernel is not None else self._chunks(stack, first.sites):
                 part = stack.rows(rows)
                 for leg in legs:
                     asked = leg is last and signals.losses

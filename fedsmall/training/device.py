@@ -29,6 +29,8 @@ def choose_device(
     if asked == "auto":
         worth = parameters >= WORTH_ALONE or parameters * together >= WORTH_TOGETHER
         asked = "cuda" if worth and torch.cuda.is_available() else "cpu"
+    if threads_of_kernel(asked):
+        asked = "cpu"
     if asked.startswith("cuda"):  # the same numbers each time: cuDNN tries no other algorithms, and rounds as asked
         torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32 = True, False
     return torch.device(asked)
@@ -46,6 +48,12 @@ def check_device(asked: str, dtype: str = "float32") -> None:
         raise PlanError(f'device = "{asked}": not here; this machine has {", ".join(list_devices())}{built}')
     if kind == "mps" and dtype == "float64":
         raise PlanError('device = "mps" has no float64; set dtype = "float32", or device = "cpu"')
+
+
+def threads_of_kernel(asked: str | torch.device) -> int:
+    """The threads of the CPU on which :mod:`fedsmall.training.kernel` is to train; 0 where it is not asked for."""
+    kind, _, threads = str(asked).partition(":")
+    return int(threads or 1) if kind == "kernel" else 0
 
 
 def list_devices() -> list[str]:

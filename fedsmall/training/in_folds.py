@@ -13,56 +13,33 @@ from fedsmall.data.splits import classes_of, kin_of, representatives
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
+from fedsmall.replicas import with_trees_of
+from fedsmall.training.stack import Stack
+from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, WrappedTrainer
 
 Within = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
 
-class SitesInFolds(OneModelTrainer):
+class SitesInFolds(WrappedTrainer):
     """Sites without one fold or another of their samples, as a trainer of the sites; ``within`` makes the parts'."""
 
     def __init__(
         self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], within: Within
     ) -> None:
-        self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(map(len, samples))
         self._routes = plan.method.routes
-        parts = []
+        parts, places = [], [place for place in range(len(names)) for _ in range(self._routes)]
         for name, own in zip(names, samples, strict=True):
             folds = folds_of_samples(plan, name, own)
             parts += [Samples(own.x[folds != route], own.y[folds != route]) for route in range(self._routes)]
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
-        self._inner = within(_with_trees_for(plan, self._routes), task, rows, parts)
-        self.path, self.device = self._inner.path, self._inner.device
-        self.reason = f"{self._inner.reason}; {self._routes} folds of each site's samples"
-
-    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
-        """As :meth:`Trainer.stack_of`."""
-        return self._inner.stack_of(state, carried)
+        inner = within(with_trees_of(plan, places, len(names)), task, rows, parts)
+        super().__init__(plan, names, [*map(len, samples)], inner)
+        self.reason = f"{inner.reason}; {self._routes} folds of each site's samples"
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`, on the samples that the models of the legs' routes may see."""
         legs_of_parts = [leg._replace(sites=leg.sites * self._routes + leg.route) for leg in legs]
-        return self._inner.walk(stack, legs_of_parts, signals)
-
-    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """As :meth:`OneModelTrainer.predict`."""
-        return self._inner.predict(stack, x)
-
-    def seen(self, x: np.ndarray) -> np.ndarray:
-        """As :meth:`Trainer.seen`."""
-        return self._inner.seen(x)
-
-
-def _with_trees_for(plan: Plan, routes: int) -> Plan:
-    tree = plan.method.tree
-    if tree is None:
-        return plan
-    settings = {name: value for name, value in vars(tree).items() if isinstance(value, tuple)}
-    repeated = {name: tuple(np.repeat(value, routes).tolist()) for name, value in settings.items()}
-    tree = tree.model_copy(update=repeated)
-    return plan.model_copy(update={"method": plan.method.model_copy(update={"tree": tree})})
+        return self._within.walk(stack, legs_of_parts, signals)
 
 
 def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:

@@ -24,8 +24,8 @@ from fedsmall.privacy.discrete_gaussian import add_noise, system_words
 from fedsmall.privacy.site_level import noise_for_contact
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
+from fedsmall.training.stack import Stack
+from fedsmall.training.trainer import Leg, Seat, Signals, Trained, WrappedTrainer
 from fedsmall.travel.schedule import times_travelled
 
 EXACT = 32  # features up to which each is changed by itself; beyond, as many random directions stand for all
@@ -42,7 +42,7 @@ class Change(NamedTuple):
     direction: np.ndarray
 
 
-class BudgetedCohort(OneModelTrainer):
+class BudgetedCohort(WrappedTrainer):
     """A cohort whose models leave with so much noise that no record is told better than the plan's budget allows.
 
     The budget is shared out evenly over the contacts of the plan, so nothing need be remembered, and nobody gains by
@@ -50,21 +50,8 @@ class BudgetedCohort(OneModelTrainer):
     """
 
     def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:
+        super().__init__(cohort.plan, cohort.names, cohort.samples, cohort)
         self._cohort, self._of_sites, self._secret = cohort, tuple(of_sites), secret
-        self.plan, self.task, self.names, self.samples = cohort.plan, cohort.task, cohort.names, cohort.samples
-        self.path, self.reason, self.device = cohort.path, cohort.reason, cohort.device
-
-    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
-        """As :meth:`Trainer.stack_of`."""
-        return self._cohort.stack_of(state, carried)
-
-    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """As :meth:`Cohort.predict`."""
-        return self._cohort.predict(stack, x)
-
-    def seen(self, x: np.ndarray) -> np.ndarray:
-        """As :meth:`Trainer.seen`."""
-        return self._cohort.seen(x)
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`, of one leg: every contact is by itself where models are noised."""

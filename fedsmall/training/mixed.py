@@ -17,7 +17,6 @@ from fedsmall.models.own_models import Kind, check_own_models, is_shared, kinds_
 from fedsmall.models.registry import agreed_part, initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.optimizers import fresh_state
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
 from fedsmall.wire import Arrays, Traveller
@@ -66,13 +65,7 @@ class MixedCohort(Trainer):
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""
-        held = {name: tensor.to(self.device) for name, tensor in state.items()}
-        parameters = {name: held[name] for name in parameters_of(self._like)}
-        stack = Stack(tuple(self._like), parameters, {name: t for name, t in held.items() if name not in parameters})
-        if self.plan.recipe.optimizer_state != "stay":
-            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
-            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
-        return stack
+        return self.put_together(list(self._like), parameters_of(self._like), state, carried)
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`: every row is completed with the layers of the site it is at."""

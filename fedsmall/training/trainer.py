@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedsmall.codec.parcels import Parcel
-from fedsmall.codec.top import Known
+from fedsmall.codec import Known, Parcel
 from fedsmall.data.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.device import check_room
-from fedsmall.training.optimizers import OPTIMIZERS
+from fedsmall.training.optimizers import OPTIMIZERS, fresh_state
 from fedsmall.training.stack import Stack, Tensors, stacked
 from fedsmall.travel.journey import route_at
 from fedsmall.travel.schedule import Action, schedule_for
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.wire import Arrays, Restorable, Traveller
 
 
 class Leg(NamedTuple):
@@ -145,7 +144,25 @@ class Trained(NamedTuple):
     messages: Messages | None = None
 
 
-class Trainer(ABC):
+class Delivery(Restorable):
+    """How models come to sites that are elsewhere, and back; for sites that are here there is nothing to do."""
+
+    def accept(self, rows: Sequence[int]) -> None:
+        """Learn that what came of these rows in the last walk is used; the others are put back as they were."""
+
+    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
+        """Learn what the aggregation after round ``t`` has made, as sites are ``sent`` it, and their local rule."""
+
+    def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
+        """The secure sum of these sites' models of a group at the aggregation after round ``t``; None for others."""
+        return None
+
+    def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
+        """Fetch the models of these rows which have stayed at their sites: the rows here now, and the bytes sent."""
+        return list(rows), 0
+
+
+class Trainer(Restorable, ABC):
     """Some sites of a federation, and all that their models need to be trained together.
 
     ``names`` are the sites', and ``samples`` how many each has. ``path`` and ``reason`` say how gradients are computed,
@@ -153,6 +170,7 @@ class Trainer(ABC):
     """
 
     is_remote = False
+    delivery = Delivery()
 
     plan: Plan
     task: Task
@@ -177,30 +195,9 @@ class Trainer(ABC):
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """The outputs, (samples, outputs), of a model at site number ``site``, in eval mode."""
 
-    def accept(self, rows: np.ndarray) -> None:  # noqa: B027 (most remember nothing of a walk)
-        """Learn that what came of these rows in the last walk is used; the others are put back as they were."""
-
-    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:  # noqa: B027 (here nobody has to be told)
-        """Learn what the aggregation after round ``t`` has made, as sites are ``sent`` it, and their local rule."""
-
-    def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
-        """The secure sum of these sites' models of a group at the aggregation after round ``t``; None for others."""
-        return None
-
-    def fetch(self, stack: Stack, rows: np.ndarray) -> tuple[np.ndarray, int]:
-        """Fetch the models of these rows which have stayed at their sites: the rows here now, and the bytes sent."""
-        return rows, 0
-
     def take_events(self) -> list[dict[str, Any]]:
         """What was noted of sites since the last call; of sites that are here nothing is."""
         return []
-
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What must be kept beside the models to go on after a restart, as arrays by name and a record for JSON."""
-        return {}, {}
-
-    def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:  # noqa: B027 (most have nothing to take up)
-        """Take up what :meth:`state` gave."""
 
     def seen(self, x: np.ndarray) -> np.ndarray:
         """Samples as what trains sees them: behind the frozen layers where a model begins with such."""
@@ -210,6 +207,18 @@ class Trainer(ABC):
         """Raise PlanError, in one line, where so many models ``like`` this and their moments exceed the device."""
         moments = OPTIMIZERS[self.plan.recipe.optimizer].moments(self.plan.recipe)
         check_room(self.device, models, (1 + len(moments)) * sum(array.nbytes for array in like.values()))
+
+    def put_together(
+        self, names: Sequence[str], trained: Sequence[str], state: Tensors, carried: Tensors | None = None
+    ) -> Stack:
+        """A stack of the arrays ``names`` on the device, of which some are ``trained``; moments as :meth:`stack_of`."""
+        held = {name: tensor.to(self.device) for name, tensor in state.items()}
+        parameters = {name: held[name] for name in trained}
+        stack = Stack(tuple(names), parameters, {name: held[name] for name in names if name not in parameters})
+        if self.plan.recipe.optimizer_state != "stay":
+            moments = {name: tensor.to(self.device) for name, tensor in (carried or {}).items()}
+            stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
+        return stack
 
     def stack(self, travellers: Sequence[Traveller]) -> Stack:
         """The travellers' models as one stack on the device; moments that did not come start at zero."""
@@ -236,3 +245,23 @@ class OneModelTrainer(Trainer):
         """The outputs, (samples, outputs), which are the same at every site."""
         outputs: np.ndarray = self.predict(self.stack([Traveller(model)]), x)[0]
         return outputs
+
+
+class WrappedTrainer(OneModelTrainer):
+    """A trainer that has another train for its sites, and changes what goes in or comes out."""
+
+    def __init__(self, plan: Plan, names: Sequence[str], samples: Sequence[int], within: OneModelTrainer) -> None:
+        self.plan, self.task, self.names, self.samples = plan, within.task, tuple(names), tuple(samples)
+        self.path, self.reason, self.device, self._within = within.path, within.reason, within.device, within
+
+    def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
+        """As :meth:`Trainer.stack_of`."""
+        return self._within.stack_of(state, carried)
+
+    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
+        """As :meth:`OneModelTrainer.predict`."""
+        return self._within.predict(stack, x)
+
+    def seen(self, x: np.ndarray) -> np.ndarray:
+        """As :meth:`Trainer.seen`."""
+        return self._within.seen(x)

@@ -22,13 +22,13 @@ from fedsmall.features import check_features
 from fedsmall.models.own_models import is_shared, shared_layers
 from fedsmall.parts import Tree
 from fedsmall.plan import Plan
-from fedsmall.replicas.tree import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
+from fedsmall.replicas import ANCHOR, Shared, fold_trees, forest, row_name, split_row, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import REPLICA, Rows, Stack, Tensors, index_of
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, all_here
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, WrappedTrainer, all_here
 from fedsmall.wire import Arrays, Traveller
 
 
@@ -70,7 +70,7 @@ def cohort_for(
     return of_one_kind(plan, task, names, samples)
 
 
-class TreeCohort(OneModelTrainer):
+class TreeCohort(WrappedTrainer):
     """Sites, each with its tree of replicas; used as a :class:`Cohort` of the same sites.
 
     A row's loss, steps and examples are the anchor's. ``shared`` names the layers on which diversity is measured, all
@@ -90,8 +90,6 @@ class TreeCohort(OneModelTrainer):
     ) -> None:
         assert plan.method.tree is not None
         self._shared = shared
-        self.plan, self.task, self.names = plan, task, tuple(names)
-        self.samples = tuple(map(len, samples))
         self.tree: Tree = plan.method.tree
         trees = forest(self.tree, len(names))
         check_features(plan)
@@ -103,16 +101,16 @@ class TreeCohort(OneModelTrainer):
         parts = [self._part(site, held[site][node]) for site, node in nodes]
         self._rows = tuple(row_name(site, node) for site, node in nodes)
         self._nodes = trees[0].nodes  # of every site, where trees must be equal
-        owner = [self.names.index(site) for site, _ in nodes]
-        self._of_site = [np.flatnonzero(np.array(owner) == site) for site in range(len(names))]
-        self._inner = Cohort(plan, task, self._rows, parts, path=path, device=device)
-        self.path, self.device = self._inner.path, self._inner.device
-        self.reason = f"{self._inner.reason}; {len(nodes)} models in {len(names)} trees"
+        self._of_site = [np.flatnonzero([owner == site for owner, _ in nodes]) for site in names]
+        super().__init__(
+            plan, names, [*map(len, samples)], Cohort(plan, task, self._rows, parts, path=path, device=device)
+        )
+        self.reason = f"{self.reason}; {len(nodes)} models in {len(names)} trees"
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`, of anchors; with whole trees that travel, replicas are in its optimizer part."""
         moments = {name: tensor for name, tensor in (carried or {}).items() if not is_replica(name)}
-        stack = self._inner.stack_of(state, moments)
+        stack = self._within.stack_of(state, moments)
         if self.tree.travel == "trees":
             own = own_state(stack)
             replicas = ((f"{REPLICA}/{node}/{name}", own[name]) for node in self._nodes[1:] for name in own)
@@ -129,14 +127,6 @@ class TreeCohort(OneModelTrainer):
             signals = Signals(memory=trained.memory)
         return trained
 
-    def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
-        """The anchors' outputs on the same samples, in eval mode: (models, samples, outputs)."""
-        return self._inner.predict(stack, x)
-
-    def seen(self, x: np.ndarray) -> np.ndarray:
-        """As :meth:`Trainer.seen`."""
-        return self._inner.seen(x)
-
     def _grow_and_fold(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
         rows, parents = self._spread(leg.sites)
         signals = self._to_nodes(signals, parents)
@@ -144,7 +134,7 @@ class TreeCohort(OneModelTrainer):
             first, last = t == leg.t - leg.rounds + 1, t == leg.t
             nodes = stack.rows(parents)
             round_leg = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
-            trained = self._inner.walk(nodes, [round_leg], signals)
+            trained = self._within.walk(nodes, [round_leg], signals)
             signals = self._to_nodes(Signals(memory=self._narrowed(trained.memory)), parents)
             put_anchors(stack, nodes, self._anchor_places(rows))
             sent = self._end_round(stack, nodes, rows, parents, round_leg.closes)
@@ -174,7 +164,7 @@ class TreeCohort(OneModelTrainer):
     def _keep(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
         rows, parents = self._spread(leg.sites)
         nodes = plant_trees(stack, self._nodes, signals.flags(len(stack)))
-        trained = self._inner.walk(nodes, [leg._replace(sites=rows)], self._to_nodes(signals, parents))
+        trained = self._within.walk(nodes, [leg._replace(sites=rows)], self._to_nodes(signals, parents))
         anchors = self._anchor_places(rows)
         put_replicas(stack, nodes, anchors, self._nodes)
         put_anchors(stack, nodes, anchors)
@@ -202,7 +192,7 @@ class TreeCohort(OneModelTrainer):
     def _predict(self, site: str, models: Arrays) -> np.ndarray:
         rows = len(next(iter(models.values())))
         travellers = [Traveller({name: array[row] for name, array in models.items()}) for row in range(rows)]
-        return self._inner.predict(self._inner.stack(travellers), self._samples[site].x)
+        return self._within.predict(self._within.stack(travellers), self._samples[site].x)
 
     def _part(self, site: str, rows: np.ndarray) -> Samples:
         samples = self._samples[site]

@@ -17,10 +17,11 @@ from fedsmall.data.federation import Federation
 from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.research.bench.rivals import by_fedlab, by_pfl
+from fedsmall.research.bench.rivals import by_fedlab, by_jax, by_pfl
 from fedsmall.research.bench.timing import Clock, Timing
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.server.run_loop import run_rounds
+from fedsmall.training.kernel import library
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
@@ -36,6 +37,13 @@ def by_cohort(plan: Plan, federation: Federation, device: str, path: str = "auto
     model = run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site)).model
     assert model is not None
     return Timing(*clock.read(), model)
+
+
+def by_kernel(plan: Plan, federation: Federation, device: str) -> Timing:
+    """The cohort engine with the compiled kernel on one thread."""
+    if library() is None:
+        raise ImportError("it is not built here: python -m fedsmall.training.kernel.build")
+    return by_cohort(plan, federation, "kernel")
 
 
 def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -159,17 +167,20 @@ def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
 
 CONTENDERS: dict[str, Contender] = {
     "cohort": by_cohort,
+    "kernel": by_kernel,
     "bare loop": by_bare_loop,
     "vmap": by_vmap,
     "modules": by_modules,
     "one by one": one_by_one,
+    "JAX": by_jax,
     "FedLab": by_fedlab,
     "pfl-research": by_pfl,
     "Flower + Ray": by_ray,
 }
 RAY = "Flower + Ray"
-CPU_ALONE = ("one by one", "FedLab", "pfl-research", RAY)  # which take no device here
-RIVALS = {"FedLab": "fedlab", "pfl-research": "pfl", RAY: "ray"}  # which need not be installed, and what they import
+CPU_ALONE = ("kernel", "one by one", "JAX", "FedLab", "pfl-research", RAY)  # which take no device here
+# which need not be here, and what they import
+RIVALS = {"kernel": "fedsmall.training.kernel", "JAX": "jax", "FedLab": "fedlab", "pfl-research": "pfl", RAY: "ray"}
 
 
 def pooled_loss(plan: Plan, federation: Federation, model: Arrays) -> float:

@@ -1,10 +1,11 @@
-"""Other frameworks' simulators for ``fedsmall bench``, where they are installed: see docs/speed.md.
+"""Other frameworks for ``fedsmall bench``, where they are installed: see docs/speed.md.
 
-They know one common model, so they are compared on what all can do: FedAvg that averages after every round.
+Simulators know one common model, so they are compared on what all can do: FedAvg that averages after every round.
 """
 
 import io
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
@@ -19,6 +20,8 @@ from fedsmall.models.registry import build_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.research.bench.timing import Clock, Timing
+from fedsmall.travel.journey import journey
+from fedsmall.travel.schedule import Action
 
 
 def by_fedlab(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -49,6 +52,44 @@ def _imports() -> Iterator[None]:
         yield
     except Exception as error:
         raise ImportError(str(error)) from error
+
+
+def by_jax(plan: Plan, federation: Federation, device: str) -> Timing:
+    """All rounds as one compiled program in JAX, on one thread: scan over rounds, vmap over models.
+
+    Of chains of linear layers and ReLUs with cross entropy. Compiling, about a second for every shape, is not counted.
+    """
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    with _imports():
+        import jax
+        import jax.numpy as jnp
+
+    arrays = initial_model(plan, federation.task)
+    x, y = (np.stack([getattr(samples, part) for samples in federation.train]) for part in ("x", "y"))
+
+    def loss(model: list[Any], x: Any, y: Any) -> Any:
+        for weight, bias in zip(model[:-2:2], model[1:-2:2], strict=True):
+            x = jax.nn.relu(x @ weight.T + bias)
+        outputs = x @ model[-2].T + model[-1]
+        return (jax.nn.logsumexp(outputs, -1) - jnp.take_along_axis(outputs, y[:, None], 1)[:, 0]).mean()
+
+    def one_round(models: list[Any], moment: Any) -> tuple[list[Any], None]:
+        sites, merges = moment
+        slopes = jax.vmap(jax.grad(loss))(models, x[sites], y[sites])
+        models = [model - plan.recipe.lr * slope for model, slope in zip(models, slopes, strict=True)]
+        mean = lambda: [jnp.broadcast_to(model.mean(0), model.shape) for model in models]  # noqa: E731
+        return jax.lax.cond(merges, mean, lambda: models), None
+
+    contacts = [(contact, at, left) for contact, at in journey(plan, len(x)) for left in range(contact.rounds, 0, -1)]
+    way = np.stack([at for _, at, _ in contacts])
+    ends = np.array([left == 1 and contact.action is Action.AGGREGATE for contact, _, left in contacts])
+    x, y = jnp.asarray(x.reshape(*x.shape[:2], -1)), jnp.asarray(y)
+    start = [jnp.stack([jnp.asarray(array)] * len(x)) for array in arrays.values()]
+    whole = jax.jit(lambda *given: jax.lax.scan(one_round, *given)[0]).lower(start, (way, ends)).compile()
+    clock = Clock(device)
+    models = jax.block_until_ready(whole(start, (way, ends)))
+    timing = clock.read()
+    return Timing(*timing, {name: np.array(model[0]) for name, model in zip(arrays, models, strict=True)})
 
 
 class _Loaders:

@@ -82,7 +82,8 @@ def small_mlps(sites: int = 50, samples: int = 10, rounds: int = 2000) -> Worklo
         TABLE,
         sites,
         samples,
-        {"cohort": rounds, "bare loop": rounds, "vmap": 300, "modules": 60, "one by one": 20, "Flower + Ray": 22},
+        {"cohort": rounds, "kernel": rounds, "bare loop": rounds, "vmap": 300, "JAX": rounds}
+        | {"modules": 60, "one by one": 20, "Flower + Ray": 22},
         check=6,
         targets={"bare loop": 0.5, "modules": 15.0, "Flower + Ray": 300.0},
     )
@@ -91,7 +92,15 @@ def small_mlps(sites: int = 50, samples: int = 10, rounds: int = 2000) -> Worklo
 def averaged_every_round() -> Workload:
     """Workload E: the one method that every framework has, on the data and the model of workload A."""
     work = small_mlps()
-    rounds = {"cohort": 500, "modules": 60, "FedLab": 20, "pfl-research": 20, "Flower + Ray": 22}
+    rounds = {
+        "cohort": 500,
+        "kernel": 500,
+        "JAX": 500,
+        "modules": 60,
+        "FedLab": 20,
+        "pfl-research": 20,
+        "Flower + Ray": 22,
+    }
     return replace(
         work,
         key="E",
@@ -111,7 +120,7 @@ WORKLOADS = {
         LINEAR,
         441,
         2,
-        {"cohort": 500, "bare loop": 500, "vmap": 300, "modules": 20, "one by one": 2},
+        {"cohort": 500, "kernel": 500, "bare loop": 500, "vmap": 300, "modules": 20, "one by one": 2},
         check=2,
     ),
     "C": Workload(

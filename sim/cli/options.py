@@ -12,7 +12,9 @@ from fedsmall.files import plain
 from fedsmall.sealing.letters import digest_words, roll_digest
 
 ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
-DEVICE = Option(help="where models train: auto, cpu, cuda, cuda:1 or mps; what the scenario says if not given")
+DEVICE = Option(
+    help="where models train: auto, cpu, cuda, cuda:1, mps, kernel or kernel:4; what the scenario says if not given"
+)
 OUT = Option(help="the run's folder; runs/NAME if not given. Never written over")
 SET = Option("--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1")
 DATA_ROOT = Option(envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)")

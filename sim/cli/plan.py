@@ -12,8 +12,8 @@ from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
-from fedsmall.sealing.committee import BYTES, committee_size, threshold
 from fedsmall.sealing.letters import OVERHEAD
+from fedsmall.sealing.masks import BYTES, committee_size, threshold
 from fedsmall.sim.cli.options import terminal
 from fedsmall.sim.report.sentences import amount
 

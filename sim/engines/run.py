@@ -35,6 +35,7 @@ from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device, describe_device
 from fedsmall.training.distillation import distillation
 from fedsmall.training.gradients.layers import as_trained
+from fedsmall.training.kernel import describe_kernel
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
@@ -92,8 +93,9 @@ def whole_model(plan: Plan, task: Task, trained: Arrays) -> Arrays:
 
 def versions() -> dict[str, str]:
     """The versions that a run's numbers may depend on."""
-    cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
-    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **cuda}
+    built = {"cuda": torch.version.cuda, "kernel": describe_kernel()}
+    known = {name: version for name, version in built.items() if version}
+    return {"fedsmall": __version__, "python": platform.python_version(), **_installed(), **known}
 
 
 @cache  # a package's whole description is read for it, and the plans of a run are many

@@ -19,6 +19,7 @@ from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.ray import connect, gpu_share
 from fedsmall.training.cohort import Cohort
+from fedsmall.training.device import choose_device
 from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
 from fedsmall.wire import Arrays
@@ -148,7 +149,7 @@ class RayWorkers:
         import ray
 
         self._ray = ray
-        share, resources = gpu_share(torch.device(given[-1])), ray.cluster_resources()
+        share, resources = gpu_share(choose_device(given[-1], 0)), ray.cluster_resources()
         most = resources.get("GPU", 0) // share if share else resources.get("CPU", 1)
         self.count = count or max(1, int(min(most, resources.get("CPU", 1))))
         held = ray.put(given)  # the samples go once to each machine
@@ -184,7 +185,8 @@ def with_workers(
     if not isinstance(cohort, Cohort):
         yield cohort
         return
-    given = cohort.plan, cohort.task, federation.names, federation.train, cohort.path, str(cohort.device)
+    way = ("auto", "kernel") if cohort.path == "kernel" else (cohort.path, str(cohort.device))
+    given = cohort.plan, cohort.task, federation.names, federation.train, *way
     pool = LocalWorkers(given, workers) if address is None else RayWorkers(given, workers, address)
     try:
         yield ParallelCohort(cohort, pool)

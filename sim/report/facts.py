@@ -373,9 +373,7 @@ SENT_AT_EVALUATIONS: dict[str, Callable[[Plan], Any]] = {
     "At evaluations it tells how many samples it keeps back to say when to stop, and their loss.": lambda plan: (
         plan.kept_back
     ),
-    "Every replica's model leaves the site, for they are folded at the server.": lambda plan: (
-        plan.method.tree and plan.method.tree.fold_at == "server"
-    ),
+    "Every replica's model leaves the site, for they are folded at the server.": lambda plan: plan.method.server_tree,
 }
 HELD_OUT = "At evaluations it tells what the model is worth on its held-out patients, at the end as sums too."
 

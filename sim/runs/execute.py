@@ -34,7 +34,7 @@ from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.training.device import check_device
+from fedsmall.training.device import check_device, threads_of_kernel
 
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor
@@ -199,10 +199,13 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> int:
-    """How many processes serve a run: a core each, on a GPU as many as share it; one for a short run, and under Ray."""
+    """How many processes serve a run: a core a thread, on a GPU as many as share it; one if short or by Ray."""
     if engine == "ray" or len(plans) < ENOUGH:
         return 1
-    return cores() if device == "cpu" else min(cores(), SHARED_BY)
+    threads = threads_of_kernel(device)
+    if device == "cpu" or threads:
+        return max(1, cores() // max(1, threads))
+    return min(cores(), SHARED_BY)
 
 
 def run_side_by_side(

@@ -31,14 +31,13 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
 from fedsmall.methods import nearest
-from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, visitors_of
+from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, members_in, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
 from fedsmall.plan import Method, Plan
-from fedsmall.planning.validation import parameter_count
 from fedsmall.privacy.reading import noise_borne
-from fedsmall.replicas.tree import idle
+from fedsmall.replicas import idle
 from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
 from fedsmall.sim.runs.scenario import Scenario, as_toml, load
 from fedsmall.travel.schedule import times_travelled
@@ -329,6 +328,8 @@ def _about(plans: Sequence[Plan], federation: Federation, engine: str) -> dict[s
 
 def _notes(plans: Sequence[Plan], federation: Federation, sizes: Sequence[int]) -> list[str]:
     """Notes for a reader on how methods and data go together, such as the class weights that sites agree on."""
+    from fedsmall.planning.validation import parameter_count  # torch, which who reads a run does without
+
     trees = [(plan.method.label, plan.method.tree) for plan in plans]
     notes = [f"{label}: {line}" for label, tree in trees if tree and (line := idle(tree, sizes))]
     if any(plan.recipe.class_weights == BALANCED for plan in plans):
@@ -453,7 +454,6 @@ def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str])
 def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays, notes: Sequence[str]) -> Stored:
     assert record.preparation is not None
     assert record.task is not None
-    several = whose.startswith(VISITORS) or (record.plan.method.is_ensemble and whose == COMMON)
     more = {
         "whose": whose,
         "performance": _performance(row, whose),
@@ -466,7 +466,7 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
     chosen = chosen_threshold(record.plan, record.thresholds) if whose in (COMMON, CENTRAL) else None
     if chosen is not None and record.task.classes == 2:
         more |= {"threshold": chosen[0], "threshold_from": chosen[1]}
-    members = len(next(iter(model.values()))) if several else None
+    members = members_in(record.plan, whose, model)
     trained_on = record.trained_on.get(whose, record.trained_on[COMMON])
     package = describe(record.plan, record.task, record.preparation, trained_on, members, **more)
     return Stored(package, model)

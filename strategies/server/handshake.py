@@ -29,7 +29,7 @@ from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunS
 from fedsmall.sealing.letters import Announcement, Transcript, digest, roll_digest
 from fedsmall.sealing.routing import seed_of
 from fedsmall.sealing.tables import MEETING, TABLES, check_tables
-from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER, split_vector
+from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER
 from fedsmall.sealing.terms import ANNOUNCED, BEFORE, NONCE, PAIRS, ROLL, Opened
 from fedsmall.strategies.checks import read_array
 from fedsmall.strategies.records import to_record
@@ -38,7 +38,7 @@ from fedsmall.strategies.sealed_models import SealedModels
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
-from fedsmall.wire import CONFIG, EXAMPLES, PLAN, Arrays, join, split
+from fedsmall.wire import CONFIG, EXAMPLES, PLAN, Arrays, join, split, split_vector
 
 Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
 OF_SUMS = ("count", "total", "squares")

@@ -27,7 +27,7 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import HelpError, SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import Moment, folds_of
-from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, KEPT, METRICS, MODEL, Arrays
+from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, KEPT, METRICS, MODEL, Arrays, split_vector
 
 
 class Question(NamedTuple):
@@ -265,7 +265,7 @@ class HiddenJudges:
             if not unseen:
                 self.sealed.note(t, "all sites", "not told", "what sites tell of the model is not of its task")
             return answers
-        sums = tallies.split_vector(tally.values, shapes)
+        sums = split_vector(tally.values, shapes)
         if unseen:
             return {tallies.TOGETHER: Answer(sums=sums)} if sums["count"] >= 1 else {}
         metrics, held_out = tallies.metrics_of_tally(task, sums)

@@ -11,9 +11,8 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.letters import KeyStore
 from fedsmall.clients.runs import RUNS, own_folder
 from fedsmall.clients.shelf import secret
-from fedsmall.sealing.committee import BYTES, recover, threshold
 from fedsmall.sealing.letters import IDENTITY, Transcript, after
-from fedsmall.sealing.masks import pair_signs, seed_from, stream
+from fedsmall.sealing.masks import BYTES, pair_signs, recover, seed_from, stream, threshold
 from fedsmall.sealing.terms import HELP, KEY, SEALED, Average, Order
 from fedsmall.wire import MODEL, ROUND, Arrays, join, split
 from tests.attacks.world import NAMES, Heard, World

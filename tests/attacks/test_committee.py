@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsmall.plan import Plan
-from fedsmall.sealing.committee import committee_size, least_in_sum, threshold
+from fedsmall.sealing.masks import committee_size, least_in_sum, threshold
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import BEFORE, HELP, OF, PAIRS
 from fedsmall.strategies.sealed_models import HelpError

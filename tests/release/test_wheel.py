@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -64,6 +65,7 @@ def assert_holds_the_checkout(held: set[str], of: Callable[[set[str]], set[str]]
 
 
 def in_wheel(names: set[str]) -> set[str]:
+    names = {name.replace("docker/systemd/", "fedsmall/systemd/") for name in names}
     ours = {name for name in names if name.split("/")[0] in PACKAGES}
     return {name if name.startswith("fedsmall/") else f"fedsmall/{name}" for name in ours}
 
@@ -149,6 +151,22 @@ def test_an_sdist_that_gives_another_wheel_is_refused(built, wheel, tmp_path):
 
     with pytest.raises(SystemExit, match=r"gives another fedsmall-.*\.whl than the checkout"):
         check_sdist(only(built, "fedsmall-*.tar.gz"), other)
+
+
+@pytest.mark.slow
+def test_the_wheel_of_one_platform_brings_the_kernel(built, tmp_path, monkeypatch):
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler (cc) here")
+    with tarfile.open(only(built, "fedsmall-*.tar.gz")) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    monkeypatch.setenv("FEDSMALL_KERNEL", "1")
+
+    build(only(tmp_path, "fedsmall-*"), tmp_path / "dist", "wheel")
+
+    made = only(tmp_path / "dist", "*.whl")
+    assert made.name.startswith(f"fedsmall-{VERSION}-py3-none-")
+    assert "any" not in made.name
+    assert "fedsmall/training/kernel/kernel.so" in zipfile.ZipFile(made).namelist()
 
 
 def test_nothing_that_is_built_names_a_place_on_this_machine(built, wheel):

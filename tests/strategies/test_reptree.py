@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.aggregation.combiners import Updates
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.methods import method

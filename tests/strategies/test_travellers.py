@@ -6,7 +6,8 @@ from flwr.app import ConfigRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.aggregation.combiners import Aggregate, Updates
+from fedsmall.aggregation.combiners import Aggregate
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.errors import ReplyError
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies import Averaging, DaisyChain

@@ -31,17 +31,13 @@ __all__ = [
 ]
 
 
-class LoopGradients:
+class LoopGradients(Gradients):
     """The gradients of any model, one model at a time; images in channels-last order."""
 
-    path = "loop"
-    pads = False
-    chunk: int | None = 1
+    path, pads, chunk = "loop", False, 1
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`fedsmall.training.gradients.layers.prepare_model` gives it."""
-        self._model = model
-        self._loss = loss
+        self._model, self._loss = model, loss
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of every model in turn; batches must be unpadded."""
@@ -86,15 +82,12 @@ LARGEST = 60_000  # parameters; above, the loop is faster
 SLOW = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # vmap turns them into unfused grouped convolutions, slower than the loop
 
 
-class MappedGradients:
+class MappedGradients(Gradients):
     """The gradients of a model whose layers need no knowledge of the batch, all models mapped over at once."""
 
     path = "vmap"
-    pads = True
-    chunk: int | None = None
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.layers.prepare_model` gives it; ValueError for another."""
         for name, layer in model.named_modules():
             if isinstance(layer, _BatchNorm) and layer.training:
                 raise ValueError(f"layer {name} ({type(layer).__name__}) changes its buffers, which vmap cannot follow")

@@ -1,8 +1,9 @@
 """What is minimised, and what every way of computing gradients takes and gives."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -150,24 +151,26 @@ class Batch(NamedTuple):
     grid: Tensor | None = None
 
 
-class Gradients(Protocol):
+class Gradients(ABC):
     """Loss and gradient of K models on K batches.
 
     ``pads`` says whether batches of unequal size may be filled up and weighted (never under BatchNorm); ``chunk`` is
-    the number of models to take at a time, None for what fits the cache.
+    the number of models to take at a time, None for what fits the cache. Most are made of a model as
+    :func:`~fedsmall.training.gradients.layers.prepare_model` gives it and a loss, with ValueError for a model that does
+    not fit.
     """
 
     path: str
-    pads: bool
-    chunk: int | None
+    pads = True
+    chunk: int | None = None
 
+    @abstractmethod
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs (models, samples, width) and the gradients of the mean loss; running statistics move in place."""
-        ...
 
+    @abstractmethod
     def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """The outputs (models, samples, width) in eval mode of every model on the same samples."""
-        ...
 
 
 def mean_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:

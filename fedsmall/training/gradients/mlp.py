@@ -24,17 +24,13 @@ class Layer(NamedTuple):
     bias: bool = False
 
 
-class MlpGradients:
+class MlpGradients(Gradients):
     """The gradients of a chain of linear layers, ReLUs and dropout, all models in one product per layer."""
 
     path = "mlp"
-    pads = True
-    chunk: int | None = None
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.layers.prepare_model` gives it; ValueError for another."""
-        self.layers = layers_of(model)
-        self.loss = loss
+        self.layers, self.loss = layers_of(model), loss
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""
@@ -132,7 +128,18 @@ def layers_of(model: nn.Module) -> list[Layer]:
     return layers
 
 
-class ClippedMlp:
+class Clipped(Gradients):
+    """Gradients by way of others, each sample's clipped to ``clip``."""
+
+    def __init__(self, inner: Gradients, clip: float) -> None:
+        self._inner, self._clip, self.path = inner, clip, inner.path
+
+    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """The outputs of all models."""
+        return self._inner.predict(parameters, buffers, x)
+
+
+class ClippedMlp(Clipped):
     """Linear layers and ReLUs of K models, without making any sample's gradient.
 
     The gradient of a linear layer for sample i is the outer product of the slope behind it and the input before it, so
@@ -140,12 +147,9 @@ class ClippedMlp:
     those without clipping, of scaled slopes.
     """
 
-    path = "mlp"
-    pads = True
-    chunk: int | None = None
-
     def __init__(self, inner: MlpGradients, clip: float) -> None:
-        self._inner, self._layers, self._loss, self._clip = inner, inner.layers, inner.loss, clip
+        super().__init__(inner, clip)
+        self._layers, self._loss = inner.layers, inner.loss
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and the clipped, summed and noised gradients of all models."""
@@ -165,29 +169,15 @@ class ClippedMlp:
             parameters[name].sub_(gradient, alpha=lr)
         return outputs
 
-    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        """The outputs of all models."""
-        return self._inner.predict(parameters, buffers, x)
 
-
-class ClippedOneByOne:
+class ClippedOneByOne(Clipped):
     """Any model without BatchNorm, by another path: every sample is a model with a batch of one."""
-
-    pads = True
-    chunk: int | None = None
-
-    def __init__(self, inner: Gradients, clip: float) -> None:
-        self._inner, self._clip, self.path = inner, clip, inner.path
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and the clipped, summed and noised gradients of all models."""
         outputs, sums = zip(*(self._one(parameters, buffers, batch, row) for row in range(len(batch.x))), strict=True)
         gradients = {name: torch.stack([of_one[name] for of_one in sums]) for name in parameters}
         return torch.stack(outputs), _noised(gradients, batch)
-
-    def predict(self, parameters: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        """The outputs of all models."""
-        return self._inner.predict(parameters, buffers, x)
 
     def _one(self, parameters: Tensors, buffers: Tensors, batch: Batch, row: int) -> tuple[Tensor, Tensors]:
         """One model's outputs, (samples, width), and the sum of its clipped gradients."""

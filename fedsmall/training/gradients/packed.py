@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsmall.models.networks import has_spread
 from fedsmall.training.gradients.layers import MaskedDropout, check_trains, trace_model
-from fedsmall.training.gradients.losses import Batch, Loss, mean_loss
+from fedsmall.training.gradients.losses import Batch, Gradients, Loss, mean_loss
 from fedsmall.training.stack import Tensors
 
 
@@ -105,13 +105,12 @@ FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
 FLATTENS = (torch.flatten, "flatten")
 
 
-class PackedGradients:
+class PackedGradients(Gradients):
     """The gradients of a convolutional network, a few models side by side."""
 
     path = "conv"
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
-        """``model`` as :func:`~fedsmall.training.gradients.layers.prepare_model` gives it; ValueError for another."""
         check_trains(model)
         self._model, self._loss = model, loss
         self._nodes = _pooled_first(model, trace_model(model))
@@ -122,7 +121,7 @@ class PackedGradients:
         self.pads = not any(isinstance(module, _BatchNorm) for module in model.modules())
         convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
         # a deep network keeps many maps for its backward pass: three models' still fit the cache, five do not
-        self.chunk: int | None = 5 if convolutions <= 4 else 3
+        self.chunk = 5 if convolutions <= 4 else 3
 
     def __call__(self, parameters: Tensors, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outputs and gradients of all models."""

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsmall.aggregation.combiners import Updates
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.extensions.boosting import histograms
 from fedsmall.extensions.boosting.forest import forest, margins_of
-from fedsmall.extensions.boosting.trainer import Boosters, GrowTrees, empty, objective_of, slots_of
+from fedsmall.extensions.boosting.trainer import Boosters, GrowTrees, count_at_site, empty, objective_of, slots_of
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
@@ -126,7 +125,7 @@ def test_sites_that_count_samples_double_say_twice_as_much():
     plan = plan_of().with_model_of(1)
     model = initial_model(plan, task)
 
-    once, twice = (histograms.count(plan, task, model, x, y, np.full(40, k), 2) for k in (1.0, 2.0))
+    once, twice = (count_at_site(plan, task, model, x, y, np.full(40, k), 2) for k in (1.0, 2.0))
 
     assert once.any()
     assert np.array_equal(2 * once, twice)

@@ -302,7 +302,7 @@ def test_a_regression_is_exported_as_one_file_that_says_the_same(name, form_of_f
 
 
 def test_a_secure_sum_of_two_sites_is_refused():
-    from fedsmall.aggregation.combiners import Updates
+    from fedsmall.aggregation.server_optimizers import Updates
 
     plan, task = regressed(privacy=Privacy(secure=True)).with_model_of(2), Task("t", (5,), 2)
     model = initial_model(plan, task)

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 
-from fedsmall.aggregation.server_optimizers import SERVERS, Returns, normalisers, server_step
+from fedsmall.aggregation.server_optimizers import SERVERS, Updates, normalisers, server_step
 from fedsmall.errors import PlanError
 
 LR = 0.05
@@ -52,6 +52,10 @@ class Quadratics:
         return np.array(models), np.array(changes)
 
 
+def names_of(sites: int) -> tuple[str, ...]:
+    return tuple(f"site-{number:02d}" for number in range(sites))
+
+
 def problem(seed: int = 0, sites: int = 3, size: int = 4, steps: list[int] | None = None) -> Quadratics:
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(sites, size, size))
@@ -65,15 +69,15 @@ def run(sites: Quadratics, server: str, rounds: int, controls: bool = False, **o
     count = len(sites.steps)
     for _ in range(rounds):
         models, changes = sites.train(x, memory.get("server/w", np.zeros_like(x)) if controls else None)
-        returns = Returns(
+        updates = Updates(
+            names_of(count),
             {"w": models},
-            {"w": models.mean(axis=0)},
-            np.full(count, 1 / count),
+            None,
             sites.steps,
-            count,
             {"control/w": changes},
+            aggregate={"w": models.mean(axis=0)},
         )
-        moved, memory = server_step(server, {"w": x}, memory, returns, options)
+        moved, memory = server_step(server, {"w": x}, memory, updates, options)
         x = moved["w"]
     return x
 
@@ -136,9 +140,9 @@ def test_what_bias_fednova_leaves_is_the_curvature_along_a_sites_way():
 def test_fednova_weighs_a_long_way_down_as_in_the_paper():
     # by hand: x = 0, steps 1 and 3, moves 1 and 6: d = 1 and 2, tau_eff = 2, so x = 2 * (1 + 2) / 2 = 3
     models = {"w": np.array([[1.0], [6.0]])}
-    returns = Returns(models, {"w": np.array([3.5])}, np.array([0.5, 0.5]), np.array([1, 3]), 2)
+    updates = Updates(names_of(2), models, None, np.array([1, 3]), aggregate={"w": np.array([3.5])})
 
-    moved, _ = server_step("fednova", {"w": np.zeros(1)}, {}, returns)
+    moved, _ = server_step("fednova", {"w": np.zeros(1)}, {}, updates)
 
     np.testing.assert_allclose(moved["w"], [3.0])
 
@@ -155,7 +159,7 @@ def test_the_normaliser_is_what_a_constant_gradient_moves_a_model_by(rho):
     np.testing.assert_allclose(normalisers(np.array([1, 2, 7]), rho), [way(1), way(2), way(7)])
 
 
-def random_returns(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> tuple[dict[str, np.ndarray], Returns]:
+def random_updates(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> tuple[dict[str, np.ndarray], Updates]:
     common = {
         "w": rng.normal(size=(3, 2)),
         "norm.running_mean": rng.normal(size=2),
@@ -169,8 +173,7 @@ def random_returns(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> 
     mean = {"w": models["w"].mean(axis=0), "norm.running_mean": models["norm.running_mean"].mean(axis=0)}
     mean["norm.num_batches_tracked"] = np.array(9)
     rule = {"control/w": np.zeros((sites, 3, 2))}
-    weights = np.full(sites, 1 / sites)
-    return common, Returns(models, mean, weights, np.full(sites, steps), sites, rule)
+    return common, Updates(names_of(sites), models, None, np.full(sites, steps), rule, aggregate=mean)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +188,11 @@ def random_returns(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> 
     ],
 )
 def test_what_reduces_to_fedavg_is_fedavg(server, options):
-    common, returns = random_returns(np.random.default_rng(0))
+    common, updates = random_updates(np.random.default_rng(0))
 
-    moved, _ = server_step(server, common, {}, returns, options)
+    moved, _ = server_step(server, common, {}, updates, options)
 
-    np.testing.assert_allclose(moved["w"], returns.models["w"].mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(moved["w"], updates.stack["w"].mean(axis=0), rtol=1e-13)
 
 
 def test_scaffold_with_one_site_is_gradient_descent():
@@ -202,11 +205,10 @@ def test_scaffold_with_one_site_is_gradient_descent():
 
 
 def test_scaffold_counts_silent_sites_in_its_control_but_not_in_its_model():
-    returns = Returns(
-        {"w": np.array([[2.0]])}, {"w": np.array([2.0])}, np.ones(1), np.ones(1), 4, {"control/w": np.array([[8.0]])}
-    )
+    sent, mean = {"control/w": np.array([[8.0]])}, {"w": np.array([2.0])}
+    updates = Updates(names_of(1), {"w": np.array([[2.0]])}, None, np.ones(1), sent, sites_in_all=4, aggregate=mean)
 
-    moved, memory = server_step("scaffold", {"w": np.zeros(1)}, {}, returns)
+    moved, memory = server_step("scaffold", {"w": np.zeros(1)}, {}, updates)
 
     assert moved["w"] == 2
     assert memory["server/w"] == 8 / 4
@@ -214,16 +216,16 @@ def test_scaffold_counts_silent_sites_in_its_control_but_not_in_its_model():
 
 @pytest.mark.parametrize("server", list(SERVERS))
 def test_only_float_parameters_are_moved_and_dtypes_are_kept(server):
-    common, returns = random_returns(np.random.default_rng(0))
+    common, updates = random_updates(np.random.default_rng(0))
     common = {k: v.astype("float32") if v.dtype.kind == "f" else v for k, v in common.items()}
-    aggregate = {k: v.astype("float32") if v.dtype.kind == "f" else v for k, v in returns.aggregate.items()}
-    returns = replace(returns, aggregate=aggregate)
+    aggregate = {k: v.astype("float32") if v.dtype.kind == "f" else v for k, v in updates.aggregate.items()}
+    updates = replace(updates, aggregate=aggregate)
 
-    moved, memory = server_step(server, common, {}, returns)
+    moved, memory = server_step(server, common, {}, updates)
 
     assert list(moved) == list(common)
     assert {name: array.dtype for name, array in moved.items()} == {name: array.dtype for name, array in common.items()}
-    assert (moved["norm.running_mean"] == returns.aggregate["norm.running_mean"]).all()
+    assert (moved["norm.running_mean"] == updates.aggregate["norm.running_mean"]).all()
     assert moved["norm.num_batches_tracked"] == 9
     assert not any("running_mean" in name for name in memory)
 
@@ -231,11 +233,11 @@ def test_only_float_parameters_are_moved_and_dtypes_are_kept(server):
 @pytest.mark.parametrize("server", list(SERVERS))
 def test_a_server_that_restarts_from_its_memory_goes_on_as_if_it_had_not(server):
     rng = np.random.default_rng(0)
-    rounds = [random_returns(rng)[1] for _ in range(4)]
-    start = random_returns(rng)[0]
+    rounds = [random_updates(rng)[1] for _ in range(4)]
+    start = random_updates(rng)[0]
 
-    def go(common, memory, returns):
-        for each in returns:
+    def go(common, memory, updates):
+        for each in updates:
             common, memory = server_step(server, common, memory, each)
         return common, memory
 
@@ -263,32 +265,32 @@ def test_server_optimizers_give_flowers_numbers(monkeypatch, server, options, th
 
     for t in range(1, 5):
         mean = {"w": x["w"] + rng.normal(size=5)}
-        returns = Returns({}, mean, np.ones(1), np.ones(1), 1)
+        updates = Updates(names_of(1), {}, None, np.ones(1), aggregate=mean)
         monkeypatch.setattr(
             FedAvg, "aggregate_train", lambda *_, mean=mean: (ArrayRecord({"w": Array(mean["w"].copy())}), None)
         )
         monkeypatch.setattr(FedAvg, "configure_train", lambda *_: [])
         strategy.configure_train(t, their_x, None, None)
         their_x, _ = strategy.aggregate_train(t, [])
-        x, memory = server_step(server, x, memory, returns, options)
+        x, memory = server_step(server, x, memory, updates, options)
 
         np.testing.assert_allclose(x["w"], their_x["w"].numpy(), rtol=1e-12)
 
 
 def test_second_moments_are_vectors():
-    common, returns = random_returns(np.random.default_rng(0))
+    common, updates = random_updates(np.random.default_rng(0))
 
-    _, memory = server_step("adam", common, {}, returns)
+    _, memory = server_step("adam", common, {}, updates)
 
     assert memory["second/w"].shape == (3, 2)
     assert len(np.unique(memory["second/w"])) == 6
 
 
 def test_an_unknown_setting_names_those_there_are():
-    common, returns = random_returns(np.random.default_rng(0))
+    common, updates = random_updates(np.random.default_rng(0))
 
     with pytest.raises(PlanError, match="'adam' has no setting 'eta_l'; it has lr, beta1, beta2, tau"):
-        server_step("adam", common, {}, returns, {"eta_l": 1.0})
+        server_step("adam", common, {}, updates, {"eta_l": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -299,8 +301,8 @@ def test_an_unknown_setting_names_those_there_are():
     ],
 )
 def test_a_setting_may_have_flowers_name(server, ours, flowers):
-    common, returns = random_returns(np.random.default_rng(0))
+    common, updates = random_updates(np.random.default_rng(0))
 
-    one, other = (server_step(server, common, {}, returns, options)[0] for options in (ours, flowers))
+    one, other = (server_step(server, common, {}, updates, options)[0] for options in (ours, flowers))
 
     assert all((one[name] == other[name]).all() for name in one)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedsmall.aggregation.combiners import Combiner, Summed, Updates, combiner_for
+from fedsmall.aggregation.combiners import Combiner, Summed, combiner_for
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.aggregation.sums import length, mean_of, summand
 from fedsmall.errors import ReplyError
 from fedsmall.methods import METHODS, method

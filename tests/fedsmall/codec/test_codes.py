@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsmall.codec.codes import MOST, SCALES, CodecError, decode, encode
+from fedsmall.codec import MOST, SCALES, CodecError, decode, encode
 from fedsmall.randomness import rng_for
 
 WIRES = ("half", "int8")

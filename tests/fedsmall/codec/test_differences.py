@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.codec.codes import BITS, GAPS, VALUES, CodecError, completed, difference
+from fedsmall.codec import BITS, GAPS, VALUES, CodecError, completed, difference
 
 ODD = [0.0, -0.0, 1.5, -2.0, np.nan, np.inf, 1e-40]
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from fedsmall.codec.codes import CodecError
-from fedsmall.codec.top import Known, add_residual, base_of, cut, cut_at_site, cut_one, largest
+from fedsmall.codec import CodecError, Known, add_residual, base_of, cut, cut_at_site, cut_one, largest
 from fedsmall.parts import Wire, share_of
 from fedsmall.wire import BASE, COMMON, MADE, ROUND, TAKEN
 

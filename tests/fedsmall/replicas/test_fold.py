@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
-from fedsmall.replicas.tree import FLOOR, Divergence, ReplicaTree, fold_trees, measure, row_name, shared_layers, weights
+from fedsmall.replicas import FLOOR, Divergence, ReplicaTree, fold_trees, measure, row_name, shared_layers, weights
 
 
 def stack_of(models: list[dict[str, list[float]]]) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
 from fedsmall.parts import Tree
-from fedsmall.replicas.tree import (
+from fedsmall.replicas import (
     ReplicaTree,
     block_size,
     forest,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.sealing.committee import (
+from fedsmall.sealing.masks import (
     BAD_DRAW,
     PRIME,
     chance_of_bad_draw,

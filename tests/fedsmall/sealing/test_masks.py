@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsmall.exact import WORDS
-from fedsmall.sealing.committee import PRIME, share, threshold
-from fedsmall.sealing.masks import SEED, masked, pair_signs, seed_from, stream, unmasked
+from fedsmall.sealing.masks import PRIME, SEED, masked, pair_signs, seed_from, share, stream, threshold, unmasked
 
 
 class Sites:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
-from fedsmall.sealing.committee import ALL_HELP, committee_size
+from fedsmall.sealing.masks import ALL_HELP, committee_size
 from fedsmall.sealing.routing import RoutingTable, seed_of
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action

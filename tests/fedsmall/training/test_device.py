@@ -67,7 +67,7 @@ def test_a_cohort_counts_the_models_that_take_a_step_together(one_gpu, monkeypat
         ("cuda", 'device = "cuda": not here; this machine has cpu'),
         ("cuda:1", 'device = "cuda:1": not here; this machine has cpu'),
         ("mps", 'device = "mps": not here; this machine has cpu'),
-        ("gpu", 'device = "gpu": a device is "auto", "cpu", "cuda", "cuda:1" or "mps"'),
+        ("gpu", 'device = "gpu": a device is "auto", "cpu", "cuda", "cuda:1", "mps", "kernel" or "kernel:4"'),
         ("cuda:", 'device = "cuda:": a device is'),
     ],
 )

@@ -11,7 +11,7 @@ from fedsmall.models.own_models import SHARED_PART, is_shared, kind_of
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
-from fedsmall.replicas.tree import plan_at
+from fedsmall.replicas import plan_at
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.trees import cohort_for

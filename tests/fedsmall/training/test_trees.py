@@ -10,7 +10,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.replicas.tree import ReplicaTree, fold_sent, fold_trees, subsets
+from fedsmall.replicas import ReplicaTree, fold_sent, fold_trees, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import TreeCohort, cohort_for
 from fedsmall.wire import Traveller

@@ -56,7 +56,7 @@ def test_modules_and_the_packed_network_come_to_the_same_loss(key: str) -> None:
     assert measured[0].loss == pytest.approx(measured[1].loss, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["FedLab", "pfl-research"])
+@pytest.mark.parametrize("name", ["JAX", "FedLab", "pfl-research"])
 def test_other_frameworks_average_to_the_same_loss(name: str) -> None:
     pytest.importorskip(contenders.RIVALS[name], reason=f"{name} is not installed")
 
@@ -65,7 +65,7 @@ def test_other_frameworks_average_to_the_same_loss(name: str) -> None:
     assert measured[0].loss == pytest.approx(measured[1].loss, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["FedLab", "pfl-research"])
+@pytest.mark.parametrize("name", ["JAX", "FedLab", "pfl-research"])
 def test_a_rival_that_cannot_be_imported_is_a_line_in_the_table(name, monkeypatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
     package = contenders.RIVALS[name]  # whose import must fail, installed or not
     for module in {package, *(known for known in sys.modules if known.startswith(f"{package}."))}:

@@ -4,7 +4,7 @@ import pytest
 
 from fedsmall.features import check_features
 from fedsmall.parts import Tree
-from fedsmall.replicas.tree import forest
+from fedsmall.replicas import forest
 from fedsmall.sim.runs.scenario import load
 from tests import ROOT
 

@@ -10,9 +10,7 @@ from flwr.app import Message, RecordDict
 from fedsmall.algorithm.departing import Door
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.client_app import app
-from fedsmall.codec.codes import GAPS, SCALES, VALUES
-from fedsmall.codec.parcels import pack
-from fedsmall.codec.top import Known
+from fedsmall.codec import GAPS, SCALES, VALUES, Known, pack
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.inprocess import InProcessGrid

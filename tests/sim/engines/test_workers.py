@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsmall.data.federation import Federation
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.sim.engines.workers import Given, LocalWorkers, ParallelCohort, StackPart, Walked, Worker
+from fedsmall.sim.engines.workers import (
+    Given,
+    LocalWorkers,
+    ParallelCohort,
+    StackPart,
+    Walked,
+    Worker,
+    with_workers,
+)
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Signals
@@ -141,3 +150,18 @@ def test_the_cohort_engine_takes_workers_as_an_option() -> None:
 
     for name, array in alone.model.items():
         np.testing.assert_allclose(together.model[name], array, rtol=0, atol=1e-12)
+
+
+def test_workers_of_a_cohort_with_the_kernel_have_it_too(monkeypatch):
+    given = given_for(plan_for())
+    cohort, asked = Cohort(*given[:4]), []
+    cohort.path = "kernel"
+    monkeypatch.setattr(
+        "fedsmall.sim.engines.workers.LocalWorkers",
+        lambda given, count: asked.append(given[-2:]) or InTurn(given_for(plan_for()), count),
+    )
+
+    with with_workers(cohort, Federation(TABLE, given[2], given[3], given[3][0]), workers=2):
+        pass
+
+    assert asked == [("auto", "kernel")]

@@ -113,6 +113,7 @@ def test_no_more_processes_than_can_share_a_gpu(small_run, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
 
     assert [processes_for(small_run.plans, "cohort", device) for device in ("cpu", "auto", "cuda")] == [16, 4, 4]
+    assert [processes_for(small_run.plans, "cohort", f"kernel:{threads}") for threads in (1, 4, 99)] == [16, 4, 1]
 
 
 def test_a_long_run_has_a_process_for_each_core(small_run):

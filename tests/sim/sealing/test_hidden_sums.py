@@ -9,14 +9,14 @@ import pytest
 from fedsmall.clients.runs import scaling_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import metrics_of_sums, sums_from_json
-from fedsmall.sealing.tallies import TOGETHER, evaluation_tally, flat, judged_shapes, metrics_of_tally, split_vector
+from fedsmall.sealing.tallies import TOGETHER, evaluation_tally, flat, judged_shapes, metrics_of_tally
 from fedsmall.sealing.terms import BEFORE, OF
 from fedsmall.sim.consortium.finished import write_run
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.real_sites import real_runs
 from fedsmall.sim.runs.folder import read as read_run
 from fedsmall.strategies.server.deployment import write_outcome
-from fedsmall.wire import CONFIG, VALIDATE
+from fedsmall.wire import CONFIG, VALIDATE, split_vector
 from tests.sim.engines.harness import assert_equal_bits, federation_of
 from tests.sim.sealing.federation import (
     BOTH,

@@ -1,0 +1,281 @@
+"""Small networks on the CPU by compiled C: every model walks all its rounds in cache, and models share the threads.
+
+Asked for by the device "kernel", or "kernel:4" for four threads, whose number changes no bit. Where it has not been
+built (:mod:`fedsmall.training.kernel.build`) or a plan is not of its kind (:data:`NEEDS`), torch trains instead, and at
+sites of their own always. Its numbers are torch's to 1e-5 over 200 rounds of float32; in float64, by which paths are
+compared, torch trains alone.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsmall.data.federation import Task
+from fedsmall.data.outcomes import HUBER
+from fedsmall.plan import Plan
+from fedsmall.training.batches import Batches
+from fedsmall.training.gradients import Gradients, MlpGradients
+from fedsmall.training.gradients.losses import Loss
+from fedsmall.training.optimizers import SiteMemory, add_rule, learning_rate, rule_of
+from fedsmall.training.stack import Stack, Tensors
+from fedsmall.training.trainer import Leg
+
+VERSION = 1  # as in kernel.c
+LIBRARY = Path(__file__).with_name("kernel.so")
+SETS = {16: "AVX-512", 8: "AVX2", 4: "plain"}  # by the numbers in a vector
+LAYERS, PARTS = 8, 5  # as in kernel.c
+NUMBERS = 2**24  # sample numbers that a call takes at most, beyond one round
+
+# rows of the enumeration in kernel.c: what has the same slope is one of them
+LOSSES = {
+    "cross_entropy": 0, "soft_cross_entropy": 1, "logistic": 2, "soft_logistic": 2, "binary_cross_entropy": 2,
+    "hinge": 3, "l1": 4, "mse": 5, "huber": 6, "hazard": 7, "ordinal": 8,
+}  # fmt: skip
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The kernel as it was built, if it was, and of this version."""
+    built = ctypes.CDLL(str(LIBRARY)) if LIBRARY.exists() else None
+    return built if built is not None and built.version() == VERSION else None
+
+
+class Need(NamedTuple):
+    """What a plan must have for the kernel to train it."""
+
+    name: str
+    is_met: Callable[[Plan, Gradients], bool]
+
+
+NEEDS = (
+    Need("numbers in float32", lambda plan, gradients: plan.dtype == "float32"),
+    Need(
+        "linear layers and ReLUs, at most eight of the former, and no clipping",
+        lambda plan, gradients: bool(_layers(gradients)),
+    ),
+    Need("samples as they are", lambda plan, gradients: plan.recipe.augment is None),
+    Need("moments that go with their model", lambda plan, gradients: plan.recipe.optimizer_state != "stay"),
+    Need("no gradient that a site remembers", lambda plan, gradients: "gradient" not in rule_of(plan.method).remembers),
+    Need("a kernel of this version that has been built here", lambda plan, gradients: library() is not None),
+)
+
+
+def unmet_need(plan: Plan, gradients: Gradients) -> str | None:
+    """The first of :data:`NEEDS` that is not met; None where the kernel trains."""
+    return next((need.name for need in NEEDS if not need.is_met(plan, gradients)), None)
+
+
+def describe_kernel() -> str:
+    """Version and instruction set, as a run's record names them: "1 (AVX2)"; empty where there is none."""
+    built = library()
+    return "" if built is None else f"{VERSION} ({SETS[built.widest()]})"
+
+
+_WHOLE = ("layers", "loss", "targets", "adam", "rounds", "models", "steps", "most", "stride")
+_POINTERS = ("count", "x", "y", "share", "index", "size", "site", "row", "fresh", "rate", "pull")
+_NUMBERS = ("momentum", "decay", "beta1", "beta2", "epsilon", "huber")
+
+
+class _Walk(ctypes.Structure):
+    """``struct walk`` of kernel.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in _WHOLE),
+        ("width", ctypes.c_int32 * (LAYERS + 1)),
+        ("relu", ctypes.c_int32 * LAYERS),
+        ("array", ctypes.c_void_p * 2 * LAYERS * PARTS),
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        *((name, ctypes.c_double) for name in _NUMBERS),
+        ("outputs", ctypes.c_void_p),
+    )
+
+
+class _Layer(NamedTuple):
+    name: str
+    bias: bool
+    relu: bool
+
+
+def _layers(gradients: Gradients) -> list[_Layer]:
+    """The linear layers of a chain that the kernel knows, each with whether a ReLU follows; empty for any other."""
+    if not isinstance(gradients, MlpGradients):
+        return []
+    after = [*(layer.kind for layer in gradients.layers[1:]), "end"]
+    found = [
+        _Layer(layer.name, layer.bias, behind == "relu")
+        for layer, behind in zip(gradients.layers, after, strict=True)
+        if layer.kind == "linear"
+    ]
+    known = len(found) + sum(layer.relu for layer in found) == len(gradients.layers)
+    return found if known and not found[-1].relu and len(found) <= LAYERS else []
+
+
+class Kernel:
+    """The walk of a plan that meets :data:`NEEDS`, on the samples of ``batches``; ``loss`` has the classes' weights.
+
+    ``lanes`` are the numbers in a vector, by default as many as this processor takes.
+    """
+
+    def __init__(
+        self, plan: Plan, task: Task, gradients: Gradients, loss: Loss, batches: Batches, threads: int
+    ) -> None:
+        self._plan, self._loss, self._batches, self._layers = plan, loss, batches, _layers(gradients)
+        built = library()
+        assert built is not None
+        self._library = built
+        self.lanes: int = built.widest()
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._parts = 4 * threads  # of the models, so that no thread waits long for the last
+        x, y = batches.x.flatten(1), batches.y
+        self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
+        self._x[:, : x.shape[1]] = x
+        self._x[:, x.shape[1]] = float(self._layers[0].bias)  # the input of biases
+        self._y = y.reshape(len(y), -1).float()
+        weights, whole = plan.recipe.class_weights, not y.is_floating_point()
+        self._share = torch.tensor(weights)[y] if isinstance(weights, tuple) and whole else torch.ones(len(y))
+        self._sizes = batches.sizes.astype(np.int32)
+        self._still = None if batches.still is None else batches.still.numpy().astype(np.int32)
+        recipe = plan.recipe
+        self._told = _Walk(
+            layers=len(self._layers), loss=LOSSES[task.loss], targets=self._y.shape[1], adam=recipe.optimizer == "adam",
+            steps=self._sizes.shape[1], most=int(self._sizes.max()), stride=self._x.shape[1],
+            x=self._x.data_ptr(), y=self._y.data_ptr(), share=self._share.data_ptr(), size=self._sizes.ctypes.data,
+            momentum=recipe.momentum, decay=recipe.weight_decay, beta1=recipe.betas[0], beta2=recipe.betas[1],
+            epsilon=recipe.epsilon, huber=HUBER,
+        )  # fmt: skip
+        self._told.relu[: len(self._layers)] = [layer.relu for layer in self._layers]
+
+    def walk(self, stack: Stack, legs: Sequence[Leg], memory: SiteMemory, losses: bool) -> Tensor | None:
+        """Train the models in place; with ``losses`` each row's mean over the steps of the last round, (rows,)."""
+        rounds = [
+            (leg, t, learning_rate(self._plan.recipe, t, self._plan.rounds))
+            for leg in legs
+            for t in range(leg.t - leg.rounds + 1, leg.t + 1)
+        ]
+        for leg, _, lr in rounds:
+            memory.count(leg.sites, lr * self._batches.steps[leg.sites])
+        self._told.count = self._told.pull = None
+        with _Arrays(self._told, self._layers) as arrays:
+            arrays.give(0, stack.parameters, "{}")
+            for part, moment in enumerate(("exp_avg", "exp_avg_sq") if self._told.adam else ("momentum",), 1):
+                arrays.give(part, stack.optimizer, moment + "/{}")
+            if self._told.adam:
+                self._told.count = arrays.held(stack.optimizer["step"])
+            self._remind(arrays, memory)
+            outputs, index = None, np.zeros(0, dtype=np.int32)
+            for some in self._calls(rounds, len(stack)):
+                if losses and some[-1] is rounds[-1]:
+                    outputs = self._x.new_zeros(len(stack), self._told.steps, self._told.most, arrays.width)
+                index = self._call(some, outputs)
+        return None if outputs is None else self._losses(outputs, index, legs[-1].sites)
+
+    def _remind(self, arrays: "_Arrays", memory: SiteMemory) -> None:
+        """What the local rule adds to a gradient, found by asking it: pull * (parameter - reference) + shift."""
+        known, method = memory.variables(np.arange(len(self._sizes))), self._plan.method
+        reference = {name.partition("/")[2]: tensor for name, tensor in known.items() if name.startswith("reference/")}
+        if not reference:
+            return
+        none = {name: torch.zeros_like(tensor) for name, tensor in reference.items()}
+        one = {name: torch.ones_like(tensor) for name, tensor in reference.items()}
+        nothing = {name: torch.zeros_like(tensor) if "/" in name else tensor for name, tensor in known.items()}
+        pull, *_ = add_rule(none, one, nothing, method).values()
+        if pull.any():
+            arrays.give(3, reference, "{}")
+            self._told.pull = arrays.held(pull.flatten(1)[:, 0])
+        shift = add_rule(none, reference, known, method)
+        if any(tensor.any() for tensor in shift.values()):
+            arrays.give(4, shift, "{}")
+
+    def _calls(self, rounds: Sequence[Any], models: int) -> Iterator[Sequence[Any]]:
+        """The rounds in as many parts as their sample numbers ask for."""
+        numbers = 1 if self._still is not None else self._told.steps * self._told.most
+        size = max(1, NUMBERS // (models * numbers))
+        return (rounds[first : first + size] for first in range(0, len(rounds), size))
+
+    def _call(self, rounds: Sequence[Any], outputs: Tensor | None) -> np.ndarray:
+        """Walk some rounds; returns the sample numbers of the last, (rows, steps, most)."""
+        site = np.stack([leg.sites for leg, _, _ in rounds]).astype(np.int32)
+        index, row = self._still, site
+        if index is None:
+            index = np.zeros((*site.shape, self._told.steps, self._told.most), dtype=np.int32)
+            for drawn, (leg, t, _) in zip(index, rounds, strict=True):
+                numbers = self._batches.index(leg.sites, t).numpy()
+                drawn[:, :, : numbers.shape[2]] = numbers
+            index, row = index.reshape(-1, *index.shape[2:]), np.arange(site.size, dtype=np.int32).reshape(site.shape)
+        resets = self._plan.recipe.optimizer_state == "reset"
+        fresh = np.array(
+            [resets and leg.arrived and t == leg.t - leg.rounds + 1 for leg, t, _ in rounds], dtype=np.uint8
+        )
+        rate = np.array([lr for _, _, lr in rounds])
+        self._told.rounds, self._told.models = site.shape
+        arrays: dict[str, np.ndarray] = {"index": index, "site": site, "row": row, "fresh": fresh, "rate": rate}
+        for name, array in arrays.items():
+            setattr(self._told, name, array.ctypes.data)
+        self._told.outputs = None if outputs is None else outputs.data_ptr()
+        self._share_out(site.shape[1])
+        last: np.ndarray = index[row[-1]]
+        return last
+
+    def _share_out(self, models: int) -> None:
+        walk = getattr(self._library, f"walk_{self.lanes}")
+
+        def some(edges: tuple[int, int]) -> int:
+            return int(walk(ctypes.byref(self._told), *edges))  # without Python's lock
+
+        parts = min(models, self._parts if self._pool else 1)
+        edges = [models * part // parts for part in range(parts + 1)]
+        if any((self._pool.map if self._pool else map)(some, pairwise(edges))):
+            raise MemoryError("no memory for the kernel's copy of a model")
+
+    def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:
+        sizes = torch.from_numpy(self._sizes[sites])[..., None]  # (rows, steps, 1)
+        values = self._loss.value(outputs, self._batches.y[torch.from_numpy(index).long()])  # (rows, steps, most)
+        weight = (torch.arange(self._told.most) < sizes) / sizes.clamp_min(1)
+        steps = torch.from_numpy(self._batches.steps[sites])
+        return (values.double() * weight).sum((1, 2)) / steps
+
+
+class _Arrays:
+    """Tensors as the kernel is told of them while it walks; those that are not contiguous are copied there and back."""
+
+    def __init__(self, told: _Walk, layers: Sequence[_Layer]) -> None:
+        self._told, self._layers = told, layers
+        self._held: list[Tensor] = []
+        self._copied: list[tuple[Tensor, Tensor]] = []
+        self.width = 0
+
+    def __enter__(self) -> "_Arrays":
+        ctypes.memset(self._told.array, 0, ctypes.sizeof(self._told.array))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for tensor, copied in self._copied:
+            tensor.copy_(copied)
+
+    def give(self, part: int, tensors: Tensors, name: str) -> None:
+        """Give a part of the models' or sites' arrays, if it is there; ``name`` has {} for a parameter's."""
+        if name.format(f"{self._layers[0].name}.weight") not in tensors:
+            return
+        for number, layer in enumerate(self._layers):
+            weight = tensors[name.format(f"{layer.name}.weight")]
+            self._told.array[part][number][0] = self.held(weight)
+            if layer.bias:
+                self._told.array[part][number][1] = self.held(tensors[name.format(f"{layer.name}.bias")])
+            self.width, self._told.width[number] = weight.shape[1:]
+        self._told.width[len(self._layers)] = self.width
+
+    def held(self, tensor: Tensor) -> int:
+        """The address of a tensor, which lives as long as this."""
+        held = tensor.contiguous()
+        self._held.append(held)
+        if held is not tensor:
+            self._copied.append((tensor, held))
+        return held.data_ptr()
