@@ -1,4 +1,4 @@
-"""The officer's table in docs/threats.md: eighteen rows, with tests and commands that there are, or a no and why."""
+"""The officer's table in docs/checks.md: eighteen rows, with tests and commands that there are, or a no and why."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ WORD = re.compile(r"`([^`]+)`")
 
 def table() -> list[list[str]]:
     """The rows: number, check, answer, and what shows it."""
-    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
     section = text.split("## Eighteen checks\n")[1].split("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| ")
@@ -79,7 +79,7 @@ def test_what_is_not_there_is_seen(shown):
 
 
 def test_every_attack_that_was_tried_names_its_tests_and_none_is_left_out():
-    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
     rows = [
         line for line in text.split("## Sealed runs: what was tried\n")[1].split("\n## ")[0].splitlines() if "|" in line
     ]
