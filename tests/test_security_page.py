@@ -79,7 +79,7 @@ def test_what_is_not_there_is_seen(shown):
 
 
 def test_every_attack_that_was_tried_names_its_tests_and_none_is_left_out():
-    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
     rows = [
         line for line in text.split("## Sealed runs: what was tried\n")[1].split("\n## ")[0].splitlines() if "|" in line
     ]
