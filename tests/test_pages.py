@@ -135,9 +135,31 @@ def test_the_workflows_run_every_python_and_every_end_of_flowers_range():
     assert jobs["flower"]["strategy"]["matrix"]["flwr"] == [f"1.{oldest}.*", f"1.{int(beyond) - 1}.*"]
 
 
-@pytest.mark.parametrize("page", ["CITATION.cff", *MACHINES[1:]])
+FORMS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github").rglob("*.yml"))
+
+
+@pytest.mark.parametrize("page", ["CITATION.cff", ".pre-commit-config.yaml", *FORMS])
 def test_what_other_programs_read_is_yaml(page):
     assert isinstance(yaml.safe_load((ROOT / page).read_text()), dict)
+
+
+def test_what_is_new_is_read_in_minutes():
+    newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
+
+    assert len(newest.split()) <= 1500
+
+
+def test_a_release_is_made_of_a_tag_of_the_version_and_attested():
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    steps = release["jobs"]["release"]["steps"]
+    ran = [step.get("run") or step.get("uses") for step in steps]
+
+    assert release[True]["push"]["tags"] == ["v*"]  # YAML reads "on" as true
+    (checked,) = [n for n, step in enumerate(steps) if step.get("name") == "The tag is the version"]
+    assert checked < ran.index("make release")
+        n for n, step in enumerate(steps) if "GITHUB_REF_NAME" in step.get("run", "")
+    )
+    assert any(each.startswith("actions/attest-build-provenance@") for each in ran)
 
 
 def test_the_citation_has_what_its_format_requires():
