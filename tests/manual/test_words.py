@@ -51,3 +51,30 @@ def test_the_page_of_messages_has_some():
 @pytest.mark.parametrize("message", [message for message in MESSAGES if message not in OF_FLOWER])
 def test_a_message_that_is_explained_is_in_the_source(message):
     assert [part for part in message.split("...") if part.strip() not in strings()] == []
+
+
+REPLACED = {  # by what the field says; the glossary has both
+    r"common models?": "global model",
+    r"sites' own models": "local models",
+    r"contacts?": "communication round",
+    r"that comes? along": "bundled",
+    r"set anew": "changed",
+    r"(?:keep|keeps|kept) back(?! for)": "held out",
+    r"called what": "confusion matrix",
+}
+
+
+def said(page: str) -> str:
+    """What a page says in its own words: no headings, code, targets of links, or tables that are made."""
+    for left_out in (r"<!-- table .*?<!-- end -->", r"^```.*?^```", r"^(?:#|    ).*?$", r"`[^`\n]*`", r"\]\([^)]*\)"):
+        page = re.sub(left_out, " ", page, flags=re.DOTALL | re.MULTILINE)
+    return page
+
+
+@pytest.mark.parametrize(
+    "page", ["../README.md", *(page for page in PAGES if not page.startswith((*ARCHIVES, "glossary")))]
+)
+def test_a_page_says_what_the_field_says(page):
+    text = said((DOCS / page).read_text(encoding="utf-8"))
+
+    assert {word: better for word, better in REPLACED.items() if re.search(rf"\b{word}\b", text)} == {}
