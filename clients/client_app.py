@@ -26,10 +26,7 @@ from fedsmall.wire import BALANCE, CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD
 MOST_COHORTS = 1024
 DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment
 
-app = ClientApp()
 
-
-@app.query()
 def query(message: Message, context: Context) -> Message:
     """Answer the roll call."""
     client = _client(message, context)
@@ -37,7 +34,6 @@ def query(message: Message, context: Context) -> Message:
     return Message(RecordDict({CONFIG: answer}), reply_to=message)
 
 
-@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the model that came, and send it back."""
     client = _client(message, context)
@@ -49,7 +45,6 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
 
 
-@app.query(BALANCE)
 def balance(message: Message, context: Context) -> Message:
     """Send the model that has stayed here, which an average wants."""
     client = _client(message, context)
@@ -57,7 +52,6 @@ def balance(message: Message, context: Context) -> Message:
     return Message(RecordDict(dict(sent)), reply_to=message)
 
 
-@app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that came on what the site has held out."""
     client, arrays = _client(message, context), arrays_of(message.content)
@@ -66,33 +60,33 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
 
 
-@app.evaluate(VALIDATE)
 def validate(message: Message, context: Context) -> Message:
     """Sums of the models that came over training samples that they never saw."""
-    client, arrays = _client(message, context), arrays_of(message.content)
-    config: dict[str, Any] = {**message.content.config_records[CONFIG], NAMES: list(arrays)}
-    sums = records_of(join(**{OUT_OF_FOLD: client.validate(list(arrays.values()), config)}))
-    return Message(RecordDict(dict(sums)), reply_to=message)
+    sums = _client(message, context).validate(arrays_of(message.content), message.content.config_records[CONFIG])
+    return Message(RecordDict(dict(records_of(join(**{OUT_OF_FOLD: sums})))), reply_to=message)
 
 
-def app_on(device: str) -> ClientApp:
-    """The same app for a simulation whose sites train on ``device``."""
+def app_on(device: str | None = None) -> ClientApp:
+    """The app; for a simulation one whose sites train on ``device``."""
 
     def train_on_device(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
-        context.node_config[DEVICE] = device
+        context.node_config[DEVICE] = str(device)
         return proceed(message, context)
 
-    placed = ClientApp(mods=[train_on_device])
-    placed.query()(query)
-    placed.query(BALANCE)(balance)
-    placed.train()(train)
-    placed.evaluate()(evaluate)
-    placed.evaluate(VALIDATE)(validate)
-    return placed
+    answering = ClientApp(mods=[train_on_device] if device is not None else [])
+    answering.query()(query)
+    answering.query(BALANCE)(balance)
+    answering.train()(train)
+    answering.evaluate()(evaluate)
+    answering.evaluate(VALIDATE)(validate)
+    return answering
 
 
 def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
     return MetricRecord({EXAMPLES: examples, **metrics})
+
+
+app = app_on()
 
 
 def _client(message: Message, context: Context) -> HospitalClient:

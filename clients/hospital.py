@@ -93,13 +93,9 @@ class HospitalClient(NumPyClient):
             "num-examples": reported_samples(self.plan, len(self.home.train)),
         }
 
-    def get_parameters(self, config: dict[str, Scalar]) -> NDArrays:
-        """The initial model that the plan gives this site."""
-        return list(initial_model(self.plan, self.home.task, self.home.site).values())
-
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
-        received = dict(zip(_names(config), parameters, strict=True))
+        received = _by_name(parameters, config)
         stack = self.trainer.stack([Traveller(split(received, MODEL), split(received, CARRIED))])
         signals = {"common": [bool(config[COMMON])], "rule": split(received, RULE), "memory": self.memory.read()}
         trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **signals)
@@ -137,21 +133,20 @@ class HospitalClient(NumPyClient):
         held_out = self.home.held_out
         if held_out is None or len(held_out) == 0:
             return 0.0, 0, {}
-        self.answered = self._outputs(parameters, config, held_out.x)  # (samples, outputs)
-        metrics = evaluate(self.answered, held_out.y, self.home.task)
-        return float(metrics["loss"]), len(held_out), {name: float(value) for name, value in metrics.items()}
+        self.answered = self._outputs(self._members(_by_name(parameters, config)), held_out.x)  # (samples, outputs)
+        metrics = self._metrics(self.answered, held_out)
+        return metrics["loss"], len(held_out), dict(metrics)
 
-    def adjust(self, parameters: NDArrays, config: dict[str, Scalar]) -> dict[str, float]:
+    def adjust(self, arrays: Arrays) -> dict[str, float]:
         """Fit the site's own intercept to a final model; the metrics with it here. Neither is for anybody else."""
-        train, held_out, task = self.home.train, self.home.held_out, self.home.task
-        self.intercept = fit_intercept(self._outputs(parameters, config, train.x), train.y, task.loss)
+        train, held_out, members = self.home.train, self.home.held_out, self._members(arrays)
+        self.intercept = fit_intercept(self._outputs(members, train.x), train.y, self.home.task.loss)
         if held_out is None or len(held_out) == 0:
             return {}
-        shifted = self._outputs(parameters, config, held_out.x) + self.intercept
-        return {name: float(value) for name, value in evaluate(shifted, held_out.y, task).items()}
+        return self._metrics(self._outputs(members, held_out.x) + self.intercept, held_out)
 
     def validate(
-        self, parameters: NDArrays, config: dict[str, Scalar], rows: np.ndarray | None = None, floor: int = 1
+        self, arrays: Arrays, config: Mapping[str, Any], rows: np.ndarray | None = None, floor: int = 1
     ) -> Arrays:
         """Sums of models over samples of the site that they never saw, or over ``rows`` of these.
 
@@ -166,28 +161,26 @@ class HospitalClient(NumPyClient):
         rows = np.arange(len(samples)) if rows is None else rows
         if len(rows) < max(1, floor, method.floor):
             return {}
-        x, y = samples.x[rows], samples.y[rows]
+        x, y, members = samples.x[rows], samples.y[rows], self._members(arrays)
         if not method.by_samples:
-            sums = metric_sums(self._outputs(parameters, config, x), y, self.home.task)
+            sums = metric_sums(self._outputs(members, x), y, self.home.task)
             return {name: sums[name] for name in shapes}
-        of_routes = _of_routes(self._members(parameters, config), config, method.routes)
+        of_routes = _of_routes(members, config, method.routes)
         folds = folds_of_samples(self.plan, self.home.site, samples)[rows]
-        outputs = by_folds(folds, x, lambda route, some: self._together(of_routes[route], some))
+        outputs = by_folds(folds, x, lambda route, some: self._outputs(of_routes[route], some))
         return metric_sums(outputs, y, self.home.task)
-
-    def _outputs(self, parameters: NDArrays, config: dict[str, Scalar], x: np.ndarray) -> np.ndarray:
-        return self._together(self._members(parameters, config), x)
-
-    def _members(self, parameters: NDArrays, config: dict[str, Scalar]) -> list[Arrays]:
-        received = dict(zip(_names(config), parameters, strict=True))
-        return members_of(split(received, MODEL), self.plan.method.is_ensemble)
 
     def evaluate_members(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
         """The metrics of an ensemble on samples of the site."""
-        metrics = evaluate(self._together(members, samples.x), samples.y, self.home.task)
-        return {name: float(value) for name, value in metrics.items()}
+        return self._metrics(self._outputs(members, samples.x), samples)
 
-    def _together(self, members: Sequence[Arrays], x: np.ndarray) -> np.ndarray:
+    def _members(self, arrays: Arrays) -> list[Arrays]:
+        return members_of(split(arrays, MODEL), self.plan.method.is_ensemble)
+
+    def _metrics(self, outputs: np.ndarray, samples: Samples) -> dict[str, float]:
+        return {name: float(value) for name, value in evaluate(outputs, samples.y, self.home.task).items()}
+
+    def _outputs(self, members: Sequence[Arrays], x: np.ndarray) -> np.ndarray:
         site, memory = self.trainer.names.index(self.home.site), self.memory.read()
         outputs = [self.trainer.predict_at(site, member, x, memory) for member in members]
         return answer(np.stack(outputs), self.home.task.loss, self.plan.method.together)
@@ -226,13 +219,13 @@ def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:
     return f"{signature}, frozen {digest_of(frozen)[:16]}" if frozen else signature
 
 
-def _names(config: dict[str, Scalar]) -> list[str]:
-    return list(config[NAMES])  # type: ignore[arg-type]
+def _by_name(parameters: NDArrays, config: dict[str, Any]) -> Arrays:
+    return dict(zip(config[NAMES], parameters, strict=True))
 
 
-def _of_routes(members: list[Arrays], config: dict[str, Scalar], routes: int) -> list[list[Arrays]]:
+def _of_routes(members: list[Arrays], config: Mapping[str, Any], routes: int) -> list[list[Arrays]]:
     """The members of each route. Raises PlanError where an order's counts do not fit its models."""
-    counts: list[int] = list(config.get(MEMBERS, ()))  # type: ignore[arg-type]
+    counts: list[int] = list(config.get(MEMBERS, ()))
     if len(counts) != routes or sum(counts) != len(members) or min(counts) < 1:
         raise PlanError("the order does not say which of the models that came belong to which route")
     ends = np.cumsum(counts).tolist()

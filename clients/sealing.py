@@ -31,9 +31,8 @@ from fedsmall.clients.memory import memories_of
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import RUNS
 from fedsmall.clients.shelf import bytes_of, secret
-from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_log import SiteLog, table_of
 from fedsmall.clients.site_request import Answer, SiteRequest
-from fedsmall.clients.tables import table_of
 from fedsmall.clients.telling import may_be_last
 from fedsmall.codec import own_parcel, pack, parcel
 from fedsmall.errors import PlanError, ReplyError

@@ -31,7 +31,7 @@ from fedsmall.clients.sealing import Letters
 from fedsmall.clients.self_check import check_leaving, check_released
 from fedsmall.clients.shelf import sealed_by, secret
 from fedsmall.clients.site_data import SiteData
-from fedsmall.clients.site_log import SiteLog
+from fedsmall.clients.site_log import SiteLog, mark_of, note_table, spent_beside
 from fedsmall.clients.site_request import (
     Answer,
     LoggedAnswers,
@@ -42,7 +42,6 @@ from fedsmall.clients.site_request import (
     with_names,
 )
 from fedsmall.clients.socket_frames import serve
-from fedsmall.clients.tables import mark_of, note_table, spent_beside
 from fedsmall.clients.telling import Telling, may_be_last
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.files import stamp
@@ -325,7 +324,7 @@ def evaluate(site: "Station", order: SiteRequest) -> Answer:
         reported = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
     at_home: dict[str, Any] = {}
     if order.plan.method.adds_intercepts and (order.config.get(KEEP) or may_be_last(order.plan, t)):
-        at_home = client.adjust(list(order.arrays.values()), with_names(order))
+        at_home = client.adjust(order.arrays)
     if order.config.get(KEEP) or t == order.plan.rounds:
         place, model = site.place_of_models(order), split(order.arrays, MODEL)
         keep(place, order.plan, COMMON, model, reported | at_home, client.intercept)
@@ -340,22 +339,11 @@ def validate(site: "Station", order: SiteRequest) -> Answer:
     return site.telling.out_of_fold(order, site.client(order, after=True))
 
 
-@answers(HELP)
-def help_open_sum(site: "Station", order: SiteRequest) -> Answer:
-    """Shares of what opens one sum."""
-    return site.letters.help(order)
-
-
-@answers(PAIRS)
-def take_pair_keys(site: "Station", order: SiteRequest) -> Answer:
-    """Take the keys that this site has with each other one, for masks that cancel."""
-    return site.letters.take_pair_keys(order)
-
-
-@answers(READDRESS)
-def readdress(site: "Station", order: SiteRequest) -> Answer:
-    """A letter sealed anew, for its addressee is silent."""
-    return site.letters.readdress(order)
+HANDLERS |= {
+    HELP: lambda site, order: site.letters.help(order),
+    PAIRS: lambda site, order: site.letters.take_pair_keys(order),
+    READDRESS: lambda site, order: site.letters.readdress(order),
+}
 
 
 def _refuse(reason: PolicyError, *_: Any) -> Answer:

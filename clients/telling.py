@@ -181,14 +181,6 @@ def may_be_last(plan: Plan, t: int) -> bool:
     return t == plan.rounds or plan.may_end_early
 
 
-def tellable(raw: RawSite, plan: Plan, policy: Policy, guard: Guard) -> np.ndarray | None:
-    """The rows of the held-out patients of whom sums may be told, (rows,); None where policy or plan forbids it."""
-    held = raw.held_out
-    if held is None or not policy.judge or plan.has_own_models:
-        return None
-    return rows_to_tell(guard, held.x, held.y, policy.count_floor)
-
-
 def charged_metrics(log: SiteLog, run: str, plan: Plan, policy: Policy) -> dict[str, float]:
     """What a run was charged here, in counts; the epsilon of patients follows from their number, and stays here."""
     privacy = plan.privacy
@@ -252,11 +244,14 @@ class Telling:
 
     def before_the_first(self, order: SiteRequest) -> Arrays:
         """The same sums after the roll call, for a secure sum of all sites."""
-        tellers = {CLASSES: self._classes, SUMS: self._features}  # first who may refuse: what is told is remembered
-        asked = order.config.get(TELL, ())
-        if not set(asked) <= set(tellers):
+        asked, told = order.config.get(TELL, ()), dict[str, Sums | None]()
+        if not set(asked) <= {CLASSES, SUMS}:
             raise PlanError("this site was asked for sums that it does not know")
-        told = {name: tell(order) for name, tell in tellers.items() if name in asked}
+        if CLASSES in asked:  # first, for it may refuse, and what is told is remembered
+            guard = self._guard(order, TOLD_SUMS)
+            told[CLASSES] = told_classes(order.raw, order.plan, order.policy.count_floor, guard)
+        if SUMS in asked:
+            told[SUMS] = self._features(order)
         return join(**{name: vars(sums) for name, sums in told.items() if sums is not None})
 
     def _features(self, order: SiteRequest) -> Sums | None:
@@ -271,9 +266,6 @@ class Telling:
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         return sums
 
-    def _classes(self, order: SiteRequest) -> Sums:
-        return told_classes(order.raw, order.plan, order.policy.count_floor, self._guard(order, TOLD_SUMS))
-
     def _guard(self, order: SiteRequest, file: str) -> Guard:
         return Guard(self.home / file, self.log, str(order.config[RUN]))
 
@@ -285,19 +277,19 @@ class Telling:
             raise PlanError("the plan does not ask sites to judge models on samples that these never saw")
         rows = rows_to_tell(self._guard(order, TOLD_PATIENTS), part.x, part.y, floor)
         self._note_untold(order, VALIDATE, len(rows), len(part))
-        sums = client.validate(list(order.arrays.values()), {**order.config, **with_names(order)}, rows, floor)
+        sums = client.validate(order.arrays, order.config, rows, floor)
         return {"config": {}}, join(**{OUT_OF_FOLD: sums})
 
     def at_the_end(self, order: SiteRequest, client: HospitalClient, metrics: dict[str, Any], folder: Path) -> Answer:
         """The answer at a run's end: metrics, sums over held-out patients, and the run's charges."""
         sums: Arrays = {}
+        held, raw, may_tell = client.home.held_out, order.raw.held_out, order.policy.judge
         if not metrics[EXAMPLES]:  # for the site's own eyes
             client.evaluate(list(order.arrays.values()), with_names(order))
-        elif (held := client.home.held_out) is not None:
-            rows = tellable(order.raw, order.plan, order.policy, self._guard(order, TOLD_HELD_OUT))
-            if rows is not None:
-                self._note_untold(order, "evaluate", len(rows), len(held))
-                sums = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
+        elif held is not None and raw is not None and may_tell and not order.plan.has_own_models:
+            rows = rows_to_tell(self._guard(order, TOLD_HELD_OUT), raw.x, raw.y, order.policy.count_floor)
+            self._note_untold(order, "evaluate", len(rows), len(held))
+            sums = held_out_sums(client.answered[rows], held.y[rows], client.home.task) if len(rows) else {}
         keep_evaluation(folder, int(order.config[ROUND]), client.answered + client.intercept, order.raw, client.home)
         spent = charged_metrics(self.log, str(order.config[RUN]), order.plan, order.policy)
         return {"metrics": metrics | spent}, join(**{HELD_OUT: sums})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedsmall.extensions.columns.intersection import BYTES, Blinding, check_dist
 from fedsmall.extensions.columns.messages import Arrays, Message
 from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading
 from fedsmall.randomness import rng_for
+from fedsmall.sealing.letters import Mailbox
 
 if TYPE_CHECKING:
     from gmpy2 import mpz
@@ -32,14 +33,23 @@ def draw_afresh(_: str, make: Callable[[], str]) -> str:
     return make()
 
 
-class Letters(Protocol):
-    """How parties write to each other so that nobody else can read it; ``t`` numbers what is said."""
+@dataclass(frozen=True)
+class Letters:
+    """How a party writes to others so that nobody else can read it; ``t`` numbers what is said.
+
+    ``thread`` is the digest of the run, the roll and the keys of all parties.
+    """
+
+    mailbox: Mailbox
+    thread: str
 
     def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
         """A letter."""
+        return self.mailbox.write(kind, t, to, self.thread, content)
 
     def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
-        """What a letter holds; an error where it is not the one that it should be."""
+        """What a letter holds; LetterError where it is not the one that it should be."""
+        return self.mailbox.open(kind, t, sender, self.thread, letter)
 
 
 @dataclass(frozen=True)

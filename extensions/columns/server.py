@@ -24,7 +24,6 @@ from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns,
 from fedsmall.files import one_line, write
 from fedsmall.sealing.terms import ROLL
 from fedsmall.sim.consortium import runs
-from fedsmall.sim.consortium.run_log import run_log
 from fedsmall.sim.runs.files import write_json
 from fedsmall.sim.runs.scenario import as_toml
 from fedsmall.strategies.server.grid import RetryingGrid
@@ -212,7 +211,7 @@ def write_run(folder: Path, outcome: Told) -> None:
     plan = scenario.plans()[0]
     row = {"method": plan.label, "name": plan.name, "seed": plan.seed, **outcome["worth"]}
     row |= {key: outcome[key] for key in ("seconds", "messages", "bytes", "splits")}
-    settings, log = as_toml(scenario), run_log(AuditLog(folder / "log.jsonl").entries())
+    settings, log = as_toml(scenario), runs.run_log(AuditLog(folder / "log.jsonl").entries())
     write(folder / "scenario.toml", settings)
     write_json(folder / "summary.json", {"common": outcome["common"], "rows": [row]})
     words = {"sheet": sheet, "method": plan.label, "told": outcome, "log": log, "learnt": _knowledge(outcome)}

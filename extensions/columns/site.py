@@ -1,8 +1,6 @@
 """A site in a run over split columns: its party, kept between messages, whose every answer is written down."""
 
-import csv
 import hashlib
-import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -15,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.letters import KeyStore
 from fedsmall.clients.policy import Policy
-from fedsmall.clients.runs import RUNS, check_same_data, folders_of
+from fedsmall.clients.runs import PREDICTIONS, RUNS, check_same_data, folders_of
 from fedsmall.clients.sealing import Letters
 from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_request import Answer
@@ -23,15 +21,16 @@ from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.conducting import KEYS, MEET
 from fedsmall.extensions.columns.messages import Message
+from fedsmall.extensions.columns.party import Letters as PartyLetters
 from fedsmall.extensions.columns.party import Party, PassiveParty, read_party_table, read_target
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
 from fedsmall.files import one_line
 from fedsmall.planning.run_sheet import RUN, RUN_ID
-from fedsmall.sealing.letters import Announcement, LetterError, Mailbox, digest
+from fedsmall.sealing.letters import Announcement, LetterError, digest
+from fedsmall.sim.runs.files import csv_text
 from fedsmall.wire import ROUND, Arrays
 
 PART = "columns.json"  # in a run's folder at a site: its part of the forest
-PREDICTIONS = "predictions.csv"  # in that of a prediction, at the active site
 WORTH = "worth.json"  # and at the active one what it is worth, whether or not that was told
 NOTEBOOK = "columns"  # a folder in the run's
 QUESTION, STATE, ANSWER = "question", "state", "answer"
@@ -113,22 +112,10 @@ class Notebook:
         return sorted(path for kind in kinds for path in self._shelf.folder.glob(f"*.{kind}"))
 
 
-class Correspondence:
-    """The letters of one site in one run: bound to the run, its plan, the roll and the keys of all parties."""
-
-    def __init__(self, store: KeyStore, plan: ColumnPlan) -> None:
-        announced, roll = store.read_announced()
-        keys = [[site, key.sealing, key.commitment] for site, key in sorted(announced.items())]
-        self._mailbox: Mailbox = store.mailbox(plan, announced)
-        self._thread = digest("columns", store.run, roll, keys)
-
-    def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
-        """A letter."""
-        return self._mailbox.write(kind, t, to, self._thread, content)
-
-    def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
-        """What a letter holds; LetterError where it is not the one that it should be."""
-        return self._mailbox.open(kind, t, sender, self._thread, letter)
+def _letters(store: KeyStore, plan: ColumnPlan) -> PartyLetters:
+    announced, roll = store.read_announced()
+    keys = [[site, key.sealing, key.commitment] for site, key in sorted(announced.items())]
+    return PartyLetters(store.mailbox(plan, announced), digest("columns", store.run, roll, keys))
 
 
 @dataclass
@@ -207,7 +194,7 @@ class ColumnDesk:
             seat.store.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
             return message.answer()
         if seat.party.letters is None:
-            seat.party.letters = Correspondence(seat.store, seat.plan)
+            seat.party.letters = _letters(seat.store, seat.plan)
         return seat.party.answer(message)
 
     def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], folder: Path) -> Seat:
@@ -274,18 +261,14 @@ def _keep_result(seat: Seat, folder: Path) -> None:
         Shelf(folder).write(PART, json.dumps(seat.party.part()).encode())
     elif isinstance(seat.party, ActiveParty) and seat.party.predicted is not None:
         rows = seat.party.prediction_rows(seat.plan.reading, seat.party.predicted)
-        text = io.StringIO()
-        table = csv.DictWriter(text, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-        Shelf(folder).write(PREDICTIONS, text.getvalue().encode())
+        Shelf(folder).write(PREDICTIONS, csv_text(list(rows[0]), rows).encode())
 
 
 def _go_on(seat: Seat, notebook: Notebook) -> None:
     state, asked = notebook.since()
     questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
     if seat.store is not None and (state is not None or questions):
-        seat.party.letters = Correspondence(seat.store, seat.plan)
+        seat.party.letters = _letters(seat.store, seat.plan)
     if state is not None:
         seat.party.restore(Message.from_bytes(state))
     for question in questions:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from fedsmall.audit_log import FIRST, LogCheck, verify
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
-from fedsmall.sim.consortium import members, runs, server
-from fedsmall.sim.consortium.run_log import LAUNCHED, RunLog
+from fedsmall.sim.consortium import members, server
+from fedsmall.sim.consortium.runs import LAUNCHED, STOPPED, RunLog, read_words
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import ledger_of
 from fedsmall.travel.schedule import contacts_of
@@ -133,7 +133,6 @@ class Desk:
         self.unread: list[str] = []  # runs that this version cannot read
         self._asked = -ASK_S
         self._logs: dict[str, FollowedLog] = {}
-        self._checks: dict[Path, tuple[int, LogCheck]] = {}
         self._views: dict[str, tuple[tuple[int, ...], RunView]] = {}
 
     def ask(self) -> None:
@@ -155,10 +154,6 @@ class Desk:
         absent, every = "offline" if self.server == "runs" else "", sorted(self.record.members.items())
         return [(name, member.standing(today), self.connected.get(name, absent)) for name, member in every]
 
-    def warnings(self) -> list[str]:
-        """What expires within a month."""
-        return members.warnings(self.folder)
-
     def runs(self) -> list[RunView]:
         """All runs, the one whose log was written last first."""
         homes = [sheet.parent for sheet in (self.folder / "runs").glob("*/sheet.json")]
@@ -171,12 +166,6 @@ class Desk:
                 self.unread.append(home.name)
         return views
 
-    def log_of(self, home: Path) -> FollowedLog:
-        """What a run's log says by now."""
-        known = self._logs.get(home.name) or FollowedLog(home / "log.jsonl")
-        self._logs[home.name] = log = known.read()
-        return log
-
     def _view(self, home: Path) -> RunView:
         stamp = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in (home / name for name in WATCHED))
         if self._views.get(home.name, ((),))[0] != stamp:
@@ -185,35 +174,27 @@ class Desk:
 
     def _read_view(self, home: Path) -> RunView:
         sheet = RunSheet.model_validate_json((home / "sheet.json").read_text())
-        log, cards = self.log_of(home), FileJournal(home / "journal").cards(MAPS)
+        log = self._logs[home.name] = (self._logs.get(home.name) or FollowedLog(home / "log.jsonl")).read()
+        cards = FileJournal(home / "journal").cards(MAPS)
         state, line = state_of(home, log)
-        outcome = _read_object(home / "outcome.json") or (cards[-1][1] if cards else {})
-        check = None if state == "under way" else self._check_log(log)
+        outcome = read_words(home / "outcome.json") or (cards[-1][1] if cards else {})
+        check = verify(log.path) if state != "under way" and log.path.exists() else None
         maps = tuple(_map(sheet.led, contact, notes) for contact, notes in cards)
         evaluations, events = list(outcome.get("evaluations", [])), list(outcome.get("events", []))
         budget = budget_of(sheet.led, cards[-1][0] if cards else 0)
         return RunView(home.name, state, line, sheet, log, check, maps, evaluations, events, budget)
 
-    def _check_log(self, log: FollowedLog) -> LogCheck | None:
-        """Whether the chain of a log holds that nobody writes; looked at again when its size has changed."""
-        if not log.path.exists():
-            return None
-        size = log.path.stat().st_size
-        if self._checks.get(log.path, (-1,))[0] != size:
-            self._checks[log.path] = (size, verify(log.path))
-        return self._checks[log.path][1]
-
 
 def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
     """A run's state in a word by its log (the run's lock is for its program), and its progress or why it ended."""
-    at = _read_object(home / "progress.json")
+    at = read_words(home / "progress.json")
     line = f"round {at['t']} of {at['rounds']}" if at else "nothing has been trained yet"
     if (home / "outcome.json").exists():
         return "finished", line
-    if failure := _read_object(home / "failure.json"):
+    if failure := read_words(home / "failure.json"):
         return "failed", str(failure["reason"])
-    marks = [e["event"] for e in log.happened if e["event"] in (LAUNCHED, runs.STOPPED)]
-    return ("stopped" if marks[-1:] == [runs.STOPPED] else "under way" if marks else "prepared"), line
+    marks = [e["event"] for e in log.happened if e["event"] in (LAUNCHED, STOPPED)]
+    return ("stopped" if marks[-1:] == [STOPPED] else "under way" if marks else "prepared"), line
 
 
 def budget_of(plan: Plan, contacts: int) -> str:
@@ -236,14 +217,6 @@ def _map(plan: Plan, contact: int, meta: dict[str, Any]) -> Map:
     about = contacts_of(plan)[contact - 1]
     sitting = [Sitting(site, *held) for site, held in meta.get("places", {}).items()]
     return Map(contact, about.t, str(about.action), tuple(sorted(sitting)))
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _modified_at(path: Path) -> float:

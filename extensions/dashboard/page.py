@@ -187,4 +187,4 @@ TEMPLATES = Environment(
 TEMPLATES.filters |= {"plain": plain, "reason": reason, "short": short_name}
 TEMPLATES.globals |= {f.__name__: f for f in (contact_rows, times, time_chart, metrics_of, metric_chart)}
 TEMPLATES.globals |= {"seats": seats, "arrows": arrows, "MOST_RUNS": MOST_RUNS}
-TEMPLATES.globals |= {"line": metrics_line, "certificates": members.certificates}
+TEMPLATES.globals |= {"line": metrics_line, "certificates": members.certificates, "warnings": members.warnings}

@@ -24,7 +24,7 @@ from fedsmall.package.record import COMMON, TrainedOn
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sealing.tallies import TOGETHER
-from fedsmall.sim.consortium.run_log import RunLog, run_log
+from fedsmall.sim.consortium.runs import RunLog, run_log
 from fedsmall.sim.engines.run import RunRecord, versions
 from fedsmall.sim.runs.files import write, write_json
 from fedsmall.sim.runs.folder import REAL_SITES, Run, cores

@@ -45,7 +45,7 @@ def look(folder: Path, durable: bool) -> None:
 def interrupted(folder: Path) -> list[str]:
     """The runs that were under way when an earlier SuperLink ended: launched before this one began, and not over."""
     began, homes = server.began(folder), sorted((folder / "runs").glob("*"))
-    return [home.name for home in homes if runs.is_under_way(home) and runs.launched_before(home, began)]
+    return [home.name for home in homes if (since := runs.under_way_since(home)) is not None and since < began]
 
 
 def _seen(folder: Path) -> dict[str, object] | None:

@@ -53,13 +53,17 @@ Finish = Callable[[Path, Told], object]
 
 
 def serve(grid: Grid, context: Context, finish: Finish) -> None:
-    """Conduct the run that the config names; ``finish(folder, told)`` writes more before ``outcome.json``."""
+    """Conduct the run that the config names; ``finish(folder, told)`` writes more before ``outcome.json``.
+
+    An extension's run is conducted and written by the extension.
+    """
     name = str(context.run_config.get("run", ""))
     if not RUN_NAME.fullmatch(name):
         raise PlanError("this bundle runs what `fedsmall start` has prepared; use that")
     folder = Path(os.environ[RUNS]) / name
     kind = kind_of_run(folder)
-    model = load_extension(SCENARIOS, kind).Sheet if kind else RunSheet
+    extension = load_extension(SCENARIOS, kind) if kind else None
+    model = RunSheet if extension is None else extension.Sheet
     sheet: Sheet = model.model_validate_json((folder / f"{kind or 'sheet'}.json").read_text())
     log = AuditLog(folder / "log.jsonl", run=sheet.run, id=sheet.id)
     lock = (folder / "lock").open("w")
@@ -71,7 +75,16 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
         patient = RetryingGrid(FrameMail(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
-        done = _conduct_and_write(sheet, folder, patient, log, finish)
+        if extension is None:
+            assert isinstance(sheet, RunSheet)
+            outcome, met = conduct(sheet, folder, patient, log)
+            write_outcome(folder, sheet.plan, outcome, met, partial(_finish_noting_faults, finish, log))
+            done = {"contacts": outcome.contacts, "rounds": outcome.rounds}
+        else:
+            record, done = extension.conduct(sheet, folder, patient)
+            _finish_noting_faults(extension.write_run, log, folder, record)
+            put(folder / "outcome.json", json.dumps(record, indent=1).encode())
+            shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
     except Exception as error:
@@ -80,18 +93,6 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     finally:
         tell_waits(folder, {})
     log.write("finished", **done)
-
-
-def _conduct_and_write(sheet: Sheet, folder: Path, grid: RetryingGrid, log: AuditLog, finish: Finish) -> dict[str, int]:
-    if (kind := kind_of_run(folder)) or not isinstance(sheet, RunSheet):
-        record, done = load_extension(SCENARIOS, str(kind)).conduct(sheet, folder, grid)
-        _finish_noting_faults(finish, log, folder, record)
-        put(folder / "outcome.json", json.dumps(record, indent=1).encode())
-        shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone
-        return dict(done)
-    outcome, met = conduct(sheet, folder, grid, log)
-    write_outcome(folder, sheet.plan, outcome, met, partial(_finish_noting_faults, finish, log))
-    return {"contacts": outcome.contacts, "rounds": outcome.rounds}
 
 
 def tell_failure(folder: Path, log: AuditLog, error: Exception) -> None:

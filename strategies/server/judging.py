@@ -29,6 +29,8 @@ from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import Moment, folds_of
 from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, KEPT, METRICS, MODEL, Arrays, split_vector
 
+TIMEOUT_S = 600.0
+
 
 class Question(NamedTuple):
     """Models to be evaluated after round ``t``, by site, on what each has held out.
@@ -173,16 +175,10 @@ class SiteJudges:
     grid: Grid
     plan: Plan
     task: Task | None = None
-    timeout_s: float = 600.0
-
-    def __call__(self, question: Question) -> Answers:
-        """The sites' answers."""
-        return self._ask(question, self.contents(question))
 
     def let_keep(self, t: int, model: Arrays) -> None:
         """Tell all sites that this, of round ``t``, is the run's model: a run that ends early has no last round."""
-        question = Question(t, dict.fromkeys(self.roster.sites, model))
-        self._ask(question, self.contents(question, **{wire.KEEP: True}))
+        self(Question(t, dict.fromkeys(self.roster.sites, model)), **{wire.KEEP: True})
 
     def contents(self, question: Question, **more: Any) -> dict[str, RecordDict]:
         """What each site is sent; equal models are shared."""
@@ -192,15 +188,16 @@ class SiteJudges:
         sent = {key: RecordDict({MODEL: to_record(model), CONFIG: config}) for key, model in distinct.items()}
         return {site: sent[id(question.models[site])] for site in sorted(question.models)}
 
-    def _ask(self, question: Question, contents: Mapping[str, RecordDict]) -> Answers:
+    def __call__(self, question: Question, **more: Any) -> Answers:
+        """The sites' answers; ``more`` words go with the question."""
+        contents = self.contents(question, **more)
         nodes, read = self.roster.nodes, self._never_seen if question.unseen else self._held_out
-        orders = [Message(content, nodes[site], kind_of(question)) for site, content in contents.items()]
-        replies = list(self.grid.send_and_receive(orders, timeout=self.timeout_s)) if orders else []
-        site_of = {order.metadata.message_id: site for order, site in zip(orders, contents, strict=True)}
+        orders = {site: Message(content, nodes[site], kind_of(question)) for site, content in contents.items()}
+        replies = self.grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S) if orders else []
+        by_id = {reply.metadata.reply_to_message_id: reply for reply in replies if not reply.has_error()}
         answers: Answers = {}
-        for reply in replies:
-            site = site_of.get(reply.metadata.reply_to_message_id)
-            if site is None or reply.has_error():
+        for site, order in sorted(orders.items()):
+            if (reply := by_id.get(order.metadata.message_id)) is None:
                 continue
             try:
                 answer = read(site, reply.content)
@@ -210,7 +207,7 @@ class SiteJudges:
                 continue
             if answer is not None:
                 answers[site] = answer
-        return dict(sorted(answers.items()))
+        return answers
 
     def _held_out(self, site: str, content: RecordDict) -> Answer | None:
         metrics: Any = content.get(METRICS, {})

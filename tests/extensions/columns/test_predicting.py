@@ -15,10 +15,9 @@ from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.messages import Message as Said
 from fedsmall.extensions.columns.party import PassiveParty, Table
-from fedsmall.extensions.columns.server import outcome_lines, prepare_prediction
+from fedsmall.extensions.columns.server import outcome_lines, prepare_prediction, write_run
 from fedsmall.extensions.columns.simulation import Columns, part_file, predict
 from fedsmall.sim.cli.app import main
-from fedsmall.sim.consortium.server_app import finished
 from tests.extensions.columns.test_server import (
     NAMES,
     DyingWire,
@@ -80,7 +79,7 @@ def test_sites_predict_together_what_a_simulation_predicts(grown, scenario, tmp_
     home = prepare_prediction(grown.folder / "runs" / "outcome")
 
     told = gone_on(grown, home.name)
-    finished(home, told)
+    write_run(home, told)
 
     rows = read(predictions(grown, "outcome-predictions-1"))
     assert rows == simulated(grown, scenario, tmp_path / "simulated")

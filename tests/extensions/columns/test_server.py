@@ -15,11 +15,10 @@ from fedsmall.clients.policy import load_policy
 from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
-from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare
+from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, write_run
 from fedsmall.extensions.columns.simulation import Columns, execute, load_columns, world_of
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import keys, members, runs
-from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.hospital import own_run, page
 from fedsmall.strategies.server.grid import RetryingGrid
@@ -253,7 +252,7 @@ def test_a_finished_run_leaves_the_report_of_a_simulation_and_the_scenario_that_
     told = led(desk, scenario)
     home = desk.folder / "runs" / "outcome"
 
-    finished(home, told)
+    write_run(home, told)
 
     page = (home / "report.html").read_text()
     summary = json.loads((home / "summary.json").read_text())
@@ -274,7 +273,7 @@ def test_a_finished_run_leaves_the_report_of_a_simulation_and_the_scenario_that_
 def test_the_page_of_a_run_in_the_open_says_so(desk, scenario):
     told = led(desk, scenario.model_copy(update={"sealed": False}))
 
-    finished(desk.folder / "runs" / "outcome", {**told, "worth": {}})
+    write_run(desk.folder / "runs" / "outcome", {**told, "worth": {}})
 
     page = (desk.folder / "runs" / "outcome" / "report.html").read_text()
     assert "Messages were not sealed" in page

@@ -17,10 +17,10 @@ from fedsmall.extensions.describe.command import (
     load,
     outcome_lines,
     prepare,
+    write_run,
 )
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs
-from fedsmall.sim.consortium.server_app import finished
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.hospital import own_run, page
 from fedsmall.strategies.server.grid import RetryingGrid
@@ -98,7 +98,7 @@ def test_the_run_has_a_folder_as_others_have(desk):
     outcome = led(desk)
     home = runs.run_home(desk.folder, "who")
 
-    finished(home, outcome)
+    write_run(home, outcome)
     (home / "outcome.json").write_text(json.dumps(outcome))
 
     assert "who" in [name for name, _, _ in runs.states(desk.folder)]

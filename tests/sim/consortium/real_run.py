@@ -8,7 +8,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import runs, sample_data
 from fedsmall.sim.consortium.finished import write_run
-from fedsmall.sim.consortium.run_log import LAUNCHED
+from fedsmall.sim.consortium.runs import LAUNCHED
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.server.deployment import conduct, write_outcome
 from fedsmall.strategies.server.grid import RetryingGrid

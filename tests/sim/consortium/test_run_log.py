@@ -1,6 +1,6 @@
 """The coordinator's log, read: bytes each way, seconds of contacts, and what a strategy does not see."""
 
-from fedsmall.sim.consortium.run_log import run_log
+from fedsmall.sim.consortium.runs import run_log
 
 
 def line(second, event, **fields):

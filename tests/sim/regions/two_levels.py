@@ -24,7 +24,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.options import complete_folder
 from fedsmall.sim.consortium import runs, sample_data
 from fedsmall.sim.consortium.finished import write_run
-from fedsmall.sim.consortium.run_log import LAUNCHED
+from fedsmall.sim.consortium.runs import LAUNCHED
 from fedsmall.sim.engines.inprocess import LocalGrid, act_as_server, number_message
 from fedsmall.sim.report.html import write_report
 from fedsmall.sim.runs import scenario
