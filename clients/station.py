@@ -61,7 +61,7 @@ from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import exposure_of_contact
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, PROTOCOL, ROUND, VALIDATE, Arrays, split
 from fedsmall.wire import COMMON as IS_GLOBAL
 
 NOISE_KEY = "noise.key"
@@ -263,7 +263,7 @@ def introduce_site(site: "Station", order: SiteRequest) -> Answer:
     properties = site.client(order, scaled=False).get_properties({})
     properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
     rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
-    words = {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}
+    words = {**properties, "version": __version__, "protocol": PROTOCOL, "scaled": order.raw.scaled, ROWS: rows}
     return {"config": words}, site.telling.at_the_roll(order)
 
 

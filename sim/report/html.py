@@ -15,6 +15,7 @@ from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.package import store
 from fedsmall.plan import Plan
+from fedsmall.planning.description import rows_of
 from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
 from fedsmall.sim.report.model import MOST_SITES, Clinical, at_sites
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
@@ -45,6 +46,7 @@ READABLE = (
     "Of how many patients the whole record, within 1%, could be read from what was sent (seed {}): change of weights "
     "over change of bias of each unit behind the input. A lower bound: other attacks find more."
 )
+IN_DATA = "Mean (SD) of each column before scaling, for categories the share, and how many rows lack it."
 GROWN = (
     "Hospitals join one by one in an order that each seed draws; each federation is judged on the test patients of all "
     "hospitals. Lines: mean over seeds; bands: 95% interval, of further draws of this kind."
@@ -168,6 +170,15 @@ def participant_sections(run: Run) -> list[Section]:
     return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
 
 
+def data_sections(run: Run) -> list[Section]:
+    """What the data hold, hospital by hospital, in a simulation of tables."""
+    if not (held := run.about.get("data")):
+        return []
+    heads, rows = rows_of(held)
+    more = f" {held['more']} columns more are not shown." if held["more"] else ""
+    return [Section("What is in the data", "data", table=Cells(heads, rows, IN_DATA + more))]
+
+
 def unseen_tables(run: Run) -> list[Section]:
     """What to expect where models were validated by routes."""
     heads, sections = ["method", *facts.unseen_heads(), "accuracy, worst and best hospital"], []
@@ -260,6 +271,7 @@ def model_card(run: Run) -> Markup:
 def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -> list[tuple[str, str]]:
     """The parts of a run's section to which its page links, with what they are called."""
     parts = {"question": "question", "who": "who took part" if participants(run) else ""}
+    parts |= {"data": "data"} if run.about.get("data") else {}
     if shown:
         parts |= {
             "model": "model",
@@ -337,6 +349,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     """The list for a run, whose clinical half is ``shown``: the rows of tripod.csv, filled with what there is."""
     real = "Over real hospitals" if run.real else ""
     counts = "Who took part" if participants(run) else real
+    held = "What is in the data" if run.about.get("data") else ""
     errors = "Model at thresholds; Ranking and calibration" if shown else real
     groups = bool(shown and shown.predictions.groups)
     of_groups = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"
@@ -345,7 +358,8 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     how = "class weights: " + ", ".join(sorted(map(str, weights))) if weights - {None} else "no class weights"
     answers = {
         "counts": counts,
-        "counts_only": counts and f"{counts}: classes only",
+        "counts_only": held or (counts and f"{counts}: classes only"),
+        "missing": held and f"{held}; ",
         "counts_of_classes": counts and f"{counts} (counts of classes)",
         "outcome": "The question: names of the classes only" if shown else "",
         "objectives": "The question" if run.scenario.about else "",

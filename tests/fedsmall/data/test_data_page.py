@@ -11,7 +11,9 @@ from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation, load_site
 from tests import ROOT
 
-PAGE = "\n".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("data", "samples", "images"))
+PAGE = "\n".join(
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("data", "samples", "images", "networks")
+)
 
 
 def blocks(language: str) -> list[str]:
