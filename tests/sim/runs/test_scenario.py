@@ -68,8 +68,8 @@ def test_a_route_seed_is_that_of_every_seed_and_is_written_down():
     assert of_plan(asked.plans()[0]).plans() == [asked.plans()[0]]
 
 
-def test_the_methods_page_shows_a_scenario_of_hidden_models():
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+def test_the_page_on_privacy_shows_a_scenario_of_hidden_models():
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     (shown,) = [part for part in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "sealed" in part]
 
     (plan,) = build({"name": "x", "task": "breast_cancer", "sites": 5, **tomllib.loads(shown)}).plans()
