@@ -12,7 +12,7 @@ import pytest
 from tests import ROOT
 from tests.sim.cli.lines import assert_known
 
-LIVE = ("add-hospital",)  # what needs a consortium: its lines are those of a tutorial, which a slow test runs
+LIVE = ("add-hospital", "offline")  # what needs a consortium, or a machine to install on: slow tests run such lines
 APART = ("two-servers",)  # and what needs three: a slow test follows it (tests/sim/regions)
 SAID = {"leaves": ("What never leaves it", "FedDC, exposure 1"), "choose": ("Take mean of three", "FedDC", "Central")}
 PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
