@@ -12,7 +12,8 @@ import pytest
 from tests import ROOT
 from tests.sim.cli.lines import assert_known
 
-LIVE = ("add-hospital", "offline")  # what needs a consortium, or a machine to install on: slow tests run such lines
+LIVE = ("add-hospital",)  # what needs a consortium: its lines are those of a tutorial, which a slow test runs
+INSTALLED = ("offline",)  # and what needs a machine to install on (tests/sim/cli/test_bundle.py)
 APART = ("two-servers",)  # and what needs three: a slow test follows it (tests/sim/regions)
 SAID = {"leaves": ("What never leaves it", "FedDC, exposure 1"), "choose": ("Take mean of three", "FedDC", "Central")}
 PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
@@ -57,7 +58,9 @@ def _said(fedsmall, line: str) -> str:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in LIVE + APART], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.stem not in LIVE + APART + INSTALLED], ids=lambda page: page.stem
+)
 def test_a_how_to_does_what_it_says(page, followed, tmp_path):
     told = followed(page)
 
