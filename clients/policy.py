@@ -167,6 +167,14 @@ class Policy(Frozen):
                 f"{self.most_exposure:g}, which the policy here allows (most_exposure)"
             )
 
+    def check_sums(self, scaled: bool) -> None:
+        """Raise PolicyError where features would be ``scaled`` by exact sums, which no limit of exposure covers."""
+        if self.most_exposure is not None and scaled:
+            raise PolicyError(
+                "the policy here limits how much of a record may be told (most_exposure), and the exact sums by which "
+                "features are scaled pass it; state their public ranges in the task, as in ranges = {age = [0, 120]}"
+            )
+
     def check_device(self, device: str) -> None:
         """Raise PolicyError unless the site may train on this device."""
         if self.devices and device not in self.devices and device.partition(":")[0] not in self.devices:

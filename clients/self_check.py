@@ -2,7 +2,8 @@
 
 Who is found can be read; who is not may be, by a better attack: a count here is a lower bound. Tried are divisions of a
 unit's changes, differences of neighbouring units, and where convolutions come first, the same in every dense layer
-behind them, against what it sees of the patients. What augmentation changed is not known again.
+behind them, against what it sees of the patients; and in first layers what has the low rank of a small batch. What
+augmentation changed is not known again.
 """
 
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
 from fedsmall.planning.validation import leaving_contacts
 from fedsmall.privacy.discrete_gaussian import keyed_words
+from fedsmall.privacy.low_rank import read_low_rank
 from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
@@ -94,11 +96,13 @@ def patients_read(
 
 
 def _read_in(layer: str, start: Arrays, model: Arrays, seen: np.ndarray, within: float) -> np.ndarray:
-    """Which patients one layer gives away, of whom it has ``seen`` (patients, inputs): by its units, and by pairs."""
+    """Which patients one layer gives away, of whom it has ``seen`` (patients, inputs): by units, pairs and rank."""
     before, after = ({n: held[n] for n in held if n.rpartition(".")[0] == layer} for held in (start, model))
     sizes = distances_to_others(seen)
     alone = records_read(before, after, seen, within, sizes)
-    return np.asarray(alone | pairs_read(start, model, layer, seen, within, sizes))
+    found = read_low_rank(before, after, layer, np.random.default_rng(0))
+    nearest = np.linalg.norm(found[:, None] - seen, axis=2).min(axis=0, initial=np.inf)
+    return np.asarray(alone | pairs_read(start, model, layer, seen, within, sizes) | (nearest <= within * sizes))
 
 
 def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: HospitalClient) -> tuple[Arrays, float]:

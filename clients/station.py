@@ -58,7 +58,7 @@ from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas import plan_at
 from fedsmall.sealing.letters import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
-from fedsmall.training.information import exposure_of_contact
+from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, PROTOCOL, ROUND, VALIDATE, Arrays, split
@@ -157,6 +157,7 @@ class Station:
             numbers=self._released[1],
             has_identity=self.letters.identity.exists(),
         )
+        policy.check_sums(raw.scaled)
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         check_order(kind, order, folder)
@@ -206,10 +207,9 @@ class Station:
         if order.plan.privacy.is_patient_level:
             return charge_contact(self.log, *self.account(order), order.config)
         privacy = order.plan.privacy
-        if privacy.exposure is not None:
-            exposure = exposure_of_contact(order.plan)
-            order.policy.check_exposure(self.log.exposure() + exposure)
-            self.log.expose(exposure, run=str(order.config[RUN]), t=order.config[ROUND])
+        client = self.client(order)
+        if isinstance(client.trainer, BudgetedCohort):
+            self._expose(order, client.trainer, client.noise_key or b"")
         if privacy.noise == 0:
             return
         releases, least = self.log.spent()
@@ -217,6 +217,15 @@ class Station:
             least = privacy.noise if least is None else min(least, privacy.noise)
             order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
         self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
+
+    def _expose(self, order: SiteRequest, cohort: BudgetedCohort, key: bytes) -> None:
+        """Charge what the log's contacts and this one tell of the patient who is in most, less what was charged."""
+        run, t, plan = str(order.config[RUN]), int(order.config[ROUND]), order.plan.model_dump_json()
+        marks = {"run": run, "of": digest_of({"plan": np.array(plan), "x": order.raw.train.x, "key": np.array(key)})}
+        before = [e["t"] for e in self.log.entries() if e["event"] == "exposed" and marks.items() <= e.items()]
+        exposure = cohort.exposure_after(0, [*before, t]) - cohort.exposure_after(0, before)
+        order.policy.check_exposure(self.log.exposure() + exposure)
+        self.log.expose(exposure, t=t, **marks)
 
     def account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
         """The arguments by which an order of a run with patient-level privacy is charged."""

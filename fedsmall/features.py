@@ -80,6 +80,9 @@ COVERED = Property("an epsilon that covers all", "it counts no other use of pati
 NOISED_STEPS = Property(
     "steps that are noised and counted", "all else would tell of samples: local_steps, weights as numbers, option 2"
 )
+NO_MEMORY = Property(
+    "training that remembers no other contact", 'what it remembers tells again of records: optimizer_state = "reset"'
+)
 SECRET_DRAWS = Property("secret draws", "the changes of images are drawn from a stream that others can repeat")
 
 
@@ -182,6 +185,7 @@ FEATURES = (
         'rule = "feddyn"',
         lambda p: "feddyn" in (p.method.rule, p.method.server),
         needs=CORRECTION | {WEIGHTS, ONE_GLOBAL, EVERY_AVERAGE},
+        takes={NO_MEMORY},
     ),
     Feature(
         'server = "fednova"',
@@ -224,7 +228,7 @@ FEATURES = (
         takes={FROM_REST},
     ),
     Feature('optimizer_state = "travel"', lambda p: p.recipe.moments == "travel", takes={MOMENTS_HOME, ONLY_MODEL}),
-    Feature('optimizer_state = "stay"', lambda p: p.recipe.moments == "stay", takes={MOMENTS_ALONG}),
+    Feature('optimizer_state = "stay"', lambda p: p.recipe.moments == "stay", takes={MOMENTS_ALONG, NO_MEMORY}),
     _when_set("recipe.local_epochs", takes={NOISED_STEPS}),
     Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
     _when_set("recipe.class_weights", needs={CLASSES}),
@@ -242,7 +246,11 @@ FEATURES = (
         needs={NOISE, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
     Feature("clip", lambda p: p.privacy.counted, needs={NOISE, COVERED}),
-    Feature("exposure", lambda p: p.privacy.exposure is not None, needs={WEIGHTS, ONE_NETWORK, COVERED, ONE_TRAINING}),
+    Feature(
+        "exposure",
+        lambda p: p.privacy.exposure is not None,
+        needs={WEIGHTS, ONE_NETWORK, COVERED, ONE_TRAINING, NO_MEMORY},
+    ),
     Feature(
         'level = "patient"',
         lambda p: p.privacy.is_patient_level,

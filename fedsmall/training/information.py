@@ -25,8 +25,8 @@ from fedsmall.privacy.site_level import noise_for_contact
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, Seat, Signals, Trained, WrappedTrainer
-from fedsmall.travel.schedule import times_travelled
+from fedsmall.training.trainer import Leg, Seat, Signals, Trained, WrappedTrainer, leg_at
+from fedsmall.travel.schedule import contacts_of
 
 EXACT = 32  # features up to which each is changed by itself; beyond, as many random directions stand for all
 MARGIN = 1.5  # by which their mean is raised: where one direction tells all, it is too small at one contact of thirteen
@@ -45,13 +45,16 @@ class Change(NamedTuple):
 class BudgetedCohort(WrappedTrainer):
     """A cohort whose models leave with so much noise that no record is told better than the plan's budget allows.
 
-    The budget is shared out evenly over the contacts of the plan, so nothing need be remembered, and nobody gains by
-    asking in another order. ``of_sites`` are the samples of the cohort's sites; noise is the system's where ``secret``.
+    The budget is shared out evenly over the contacts of the patient who is in most batches, so nothing need be
+    remembered, and nobody gains by asking in another order. ``of_sites`` are the samples of the cohort's sites; noise
+    is the system's where ``secret``.
     """
 
     def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:
         super().__init__(cohort.plan, cohort.names, cohort.samples, cohort)
         self._cohort, self._of_sites, self._secret = cohort, tuple(of_sites), secret
+        self._legs = {c.t: leg_at(self.plan, [0], c.t, c.rounds) for c in contacts_of(self.plan) if c.travels}
+        self._shares: dict[int, float] = {}
 
     def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
         """As :meth:`Trainer.walk`, of one leg: every contact is by itself where models are noised."""
@@ -66,7 +69,7 @@ class BudgetedCohort(WrappedTrainer):
         patients = [self._cohort.taken(site, leg) for site in leg.sites.tolist()]
         squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, signals, self._secret)
         for row, square in enumerate(squares.max(axis=1).tolist()):
-            deviation = deviation_for(square, exposure_of_contact(self.plan))
+            deviation = deviation_for(square, self.exposure_of_contact(int(leg.sites[row])))
             noise = system_words if self._secret else noise_for_contact(self.plan.seed, names[row], leg.t)
             for name, tensor in sorted(stack.parameters.items()):
                 before = start.parameters[name][row].double().cpu().numpy()
@@ -74,11 +77,23 @@ class BudgetedCohort(WrappedTrainer):
                 tensor[row] = torch.from_numpy(before + moved).to(tensor)
         return trained
 
+    def exposure_of_contact(self, site: int) -> float:
+        """The most that one contact of a site tells of a record that it holds; of others it tells nothing."""
+        assert self.plan.privacy.exposure is not None
+        if site not in self._shares:
+            self._shares[site] = self.plan.privacy.exposure / max(1, self._most_contacts(site, list(self._legs)))
+        return self._shares[site]
 
-def exposure_of_contact(plan: Plan) -> float:
-    """The most that one contact tells of a record: the plan's budget over the contacts at which models leave."""
-    assert plan.privacy.exposure is not None
-    return plan.privacy.exposure / max(1, times_travelled(plan, plan.rounds))
+    def exposure_after(self, site: int, rounds: Sequence[int]) -> float:
+        """The most that the contacts after these ``rounds``, some of them more than once, have told of a record."""
+        return self._most_contacts(site, rounds) * self.exposure_of_contact(site)
+
+    def _most_contacts(self, site: int, rounds: Sequence[int]) -> int:
+        """Of how many of these contacts the patient is who is in most: batches are public, by the plan's seed."""
+        counts = np.zeros(self.samples[site], dtype=np.int64)
+        for t in rounds:
+            counts[self._cohort.taken(site, self._legs[t])] += 1
+        return int(counts.max())
 
 
 def deviation_for(square: float, exposure: float) -> float:

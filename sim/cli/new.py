@@ -51,7 +51,7 @@ aggregate_every = 1
 name = "FedDC"                # handed on every round, averaged every tenth
 permute_every = 1
 aggregate_every = 10
-privacy = {blur = 1}          # models that are handed on can hold records; this makes them harder to read
+privacy = {blur = 1}          # records are harder to read; {exposure = 1.0} sets a limit, and costs more
 
 [[method]]
 name = "Central"              # the same patients pooled: what may not be done

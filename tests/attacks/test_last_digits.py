@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from fedsmall.data.federation import Samples, Task
 from fedsmall.extensions.audit.floats import last_digits, step_of
+from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.privacy.patient_level import protection_of
-from fedsmall.wire import MODEL, Arrays, join, split
+from fedsmall.training.trainer import Leg, Seat, Signals
+from fedsmall.training.trees import cohort_for
+from fedsmall.wire import MODEL, Arrays, Traveller, join, split
 from tests.attacks.test_crafted_models import AS_IT_IS, mlp_plan, station_of
 from tests.clients.test_station import NAMES, files, order, scaled
 
@@ -78,3 +82,36 @@ def test_the_last_digits_of_a_station_do_not_tell_whether_anybody_moved_a_weight
 
     assert (absent.off == 0) == (present.off == 0)
     assert absent.step == present.step
+
+
+TRIALS = 30
+
+
+@pytest.mark.slow
+def test_of_thirty_trials_products_of_floats_tell_all_and_the_grid_tells_none():
+    """The attacker calls a patient present where a number is off the grid of products, or the step is another."""
+    plan, task = private_plan(epsilon=1.0), Task("digits", (8,), 2, "cross_entropy", ("loss",))
+    samples = Samples(np.random.default_rng(0).standard_normal((500, 8)), np.arange(500) % 2)
+    cohort = cohort_for(plan, task, ["essen"], [samples], seat=Seat((0,), 1, True))
+    model = initial_model(plan, task)
+    deviation = protection_of(plan, 500, 0, 1).deviation(sum(array.size for array in model.values()))
+
+    def left(start: Arrays) -> np.ndarray:
+        stack = cohort.stack([Traveller(start)])
+        cohort.walk(stack, [Leg(np.array([0]), 1, 1)], Signals())
+        return stack.parameters["0.weight"][0].numpy() - start["0.weight"]
+
+    by_floats = [
+        [last_digits(rounded_twice(g, deviation, 1.0, torch.float32), deviation, 1.0).off for _ in range(TRIALS)]
+        for g in (0.0, 0.01 * deviation)
+    ]
+    on_grid = [
+        [last_digits(left(start(model)), deviation, 1.0) for _ in range(TRIALS)]
+        for start in (zeros, zeros_that_let_pass)
+    ]
+
+    assert (sum(off > 0 for off in by_floats[0]), sum(off > 0 for off in by_floats[1])) == (0, TRIALS)
+    for absent, present in zip(zip(*on_grid[0], strict=True), zip(*on_grid[1], strict=True), strict=True):
+        above = np.sign(np.subtract.outer(present, absent)).mean()  # 1 or -1 where every present one is told
+        assert abs(above) < 0.6  # four standard deviations of chance
+    assert len({found.step for found in on_grid[0] + on_grid[1]}) == 1

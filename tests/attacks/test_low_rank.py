@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from fedsmall.clients.self_check import _read_in
 from fedsmall.extensions.audit.crafted import distances_to_records
-from fedsmall.extensions.audit.low_rank import read_low_rank
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.tasks import build_federation
+from fedsmall.privacy.low_rank import read_low_rank
+from fedsmall.privacy.reading import records_read
 from fedsmall.training.trainer import Leg, Signals
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Traveller
@@ -45,3 +47,22 @@ def test_a_batch_of_many_is_not_read_so():
 @pytest.mark.parametrize("batch", [2, 4])
 def test_noise_of_an_exposure_leaves_nothing_of_low_rank(batch):
     assert read(batch, exposure=1.0) == 0
+
+
+@pytest.mark.parametrize(("noise", "count"), [(0.0, 5), (0.01, 0)])
+def test_a_station_finds_by_rank_whom_no_division_gives_away(noise, count):
+    """Every unit sees several patients: of five no unit's quotient, nor that of two, is a record."""
+    rng = np.random.default_rng(0)
+    x, slopes = rng.standard_normal((5, 6)), rng.standard_normal((90, 5)) * (rng.random((90, 5)) < 0.6)
+    slopes[(slopes != 0).sum(axis=1) < 3] = 0
+    start = {"0.weight": np.zeros((90, 6)), "0.bias": np.zeros(90)}
+    sent = {"0.weight": slopes @ x + noise * rng.standard_normal((90, 6)), "0.bias": slopes.sum(axis=1)}
+
+    assert not records_read(start, sent, x).any()
+    assert _read_in("0", start, sent, x, 0.01).sum() == count
+
+
+def test_a_layer_without_a_bias_is_not_read_by_its_rank():
+    start, sent = ({"0.weight": number * np.ones((4, 3))} for number in (0, 1))
+
+    assert read_low_rank(start, sent, "0", np.random.default_rng(0)).shape == (0, 3)

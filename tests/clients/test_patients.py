@@ -252,9 +252,43 @@ def test_what_is_told_of_records_adds_up_over_runs_and_a_restart_until_the_polic
     assert station.log.exposure() == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize("hidden", [{}, {"sealed": True}, {"sealed": True, "secure": True}])
+def test_a_limit_of_exposure_takes_no_exact_sums_of_scaling(tmp_path, hidden):
+    plan = plan_of({"exposure": 0.6, **hidden})
+    task = {key: value for key, value in plan.task.items() if key != "ranges"}
+    limited = station_at(tmp_path / "limited", policy="most_exposure = 1.0")
+
+    told = [limited.answer("roll", config(p), {}) for p in (plan.model_copy(update={"task": task}), plan)]
+    free, _ = station_at(tmp_path / "free").answer("roll", config(plan.model_copy(update={"task": task})), {})
+
+    assert "state their public ranges in the task" in told[0][0]["error"]
+    assert told[0][1] == {}
+    assert "public ranges" not in str(told[1][0])
+    assert "public ranges" not in str(free)
+
+
 def test_what_leaves_under_exposure_is_noise_that_nobody_else_can_draw(tmp_path):
     station, plan = station_at(tmp_path), plan_of({"exposure": 0.6})
 
     same = [trained(station, plan, t=1)[1]["arrays/0.weight"] for _ in range(2)]
 
     assert np.abs(same[0] - same[1]).max() > 0
+
+
+def test_a_run_in_small_batches_is_charged_its_budget_and_what_is_asked_again_comes_on_top(tmp_path):
+    station = station_at(tmp_path)
+    plan = plan_of({"exposure": 0.6}, rounds=6, recipe=Recipe(lr=0.05, local_steps=1, batch=8))
+
+    charged = []
+    for t in range(1, 7):
+        trained(station, plan, t=t)
+        charged.append(station.log.exposure())
+
+    assert charged == sorted(charged)
+    assert charged[0] > 0.6 / 6 * 1.4  # of six contacts a patient is in four at most
+    assert charged[-1] == pytest.approx(0.6)
+
+    for t in range(1, 7):
+        trained(station, plan, t=t)
+
+    assert station.log.exposure() == pytest.approx(1.2)

@@ -227,7 +227,15 @@ def test_a_limit_of_exposure_takes_as_much_or_less_or_privacy_for_patients():
 
     check(policy, plan(privacy=Privacy(exposure=1.0)))
     check(policy, plan(privacy=Privacy(level="patient", clip=1.0, epsilon=3.0, lot=8)))
-    with pytest.raises(PolicyError, match="most_exposure"):
-        check(policy, plan(privacy=Privacy(exposure=1.1)))
+    for hidden in ({}, {"sealed": True}, {"sealed": True, "secure": True}):
+        with pytest.raises(PolicyError, match="most_exposure"):
+            check(policy, plan(privacy=Privacy(exposure=1.1, **hidden)))
+    for hidden in (
+        {"sealed": True},
+        {"sealed": True, "secure": True},
+    ):  # who opens a letter or a sum reads what is in it
+        with pytest.raises(PolicyError, match="most_exposure"):
+            check(policy, plan(privacy=Privacy(**hidden)))
+        check(policy, plan(privacy=Privacy(exposure=1.0, **hidden)))
     with pytest.raises(PolicyError, match="most_exposure"):
         check(policy, plan(privacy=Privacy(blur=8.0)))

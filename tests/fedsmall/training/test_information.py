@@ -5,11 +5,13 @@ import pytest
 
 import fedsmall.training.information as information
 from fedsmall.data.federation import Samples, Task
+from fedsmall.errors import PlanError
+from fedsmall.features import check_features
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.information import deviation_for, exposure_of_contact, record_squares
+from fedsmall.training.information import deviation_for, record_squares
 from fedsmall.training.trainer import Leg, Signals
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Traveller
@@ -113,41 +115,92 @@ ADAM = {"optimizer": "adam", "lr": 0.01, "optimizer_state": "reset", "batch": 2,
 RUNS = {
     "one contact": (FEDAVG, {}, 1),
     "a step": (FEDAVG, {}, 5),
+    "small batches": (FEDAVG, {"batch": 1}, 6),
     "Adam": (FEDAVG, ADAM, 2),
-    "handovers": (FEDDC, {"batch": 2, "local_steps": 3}, 4),
+    "handovers": (FEDDC, {"batch": 1, "local_steps": 2}, 4),
     "proximal, epochs": (PROXIMAL, {"local_steps": None, "local_epochs": 2, "batch": 3}, 3),
 }
+QUICK = ("one contact", "small batches", "Adam")
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in ("one contact", "Adam") else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS]
-)
+def told_in_run(plan, monkeypatch):
+    """The exact information that a run tells of each record, (sites, patients), over the noise that was added."""
+    told, exact, chosen = {}, [], information.deviation_for
+
+    def with_oracle(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(information, "EXACT", 1000)
+            exact.extend(zip(given[2], record_squares(*given), strict=True))
+        return record_squares(*given)
+
+    def with_count(square, exposure):
+        noise, (site, of_site) = chosen(square, exposure), exact.pop(0)
+        told[site] = told.get(site, 0) + (of_site / noise**2 if noise else 0 * of_site)
+        assert noise or not of_site.any()
+        return noise
+
+    monkeypatch.setattr(information, "record_squares", with_oracle)
+    monkeypatch.setattr(information, "deviation_for", with_count)
+    batched(plan)
+    assert not exact
+    return np.array([*told.values()])
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS])
 @pytest.mark.parametrize("task", ["breast_cancer", "digits"])
 def test_no_record_of_a_run_is_told_better_than_its_budget(name, task, monkeypatch):
     """All features by themselves, over the noise that was added: of pictures of 64 pixels random ones choose it."""
-    (method, recipe, rounds), told = RUNS[name], {}
-
-    def with_oracle(*given):
-        squares = record_squares(*given)
-        with monkeypatch.context() as patch:
-            patch.setattr(information, "EXACT", 1000)
-            exact = record_squares(*given)
-        for site, of_site, square in zip(given[2], exact, squares.max(axis=1), strict=True):
-            noise = information.deviation_for(square, exposure_of_contact(given[0]))
-            told[site] = told.get(site, 0) + (of_site / noise**2 if noise else 0 * of_site)
-            assert noise or not of_site.any()
-        return squares
-
-    monkeypatch.setattr(information, "record_squares", with_oracle)
+    method, recipe, rounds = RUNS[name]
     fields = {"name": "test", "task": task, "sites": 3, "samples_per_site": 4, "rounds": rounds}
     method = Method(**method, privacy=Privacy(exposure=2.0))
     plan = Plan(**fields, model_options={"hidden": [8]}, recipe=Recipe(**{"lr": 0.1} | recipe), method=method)
 
-    batched(plan)
+    exposure = told_in_run(plan, monkeypatch)
 
-    exposure = np.array([*told.values()])  # (sites, patients)
     assert exposure.shape == (3, 4)
     assert 0.25 < exposure.max() <= 2.0
+
+
+def budgeted(recipe, rounds=6, count=5):
+    method = Method(name="FedAvg", aggregate_every=1, privacy=Privacy(exposure=1.0))
+    plan = plan_of(**recipe).model_copy(update={"method": method, "rounds": rounds})
+    return plan, cohort_for(plan, CLASSES, ["essen"], [samples_of(count)])
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_budget_is_shared_over_the_contacts_of_the_patient_who_is_in_most_batches(batch):
+    plan, cohort = budgeted({"batch": batch, "local_steps": 1})
+    alone = Cohort(plan, CLASSES, ["essen"], [samples_of(5)])
+    batches = [alone.taken(0, Leg(np.array([0]), t, 1)).tolist() for t in range(1, 7)]
+    most = max(sum(patient in taken for taken in batches) for patient in range(5))
+
+    assert cohort.exposure_of_contact(0) == pytest.approx(1 / most)
+    assert most == 6 if batch == 5 else most < 6
+    told = [cohort.exposure_after(0, range(1, t + 1)) for t in range(7)]
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"recipe": {"momentum": 0.9, "optimizer_state": "stay"}}, {"rule": "feddyn", "server": "feddyn"}],
+    ids=["moments that stay", "FedDyn"],
+)
+def test_what_a_site_remembers_of_other_batches_would_be_told_again_and_is_refused(changes):
+    plan, _ = budgeted({"batch": 1, "local_steps": 1} | changes.pop("recipe", {}))
+    dyn = {"feddyn_alpha": 0.1} if changes else {}
+    plan = plan.model_copy(update={"method": plan.method.model_copy(update=changes | dyn)})
+
+    with pytest.raises(PlanError, match="exposure needs training that remembers no other contact"):
+        check_features(plan)
+
+
+def test_who_asks_again_is_told_again_of_those_in_the_batch():
+    _, cohort = budgeted({"batch": 1, "local_steps": 1})
+
+    told = [cohort.exposure_after(0, [3] * times) for times in range(4)]
+
+    np.testing.assert_allclose(told, np.arange(4) * cohort.exposure_of_contact(0))
 
 
 @pytest.mark.parametrize("least", [1e-8, 0.3, 1.0, 1.0001, 7.0])
@@ -221,6 +274,6 @@ def test_what_is_left_on_the_way_out_is_noised_and_what_stays_is_not():
         moved[leaves] = np.concatenate([t.numpy().ravel() for t in stack.parameters.values()])
     noise = moved[True] - moved[False]
 
-    deviation = np.sqrt(squares_of(plan, samples_of(5)).max() / exposure_of_contact(plan))
-    assert exposure_of_contact(plan) == pytest.approx(1 / 6)
+    deviation = np.sqrt(squares_of(plan, samples_of(5)).max() / cohort.exposure_of_contact(0))
+    assert cohort.exposure_of_contact(0) == pytest.approx(1 / 6)
     assert 0.5 < noise.std() / deviation < 4
