@@ -21,7 +21,20 @@ from fedsmall.plan import Plan
 from fedsmall.replicas import plan_at
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BALANCE, CONFIG, EXAMPLES, METRICS, NAMES, OUT_OF_FOLD, PLAN, VALIDATE, Arrays, join, parts
+from fedsmall.wire import (
+    BALANCE,
+    CONFIG,
+    EXAMPLES,
+    METRICS,
+    NAMES,
+    OUT_OF_FOLD,
+    PLAN,
+    PROTOCOL,
+    VALIDATE,
+    Arrays,
+    join,
+    parts,
+)
 
 MOST_COHORTS = 1024
 DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment
@@ -30,7 +43,7 @@ DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a 
 def query(message: Message, context: Context) -> Message:
     """Answer the roll call."""
     client = _client(message, context)
-    answer = ConfigRecord({**client.get_properties({}), "version": __version__})
+    answer = ConfigRecord({**client.get_properties({}), "version": __version__, "protocol": PROTOCOL})
     return Message(RecordDict({CONFIG: answer}), reply_to=message)
 
 

@@ -27,7 +27,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SCALING, SITES, TELL, RunSheet
 from fedsmall.travel.handover import FOLDER, Handed, Handover, put_once, read
 from fedsmall.travel.journey import differences, plan_above
-from fedsmall.wire import EXAMPLES, MODEL, ROUND, ROUNDS, STEPS, Arrays, join, parts, split
+from fedsmall.wire import EXAMPLES, MODEL, PROTOCOL, ROUND, ROUNDS, STEPS, Arrays, join, parts, split
 
 PATIENCE_S = 20.0  # how long an order waits here for the region; then it is asked again
 POLL_S = 0.05
@@ -89,7 +89,8 @@ class RegionDesk:
         if met is None:
             raise WaitsError(f"this region's own sites have not met yet{_ended(home)}")
         sums_by_kind = {name: sums for name, sums in parts(met.arrays).items() if name in config.get(TELL, ())}
-        return {"config": {**met.words, "site": self.name, "version": __version__}}, join(**sums_by_kind)
+        words = {**met.words, "site": self.name, "version": __version__, "protocol": PROTOCOL}
+        return {"config": words}, join(**sums_by_kind)
 
     def _take_agreed(self, home: Path, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         weights = {"class_weights": plan_of(config).recipe.class_weights}

@@ -61,7 +61,7 @@ from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, ROUND, VALIDATE, Arrays, split
+from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, PROTOCOL, ROUND, VALIDATE, Arrays, split
 from fedsmall.wire import COMMON as IS_GLOBAL
 
 NOISE_KEY = "noise.key"
@@ -220,8 +220,8 @@ class Station:
 
     def _expose(self, order: SiteRequest, cohort: BudgetedCohort, key: bytes) -> None:
         """Charge what the log's contacts and this one tell of the patient who is in most, less what was charged."""
-        run, t, of = str(order.config[RUN]), int(order.config[ROUND]), {"plan": order.plan.model_dump_json()}
-        marks = {"run": run, "of": digest_of({**of, "x": order.raw.train.x, "key": key})}
+        run, t, plan = str(order.config[RUN]), int(order.config[ROUND]), order.plan.model_dump_json()
+        marks = {"run": run, "of": digest_of({"plan": np.array(plan), "x": order.raw.train.x, "key": np.array(key)})}
         before = [e["t"] for e in self.log.entries() if e["event"] == "exposed" and marks.items() <= e.items()]
         exposure = cohort.exposure_after(0, [*before, t]) - cohort.exposure_after(0, before)
         order.policy.check_exposure(self.log.exposure() + exposure)
@@ -272,7 +272,7 @@ def introduce_site(site: "Station", order: SiteRequest) -> Answer:
     properties = site.client(order, scaled=False).get_properties({})
     properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
     rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
-    words = {**properties, "version": __version__, "scaled": order.raw.scaled, ROWS: rows}
+    words = {**properties, "version": __version__, "protocol": PROTOCOL, "scaled": order.raw.scaled, ROWS: rows}
     return {"config": words}, site.telling.at_the_roll(order)
 
 

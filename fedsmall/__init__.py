@@ -8,9 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Result", "__version__", "load", "run"]
-
+ESTIMATORS = ("FederatedClassifier", "FederatedRegressor", "FederatedSurvival")
 LATE = {"load": "fedsmall.package.predictor", "run": "fedsmall.sim.api", "Result": "fedsmall.sim.api"}
+LATE |= dict.fromkeys(ESTIMATORS, "fedsmall.sim.estimators")
+__all__ = [*LATE, "__version__"]
 HOME = Path(__file__).parent
 BESIDE = HOME.parent / "pyproject.toml"
 if not (HOME / "sim").is_dir():
@@ -39,3 +40,7 @@ def __getattr__(name: str) -> Any:
     if name in LATE:
         return getattr(import_module(LATE[name]), name)
     raise AttributeError(f"module 'fedsmall' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,12 +1,13 @@
 """The methods by name: each is a row of parts, and any part may be set anew in a scenario."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from fedsmall.errors import DataError, PlanError
+from fedsmall.parts import Recipe
 from fedsmall.plan import INSTEAD, Method
 
 
@@ -197,6 +198,14 @@ METHODS: dict[str, MethodRow] = {
 
 
 TABLES = ("tree", "boosting", "regression")
+PLAIN = {  # pydantic's words, and a user's
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text in quotes",
+    "a valid boolean": "true or false",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -232,10 +241,31 @@ def method(name: str, **settings: Any) -> Method:
 
 
 def explain(error: ValidationError, known: list[str]) -> str:
-    """The first fault that pydantic found, as one line for a user."""
-    fault = error.errors()[0]
-    where = ".".join(str(word) for word in fault["loc"]) or "plan"
+    """The fault that says most of those that pydantic found, as one line for a user."""
+    faults = error.errors()
+    fault = _telling_fault(faults[0], faults[1:])
+    where = ".".join(str(word) for word in fault["loc"] if "[" not in str(word)) or "plan"
     if fault["type"] == "extra_forbidden":
-        return f"unknown key {where!r}. {nearest(str(fault['loc'][-1]), known)}"
-    what = fault["msg"].removeprefix("Value error, ")
+        key = str(fault["loc"][-1])
+        if key in Recipe.model_fields and key not in known:
+            return f"unknown key {where!r}. It belongs to a recipe: recipe = {{{key} = ...}}"
+        return f"unknown key {where!r}. {nearest(key, known)}"
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    what = fault["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+    if what.startswith("Input should be "):
+        what = what.removeprefix("Input ")
+        for theirs, ours in PLAIN.items():
+            what = what.replace(theirs, ours)
     return f"{where}: {what}" + (f" (got {fault['input']!r})" if not isinstance(fault["input"], Mapping) else "")
+
+
+def _telling_fault(first: Any, others: Sequence[Any]) -> Any:
+    """The first fault, or what explains it: a slip for a key that is missing, the kind of value that was given."""
+    for other in others:
+        if first["type"] == "missing" and other["type"] == "extra_forbidden":
+            return other
+        is_word = isinstance(first["input"], str)
+        if first["type"] == "literal_error" and not is_word and other["loc"][:-1][:2] == first["loc"][:-1][:2]:
+            return other
+    return first

@@ -10,6 +10,10 @@ import numpy as np
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
 
+# Who takes part in a run must speak the same; raised whenever an older client or server would misread a message, or
+# compute other numbers from it.
+PROTOCOL = 3
+
 # Names of the records in a message.
 MODEL = "arrays"  # the model's state: parameters and buffers, named as in torch's state_dict
 CARRIED = "carried"  # optimizer state that travels with the model, "momentum/0.weight" and the like

@@ -15,6 +15,8 @@ from fedsmall.data.sources.arrays import is_table
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
+from fedsmall.methods import nearest
+from fedsmall.models.registry import name_of
 from fedsmall.package.record import COMMON, Architecture, members_in
 from fedsmall.planning.tasks import TABLES, build_federation, federation_from_arrays
 from fedsmall.sim.report.facts import stop_sentences
@@ -160,6 +162,30 @@ class Result:
         """The rows of summary.json."""
         return [plan_run.row for plan_run in self.run.done]
 
+    def report(self, path: Path | str = "report.html") -> Path:
+        """Write the report, one HTML file, to ``path``; PlanError where there is a file already."""
+        from fedsmall.sim.report.html import page
+        from fedsmall.sim.runs.files import write
+
+        made = _unwritten(path)
+        write(made, page([self.run], self.run.scenario.name).encode())
+        return made
+
+    def save(self, path: Path | str, method: str | None = None, seed: int | None = None) -> Path:
+        """Write one model, by default the main method's of the first seed, as a package for :func:`fedsmall.load`.
+
+        ``path`` is a folder, or ends in .zip, .onnx or .pt (TorchScript). PlanError where it is there already.
+        """
+        from fedsmall.package import export, store
+
+        made, stored = _unwritten(path), self.predictor(method, seed).stored[0]
+        form = next((form for form, ending in export.ENDINGS.items() if ending == made.suffix), None)
+        if form is None:
+            store.save(made, *stored)
+        else:
+            export.export(stored, made, form)
+        return made
+
     def __repr__(self) -> str:
         return f"Result of {self.run.scenario.name}: {len(self.run.done)} of {len(self.run.plans)} plans"
 
@@ -190,6 +216,9 @@ def run(
     scenario: Scenario | Mapping[str, Any] | Path | str | None = None,
     *,
     sites: Sites | int | None = None,
+    data: Any = None,
+    label: str | None = None,
+    site: str | None = None,
     test: tuple[Any, ...] | None = None,
     methods: Sequence[str | Mapping[str, Any]] = METHODS,
     out: Path | str | None = None,
@@ -207,20 +236,45 @@ def run(
     (:func:`fedsmall.planning.tasks.federation_from_arrays`). ``test`` is a common test set, without which each site
     holds a quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a
     ``task`` among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
-    pandas table, or one for each site by its name. With ``out`` a folder is written as on the command line.
+    pandas table, or one for each site by its name. ``data`` is short for that: one table, or the path of a CSV, with
+    the column of the ``label`` and that of the ``site``; without ``site`` its rows are dealt. A ``model`` may be a
+    torch module or a function from a task to one. With ``out`` a folder is written as on the command line.
 
     Raises PlanError or DataError, before anything trains, for what cannot be run.
     """
-    asked, data = _scenario_from(scenario, sites, test, methods, settings)
+    if "model" in settings:
+        settings["model"] = name_of(settings["model"])
+    if data is not None or label is not None or site is not None:
+        settings = _of_table(data, label, site, settings)
+    asked, built = _scenario_from(scenario, sites, test, methods, settings)
     console, folder = Console(stderr=True, highlight=False), Path(out) if out is not None else None
     shown = watcher(console, asked.plans(), asked.name) if progress else None
     root = Path(data_root) if data_root is not None else None
-    made = execute(asked, folder, engine=engine, data_root=root, watcher=shown, data=data)
+    made = execute(asked, folder, engine=engine, data_root=root, watcher=shown, data=built)
     if folder is not None:
         from fedsmall.sim.report.html import write_report
 
         write_report(folder, [made], asked.name)
     return Result(made)
+
+
+def _unwritten(path: Path | str) -> Path:
+    if Path(path).exists():
+        raise PlanError(f"{path} is there already; it is not written over")
+    return Path(path)
+
+
+def _of_table(data: Any, label: str | None, site: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a scenario whose task is one table with a label, and maybe a column of sites."""
+    if data is None:
+        raise PlanError('label = "..." and site = "..." name columns of a table: data = frame')
+    task = {**(settings.get("task") or {}), "csv": data}
+    task |= {key: name for key, name in (("label", label), ("site_column", site)) if name is not None}
+    missing = [name for name in (label, site) if is_table(data) and name is not None and name not in data.columns]
+    if missing:
+        raise PlanError(f"data has no column {missing[0]!r}. {nearest(missing[0], list(map(str, data.columns)))}")
+    dealt: dict[str, Any] = {"partition": {"natural": "site"}} if site is not None else {}
+    return {**dealt, **settings, "task": task}
 
 
 def _png(figure: "Figure") -> bytes:

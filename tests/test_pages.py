@@ -90,6 +90,25 @@ def test_the_architecture_is_read_in_ten_minutes():
     assert len((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split()) <= 2000
 
 
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(path: Path) -> set[str]:
+    """What a link may send a reader to on a page: its headings as GitHub and MkDocs write them, and its own anchors."""
+    text = path.read_text(encoding="utf-8")
+    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower().strip() for heading in HEADING.findall(text)]
+    return {re.sub(r"[^\w -]", "", one).replace(" ", "-") for one in words} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_heading_that_a_page_links_to_is_there(page):
+    here = ROOT / page
+    links = re.findall(r"\]\(\s*([^)\s#]*)#([\w-]+)\)", here.read_text(encoding="utf-8"))
+    own = [(here.parent / file if file else here, anchor) for file, anchor in links if "://" not in file]
+
+    assert [(str(path), anchor) for path, anchor in own if path.is_file() and anchor not in anchors(path)] == []
+
+
 def test_the_readers_of_pages_see_what_they_should():
     assert {ROOT / "constraints.txt", ROOT / "tests/test_layers.py", ROOT / "docs/data.md"} <= (
         files_named("README.md") | files_named("CONTRIBUTING.md")
@@ -116,9 +135,29 @@ def test_the_workflows_run_every_python_and_every_end_of_flowers_range():
     assert jobs["flower"]["strategy"]["matrix"]["flwr"] == [f"1.{oldest}.*", f"1.{int(beyond) - 1}.*"]
 
 
-@pytest.mark.parametrize("page", ["CITATION.cff", *MACHINES[1:]])
+FORMS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / ".github").rglob("*.yml"))
+
+
+@pytest.mark.parametrize("page", ["CITATION.cff", ".pre-commit-config.yaml", *FORMS])
 def test_what_other_programs_read_is_yaml(page):
     assert isinstance(yaml.safe_load((ROOT / page).read_text()), dict)
+
+
+def test_what_is_new_is_read_in_minutes():
+    newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
+
+    assert len(newest.split()) <= 1500
+
+
+def test_a_release_is_made_of_a_tag_of_the_version_and_attested():
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    steps = release["jobs"]["release"]["steps"]
+    ran = [step.get("run") or step.get("uses") for step in steps]
+
+    assert release[True]["push"]["tags"] == ["v*"]  # YAML reads "on" as true
+    (checked,) = [n for n, step in enumerate(steps) if step.get("name") == "The tag is the version"]
+    assert checked < ran.index("make release")
+    assert any(each.startswith("actions/attest-build-provenance@") for each in ran)
 
 
 def test_the_citation_has_what_its_format_requires():
@@ -146,3 +185,10 @@ def test_no_page_says_what_was_found_untrue(page):
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
     assert not [sentence for sentence in WITHDRAWN if sentence in text]
+
+
+def test_every_page_that_a_language_model_is_told_of_is_there():
+    pages = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"))
+
+    assert len(pages) > 15
+    assert [page for page in pages if not (ROOT / "docs" / page).is_file()] == []

@@ -1,4 +1,4 @@
-"""The officer's table in docs/threats.md: eighteen rows, with tests and commands that there are, or a no and why."""
+"""The officer's table in docs/checks.md: eighteen rows, with tests and commands that there are, or a no and why."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ WORD = re.compile(r"`([^`]+)`")
 
 def table() -> list[list[str]]:
     """The rows: number, check, answer, and what shows it."""
-    text = (ROOT / "docs" / "threats.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
     section = text.split("## Eighteen checks\n")[1].split("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| ")

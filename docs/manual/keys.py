@@ -43,14 +43,14 @@ SECTIONS = (
         "Topology",
         Topology,
         '`topology = {...}`, or the word of `by` alone, or `"server"`: '
-        "[without a server](../methods.md#without-a-server).",
+        "[without a server](../no-server.md#without-a-server).",
     ),
     Section(
         "Regions",
         Regions,
-        "`regions = {...}`, or their number alone: [several servers](../methods.md#several-servers).",
+        "`regions = {...}`, or their number alone: [several servers](../no-server.md#several-servers).",
     ),
-    Section("Stop", EarlyStop, "`stop = {...}`: [when a run ends](../methods.md#how-long-to-train)."),
+    Section("Stop", EarlyStop, "`stop = {...}`: [when a run ends](../stopping.md#how-long-to-train)."),
 )
 HEAD = """# Every key of a scenario
 

@@ -8,9 +8,6 @@ from docs.manual import notebooks, root_pages
 
 NO_TITLES: Mapping[str, str] = {}
 NOTEBOOKS = "examples/notebooks"
-SECTIONS = {
-    shown.section.lower().replace(" ", "-"): place for place, shown in root_pages.SHOWN.items() if shown.section
-}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(\s*([^)\s]+)\s*\)")
 
 
@@ -31,12 +28,13 @@ def _of_text(text: str, place: str, titles: Mapping[str, str]) -> str:
         if "://" in target or target.startswith(("mailto:", "data:")) or not file:
             return match[0]
         source = normpath(join(dirname(source_of(place)), file))
-        own = SECTIONS.get(anchor) if source == "README.md" else None
-        uri = own or uri_of(source)
+        uri = uri_of(source)
         if uri is None:
             return f"{words} (`{source}`)"
         shown = titles.get(uri, words) if words in (file, target) else words
-        return f"{mark}[{shown}]({relpath(uri, dirname(place) or '.')}{'' if own else hash_ + anchor})"
+        return (
+            f"{mark}[{shown}]({relpath(uri, dirname(place) or '.')}{'' if source == 'README.md' else hash_ + anchor})"
+        )
 
     return LINK.sub(follow, text)
 
@@ -52,7 +50,6 @@ def source_of(place: str) -> str:
 
 def uri_of(source: str) -> str | None:
     """The place in the site of a file of the source tree; None where it has none."""
-    whole = {shown.source: place for place, shown in root_pages.SHOWN.items() if not shown.section}
-    known = {"README.md": "index.md", **whole}
+    known = {"README.md": "index.md", **{shown.source: place for place, shown in root_pages.SHOWN.items()}}
     known |= {f"{NOTEBOOKS}/{path.name}": notebooks.place(path) for path in notebooks.found()}
     return source.removeprefix("docs/") if source.startswith("docs/") else known.get(source)

@@ -108,7 +108,8 @@ class Federation:
     ``held_out`` holds each site's own test samples (a natural partition), else None; ``test`` is the common test set:
     for a natural partition the held-out samples together, none where the sites' targets differ in length.
     ``kept_back`` is each site's validation set for early stopping, ``class_sums`` what it tells of its classes,
-    ``extra`` further test sets by name, ``preparation`` what rows went through, where known.
+    ``extra`` further test sets by name, ``preparation`` what rows went through, where known, ``description`` what they
+    hold (:mod:`fedsmall.planning.description`).
     """
 
     task: Task
@@ -121,6 +122,7 @@ class Federation:
     preparation: Preparation | None = None
     class_sums: tuple[Sums, ...] = ()
     kept_back: tuple[Samples, ...] = ()
+    description: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[Task, ...]:

@@ -13,6 +13,7 @@ from fedsmall.data.outcomes import Amount, Outcome, Survival
 from fedsmall.data.table_files import check_no_text, is_missing, number_block, plain
 from fedsmall.errors import DataError
 from fedsmall.exact import exact_sum
+from fedsmall.files import list_some
 from fedsmall.methods import check_known
 from fedsmall.parts import Frozen
 
@@ -126,6 +127,22 @@ class Columns(Frozen):
         if not self.missing and np.isnan(values).any():
             raise DataError(f"{np.isnan(values).any(axis=1).sum()} of {len(values)} samples hold NaN or Inf")
         return values
+
+    def faults(self, frame: "DataFrame") -> list[str]:
+        """Why each row of a table is refused, "" for one that is not; DataError for a column that is not there."""
+        need(frame, self.columns, "a feature")
+        numeric = [column for column in self.columns if column not in self.categories]
+        values, text = number_block(frame[numeric], self.markers)
+        odd = {f"{column} is no number": text[:, place] for place, column in enumerate(numeric)}
+        if self.unlisted == "refuse":
+            for column, known in self.categories.items():
+                why = f"{column} is a category that the model was not trained with; known: {list_some(known, 6)}"
+                odd[why] = self.is_unlisted(frame[column], column)
+        if not self.missing:
+            odd |= {f"{column} is missing": np.isnan(values[:, k]) & ~text[:, k] for k, column in enumerate(numeric)}
+            gone = {column: is_missing(frame[column], self.markers).to_numpy(dtype=bool) for column in self.categories}
+            odd |= {f"{column} is missing": rows for column, rows in gone.items()}
+        return ["; ".join(why for why, rows in odd.items() if rows[row]) for row in range(len(frame))]
 
     def _check_listed(self, frame: "DataFrame") -> None:
         for column, known in self.categories.items():

@@ -7,10 +7,12 @@ import numpy as np
 from scipy import special
 
 from fedsmall.evaluation.metrics import average_precision, counts_from_above, r2_scores
+from fedsmall.evaluation.statistics import Scale
 from fedsmall.plan import Plan
 
 BINS = 10
 DRAWS = 500
+NEWTON = 25  # steps
 Z95 = float(special.ndtri(0.975))
 
 
@@ -138,12 +140,53 @@ def calibration_error(p: np.ndarray, positive: np.ndarray) -> float:
     return sum(group.samples * abs(group.predicted - group.observed.value) for group in bins) / len(p)
 
 
+def recalibration(p: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+    """The intercept at a slope of 1 (0 is ideal), and the slope (1 is ideal), of the truth over the logit of ``p``.
+
+    NaN where they have no end: one class, perfect separation, or equal probabilities. Sources: Cox 1958; Van Calster et
+    al. 2019.
+    """
+    x = special.logit(np.clip(p, 1e-9, 1 - 1e-9))
+    slope = _maximum(np.stack([np.ones_like(x), x], axis=1), np.zeros_like(x), positive)[-1]
+    return float(_maximum(np.ones((len(x), 1)), x, positive)[0]), float(slope)
+
+
+def _maximum(x: np.ndarray, offset: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The coefficients, (columns,), of a logistic regression by Newton's steps; NaN where it does not converge."""
+    weights = np.zeros(x.shape[1])
+    none = np.full(x.shape[1], np.nan)
+    for _ in range(NEWTON):
+        q = special.expit(offset + x @ weights)
+        curvature = (x * (q * (1 - q))[:, None]).T @ x
+        if not np.linalg.cond(curvature) < 1 / np.finfo(float).eps ** 0.75:
+            return none
+        step = np.linalg.solve(curvature, x.T @ (positive - q))
+        weights = weights + step
+        if np.abs(step).max() < 1e-9:
+            return weights
+    return none
+
+
+def net_benefit(p: np.ndarray, positive: np.ndarray) -> Curve:
+    """The decision curve: x are thresholds, y true positives less false ones at the threshold's odds, each patient.
+
+    Source: Vickers and Elkin 2006.
+    """
+    cuts = np.linspace(0.01, 0.99, 99)
+    called = p[None, :] >= cuts[:, None]  # (thresholds, samples)
+    hits, alarms = (called & positive).mean(axis=1), (called & ~positive).mean(axis=1)
+    return Curve(cuts, hits - alarms * cuts / (1 - cuts), cuts)
+
+
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
     "average precision": average_precision,
     "Brier score": brier,
     "calibration error (ECE)": calibration_error,
+    "calibration intercept": lambda p, positive: recalibration(p, positive)[0],
+    "calibration slope": lambda p, positive: recalibration(p, positive)[1],
 }
+SCALES: dict[str, Scale] = {"calibration intercept": "plain", "calibration slope": "plain"}  # others are shares
 
 
 def estimate_of(name: str, p: np.ndarray, positive: np.ndarray) -> Estimate:

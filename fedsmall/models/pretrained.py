@@ -4,12 +4,14 @@
 
 - ``weights``: ``"DEFAULT"`` (torchvision's own, downloaded where they are not there yet), or a .safetensors file of the
   network's ``state_dict``; every site reads its own copy, and the handshake compares what is frozen of it.
+- ``sha256``: of that file, so that a hospital without internet knows that it holds the right one.
 - ``train``: ``"all"``, ``"last_block"`` (the last stage with convolutions, and all behind it), ``"head"`` (the new last
   layer alone), or a list of layers by torchvision's names. The rest is frozen.
 
 Grey images become three equal channels, and all are scaled from -1 to 1 to ImageNet's mean and spread.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
@@ -30,7 +32,12 @@ LEARNS = (nn.Conv2d, nn.Linear)
 
 
 def torchvision_network(
-    name: str, task: Task, *, weights: str | None = None, train: str | Sequence[str] = "all"
+    name: str,
+    task: Task,
+    *,
+    weights: str | None = None,
+    sha256: str | None = None,
+    train: str | Sequence[str] = "all",
 ) -> nn.Module:
     """The network of torchvision called ``name``, from its weights if given, with a new last layer for ``task``.
 
@@ -40,7 +47,9 @@ def torchvision_network(
         raise ValueError(f"it takes grey or coloured images, and a sample has shape {task.input_shape}")
     if weights is None and train != "all":
         raise PlanError(f'train = {train!r} freezes layers that nobody has trained; give weights = "DEFAULT" or a file')
-    network = _network(name, weights)
+    if sha256 is not None and weights in (None, "DEFAULT"):
+        raise PlanError('sha256 is that of a file: weights = "resnet18.safetensors"')
+    network = _network(name, weights, sha256)
     head = _head(name, network)
     before = network.get_submodule(head)
     parent, _, attribute = head.rpartition(".")
@@ -54,14 +63,14 @@ def torchvision_network(
     return nn.Sequential(OrderedDict(rescale=_rescale(task.input_shape[0]), network=network))
 
 
-def _network(name: str, weights: str | None) -> nn.Module:
+def _network(name: str, weights: str | None, sha256: str | None) -> nn.Module:
     library = import_torchvision().models
     known = library.list_models(module=library)
     check_known(name, known, f"torchvision has no network {name!r} for classes")
     if weights is None:
         drawn: nn.Module = library.get_model(name)
         return drawn
-    state = _default(name) if weights == "DEFAULT" else _read(str(locate(weights, None)))
+    state = _default(name) if weights == "DEFAULT" else _read(str(locate(weights, None)), sha256)
     with torch.device("meta"):  # nothing is drawn for what is read
         network: nn.Module = library.get_model(name, weights=None)
     head = _head(name, network)
@@ -83,19 +92,24 @@ def _default(name: str) -> dict[str, Tensor]:
     except OSError:  # a URLError is one
         raise DataError(
             f"torchvision's weights of {name} are not on this machine and could not be downloaded; give a file of "
-            f'them: weights = "{name}.safetensors"'
+            f'them: weights = "{name}.safetensors" (docs/data.md says how to make it elsewhere)'
         ) from None
     return state
 
 
 @lru_cache(maxsize=2)
-def _read(path: str) -> dict[str, Tensor]:
+def _read(path: str, sha256: str | None) -> dict[str, Tensor]:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    words = f"{Path(path).name}: no weights can be read from it; it must be a .safetensors file"
-    with as_data_error(words, OSError, SafetensorError):
-        return load_file(path)
+    name = Path(path).name
+    with as_data_error(
+        f"{name}: no weights can be read from it; it must be a .safetensors file", OSError, SafetensorError
+    ):
+        content = Path(path).read_bytes()
+        if sha256 is not None and (found := hashlib.sha256(content).hexdigest()) != sha256.lower():
+            raise DataError(f"{name}: its sha256 is {found}, and that of the scenario {sha256}; fetch the file again")
+        return load(content)
 
 
 def _head(name: str, network: nn.Module) -> str:

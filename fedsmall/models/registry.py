@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -25,6 +26,7 @@ from fedsmall.wire import Arrays
 
 TORCHVISION = "torchvision:"  # first word of the names of torchvision's networks
 Builder = Callable[..., nn.Module]
+IN_PYTHON = "python:"  # before the names of models that are objects of this process
 _DRAWING = RLock()  # torch draws from one generator for all threads
 
 
@@ -62,6 +64,21 @@ def is_pretrained(name: str) -> bool:
 def is_own(name: str) -> bool:
     """Whether the model is a user's own function, "module:function"."""
     return ":" in name and not is_pretrained(name) and not name.startswith("fedsmall.")
+
+
+def name_of(model: Any) -> str:
+    """The name of a model in a plan: its own, or one under which this process knows an object from now on.
+
+    ``model`` is a name, a module, which trains on from its own weights, or a function from a task to a module.
+    """
+    if isinstance(model, str):
+        return model
+    if not callable(model):
+        raise PlanError(f"a model is a name, a torch module, or a function from a task to one; got {model!r}")
+    called = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "model")
+    name = f"{IN_PYTHON}{called}-{id(model):x}"  # the table holds it, so that no other object gets its id
+    MODELS[name] = (lambda _: deepcopy(model)) if isinstance(model, nn.Module) else model
+    return name
 
 
 def common_model(plan: Plan, task: Task) -> nn.Module:
@@ -109,12 +126,14 @@ def _builder(name: str) -> Builder:
         from fedsmall.models.pretrained import torchvision_network  # torchvision takes seconds to import
 
         return partial(torchvision_network, name.removeprefix(TORCHVISION))
+    if name in MODELS:
+        return MODELS[name]
+    if name.startswith(IN_PYTHON):
+        raise PlanError(f"model {name!r} was given as an object in Python, and is not here: write module:function")
     if ":" in name:
         if not callable(builder := own_function("model", name)):
             raise PlanError(f"model {name!r} is not a function; it must take a task and return a torch module")
         return builder  # type: ignore[no-any-return]
-    if name in MODELS:
-        return MODELS[name]
     if name in (others := extensions("fedsmall.models")):
         return load_extension("fedsmall.models", name)  # type: ignore[no-any-return]
     raise PlanError(f"There is no model {name!r}. {nearest(name, [*MODELS, *others])} Your own is module:function.")

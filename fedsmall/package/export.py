@@ -1,8 +1,8 @@
 """A package as one file for programs that know nothing of fedsmall: ONNX or TorchScript, with the scaling inside.
 
-Its input "x" is (rows, *shape): for a table float64, NaN where a value is missing, categories as 0 and 1; for images
-8-bit pixels, channels first. Its output is "probabilities", (rows, classes or labels) in float64, "numbers" in their
-unit, or "survival", (rows, intervals). The file holds the names of both.
+Its input "x" is (rows, *shape): for a table float32 (TorchScript: any float), NaN where a value is missing, categories
+as 0 and 1; for images 8-bit pixels, channels first. Its output is "probabilities", (rows, classes or labels) in
+float64, "numbers" in their unit, or "survival", (rows, intervals). The file holds the names of both.
 """
 
 import json
@@ -70,15 +70,15 @@ class WithPreparation(nn.Module):
             return ((x.clamp(black, white) - black) / (white - black) * 2 - 1).to(self.dtype)
         if self.pixels:
             return ((x.to(torch.float32) / 255 - 0.5) / 0.5).to(self.dtype)
-        ready = x
+        ready = x.to(torch.float64)
         if self.ranges:
             low, high = self.ranges
-            cut = torch.minimum(torch.maximum(x, low), high)
+            cut = torch.minimum(torch.maximum(ready, low), high)
             ready = (cut - (low + high) / 2) / ((high - low) / 12**0.5)
         if self.scaling:
             mean, scale = self.scaling
             ready = (ready - mean) / scale
-        return torch.where(torch.isnan(x), torch.zeros_like(x), ready).to(self.dtype)
+        return torch.where(torch.isnan(x), torch.zeros_like(ready), ready).to(self.dtype)
 
 
 def _tensors(prepared: Preparation, pair: Agreed | Ranges | None) -> list[Tensor]:
@@ -127,9 +127,10 @@ def _onnx(stored: Stored, rows: Tensor, file: Path) -> tuple[bytes, Callable[[np
     import onnx
     import onnxruntime
 
+    kind = np.uint8 if rows.dtype == torch.uint8 else np.float32
     torch.onnx.export(
         WithPreparation(stored).eval().requires_grad_(False),
-        (rows,),
+        (rows if kind is np.uint8 else rows.float(),),
         str(file),
         input_names=["x"],
         output_names=[{"numbers": "numbers", "times": "survival"}.get(stored.package.kind, "probabilities")],
@@ -141,7 +142,7 @@ def _onnx(stored: Stored, rows: Tensor, file: Path) -> tuple[bytes, Callable[[np
     onnx.helper.set_model_props(model, meaning(stored.package))
     content = model.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return content, lambda batch: session.run(None, {"x": batch})[0]
+    return content, lambda batch: session.run(None, {"x": batch.astype(kind)})[0]
 
 
 def _torchscript(stored: Stored, rows: Tensor, file: Path) -> tuple[bytes, Callable[[np.ndarray], np.ndarray]]:
@@ -171,7 +172,7 @@ def _make_rows(prepared: Preparation) -> np.ndarray:
         x = low + (high - low) * (0.5 + x)
     if prepared.form.kind == "table" and prepared.form.missing:
         x[rng.random(x.shape) < 0.2] = np.nan
-    return x
+    return x.astype(np.float32).astype(np.float64)
 
 
 def _check(stored: Stored, rows: np.ndarray, exported: np.ndarray) -> None:

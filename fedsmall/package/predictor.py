@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -115,8 +116,7 @@ def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: st
     No label is needed. DataError for what was not trained on.
     """
     is_path = isinstance(source, str | Path)
-    if sheet is not None and not (is_path and Path(source).suffix.lower() in EXCEL):
-        raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
+    _check_sheet(source, sheet)
     rows = _read_path(preparation, Path(source), array, sheet) if is_path else _read_data(preparation, source)
     if rows.x.shape[1:] != preparation.shape:
         raise DataError(f"samples have shape {rows.x.shape[1:]}, and the model takes {preparation.shape}")
@@ -142,11 +142,22 @@ def _read_path(preparation: Preparation, path: Path, array: str, sheet: str | No
     if isinstance(form, Pixels):
         return _of_images(form, path)
     if isinstance(form, Columns) and path.is_file():
-        frame = read_table(path, form.separator, form.decimal, sheet=sheet)
-        if form.header and not set(form.columns) & set(frame.columns):
-            frame = read_table(path, form.separator, form.decimal, names=form.header, sheet=sheet)
-        return _of_table(form, frame)
+        return _of_table(form, read_frame(form, path, sheet))
     raise DataError(f"the model takes {_wanted(preparation)}; {path.name} is none")
+
+
+def _check_sheet(source: Any, sheet: str | None) -> None:
+    if sheet is not None and not (isinstance(source, str | Path) and Path(source).suffix.lower() in EXCEL):
+        raise DataError("--sheet names a sheet of an Excel workbook (.xlsx, .xlsm), and these rows are in none")
+
+
+def read_frame(form: Columns, path: Path, sheet: str | None = None) -> "DataFrame":
+    """The cells of a table as text, its columns named as the model's are."""
+    _check_sheet(path, sheet)
+    frame = read_table(path, form.separator, form.decimal, sheet=sheet)
+    if form.header and not set(form.columns) & set(frame.columns):
+        frame = read_table(path, form.separator, form.decimal, names=form.header, sheet=sheet)
+    return frame
 
 
 def _wanted(preparation: Preparation) -> str:
@@ -244,6 +255,24 @@ class _Trained(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        package, seeds = self.package, ", ".join(dict.fromkeys(str(package.seed) for package, _ in self.stored))
+        form = package.preparation.form
+        what = f"{len(form.columns)} columns" if form.kind == "table" else f"samples {package.preparation.shape}"
+        outcome = package.target or ", ".join(package.class_names or package.labels)
+        return f"{type(self).__name__}({package.name}: {package.label}, seed {seeds}; {what} to {outcome})"
+
+    def _html_repr(self) -> str:  # what scikit-learn shows in a notebook
+        return f"<code>{escape(repr(self))}</code>"
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """The columns that a row has, in their order; AttributeError where rows are no rows of a table."""
+        form = self.package.preparation.form
+        if not isinstance(form, Columns):
+            raise AttributeError("a model of images or arrays has no feature_names_in_")
+        return np.array(form.columns, dtype=object)
 
     def answers(self, x: Any, array: str = "x", sheet: str | None = None) -> Answers:
         """What every model says of the rows ``x``: a table, an array, or a path; options as of :func:`read_rows`."""

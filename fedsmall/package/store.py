@@ -35,7 +35,7 @@ from fedsmall.wire import Arrays
 CARD, RECORD, WEIGHTS, DIGESTS = FILES = ("README.md", "package.json", "model.safetensors", "SHA256SUMS")
 KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}
 WHO = {
-    COMMON: "The common model of all sites",
+    COMMON: "The global model of all sites",
     CENTRAL: "A model of the same patients pooled",
     DISTILLED: "One model that the sites made of several",
 }

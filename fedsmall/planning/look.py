@@ -1,4 +1,4 @@
-"""What an unknown table holds: which column is what, and what looks wrong, before anybody has written a task."""
+"""What an unknown table holds: which column is what, before anybody has written a task."""
 
 import math
 import re
@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
-from fedsmall.data.table_files import COMMA, DATE, as_numbers, common_columns, is_missing, is_number, plain
-from fedsmall.evaluation.metrics import area
+from fedsmall.data.table_files import COMMA, DATE, common_columns, is_missing, is_number, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -26,13 +25,9 @@ HOSPITAL = re.compile(r"hospital|^site|cent(er|re)|clinic|institut|^ward|klinik"
 PATIENT = re.compile(r"patient|subject|person|mrn|^p?id$", re.I)
 NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", "unbekannt", "fehlt", ".")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 MOSTLY = 0.8  # of a column's cells, from which on they say what it is
 FAR = 5.0  # times the spread of all other values, from which on a code is none of them
-OUTLYING = 15.0  # interquartile ranges beyond the quartiles
-NEARLY_PERFECT = 0.98  # AUC of one column
-MOSTLY_EMPTY = 0.5
-FEW_EVENTS = 10  # for each feature
-LEAST_COMPARED = 8  # values of a column at a hospital, to compare its unit with the others'
 MOST_SITES = 100
 
 
@@ -53,10 +48,15 @@ class Look:
 def read_tables(path: Path) -> "tuple[dict[str, DataFrame], str]":
     """The table at ``path``, or one for each file of a folder, and the decimal sign by which its numbers are read."""
     tables = read_files(path)
-    cells = [str(cell).strip() for table in tables.values() for cell in table.to_numpy(dtype=object).ravel()]
-    if sum(COMMA.fullmatch(cell) is not None for cell in cells) <= sum("." in c and is_number(c) for c in cells):
-        return tables, "."
-    return read_files(path, decimal=","), ","
+    by_comma = any(_has_commas(table[column]) for table in tables.values() for column in table)
+    return (read_files(path, decimal=","), ",") if by_comma else (tables, ".")
+
+
+def _has_commas(cells: "Series") -> bool:
+    """Whether the numbers of a column have decimal commas, and not all of them in the places of thousands."""
+    filled = [plain(cell) for cell in cells[~is_missing(cells)]]
+    commas = [cell for cell in filled if COMMA.fullmatch(cell)]
+    return len(commas) > len(filled) / 2 and not all(map(THOUSANDS.fullmatch, commas))
 
 
 def join_rows(tables: "Mapping[str, DataFrame]") -> "DataFrame":
@@ -174,7 +174,7 @@ def _codes(numbers: Sequence[str]) -> set[str]:
 
 def _is_far(code: float, low: float, high: float) -> bool:
     if code < 0:
-        return low >= 0 or code < low - FAR * (high - low)
+        return low > 0 or (low == 0 and code < -1) or code < low - FAR * (high - low)
     return code > high + FAR * (high - low) or (code > 10 * high > 0)
 
 
@@ -182,67 +182,3 @@ def _is_value(cells: "Series", code: str) -> bool:
     """Whether a code for no value in one column is a plain value in this one."""
     numbers = [plain(cell) for cell in cells[~is_missing(cells)] if is_number(str(cell))]
     return code in numbers and code not in _codes(numbers)
-
-
-def suspicions(look: Look, positive: Mapping[str, np.ndarray] | None) -> list[str]:
-    """Sentences on what looks wrong in the data; ``positive`` says by hospital of each row whether it is an event."""
-    frames, notes = look.frames, []
-    values = {c: {s: as_numbers(f[c], look.missing) for s, f in frames.items()} for c in look.numeric}
-    for column, by_site in values.items():
-        notes += _suspect_units(column, by_site)
-        every = np.concatenate(list(by_site.values()))
-        known = every[np.isfinite(every)]
-        if len(known) < MOSTLY_EMPTY * len(every):
-            notes.append(f"{column} is missing in {len(every) - len(known)} of {len(every)} rows")
-        low, high = np.percentile(known, [25, 75]) if len(known) else (0.0, 0.0)
-        far = known[np.maximum(low - known, known - high) > OUTLYING * (high - low)] if high > low else known[:0]
-        if 0 < len(far) <= 0.02 * len(known):
-            notes.append(f"{column} has {len(far)} values far outside the others; look for slips of the comma")
-        if positive is not None:
-            truth = np.concatenate([positive[site] for site in by_site])[np.isfinite(every)]
-            auc = float(area(known[None], truth)[0]) if min(truth.sum(), (~truth).sum()) >= FEW_EVENTS else 0.5
-            if (auc := max(auc, 1 - auc)) > NEARLY_PERFECT:
-                notes.append(f"{column} alone predicts the outcome (AUC {auc:.3f}); was it known before the outcome?")
-    if positive is not None:
-        notes += _suspect_events(positive, len(look.numeric) + len(look.categorical))
-    return notes + _suspect_repeats(look)
-
-
-def _suspect_units(column: str, by_site: Mapping[str, np.ndarray]) -> list[str]:
-    known = {site: held[np.isfinite(held)] for site, held in by_site.items()}
-    middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) >= LEAST_COMPARED}
-    middle = {site: value for site, value in middle.items() if value > 0}
-    if len(middle) < 2:
-        return []
-    usual = sorted(middle.values())[(len(middle) - 1) // 2]  # of two hospitals the smaller
-    powers = {site: math.log10(value / usual) for site, value in middle.items()}
-    odd = {s: round(p) for s, p in powers.items() if round(p) and abs(p - round(p)) < 0.2}
-    return [f"{column} is about 10^{p:+d} times the others' at {site}; is its unit another?" for site, p in odd.items()]
-
-
-def _suspect_events(positive: Mapping[str, np.ndarray], features: int) -> list[str]:
-    truth = np.concatenate(list(positive.values()))
-    events = min(int(truth.sum()), int((~truth).sum()))
-    notes = []
-    if events < FEW_EVENTS * features:
-        notes.append(
-            f"{events} patients of the rarer class for {features} columns, fewer than {FEW_EVENTS} for each: expect "
-            "wide intervals"
-        )
-    lone = [site for site, held in positive.items() if len(np.unique(held)) == 1 and len(positive) > 1]
-    return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
-
-
-def _suspect_repeats(look: Look) -> list[str]:
-    """The same patients in several rows or at several hospitals, told by their rows being equal."""
-    columns = list(look.numeric)
-    where: dict[tuple[Any, ...], set[str]] = {}
-    rows: Counter[tuple[Any, ...]] = Counter()
-    for site, frame in look.frames.items():
-        for row in frame[columns].itertuples(index=False):
-            if sum(value not in ("", None) for value in row) > 3:
-                rows[tuple(row)] += 1
-                where.setdefault(tuple(row), set()).add(site)
-    twice, apart = sum(n > 1 for n in rows.values()), sum(len(sites) > 1 for sites in where.values())
-    said = f"{twice} rows are there more than once" + (f", {apart} of them at several hospitals" if apart else "")
-    return [f"{said}: the same patients? Name their column: patient"] if twice and look.patient is None else []

@@ -22,6 +22,7 @@ from fedsmall.data.splits import read_spec
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
 from fedsmall.methods import check_known
 from fedsmall.plan import Plan
+from fedsmall.planning.description import describe, suspicions
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -118,7 +119,8 @@ def _federation(plan: Plan, name: str, pool: Pool, common: Part | None = None) -
         test=prepare(test, prepared),
         held_out=tuple(held for _, held in samples),
         extra=tuple((name, prepare(part, prepared)) for name, part in extra.items() if len(part)),
-        notes=(*pool.notes, *dealing_notes(plan, sites, test, pool, common is not None)),
+        notes=(*pool.notes, *suspicions(pool), *dealing_notes(plan, sites, test, pool, common is not None)),
+        description=describe(pool),
         preparation=prepared,
         class_sums=() if task.kind != "classes" else tuple(site.class_sums() for site in sites),
         kept_back=tuple(kept for site in sites if (kept := site.samples_kept_back(scaling)) is not None),

@@ -24,6 +24,8 @@ def read_low_rank(start: Arrays, sent: Arrays, layer: str, rng: np.random.Genera
     if not sent.keys() >= {f"{layer}.{n}" for n in PARTS}:
         return np.empty((0, sent[f"{layer}.weight"].shape[1]))
     moved = np.column_stack([np.subtract(sent[f"{layer}.{n}"], start[f"{layer}.{n}"], dtype=float) for n in PARTS])
+    if not np.isfinite(moved).all():
+        return np.empty((0, moved.shape[1] - 1))
     left, sizes, right = np.linalg.svd(moved, full_matrices=False)
     rank = int((sizes > RANK * sizes[0]).sum()) if sizes[0] else 0
     if not 0 < rank < min(MOST, *moved.shape):

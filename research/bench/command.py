@@ -117,7 +117,7 @@ def _show(console: Console, work: Workload, measured: Sequence[Measured]) -> Non
     console.print(table)
     for m in measured:
         if m.missing:
-            console.print(f"{m.contender}: {m.missing} (the README says how to install it)", markup=False)
+            console.print(f"{m.contender}: {m.missing} (docs/speed.md says how to install it)", markup=False)
 
 
 def _grown(console: Console, device: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Other frameworks for ``fedsmall bench``, where they are installed: see the README.
+"""Other frameworks for ``fedsmall bench``, where they are installed: see docs/speed.md.
 
 Simulators know one common model, so they are compared on what all can do: FedAvg that averages after every round.
 """

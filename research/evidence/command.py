@@ -32,7 +32,7 @@ def reproduce(
 
     Writes docs/evidence.md, its figures and the numbers behind them. `study` runs the designed study of when letting
     models travel pays; `reading` counts the patients whose records could be read, with and without blur, for
-    docs/threats.md; `page` writes the page anew from the results that are there.
+    docs/reading.md; `page` writes the page anew from the results that are there.
     """
     from fedsmall.research.evidence.items import DOCS
     from fedsmall.research.evidence.run import rewrite
@@ -72,7 +72,7 @@ def _reading(docs: Path, data_root: Path | None) -> None:
 
     rows = measure(lambda line: console.print(line, markup=False), data_root)
     keep(rows, docs)
-    console.print(f"\nTable: {docs / 'threats.md'}, numbers: {docs / 'evidence' / 'reading.json'}")
+    console.print(f"\nTable: {docs / 'reading.md'}, numbers: {docs / 'evidence' / 'reading.json'}")
 
 
 def _study(docs: Path, minutes: float | None) -> None:

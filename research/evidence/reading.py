@@ -1,6 +1,6 @@
 """``fedsmall reproduce reading``: who could read how many patients, with and without blur, and what blur costs.
 
-Written into docs/evidence/reading.json, and as a table into docs/threats.md at its marks.
+Written into docs/evidence/reading.json, and as a table into docs/reading.md at its marks.
 """
 
 import json
@@ -94,7 +94,7 @@ def _scenario(name: str, place: Path) -> Scenario:
 
 
 def keep(rows: list[Measured], docs: Path) -> None:
-    """Write the numbers beside the other evidence, and the table into docs/threats.md where that has its marks."""
+    """Write the numbers beside the other evidence, and the table into docs/reading.md where that has its marks."""
     write(docs / "evidence" / "reading.json", (json.dumps([row._asdict() for row in rows], indent=1) + "\n").encode())
     fill(docs, {"reading": table(rows)}.get)
 

@@ -4,18 +4,18 @@ import json
 import os
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 from rich.table import Table
 from typer import Argument, Option
 
-from fedsmall.data.table_files import as_numbers, is_missing, plain
+from fedsmall.data.table_files import plain
 from fedsmall.errors import PlanError
+from fedsmall.planning.description import rows_of
 from fedsmall.planning.look import (
     Look,
     candidates,
@@ -24,15 +24,17 @@ from fedsmall.planning.look import (
     join_rows,
     look_at,
     read_tables,
-    suspicions,
 )
 from fedsmall.sim.cli.options import check_unwritten, terminal
 from fedsmall.sim.runs.scenario import build
 
+if TYPE_CHECKING:
+    from fedsmall.data.federation import Federation
+
 console = terminal()
 
 DEALT, LEAST_ROWS = 10, 20  # sites that one table is dealt to, and the least rows each should have
-SHOWN = 12  # columns of the terminal's table
+SHOWN = 20  # rows of the terminal's table
 UNEQUAL = 0.4  # share of the rarer class, below which a threshold of a half calls too few positive
 METHODS = """
 [[method]]
@@ -84,11 +86,12 @@ def new(
         if name not in rows:
             raise PlanError(f"there is no column {name!r}. Known: {', '.join(rows)}")
     look = look_at(tables, decimal, predicted, site, patient)
-    outcome, said, truth = _outcome_of(rows, look, predicted, positive)
+    outcome, said = _outcome_of(rows, look, predicted, positive)
     path = os.path.relpath(table.resolve(), out.resolve().parent)
     text = _scenario_of(path, out.stem, look, outcome, said, len(rows))
-    notes = [*suspicions(look, truth), *_read_notes(text, out)]
-    print_look(look, truth)
+    federation = _read(text, out)
+    notes = [note for note in federation.notes if "Taken as missing" not in note]
+    print_data(federation.description)
     for note in [*said, *_said_of(look), *notes]:
         console.print(f"- {note}", markup=False)
     out.write_text(text, encoding="utf-8")
@@ -107,16 +110,13 @@ def _ask_label(rows: Any) -> str:
 
 def _outcome_of(
     rows: Any, look: Look, predicted: Sequence[str], positive: str | None
-) -> tuple[dict[str, Any], list[str], dict[str, np.ndarray] | None]:
-    """The task's keys of what is predicted, sentences on it, and by hospital which rows are of the class to be found.
-
-    The last is None of anything but two classes.
-    """
+) -> tuple[dict[str, Any], list[str]]:
+    """The task's keys of what is predicted, and sentences on it."""
     column = predicted[0]
     if len(predicted) == 2:
-        return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"], None
+        return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"]
     if is_amount(rows[column], look.missing):
-        return {"target": column}, [f"{column} is a number, and predicted as one"], None
+        return {"target": column}, [f"{column} is a number, and predicted as one"]
     spellings, counts = classes_of_label(rows[column], look.missing)
     if len(spellings) < 2:
         raise PlanError(f"column {column!r} holds one value only; there is nothing to learn")
@@ -130,12 +130,10 @@ def _outcome_of(
     alike = any(len(words) > 1 for words in spellings.values())
     classes: Any = {name: spellings[name][1:] for name in names} if alike else names
     if len(names) != 2:
-        return {"label": column, "classes": classes}, said, None
+        return {"label": column, "classes": classes}, said
     why = "as asked" if positive else "the rarer"
     said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive for the other)")
-    ones = {plain(word) for word in spellings[names[1]]}
-    truth = {site: frame[column].map(plain).isin(ones).to_numpy() for site, frame in look.frames.items()}
-    return {"label": column, "classes": classes}, said, truth
+    return {"label": column, "classes": classes}, said
 
 
 def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], said: Sequence[str], rows: int) -> str:
@@ -155,15 +153,16 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
         sites = max(2, min(DEALT, rows // LEAST_ROWS))
         lines.append(f"sites = {sites}    # one table, dealt to as many pretended hospitals; no row is left out")
     binary = len(outcome.get("classes", ())) == 2
-    lines += ['model = "linear"              # or "mlp", with lr = 0.1 below', "rounds = 300"]
+    lines += ['model = "linear"              # or "mlp", with stop = {patience = 5, hold_out = 0.2} under its methods']
+    lines += ["rounds = 100                  # the rate falls to nothing by then, so a linear model is at its end"]
     lines += ["seeds = [0, 1, 2, 3, 4]       # at least five, or there is no verdict"]
-    lines += ["evaluate_every = 50"]
+    lines += ["evaluate_every = 20"]
     lines += ['metric = "auc"'] if binary else []
     if binary and look.frames and _share(look, outcome) < UNEQUAL:
         lines.append('threshold = "youden"          # with a rare class a half would call nobody positive')
     lines += ["", "[task]", *(f"{key} = {_toml(value)}" for key, value in task.items())]
-    rate = 0.05 if "target" not in outcome else 0.01
-    lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}"]
+    rate = 0.1 if "target" not in outcome else 0.02
+    lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
     return "\n".join(lines) + "\n" + METHODS
 
@@ -185,13 +184,13 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _read_notes(text: str, out: Path) -> list[str]:
-    """What the task's own reader notes of the scenario's data; DataError or PlanError where it refuses them."""
+def _read(text: str, out: Path) -> "Federation":
+    """The federation of a scenario's data; DataError or PlanError where the task's own reader refuses them."""
     from fedsmall.planning.tasks import build_federation
 
     table = tomllib.loads(text)
     table["task"]["csv"] = str((out.parent / table["task"]["csv"]).resolve())
-    return [note for note in build_federation(build(table).plans()[0]).notes if "Taken as missing" not in note]
+    return build_federation(build(table).plans()[0])
 
 
 def _said_of(look: Look) -> list[str]:
@@ -207,29 +206,12 @@ def _said_of(look: Look) -> list[str]:
     return said + ([f"{look.site_column} names the hospital"] if look.site_column else [])
 
 
-def print_look(look: Look, truth: Mapping[str, np.ndarray] | None) -> None:
-    """A table: for each hospital its rows and events, and for each column mean (SD) and how much is missing."""
-    places = dict(list(look.frames.items())[:SHOWN])
-    table = Table("", *[site or "all" for site in places], box=None, header_style="dim", pad_edge=False)
-    table.add_row("rows", *[str(len(frame)) for frame in places.values()])
-    if truth is not None:
-        table.add_row("positive", *[str(int(truth[site].sum())) for site in places])
-    for column in look.numeric[:SHOWN]:
-        cells = []
-        for frame in places.values():
-            held = as_numbers(frame[column], look.missing)
-            known = held[np.isfinite(held)]
-            spread = f"{known.mean():.3g} ({known.std(ddof=1):.3g})" if len(known) > 1 else "-"
-            cells.append(spread + (f", {1 - len(known) / len(held):.0%} missing" if len(known) < len(held) else ""))
-        table.add_row(column, *cells)
-    for column in look.categorical[:SHOWN]:
-        cells = []
-        for frame in places.values():
-            gaps = is_missing(frame[column], look.missing)
-            usual = Counter(frame[column][~gaps]).most_common(1)
-            cells.append(f"{usual[0][0]} {usual[0][1] / len(frame):.0%}" if usual else "-")
-        table.add_row(f"{column} (most)", *cells)
-    more = len(look.numeric[SHOWN:]) + len(look.categorical[SHOWN:])
-    console.print(table)
-    if more:
-        console.print(f"and {more} columns more; numbers are mean (SD)", style="dim")
+def print_data(description: Mapping[str, Any]) -> None:
+    """A table: for each hospital its rows and outcomes, and for each column mean (SD) and how much is missing."""
+    heads, rows = rows_of(description)
+    grid = Table(*heads, box=None, header_style="dim", pad_edge=False)
+    for row in rows[:SHOWN]:
+        grid.add_row(*row)
+    console.print(grid)
+    more = max(len(rows) - SHOWN, 0) + description["more"]
+    console.print(f"numbers are mean (SD){f'; {more} rows more are in the report' if more else ''}", style="dim")

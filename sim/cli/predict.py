@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -39,22 +39,36 @@ def predict(
     column: Annotated[str | None, Option("--id", help="a column of the table that names its rows")] = None,
     array: Annotated[str, Option(help="the array of an .npz")] = "x",
     sheet: Annotated[str | None, Option(help="the sheet of an Excel workbook, where several hold something")] = None,
+    decimal: Annotated[str | None, Option(help='the decimal sign of these rows, as "," is')] = None,
+    unknown: Annotated[
+        Literal["missing", "refuse"] | None, Option(help="what a category is that the model does not know")
+    ] = None,
 ) -> None:
     """Probabilities and a class, or the number, for every row: columns are found by name, and no label is needed.
 
-    Several seeds answer with their mean, and say how far they are apart.
+    A row of a table that cannot be read is refused by itself, with the reason among its notes. Several seeds answer
+    with their mean, and say how far they are apart.
     """
     check_unwritten(out)
     look_in(Path.cwd())
-    from fedsmall.package.predictor import predictor_of, summary, with_prevalence
+    from fedsmall.package.predictor import predictor_of, read_frame, summary, with_prevalence
 
     stored = packages(model, method, seed, site, visitors, distilled)
     if prevalence is not None:
         stored = [with_prevalence(of_seed, prevalence) for of_seed in stored]
-    answers = predictor_of(stored).answers(new, array, sheet)
+    stored, faults, source = _by_rows(stored, new, sheet, decimal, unknown)
+    answers = predictor_of(stored).answers(source, array, sheet if source is new else None)
     columns, rows = _table(stored, answers, column)
+    if any(faults):
+        names = [str(place + 1) for place in range(len(faults))]
+        names = names if column is None else _column_values(read_frame(_form(stored), new, sheet), column)
+        said = iter(rows)
+        rows = [
+            {columns[0]: name, "notes": f"refused: {why}"} if why else next(said) | {columns[0]: name}
+            for name, why in zip(names, faults, strict=True)
+        ]
     _write(out, columns, rows)
-    for line in (_who(stored), *summary(answers.rows.notes)):
+    for line in (_who(stored), *summary([*answers.rows.notes, *([f"refused: {why}"] for why in faults if why)])):
         typer.echo(f"fedsmall: {line}", err=True)
     if out is not None:
         say(f"{len(rows)} rows: {out}")
@@ -106,6 +120,41 @@ def packages(
             )
         return [read(model)]
     return choose_packages(read_run(complete_folder(model)), method, seed, whose)
+
+
+def _form(stored: list[Any]) -> Any:
+    return stored[0].package.preparation.form
+
+
+def _by_rows(
+    stored: list[Any], new: Path, sheet: str | None, decimal: str | None, unknown: str | None
+) -> tuple[list[Any], list[str], Any]:
+    """The packages as these rows are to be read, why each row of a table is refused, and the others."""
+    from fedsmall.errors import DataError
+    from fedsmall.package.predictor import read_frame
+
+    is_table = _form(stored).kind == "table" and new.is_file() and new.suffix != ".npz"
+    changes: dict[str, Any] = {} if decimal is None else {"decimal": decimal, "separator": None}
+    changes |= {} if unknown is None else {"unlisted": "refuse" if unknown == "refuse" else "none"}
+    if changes and not is_table:
+        raise DataError("--decimal and --unknown are of rows of a table, and these are none")
+    if not is_table:
+        return stored, [], new
+    read_as = []
+    for package, weights in stored:
+        ready = package.preparation
+        ready = ready.model_copy(update={"form": ready.form.model_copy(update=changes)})
+        read_as.append(type(stored[0])(package.model_copy(update={"preparation": ready}), weights))
+    form = _form(read_as)
+    frame = read_frame(form, new, sheet)
+    for column in form.categories if unknown == "missing" else ():
+        if column in frame:
+            frame[column] = frame[column].mask(form.is_unlisted(frame[column], column), "")
+    faults = form.faults(frame)
+    if len(frame) and all(faults):
+        hint = "" if decimal else '. If the decimal sign is a comma, say --decimal ","'
+        raise DataError(f"every row is refused; the first: {faults[0]}{hint}", file=new.name)
+    return read_as, faults, frame[[not why for why in faults]] if len(frame) else new
 
 
 def _who(stored: list[Any]) -> str:

@@ -28,7 +28,7 @@ from fedsmall.sim.cli.options import (
     complete_folder,
     terminal,
 )
-from fedsmall.sim.report.html import write_report
+from fedsmall.sim.report.html import write_dpia, write_report
 from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs import scenario as scenario_files
 from fedsmall.sim.runs.files import check_free, free_folder
@@ -89,13 +89,18 @@ def run(
     _exit_by([done])
 
 
-def report(folder: Annotated[Path, Argument(help="the folder of a run")]) -> None:
+def report(
+    folder: Annotated[Path, Argument(help="the folder of a run")],
+    dpia: Annotated[bool, Option("--dpia", help="write the annex to a data protection impact assessment, too")] = False,
+) -> None:
     """Make the report of a run anew, from its folder alone, and print its table."""
     runs = read_all(complete_folder(folder))
     for run in runs:
         print_run(console, run)
     title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
     console.print(f"\nReport: {write_report(folder, runs, title)}")
+    if dpia:
+        console.print(f"Annex: {write_dpia(folder, runs, title)}")
 
 
 def compare(

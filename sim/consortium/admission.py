@@ -16,18 +16,26 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from fedsmall import __version__
+from fedsmall.files import one_line
 from fedsmall.sim.consortium import keys
+from fedsmall.wire import PROTOCOL
 
 DIAL_S = 20.0
 DAY_S = 86_400
+PROTOCOL_HEADER = "Fedsmall-Protocol"  # of the gate's answers
 UNSEEN_S = 0.5  # the server tells whole seconds
 
 
 class Dialled(NamedTuple):
-    """Days left of the server's certificate, and seconds by which this machine's clock is ahead (None: not told)."""
+    """What a server shows: the days left of its certificate, and the ``protocol`` that it speaks ("": not said).
+
+    ``ahead_s`` are the seconds by which this machine's clock is ahead (None: not said).
+    """
 
     days: int
     ahead_s: float | None
+    protocol: str
 
 
 def proxy_of(address: str) -> str:
@@ -42,7 +50,9 @@ def proxy_of(address: str) -> str:
 
 def check_server(address: str, authority: Path) -> int:
     """Dial the server once; the days that are left of its certificate. ValueError that says what is wrong."""
-    return dial(address, authority).days
+    dialled = dial(address, authority)
+    check_protocol(dialled.protocol)
+    return dialled.days
 
 
 def dial(address: str, authority: Path) -> Dialled:
@@ -52,12 +62,13 @@ def dial(address: str, authority: Path) -> Dialled:
     try:
         with httpx.stream("GET", f"https://{address}/", verify=context, timeout=DIAL_S) as answer:
             shown = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
-            when = answer.headers.get("Date")
+            when, protocol = answer.headers.get("Date"), answer.headers.get(PROTOCOL_HEADER, "")
     except httpx.HTTPError as error:
         raise ValueError(_explain_error(error, address)) from None
     now = (before + time.time()) / 2
     left = int((ssl.cert_time_to_seconds(str(shown["notAfter"])) - time.time()) // DAY_S)
-    return Dialled(left, None if when is None else now - (parsedate_to_datetime(when).timestamp() + UNSEEN_S))
+    ahead = None if when is None else now - (parsedate_to_datetime(when).timestamp() + UNSEEN_S)
+    return Dialled(left, ahead, protocol)
 
 
 def _explain_error(error: httpx.HTTPError, address: str) -> str:
@@ -75,6 +86,15 @@ def _explain_error(error: httpx.HTTPError, address: str) -> str:
     through = f" through the proxy {proxy}" if proxy else ""
     why = (root.strerror if root else None) or "no answer"
     return f"{address} cannot be reached{through} ({why}); is the server up?"
+
+
+def check_protocol(protocol: str) -> None:
+    """Raise ValueError where the server says that it speaks another protocol than this site."""
+    if protocol not in ("", str(PROTOCOL)):
+        raise ValueError(
+            f"the server speaks protocol {one_line(protocol, 20)}, and fedsmall {__version__} here {PROTOCOL}: "
+            "no run would take this site. Install the release that the coordinator names"
+        )
 
 
 def check_clock(ahead: float) -> None:

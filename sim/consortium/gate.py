@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedsmall.sim.consortium import members
 from fedsmall.sim.consortium.members import Consortium
+from fedsmall.wire import PROTOCOL
 
 # flwr 1.41 superlink/routers/fleet/router.py, less register-node and unregister-node: sites are registered by the
 # coordinator. A call that a later Flower adds is refused until someone has looked at it.
@@ -56,6 +57,7 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
         calls="|".join(FLEET_CALLS),
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
+        protocol=PROTOCOL,
         sites="".join(f'"{header(path.read_bytes())}" {path.stem}; ' for path in keys if path.exists()),
         zones="\n    ".join(zones),
         limits="\n            ".join(limits),

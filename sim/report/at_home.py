@@ -39,7 +39,7 @@ class Home(NamedTuple):
 
 
 def homes_of(run: Run) -> dict[str, list[Home]]:
-    """The hospitals of each method that has one common model; none where they hold nobody out, or are many."""
+    """The hospitals of each method that has one global model; none where they hold nobody out, or are many."""
     groups = by_label(run.done)
     own = _standalone(run)
     found = {

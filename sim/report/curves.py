@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedsmall.evaluation.clinical import Bin, Curve, calibration, precision_recall, roc, wilson
+from fedsmall.evaluation.clinical import Bin, Curve, calibration, net_benefit, precision_recall, roc, wilson
 from fedsmall.evaluation.statistics import interval
 from fedsmall.evaluation.survival import at, brier_scores, kaplan_meier, mean_time
 from fedsmall.sim.report.figures import INK, LARGE, STYLE, Line, draw, empty, square
@@ -91,7 +91,7 @@ def of_classes(judged: Judged) -> list[Drawing]:
     several = len(next(iter(judged.pairs.values()))) > 1
     band = "Band: 95% interval of the mean over seeds, point by point." if several and judged.is_binary else ""
     thick = "Thick: the model that is shown; thin: other methods, mean over seeds." if judged.is_binary else ""
-    bars = "Ten bins; upright: Wilson's interval of each." if judged.is_binary else "Ten bins."
+    bars = "Ten bins; vertical bars: 95% interval (Wilson)." if judged.is_binary else "Ten bins."
     precise = _of_methods(judged, precision_recall, _pr_at)
     if judged.is_binary:
         ((name, (_, positive), _),) = judged.classes
@@ -103,16 +103,35 @@ def of_classes(judged: Judged) -> list[Drawing]:
     recalls = judged.points(precision_recall, ("recall", "precision"))
     bins_of = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
     lines = [_bins(bins, look, None if judged.is_binary else name, judged.is_binary) for name, bins, look in bins_of]
-    calibrated = draw(square("predicted probability", "observed share"), [diagonal("perfect"), *lines])
+    calibrated = draw(square("predicted probability", "observed frequency"), [diagonal("perfect"), *lines])
     rows: list[list[object]] = [
         ["class", *OF_BINS],
         *([name, *_bin_cells(row)] for name, bins, _ in bins_of for row in bins),
     ]
+    decisions = _decisions(judged) if judged.is_binary else []
     return [
         Drawing(area, "ROC curve", f"ROC curve. {thick} {band}", rates, "roc.csv"),
         Drawing(precision, "precision and recall", f"Precision and recall. {band}", recalls, "pr.csv"),
         Drawing(calibrated, "calibration", f"Calibration. {bars}", as_csv(rows), "calibration.csv"),
+        *decisions,
     ]
+
+
+def _decisions(judged: Judged) -> list[Drawing]:
+    ((name, pair, look),) = judged.classes
+    curve, everybody = net_benefit(*pair), net_benefit(np.ones(len(pair[1])), pair[1])
+    low, dashed = -0.05, {"color": INK, "lw": 0.9, "ls": (0, (4, 2)), "label": "treat all"}
+    lines = [
+        Line([0, 1], [0, 0], {"color": INK, "lw": 0.9, "label": "treat nobody"}),
+        Line(everybody.x, np.maximum(everybody.y, low), dashed),
+        Line(curve.x, np.maximum(curve.y, low), {"color": look.colour, "lw": 2.2, "label": next(iter(judged.pairs))}),
+    ]
+    rows = [["threshold", "net_benefit", "treat_all"], *map(_cells, zip(curve.x, curve.y, everybody.y, strict=True))]
+    caption = "Decision curve: net benefit over the threshold; of use where it lies above both other lines."
+    place = square("threshold", "net benefit")
+    place[1].set(ylim=(low, max(0.1, float(pair[1].mean()) + 0.05)))
+    place[1].set_yticks(np.linspace(0, max(0.1, round(float(pair[1].mean()), 1)), 3))
+    return [Drawing(draw(place, lines), f"decision curve for {name}", caption, as_csv(rows), "decisions.csv")]
 
 
 def _bins(bins: Sequence[Bin], look: Style, name: str | None, with_bars: bool) -> Line:

@@ -459,7 +459,7 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
         went = ", ".join(f"{size} ({label})" if len(sizes) > 1 else size for label, size in sizes.items()) or "nothing"
         parts.append(
             f"Under {_labels(regions)} a region's server sees the models of its sites; one above them is told the "
-            f"regions' common models. Between servers went {went} a run."
+            f"regions' global models. Between servers went {went} a run."
         )
     return " ".join(parts)
 

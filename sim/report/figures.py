@@ -118,7 +118,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def overview(run: Run) -> Figure:
-    """Every method at the end of its runs: the common model with its interval, and each site's own model as a dot."""
+    """Every method at the end of its runs: the global model with its interval, and each site's own model as a dot."""
     shown, groups = table(run), by_label(run.done)
     rows = shown.of_methods
     drawn = looks([row.method for row in rows if row.method])
@@ -160,14 +160,14 @@ class Panel(NamedTuple):
 
 
 PANELS = {
-    "common": Panel("common model, by rounds", "common", "rounds", "rounds"),
-    "sites": Panel("sites' own models, mean over sites", "sites", "rounds", "rounds"),
-    "bytes": Panel("common model, by traffic", "common", "bytes", "bytes sent, all sites together"),
+    "common": Panel("global model, by rounds", "common", "rounds", "rounds"),
+    "sites": Panel("local models, mean over sites", "sites", "rounds", "rounds"),
+    "bytes": Panel("global model, by traffic", "common", "bytes", "bytes sent, all sites together"),
 }
 
 
 def curves(run: Run) -> Figure:
-    """The course of a run: the common model by rounds and by bytes sent, and the sites' own models by rounds."""
+    """The course of a run: the global model by rounds and by bytes sent, and local models by rounds."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10.2, 3.5), layout="constrained")
         parts = figure.subplots(1, 3, sharey=True)

@@ -15,6 +15,7 @@ from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.package import store
 from fedsmall.plan import Plan
+from fedsmall.planning.description import rows_of
 from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
 from fedsmall.sim.report.model import MOST_SITES, Clinical, at_sites
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
@@ -33,8 +34,8 @@ CARD = Markup("""<h3>Use the model</h3>
 <details><summary>The model card ({}, seed {})</summary>
 <pre>{}</pre></details>""")
 TWO_CLASSES = Markup(
-    "The classes are <b>{0}</b> and <b>{1}</b>; the positive class, of which the probability is told, is <b>{1}</b>. "
-    "(<code>classes = [...]</code> in the task puts another one last.)"
+    "The model predicts the probability of <b>{1}</b>, not {0}, for a new patient (<code>classes = [...]</code> in the "
+    "task puts another class last)."
 )
 COMPARED = "{} {}: mean over runs, with its 95% interval. Differences are between {} models, seed by seed."
 UNSEEN = (
@@ -45,6 +46,7 @@ READABLE = (
     "Of how many patients the whole record, within 1%, could be read from what was sent (seed {}): change of weights "
     "over change of bias of each unit behind the input. A lower bound: other attacks find more."
 )
+IN_DATA = "Mean (SD) of each column before scaling, for categories the share, and how many rows lack it."
 GROWN = (
     "Hospitals join one by one in an order that each seed draws; each federation is judged on the test patients of all "
     "hospitals. Lines: mean over seeds; bands: 95% interval, of further draws of this kind."
@@ -58,6 +60,13 @@ def write_report(folder: Path, runs: Sequence[Run], title: str, about: str = "")
     """Write the report of one or several runs (one for each data set) into ``folder``; returns the file."""
     path = folder / "report.html"
     write(path, page(runs, title, about).encode())
+    return path
+
+
+def write_dpia(folder: Path, runs: Sequence[Run], title: str) -> Path:
+    """Write the annex to a data protection impact assessment into ``folder``; returns the file."""
+    path = folder / "dpia.html"
+    write(path, fill("dpia.html", runs=runs, title=title).encode())
     return path
 
 
@@ -92,7 +101,7 @@ def methods(shown: Table) -> Cells:
         spread = "" if row.spread is None else value(shown, row.spread)
         rows.append([row.label, *means, spread, *(lead if shown.reference or row.lead else [])])
     labels = [row.label for row in shown.rows]
-    heads = ["method", "common model", "sites' own models", "spread over sites"]
+    heads = ["method", "global model", "local models", "spread over sites"]
     heads += [f"{shown.reference} minus this", "p"] if shown.reference else []
     caption = COMPARED.format(
         metric_name(shown.metric).capitalize(), place, "common" if is_common else "the sites' own"
@@ -112,7 +121,7 @@ def further_samples(run: Run) -> list[str]:
 
 
 def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
-    """The common model of each method on each site's own held-out samples, where sites have such and are few.
+    """The global model of each method on each site's own held-out samples, where sites have such and are few.
 
     Where sites have models of their own, it is the common layers, completed at each site with its own. The mean is over
     the runs that have the metric; None at a site where none do, as the AUC of a single class.
@@ -152,8 +161,35 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
     return Section("The question", "question", [Markup(" ").join(asked)], notes=["; ".join(facts_of_run)])
 
 
+def protection_sections(run: Run) -> list[Section]:
+    """One screen for a data protection officer: who gets what, what can be reconstructed, and which measures are on."""
+    if not any(plan_run.plan.method.is_federated for plan_run in run.done):
+        return []
+    leaves, read = facts.leaves_a_site(run), facts.reader_sentences(run)
+    measures = [*facts.promises(run), *facts.uncovered(run)]
+    lines = [
+        ("Who holds the data", "each hospital its own."),
+        ("What is disclosed, and to whom", f"{leaves[0]} {leaves[-1]}"),
+        ("What can be reconstructed", " ".join(read) or "not counted for this run (docs/security.md)."),
+        ("Measures", " ".join(measures) or "none: no privacy is set in the scenario."),
+        ("In law", "a model of few patients may be personal data; treat it so unless the risk is shown low."),
+    ]
+    items = [Markup("<b>{}</b>: {}").format(*line) for line in lines]
+    return [Section("For the data protection officer", "protection", items)]
+
+
+def dpia_sections(run: Run) -> list[Section]:
+    """What a data protection impact assessment asks of a run that the run can answer."""
+    shown = tables.table(run)
+    leaves = Section("Data disclosed by sites", sentences=facts.leaves_a_site(run), table=sent_table(run, shown))
+    read = readers_table(run)
+    risk = [Section("Reconstruction risk", table=read)] if read else []
+    plan = Section("Settings", sentences=[Markup("<pre>{}</pre>").format(tomli_w.dumps(shown_scenario(run.scenario)))])
+    return [*protection_sections(run), *participant_sections(run), leaves, *risk, plan]
+
+
 def participant_sections(run: Run) -> list[Section]:
-    """Who took part, with how many of each class; none where a folder does not say."""
+    """Participants, with how many of each class; none where a folder does not say."""
     if not (counts := participants(run)):
         return []
     train, held_out = ([site[which] for site in counts.values()] for which in ("train", "held_out"))
@@ -165,7 +201,16 @@ def participant_sections(run: Run) -> list[Section]:
     ]
     judged = ", and held out to judge by" * holds_out
     caption = f"Samples of each class to train on{judged} (seed {run.plans[0].seed})."
-    return [Section("Who took part", "who", table=Cells(heads, rows, caption))]
+    return [Section("Participants", "who", table=Cells(heads, rows, caption))]
+
+
+def data_sections(run: Run) -> list[Section]:
+    """What the data hold, hospital by hospital, in a simulation of tables."""
+    if not (held := run.about.get("data")):
+        return []
+    heads, rows = rows_of(held)
+    more = f" {held['more']} columns more are not shown." if held["more"] else ""
+    return [Section("What is in the data", "data", table=Cells(heads, rows, IN_DATA + more))]
 
 
 def unseen_tables(run: Run) -> list[Section]:
@@ -193,7 +238,7 @@ def readers_table(run: Run) -> Cells | None:
 
 
 def site_by_site_section(run: Run, shown: Table) -> list[Section]:
-    """The common models on each site's own held-out samples, in simulations of a few sites."""
+    """The global models on each site's own held-out samples, in simulations of a few sites."""
     means = {} if run.real else site_by_site(run, shown.metric)
     if not means:
         return []
@@ -259,12 +304,17 @@ def model_card(run: Run) -> Markup:
 
 def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -> list[tuple[str, str]]:
     """The parts of a run's section to which its page links, with what they are called."""
-    parts = {"question": "question", "who": "who took part" if participants(run) else ""}
+    parts = {
+        "question": "question",
+        "protection": "data protection",
+        "who": "participants" if participants(run) else "",
+        "data": "data" if run.about.get("data") else "",
+    }
     if shown:
         parts |= {
             "model": "model",
             "thresholds": "thresholds" if shown.is_binary else "",
-            "ranking": "ranking, calibration",
+            "ranking": "discrimination, calibration",
         }
         parts |= {"grades": "grades" if run.about["task"].get("loss") == ORDINAL else ""}
         parts |= {"hospitals": "hospitals" if model.at_sites(shown) else ""}
@@ -328,7 +378,7 @@ class Item(NamedTuple):
 
 
 def participants(run: Run) -> dict[str, dict[str, list[int]]]:
-    """Who took part, with how many of each class; none where a folder does not say, or too many to read."""
+    """Participants, with how many of each class; none where a folder does not say, or too many to read."""
     counts = run.about.get("class_counts") or {}
     return dict(sorted(counts.items())) if len(counts) <= MOST_SITES else {}
 
@@ -336,8 +386,9 @@ def participants(run: Run) -> dict[str, dict[str, list[int]]]:
 def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     """The list for a run, whose clinical half is ``shown``: the rows of tripod.csv, filled with what there is."""
     real = "Over real hospitals" if run.real else ""
-    counts = "Who took part" if participants(run) else real
-    errors = "Model at thresholds; Ranking and calibration" if shown else real
+    counts = "Participants" if participants(run) else real
+    held = "What is in the data" if run.about.get("data") else ""
+    errors = "Model at thresholds; Discrimination and calibration" if shown else real
     groups = bool(shown and shown.predictions.groups)
     of_groups = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"
     folders = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
@@ -345,11 +396,12 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     how = "class weights: " + ", ".join(sorted(map(str, weights))) if weights - {None} else "no class weights"
     answers = {
         "counts": counts,
-        "counts_only": counts and f"{counts}: classes only",
+        "counts_only": held or (counts and f"{counts}: classes only"),
+        "missing": held and f"{held}; ",
         "counts_of_classes": counts and f"{counts} (counts of classes)",
         "outcome": "The question: names of the classes only" if shown else "",
         "objectives": "The question" if run.scenario.about else "",
-        "measures": "Ranking and calibration" if shown else real or "How to read this",
+        "measures": "Discrimination and calibration" if shown else real or "How to read this",
         "model": errors and "The model that is shown",
         "thresholds": errors and "Model at thresholds",
         "by_site": "Hospital by hospital" if shown and at_sites(shown) else real,

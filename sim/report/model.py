@@ -40,6 +40,7 @@ from fedsmall.wire import Arrays
 
 MOST_CLASSES, MOST_SITES = 12, 40
 NOWHERE = np.array([], dtype=str)  # the sites of samples that are nobody's own
+EVENTS = 100  # of either class in an external validation (Vergouwe et al. 2005)
 LEAST = 5  # samples of a site on which a statistic is shown
 HALF = 0.5
 CUT = re.compile(r"(?P<below>below )?(?P<low>-?[\d.]+(e[-+]?\d+)?)( to below .*| or more)?$")
@@ -49,7 +50,7 @@ Statistic = tuple[Callable[..., float], Scale]
 
 
 class Worth(NamedTuple):
-    """A statistic of the model shown, with its interval by the test samples, and over seeds where there are several."""
+    """A statistic of the model shown, with its interval over patients, and over seeds where there are several."""
 
     name: str
     of_samples: Estimate
@@ -154,7 +155,11 @@ class Clinical:
         """The statistics of one class against the rest."""
         pairs = [predictions.positive(label) for predictions in self.of_seeds]
         return [
-            Worth(name, of_two.estimate_of(name, *pairs[0]), _over_seeds((value(*pair) for pair in pairs), "share"))
+            Worth(
+                name,
+                of_two.estimate_of(name, *pairs[0]),
+                _over_seeds((value(*pair) for pair in pairs), of_two.SCALES.get(name, "share")),
+            )
             for name, value in of_two.VALUES.items()
         ]
 
@@ -206,8 +211,8 @@ def _values(group: Sequence[PlanRun], name: str) -> list[float]:
 
 
 OF_MODEL = Markup(
-    "The common model of <b>{label}</b> with seed {seed}{folds}, on {samples} test samples{positive}. Intervals are "
-    "95%. Those <b>by test samples</b>{how} say what other patients of the same kind would change for this one model; "
+    "The global model of <b>{label}</b> with seed {seed}{folds}, on {samples} test samples{positive}. Intervals are "
+    "95%. Those <b>over patients</b>{how} say what other patients of the same kind would change for this one model; "
     "those <b>over seeds</b> ({seeds}) what another draw of data and chance would change for the method."
 )
 AT_THRESHOLDS = Markup(
@@ -216,10 +221,10 @@ AT_THRESHOLDS = Markup(
     "samples alone."
 )
 CHOSEN_FIRST = (
-    "The chosen threshold first, and others beside it. Intervals by test samples (Wilson), under each what was counted."
+    "The chosen threshold first, and others beside it. Intervals over patients (Wilson), under each what was counted."
 )
 RANKED = (
-    "By test samples: DeLong's interval for the ROC-AUC, on the scale of the logit; 500 bootstrap resamples for the "
+    "Over patients: DeLong's interval for the ROC-AUC, on the scale of the logit; 500 bootstrap resamples for the "
     "others. ECE over ten bins of equal width."
 )
 HINGE = " This model's margins are no probabilities: its calibration says nothing."
@@ -233,11 +238,11 @@ def _of_model(label: str, seed: int, folds: int, samples: int, seeds: int, how: 
 
 
 def clinical_sections(shown: Clinical) -> list[Section]:
-    """The model of classes on a page: who is called what, thresholds, ranking, hospitals, subgroups."""
+    """The model of classes on a page: confusion matrix, thresholds, ranking, hospitals, subgroups."""
     names, (y, positive) = shown.classes, (shown.predictions.y, shown.classes[-1])
     of_positive = f", {(y == 1).sum()} of them {positive}" if shown.is_binary else ""
     how, least = shown.thresholds[0] if shown.is_binary else ("", HALF)
-    cut, p = f", from a probability of {least:.3f} on ({how})" * shown.is_binary, shown.predictions.p
+    cut, p = f" at threshold {least:.3f} ({how})" * shown.is_binary, shown.predictions.p
     called = (p[:, 1] >= least).astype(int) if shown.is_binary else p.argmax(axis=1)
     matrix = np.bincount(y * len(names) + called, minlength=len(names) ** 2).reshape(len(names), -1)
     rows = [[name, *row, row.sum()] for name, row in zip(names, matrix, strict=True)]
@@ -245,9 +250,48 @@ def clinical_sections(shown: Clinical) -> list[Section]:
         "The model that is shown",
         "model",
         [_of_model(shown.label, shown.seed, shown.folds, len(y), len(shown.of_seeds), positive=of_positive)],
-        Cells(["truth", *(f"called {name}" for name in names), "all"], rows, f"Who is called what{cut}."),
+        Cells(["truth", *(f"called {name}" for name in names), "all"], rows, f"Confusion matrix{cut}."),
     )
-    return [first, *_at_thresholds(shown), _ranking(shown), *_hospitals(shown), *_subgroups(shown)]
+    return [first, _ranking(shown), *_at_thresholds(shown), *_hospitals(shown), *_subgroups(shown)]
+
+
+def nobody_positive(run: Run) -> list[str]:
+    """A warning where the model shown calls no patient positive, or everybody, at its threshold; else none."""
+    shown = clinical(run)
+    if shown is None or not shown.is_binary:
+        return []
+    (_, threshold), (p, positive) = shown.thresholds[0], shown.predictions.positive(1)
+    at = at_threshold(p, positive, threshold)
+    called = at.true_positive + at.false_positive
+    if 0 < called < len(p):
+        return []
+    whom = "no patient" if not called else "every patient"
+    lost = at.sensitivity if not called else at.specificity
+    what = "sensitivity" if not called else "specificity"
+    cure = 'threshold = "youden" or recipe = {class_weights = "balanced"} in the scenario mends that'
+    return [
+        f"Warning: at its threshold of {threshold:.3f}, {shown.label} calls {whom} {shown.classes[1]} "
+        f"({what} {lost.hits} of {lost.of}); {cure}."
+    ]
+
+
+def purpose(run: Run) -> str:
+    """Whether a page is of a comparison of methods or of a model for patients, and what the latter still wants."""
+    shown, missing = clinical(run), []
+    if not run.real and "natural" not in (run.plans[0].partition if isinstance(run.plans[0].partition, dict) else {}):
+        missing.append("samples of real hospitals (these were dealt to sites by chance)")
+    if shown is not None and shown.is_binary:
+        events = int(min(np.bincount(shown.predictions.y, minlength=2)))
+        if events < EVENTS:
+            missing.append(f"at least {EVENTS} test patients of each class (there are {events} of the rarer)")
+    if not any((held := plan.method.validation) and not held.by_samples for plan in run.plans):
+        missing.append("validation at hospitals that took no part in training (validate = true)")
+    missing.append("a look at its calibration, and approval, where it is to be used")
+    return f"This is a comparison of methods, not a model for patients. For that it wants {_listed(missing)}."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([*filter(None, ["; ".join(words[:-1])]), words[-1]])
 
 
 def _at_thresholds(shown: Clinical) -> list[Section]:
@@ -257,7 +301,7 @@ def _at_thresholds(shown: Clinical) -> list[Section]:
     for how, threshold in shown.thresholds:
         at = at_threshold(*shown.predictions.positive(1), threshold)
         rows.append([FROM.format(threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))])
-    heads = [f"called {shown.classes[1]} from", "sensitivity", "specificity", "PPV", "NPV"]
+    heads = [f"threshold for {shown.classes[1]}", "sensitivity", "specificity", "PPV", "NPV"]
     cells = Cells(heads, rows, CHOSEN_FIRST, reference=0)
     return [Section("Model at thresholds", "thresholds", table=cells, notes=[AT_THRESHOLDS.format(shown.classes[1])])]
 
@@ -276,8 +320,8 @@ def _ranking(shown: Clinical) -> Section:
     }
     drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.is_binary))
     note = RANKED + HINGE * (_task(shown.run).get("loss") == "hinge")
-    cells = Cells([*of_class, "statistic", "by test samples", "over seeds"], rows, words=words)
-    return Section("Ranking and calibration", "ranking", table=cells, notes=[note], figures=drawn)
+    cells = Cells([*of_class, "statistic", "over patients", "over seeds"], rows, words=words)
+    return Section("Discrimination and calibration", "ranking", table=cells, notes=[note], figures=drawn)
 
 
 class AtPart(NamedTuple):
@@ -322,7 +366,7 @@ def at_sites(shown: Clinical) -> list[AtPart]:
 
 def _hospitals(shown: Clinical) -> list[Section]:
     heads = ["site", "samples", shown.classes[1], "ROC-AUC", "sensitivity", "specificity"]
-    caption = "The model shown on what each site has held out, at the chosen threshold. Intervals by test samples."
+    caption = "The model shown on what each site has held out, at the chosen threshold. Intervals over patients."
     rows = [[at.group, *at.cells] for at in at_sites(shown)]
     return [Section("Hospital by hospital", "hospitals", table=Cells(heads, rows, caption))] if rows else []
 
@@ -367,8 +411,8 @@ def _subgroups(shown: Clinical) -> list[Section]:
     named = ["" if column == before else column for column, before in zip(columns, ["", *columns], strict=False)]
     figures = [shown.classes[1], "ROC-AUC", "sensitivity", "specificity"] if shown.is_binary else ["accuracy"]
     caption = (
-        f"The model shown on parts of the test samples{', at the chosen threshold' * shown.is_binary}. Intervals by "
-        "test samples; they are for one group each, and of several groups one may differ by chance."
+        f"The model shown on parts of the test samples{', at the chosen threshold' * shown.is_binary}. Intervals are "
+        "over patients; they are for one group each, and of several groups one may differ by chance."
     )
     rows = [[name, at.group, *at.cells] for name, at in zip(named, parts, strict=True)]
     note = f"Groups of fewer than {FLOOR} samples are not shown, nor is one by which they could be worked out."
@@ -402,12 +446,12 @@ def outcome_sections(shown: Outcome, part: str = "model", title: str = "The mode
     how = " (500 bootstrap resamples)"
     words = _of_model(shown.label, shown.seed, shown.folds, shown.samples, shown.seeds, how)
     rows = [[worth.name, _number(worth.of_samples), over_seeds(worth.of_seeds, ".4g")] for worth in shown.worth]
-    cells = Cells(["statistic", "by test samples", "over seeds"], rows, words=(0,))
+    cells = Cells(["statistic", "over patients", "over seeds"], rows, words=(0,))
     first = Section(title, part, [Markup("{}. {}").format(shown.asks, words)], cells, shown.notes, shown.figures)
     if not shown.sites:
         return [first]
     at_site = [[site, samples, *map(_number, estimates)] for site, samples, estimates in shown.sites]
-    caption = "The model shown on what each site has held out. Intervals by test samples."
+    caption = "The model shown on what each site has held out. Intervals over patients."
     cells = Cells(["site", "samples", *shown.heads], at_site, caption)
     return [first, Section("Hospital by hospital", f"{part}-hospitals".removeprefix("model-"), table=cells)]
 

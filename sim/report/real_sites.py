@@ -123,7 +123,7 @@ def _errors(judged: Mapping[str, Any]) -> AtThreshold | None:
 
 
 TOLD = Markup(
-    "There is no central test set. Every hospital judged the common model of <b>{label}</b> on the patients that it "
+    "There is no central test set. Every hospital judged the global model of <b>{label}</b> on the patients that it "
     "holds out itself, and told sums: {count} patients of {hospitals}. All figures of this run are of those together. "
     "{silent}{hidden}"
 )
@@ -241,7 +241,7 @@ def _matrix(home: RealRun) -> Cells:
         ppv, npv = (f"{100 * at.value:.1f}" if at.of else "-" for at in (errors.ppv, errors.npv))
         frequent = f" PPV {ppv}%, NPV {npv}%, where {home.classes[1]} is as frequent as here."
     rows = [[name, *row, sum(row)] for name, row in zip(home.classes, matrix, strict=True)]
-    caption = f"Who is called what, all hospitals together, at even odds.{frequent}"
+    caption = f"Confusion matrix, all hospitals together, at even odds.{frequent}"
     return Cells(["truth", *(f"called {name}" for name in home.classes), "all"], rows, caption)
 
 

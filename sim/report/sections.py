@@ -67,7 +67,7 @@ def data_link(text: str, name: str) -> Markup:
 def share(estimate: Estimate) -> Markup:
     """A share of samples in a cell, with its interval and what was counted."""
     if not estimate.of:
-        return SMALL.format("none to judge")
+        return SMALL.format("not estimable")
     ends = (100 * value for value in estimate[:3])
     return COUNTED.format(*ends, estimate.hits, estimate.of)
 

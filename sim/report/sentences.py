@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedsmall.evaluation.baselines import POOLED
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
 from fedsmall.sim.report.tables import AREAS, Judged, Table, TableRow, by_label, is_percent, table
 from fedsmall.sim.runs.folder import PlanRun, Run
@@ -59,6 +60,24 @@ def sentences(run: Run) -> list[str]:
         _headline(shown, run) + _federation(shown, groups, run) + _trivial(shown) + _pooled(shown),
         _travelling(shown),
     ]
+
+
+def brief(run: Run) -> list[str]:
+    """Three short sentences: a single site against the federation, the same patients pooled, and other federations."""
+    shown, methods = table(run), {label: group[0].plan.method for label, group in by_label(run.done).items()}
+    rows = {row.label: row for row in shown.rows}
+    main = shown.main(rows[shown.reference]) if shown.reference in rows else None
+    if main is None:
+        return sentences(run)
+    alone = [rows[name].sites for name, plan in methods.items() if not plan.is_federated and not plan.is_central]
+    worth = f"Federated model ({shown.reference}): {with_interval(shown, main)}."
+    if alone and alone[0]:
+        worth = (
+            f"Models trained at a single site: mean {metric_name(shown.metric)} {value(shown, alone[0].mean)}. {worth}"
+        )
+    central = {POOLED, *(name for name, plan in methods.items() if plan.is_central)}
+    pooled = [f"{name} {value(shown, row.common.mean)}" for name, row in rows.items() if name in central and row.common]
+    return [worth, *([f"On the same patients pooled: {'; '.join(pooled)}."] if pooled else []), _travelling(shown)]
 
 
 def value(shown: Table, number: float) -> str:
@@ -155,7 +174,7 @@ def _constant(least: TableRow, run: Run) -> str:
 
 
 def _without_common_model(shown: Table) -> str:
-    """The first sentence where no federated method has a common model."""
+    """The first sentence where no federated method has a global model."""
     metric, sign = metric_name(shown.metric), -1 if shown.lower_is_better else 1
     of_sites = {row.label: row.sites for row in shown.of_methods if row.sites}
     pooled = {row.label: row.common for row in shown.of_methods if row.common}
@@ -163,7 +182,7 @@ def _without_common_model(shown: Table) -> str:
         return "No model could be judged."
     best = max(means, key=lambda label: sign * means[label].mean)
     reach = f"{metric} {with_interval(shown, means[best])}"
-    return f"The sites' own models of {best} reach {reach} on average." if of_sites else f"{best} reaches {reach}."
+    return f"The local models of {best} reach {reach} on average." if of_sites else f"{best} reaches {reach}."
 
 
 def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str:

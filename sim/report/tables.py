@@ -76,7 +76,7 @@ class Table:
     @property
     def models(self) -> str:
         """What is compared, in words."""
-        return "common model" if self.whose == "common" else "sites' own models"
+        return "global model" if self.whose == "common" else "local models"
 
     @property
     def of_methods(self) -> list[TableRow]:
@@ -149,7 +149,7 @@ class Judged(NamedTuple):
     def ahead(
         self, group: Sequence[PlanRun], trivials: Sequence[PlanRun], whose: str, own: Values
     ) -> Comparison | None:
-        """A method's ``own`` values minus the trivial predictor's, by test samples too where predictions are kept."""
+        """A method's ``own`` values minus the trivial predictor's, over patients too where predictions are kept."""
         least = self.values(trivials, whose) or self.values(trivials, "common")
         kept = self.where is None and whose == "common"
 
@@ -275,7 +275,7 @@ def has_one_test_set(run: Run) -> bool:
 
 
 def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, scale: Scale) -> Interval:
-    """The common models' mean over runs with its interval, by the test patients and by seeds.
+    """The global models' mean over runs with its interval, by the test patients and by seeds.
 
     The patients are those of one test set, even where each run draws its own. By seeds alone where no predictions of
     the ``group`` are kept.
@@ -334,7 +334,7 @@ def _of_gaps(run: Run, gaps: Sequence[np.ndarray], plan_run: PlanRun) -> Shared:
 
 
 def p_over_constant(run: Run, group: Sequence[PlanRun], common: Values, least: Values, metric: str) -> float | None:
-    """The p-value, by test samples, of what models of classes are ahead of the trivial predictor; None if not known."""
+    """The p-value, over patients, of what models of classes are ahead of the trivial predictor; None if not known."""
     gains, errors = [], []
     for plan_run in group:
         error = _over_constant(run, plan_run, metric)

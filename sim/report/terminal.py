@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from fedsmall.sim.report import at_home, facts
+from fedsmall.sim.report.model import nobody_positive
 from fedsmall.sim.report.real_sites import real_sentences
 from fedsmall.sim.report.sections import Cells
 from fedsmall.sim.report.sentences import amount, metric_name, sentences, short, with_interval
@@ -11,7 +12,14 @@ from fedsmall.sim.report.tables import Table, by_label, table
 from fedsmall.sim.runs.folder import Run
 
 SAID = (  # behind a table, in this order
-    *(sentences, facts.stop_sentences, facts.dynamic_sentences, facts.ensemble_sentences, facts.reader_sentences),
+    *(
+        sentences,
+        nobody_positive,
+        facts.stop_sentences,
+        facts.dynamic_sentences,
+        facts.ensemble_sentences,
+        facts.reader_sentences,
+    ),
     *(facts.unseen_sentences, real_sentences, facts.promises, facts.uncovered),
 )
 
@@ -63,7 +71,7 @@ def plain_grid(cells: Cells, title: str) -> Grid:
 
 def grid(shown: Table, title: str) -> Grid:
     """A table for the terminal."""
-    heads = ("common model", "sites' own models") if shown.whose == "common" else ("sites' own models",)
+    heads = ("global model", "local models") if shown.whose == "common" else ("local models",)
     lead = [f"{shown.reference} minus this"] if shown.reference else []
     rows = [
         [

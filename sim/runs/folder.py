@@ -322,6 +322,7 @@ def _about(plans: Sequence[Plan], federation: Federation, engine: str) -> dict[s
         "training_samples": sum(sizes),
         "test_samples": federation.test_samples,
         "class_counts": _class_counts(federation),
+        "data": federation.description,
         "notes": [*federation.notes, *_notes(plans, federation, sizes)],
     }
 

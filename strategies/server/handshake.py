@@ -38,7 +38,7 @@ from fedsmall.strategies.sealed_models import SealedModels
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
-from fedsmall.wire import CONFIG, EXAMPLES, PLAN, Arrays, join, split, split_vector
+from fedsmall.wire import CONFIG, EXAMPLES, PLAN, PROTOCOL, Arrays, join, split, split_vector
 
 Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
 OF_SUMS = ("count", "total", "squares")
@@ -322,7 +322,8 @@ def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str
 def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     """Call the roll and return the agreed task; the first site's, where sites have their own models.
 
-    Raises PlanError, with both values, where two sites differ in task, model or version, or nobody answers.
+    Raises PlanError, with both values, where two sites differ in task or model or one speaks another protocol; and
+    where nobody answers.
     """
     roster.call(grid, {PLAN: plan.model_dump_json(exclude_defaults=True)})
     answers = {site: roster.answers[site] for site in roster.sites}
@@ -333,12 +334,15 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     for site, answer in answers.items():
         if "error" in answer:
             raise PlanError(f"Site {site!r} cannot take part: {answer['error']}")
-    first = answers[min(answers)]
-    for key in ("task", "signature", "version"):
+        if answer.get("protocol") != PROTOCOL:
+            raise PlanError(
+                f"Site {site!r} cannot take part: its fedsmall {one_line(answer.get('version'), 40)} speaks protocol "
+                f"{one_line(answer.get('protocol', 'of a release before 0.3'), 40)}, and this server's {__version__} "
+                f"protocol {PROTOCOL}. Install a release with this protocol there."
+            )
+    for key in ("task", "signature"):
         _check_alike(key, {site: _to_agree(key, answer, plan) for site, answer in answers.items()})
-    if first.get("version") != __version__:
-        raise PlanError(f"The sites run fedsmall {first.get('version')}, the server {__version__}.")
-    return task_from(json.loads(str(first["task"])))
+    return task_from(json.loads(str(answers[min(answers)]["task"])))
 
 
 def _to_agree(key: str, answer: Mapping[str, Any], plan: Plan) -> str:

@@ -80,6 +80,6 @@ def test_a_run_is_as_it_was(data_root, monkeypatch):
 def test_the_page_has_the_table_and_the_figure_is_drawn(tmp_path):
     draw(CELLS, tmp_path / "figure.svg")
 
-    assert table(CELLS) in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert table(CELLS) in (ROOT / "docs" / "averages.md").read_text(encoding="utf-8")
     assert (tmp_path / "figure.svg").stat().st_size > 10_000
     assert np.isfinite([cell.megabytes for cell in CELLS]).all()

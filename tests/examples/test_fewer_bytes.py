@@ -56,5 +56,5 @@ def test_frames_are_weighed_as_they_were():
 def test_the_page_has_the_table_and_the_figure_is_drawn(tmp_path):
     draw(CELLS, tmp_path / "figure.svg")
 
-    assert table(CELLS) in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert table(CELLS) in (ROOT / "docs" / "bytes.md").read_text(encoding="utf-8")
     assert (tmp_path / "figure.svg").stat().st_size > 10_000

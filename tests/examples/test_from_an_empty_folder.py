@@ -1,4 +1,4 @@
-"""What a Flower developer types, from an empty folder: install, two files out of the README, and ``flwr run .``."""
+"""What a Flower developer types, from an empty folder: install, two files of the tutorial, and ``flwr run .``."""
 
 import re
 import subprocess
@@ -11,13 +11,12 @@ import pytest
 from tests import ROOT
 from tests.flower import local_superlink
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-SECTION = re.search(r"^## In a Flower app of your own\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)[1]
+TUTORIAL = (ROOT / "docs" / "tutorials" / "flower-app.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
-    """The section's first block of a language."""
-    return re.search(rf"^```{language}\n(.*?)^```", SECTION, re.DOTALL | re.MULTILINE)[1]
+    """The tutorial's first block of a language."""
+    return re.search(rf"^```{language}\n(.*?)^```", TUTORIAL, re.DOTALL | re.MULTILINE)[1]
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def programs(tmp_path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A folder with the wheel and what the README says to save there."""
+    """A folder with the wheel and what the tutorial says to save there."""
     made = tmp_path / "app"
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(ROOT)]
     subprocess.run([*wheel, "--wheel-dir", str(made)], check=True)
@@ -50,7 +49,7 @@ def folder(tmp_path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_three_commands_of_the_readme_give_numbers_in_every_round_and_no_traceback(tmp_path, folder, programs):
+def test_the_three_commands_of_the_tutorial_give_numbers_in_every_round_and_no_traceback(tmp_path, folder, programs):
     offline = {"PYTHONPATH": "", "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1"}  # what it needs is borrowed
 
     with local_superlink(tmp_path, programs, **offline) as flower:

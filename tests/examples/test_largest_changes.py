@@ -58,7 +58,7 @@ def test_frames_are_weighed_as_they_were(data_root, monkeypatch):
 def test_the_page_has_the_table_and_the_figure_is_drawn(tmp_path):
     draw(CELLS, tmp_path / "figure.svg")
 
-    assert table(CELLS, SHARES) in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert table(CELLS, SHARES) in (ROOT / "docs" / "bytes.md").read_text(encoding="utf-8")
     assert (tmp_path / "figure.svg").stat().st_size > 10_000
 
 

@@ -29,7 +29,7 @@ def test_gossip_is_within_a_point_of_a_server_at_equal_bytes_and_near_it_where_m
 def test_the_page_shows_what_was_kept() -> None:
     rows = [Row(**row) for row in read_json(KEPT)]
 
-    assert table(rows) in (DOCS / "methods.md").read_text()
+    assert table(rows) in (DOCS / "no-server.md").read_text()
     served, gossip, lossy = (next(row for row in rows if row.label == label) for label in LABELS)
     assert abs(np.mean(np.subtract(gossip.sites, served.kept))) < 0.01
     assert abs(np.mean(np.subtract(lossy.sites, served.kept))) < 0.01

@@ -36,5 +36,5 @@ def test_the_pages_hold_the_tables_of_what_is_kept():
     attacks = table([Attack(**each) for each in read_json(ATTACKED)])
     accuracy = patient_privacy.table([Cell(**cell) for cell in read_json(patient_privacy.KEPT)])
 
-    assert attacks in (DOCS / "threats.md").read_text()
-    assert accuracy in (DOCS / "methods.md").read_text()
+    assert attacks in (DOCS / "reading.md").read_text()
+    assert accuracy in (DOCS / "privacy.md").read_text()

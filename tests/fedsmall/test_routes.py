@@ -122,8 +122,8 @@ def test_where_two_routes_leave_no_choice_models_go_where_they_must() -> None:
             {"groups": 1, "aggregate_every": 10, "validate": {"routes": 6}},
             "Of 5 sites 6 routes take turns, one after every average, and this run averages 4 times where 6 are needed",
         ),
-        ({"groups": 1, "validate": {"routes": 1}}, "greater than or equal to 2"),
-        ({"groups": 1, "validate": {"folds": 2}}, "unknown key|Field required"),
+        ({"groups": 1, "validate": {"routes": 1}}, "at least 2"),
+        ({"groups": 1, "validate": {"folds": 2}}, "unknown key|is missing"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_one_line(settings: dict[str, Any], line: str) -> None:

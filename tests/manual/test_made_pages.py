@@ -7,32 +7,30 @@ import pytest
 
 from docs.manual.links import relinked, uri_of
 from docs.manual.notebooks import page, title
-from docs.manual.root_pages import section
 
 
 @pytest.mark.parametrize(
     ("place", "written", "shown"),
     [
-        ("tutorials/own-table.md", "[a](docs/data.md#images)", "[a](../data.md#images)"),
-        ("tutorials/install.md", "[a](CONTRIBUTING.md)", "[a](../project/contributing.md)"),
+        ("tutorials/own-table.md", "[a](../images.md#images)", "[a](../images.md#images)"),
+        ("tutorials/install.md", "[a](../../CONTRIBUTING.md)", "[a](../project/contributing.md)"),
         ("project/containers.md", "[a](../docs/security.md)", "[a](../security.md)"),
         ("sealed.md", "[a](../docker/README.md)", "[a](project/containers.md)"),
         ("howto/images.md", "[a](../data.md)", "[a](../data.md)"),
         ("data.md", "[a](report.md#x)", "[a](report.md#x)"),
         ("data.md", "[a](#images)", "[a](#images)"),
-        ("tutorials/notebooks/first_federation.md", "[a](../../docs/data.md#images)", "[a](../../data.md#images)"),
+        ("tutorials/notebooks/first_federation.md", "[a](../../docs/images.md#images)", "[a](../../images.md#images)"),
         ("tutorials/notebooks/first_federation.md", "[a](first_federation.ipynb)", "[a](first_federation.md)"),
         ("data.md", "[a](https://flower.ai)", "[a](https://flower.ai)"),
-        ("beside.md", "[a](../README.md#speed)", "[a](speed.md)"),
-        ("howto/choose.md", "[a](../../README.md#from-python)", "[a](../tutorials/python.md)"),
+        ("beside.md", "[a](../README.md#install)", "[a](index.md)"),
         ("beside.md", "[a](../README.md)", "[a](index.md)"),
-        ("speed.md", "[docs/data.md](docs/data.md#images)", "[Data](data.md#images)"),
+        ("project/changes.md", "[docs/data.md](docs/data.md#a-table)", "[Data](../data.md#a-table)"),
         ("findings.md", "[data.md](data.md)", "[Data](data.md)"),
         ("findings.md", "[evidence/study.csv](evidence/study.csv)", "[evidence/study.csv](evidence/study.csv)"),
-        ("speed.md", "![a](docs/bench.png)", "![a](bench.png)"),
+        ("project/contributing.md", "![a](docs/bench.png)", "![a](../bench.png)"),
         (
             "tutorials/flower-app.md",
-            "[app](examples/flower_app/server_app.py)",
+            "[app](../../examples/flower_app/server_app.py)",
             "app (`examples/flower_app/server_app.py`)",
         ),
         ("data.md", "```\n[a](docs/x.md)\n```", "```\n[a](docs/x.md)\n```"),
@@ -44,12 +42,6 @@ def test_a_link_leads_where_it_led(place, written, shown):
 
 def test_a_notebook_is_linked_as_its_page():
     assert uri_of("examples/notebooks/first_federation.ipynb") == "tutorials/notebooks/first_federation.md"
-
-
-def test_a_section_of_readme_that_is_gone_ends_the_build():
-    assert section("# a\n\n## Install\nx\n\n## Words\ny\n", "Install") == "x\n\n"
-    with pytest.raises(ValueError, match="README has no section 'Speed'"):
-        section("# a\n\n## Install\nx\n", "Speed")
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_each_reader_has_a_tutorial_and_a_how_to():
 
 
 @pytest.mark.thorough
-def test_readme_is_shown_section_by_section_and_not_copied(site):
+def test_pages_of_the_root_are_shown_and_not_copied(site):
     for place, shown in SHOWN.items():
         text = (site / place).with_suffix(".html").read_text(encoding="utf-8")
         assert f"For {shown.readers}." in text

@@ -1,3 +1,5 @@
+import csv
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,9 @@ from pandas import DataFrame, Series, concat
 
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.baselines import POOLED
+from fedsmall.package.predictor import load as load_package
 from fedsmall.sim import run
+from fedsmall.sim.cli.app import main
 from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL, write
 
@@ -162,3 +166,117 @@ def test_a_cell_plays_models_on_their_way_and_says_where_there_are_none():
     assert "@keyframes" in chained.svg
     with pytest.raises(PlanError, match="nothing to watch"):
         apart.animation()
+
+
+def frame_of_patients() -> DataFrame:
+    """Patients of three hospitals in one table, of whom one has a missing value."""
+    rng = np.random.default_rng(1)
+    table = DataFrame({"a": rng.normal(size=60), "b": rng.normal(size=60), "sex": rng.choice(["m", "f"], 60)})
+    table["hospital"], table["outcome"] = (
+        rng.choice(["kiel", "bonn", "essen"], 60),
+        np.where(table.a > 0, "ill", "well"),
+    )
+    table.loc[3, "b"] = np.nan
+    return table
+
+
+def test_one_table_with_a_label_and_a_column_of_hospitals_runs(tmp_path):
+    table, task = frame_of_patients(), {"categorical": ["sex"]}
+
+    result = run(
+        data=table, label="outcome", site="hospital", task=task, methods=["FedAvg"], rounds=5, seeds=[0], progress=False
+    )
+
+    assert result.run.about["sites"] == 3
+    assert list(result.predict(table.head(2)).columns) == ["class", "p_ill", "p_well", "notes"]
+
+
+def test_a_result_writes_its_report_and_its_model_never_over_another(tmp_path):
+    result = run(sites=shifted(), methods=["FedAvg"], rounds=5, seeds=[0], progress=False)
+
+    report, package = result.report(tmp_path / "mine.html"), result.save(tmp_path / "model.zip")
+
+    assert "FedAvg" in report.read_text()
+    rows = SITES["essen"][0]
+    assert np.array_equal(load_package(package).predict_proba(rows), result.predictor().predict_proba(rows))
+    for write_again in (lambda: result.report(report), lambda: result.save(package)):
+        with pytest.raises(PlanError, match="is there already"):
+            write_again()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"data": DataFrame({"a": [1.0]}), "label": "outcom"}, "data has no column 'outcom'"),
+        ({"label": "outcome"}, "data = frame"),
+        ({"sites": SITES, "model": 3}, "a model is a name, a torch module, or a function"),
+    ],
+)
+def test_what_is_no_table_or_no_model_is_refused(given, said):
+    with pytest.raises(PlanError, match=said):
+        run(methods=["FedAvg"], progress=False, **given)
+
+
+def test_a_module_trains_on_from_its_own_weights_and_is_not_changed():
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+
+    result = run(
+        sites=shifted(), methods=["FedAvg"], model=model, rounds=1, recipe={"lr": 1e-6}, seeds=[0], progress=False
+    )
+
+    assert torch.equal(model.weight, before)
+    assert torch.allclose(result.model.weight, before, atol=1e-4)
+
+
+def test_a_loaded_package_is_one_line_and_knows_its_columns():
+    table = frame_of_patients()
+    model = run(
+        data=table.drop(columns="sex"), label="outcome", site="hospital", methods=["FedAvg"], rounds=2, progress=False
+    ).predictor()
+
+    assert len(repr(model)) < 120
+    assert list(model.feature_names_in_) == ["a", "b"]
+
+
+@pytest.fixture(scope="module")
+def sexed(tmp_path_factory):
+    """A package whose columns are two numbers and a category."""
+    table, task = frame_of_patients(), {"categorical": ["sex"]}
+    made = run(data=table, label="outcome", site="hospital", task=task, methods=["FedAvg"], rounds=2, progress=False)
+    return made.save(tmp_path_factory.mktemp("package") / "model.zip")
+
+
+def predicted(capsys, *words: object) -> tuple[int, list[dict[str, str]], str]:
+    """The exit code of ``fedsmall predict``, its rows, and what it said beside them."""
+    with pytest.raises(SystemExit) as left:
+        main(["predict", *map(str, words)])
+    shown, beside = capsys.readouterr()
+    return int(left.value.code or 0), list(csv.DictReader(shown.splitlines())), beside
+
+
+def test_rows_that_cannot_be_read_are_refused_one_by_one(sexed, tmp_path, capsys):
+    new = tmp_path / "new.csv"
+    new.write_text("id;a;b;sex\nx;1,5;2;m\ny;2;foo;f\nz;1;1;divers\n")
+
+    code, rows, _ = predicted(capsys, sexed, new, "--decimal", ",", "--id", "id", "--unknown", "refuse")
+    _, lenient, beside = predicted(capsys, sexed, new, "--decimal", ",", "--id", "id", "--unknown", "missing")
+
+    assert code == 0
+    assert [(row["id"], bool(row["class"])) for row in rows] == [("x", True), ("y", False), ("z", False)]
+    assert rows[1]["notes"] == "refused: b is no number"
+    assert "sex is a category" in rows[2]["notes"]
+    assert [bool(row["class"]) for row in lenient] == [True, False, True]
+    assert float(lenient[0]["p_ill"]) == pytest.approx(float(rows[0]["p_ill"]))
+    assert "refused: b is no number in 1 of 3 rows" in beside
+
+
+def test_a_table_of_which_no_row_can_be_read_is_one_line(sexed, tmp_path, capsys):
+    new = tmp_path / "new.csv"
+    new.write_text("a;b;sex\n1,5;2,5;m\n")
+
+    code, rows, beside = predicted(capsys, sexed, new)
+
+    assert (code, rows) == (2, [])
+    assert beside.count("\n") == 1
+    assert "--decimal" in beside

@@ -111,9 +111,8 @@ def test_a_daisy_chain_around_a_strategy_that_may_travel_is_the_method_with_both
     assert same(flowers, ours)
 
 
-def test_the_strategies_are_those_that_the_readme_names():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = re.search(r"^## In a Flower app of your own\n(.*?)^## ", readme, re.DOTALL | re.MULTILINE)[1]
+def test_the_strategies_are_those_that_the_tutorial_names():
+    section = (ROOT / "docs" / "tutorials" / "flower-app.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)\(", section, re.MULTILINE)
 
     assert sorted([*listed, "Tree"]) == sorted(strategies.__all__)

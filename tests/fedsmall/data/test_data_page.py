@@ -1,4 +1,4 @@
-"""The page on data is run as a reader would run it, from top to bottom in an empty folder."""
+"""The pages on data are run as a reader would run them, from top to bottom in an empty folder."""
 
 import re
 import sys
@@ -11,7 +11,9 @@ from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation, load_site
 from tests import ROOT
 
-PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = "\n".join(
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("data", "samples", "images", "networks")
+)
 
 
 def blocks(language: str) -> list[str]:

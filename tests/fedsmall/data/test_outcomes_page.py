@@ -10,7 +10,7 @@ from fedsmall.methods import METHODS
 from fedsmall.sim import run
 from tests import ROOT
 
-PAGE = (ROOT / "docs" / "outcomes.md").read_text(encoding="utf-8")
+PAGE = "\n".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("outcomes", "survival"))
 
 
 @pytest.mark.thorough

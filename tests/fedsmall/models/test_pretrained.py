@@ -151,6 +151,12 @@ def test_a_run_trains_a_head_and_its_package_needs_no_file(weights: str, tmp_pat
         (NAME, {"weights": "WEIGHTS", "train": ["stage5"]}, r"train names 'stage5', which is no layer"),
         (NAME, {"weights": "WEIGHTS", "treat": "head"}, r"has no option 'treat'\. .*train"),
         (NAME, {"weights": "none.safetensors"}, r"there is no file or folder 'none.safetensors' here"),
+        (
+            NAME,
+            {"weights": "WEIGHTS", "sha256": "0" * 64},
+            "its sha256 is .*, and that of the scenario 0{64}",
+        ),
+        (NAME, {"sha256": "0" * 64}, "sha256 is that of a file"),
         (NAME, {"weights": "BROKEN"}, r"broken.safetensors: no weights can be read from it"),
         (
             "resnet18",

@@ -173,7 +173,7 @@ def test_a_plan_made_today_names_its_norm_and_is_read_as_it_was_made():
         ("mpl", TABLE, {}, "Did you mean 'mlp'"),
         ("nothing", TABLE, {}, "Known: linear"),
         ("mlp", TABLE, {"hiden": [3]}, "no option 'hiden'. Did you mean 'hidden'"),
-        ("mlp", TABLE, {"hidden": [3, 0]}, r"at least 1; got \[3, 0\]"),
+        ("mlp", TABLE, {"hidden": [3, 0]}, r"at least 1, as in .*; got \[3, 0\]"),
         ("linear", TABLE, {"hidden": [3]}, "It has none"),
         ("cnn", TABLE, {}, "takes images"),
         ("cnn", Task("dots", (1, 3, 3), 2), {}, "at least 4 x 4"),

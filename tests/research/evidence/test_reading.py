@@ -1,4 +1,4 @@
-"""``fedsmall reproduce reading``: the table of threats.md is made by a command."""
+"""``fedsmall reproduce reading``: the table of reading.md is made by a command."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_nobody_is_read_in_the_scenario_for_real_sites_as_it_comes_along(few: li
 
 
 def test_the_table_takes_its_place_in_the_page_and_leaves_the_rest(few: list[reading.Measured], tmp_path) -> None:
-    page = tmp_path / "threats.md"
+    page = tmp_path / "reading.md"
     after = "after\n<!-- table other -->\nkept\n<!-- end -->\n"
     page.write_text(f"before\n<!-- table reading -->\nold\n<!-- end -->\n{after}")
     (tmp_path / "evidence").mkdir()

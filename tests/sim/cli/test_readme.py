@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""What README and the tutorials show works as it stands there."""
 
 import os
 import re
@@ -15,8 +15,6 @@ from flwr.app import Context, RecordDict
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.sim import run
-from fedsmall.sim.cli.app import Commands
-from fedsmall.sim.cli.commands import COMMANDS
 from fedsmall.sim.consortium import server
 from fedsmall.sim.consortium import site as sites
 from fedsmall.sim.consortium.flower_cli import port_is_free
@@ -26,11 +24,17 @@ from tests import ROOT
 from tests.sim.cli.lines import assert_known
 from tests.strategies.toy import toy_grid
 
+TUTORIALS = ROOT / "docs" / "tutorials"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {"README": README, **{path.stem: path.read_text(encoding="utf-8") for path in sorted(TUTORIALS.glob("*.md"))}}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = "README") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_two_commands_at_the_top_are_in_the_makefile():
@@ -49,7 +53,7 @@ def test_the_scenario_for_ones_own_table_runs(fedsmall, tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{a:.2f},{b:.2f},{'ill' if a + b > 0 else 'well'}" for a, b in rng.normal(size=(160, 2))]
     (tmp_path / "patients.csv").write_text("\n".join(["age,marker,outcome", *rows]))
-    (tmp_path / "handful.toml").write_text(blocks("toml")[0])
+    (tmp_path / "handful.toml").write_text(blocks("toml", "own-table")[0])
     short = ["--set", "rounds=20", "--set", "seeds=[0]"]
 
     ended = [fedsmall("new", "patients.csv", "--label", "outcome", "--out", "mine.toml")]
@@ -68,7 +72,7 @@ def test_the_scenario_for_ones_own_table_runs(fedsmall, tmp_path):
 
 
 def test_the_scenario_says_what_its_comments_say():
-    scenario = build(tomllib.loads(blocks("toml")[0]))
+    scenario = build(tomllib.loads(blocks("toml", "own-table")[0]))
     methods = [plan.method for plan in scenario.plans()[:5]]
 
     assert len(scenario.seeds) >= 5
@@ -76,10 +80,11 @@ def test_the_scenario_says_what_its_comments_say():
     assert methods[2].aggregate_every == methods[3].aggregate_every == 20
 
 
-def test_the_lines_for_python_run():
+@pytest.mark.parametrize("page", ["README", "python"])
+def test_the_lines_for_python_run(page):
     rng = np.random.default_rng(0)
     given = {f"x{k}": rng.normal(size=(12, 3)) for k in (1, 2)} | {f"y{k}": np.arange(12) % 2 for k in (1, 2)}
-    code = blocks("python")[0].replace("seeds=[0, 1, 2]", "seeds=[0], rounds=4, progress=False")
+    code = blocks("python", page)[0].replace("seeds=[0, 1, 2]", "seeds=[0], rounds=4, progress=False")
 
     exec(code, scope := {**given})
 
@@ -98,7 +103,7 @@ def test_a_daisy_chain_around_fedadam_runs_under_flowers_own_start(monkeypatch):
     real = DaisyChain.start
     monkeypatch.setattr(DaisyChain, "start", lambda self, *given, **named: ended.append(real(self, *given, **named)))
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-    exec(blocks("python")[1], scope := {"__name__": "server_app"})
+    exec(blocks("python", "flower-app")[0], scope := {"__name__": "server_app"})
 
     torch.manual_seed(0)
     before = torch.nn.Linear(30, 2).state_dict()
@@ -127,10 +132,9 @@ def test_three_hospitals_on_one_machine_come_to_a_first_contact_in_five_minutes_
     tmp_path_factory,
 ):
     if not all(port_is_free("127.0.0.1", port) for port in PORTS):
-        pytest.skip("a port that the README names is taken on this machine")
+        pytest.skip("a port that the tutorial names is taken on this machine")
     here = tmp_path_factory.mktemp("r")
-    first = next(n for n, block in enumerate(blocks("bash")) if "--host localhost" in block)
-    lines, later = blocks("bash")[first : first + 2]
+    lines, later = blocks("bash", "three-hospitals")
     variables = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     begun = datetime.now(UTC)
 
@@ -153,28 +157,17 @@ def test_three_hospitals_on_one_machine_come_to_a_first_contact_in_five_minutes_
     assert (datetime.fromisoformat(first["time"]) - begun).total_seconds() < 300
 
 
-@pytest.mark.parametrize("name", re.findall(r"^\| `fedsmall (\S+?)[ `]", README, re.MULTILINE))
-def test_every_command_of_the_table_exists(name):
-    assert name in COMMANDS
-    assert name in Commands(commands={}, name="fedsmall").list_commands(None)
-
-
 @pytest.mark.parametrize(
-    "line", re.findall(r"^(?:\.venv/bin/)?fedsmall ([^#\n]+)", "\n".join(blocks("bash")), re.MULTILINE)
+    "line",
+    re.findall(
+        r"^(?: *|\.venv/bin/)fedsmall ([^#\n]+)",
+        "\n".join("".join(blocks("bash", page)) for page in PAGES),
+        re.MULTILINE,
+    ),
 )
 def test_every_line_for_the_terminal_has_words_and_options_that_exist(line):
     assert_known(line)
 
 
-def test_every_file_that_is_linked_exists():
-    for target in re.findall(r"\]\(\s*([^)\s]+)\)", README):
-        if not target.startswith("http"):
-            file, _, heading = target.partition("#")
-            assert (ROOT / file).is_file(), target
-            if heading:
-                written = re.findall(r"^#+ (.*)$", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
-                assert heading in {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in written}
-
-
 def test_no_line_shows_where_it_was_made():
-    assert not re.search(r"/(work|root|home|tmp)/", README)
+    assert [page for page, text in PAGES.items() if re.search(r"/(work|root|home|tmp)/", text)] == []

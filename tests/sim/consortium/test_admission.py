@@ -3,6 +3,7 @@
 import pytest
 
 from fedsmall.sim.consortium import admission, gate, keys
+from fedsmall.wire import PROTOCOL
 
 
 @pytest.mark.parametrize("ahead", [-299.0, 0.0, 4.0])
@@ -14,6 +15,16 @@ def test_a_clock_that_flower_takes_passes(ahead):
 def test_a_clock_that_flower_would_refuse_is_told(ahead, words):
     with pytest.raises(ValueError, match=rf"clock is {words} the server's; Flower takes 5 s ahead and 300 s behind"):
         admission.check_clock(ahead)
+
+
+@pytest.mark.parametrize("protocol", ["", str(PROTOCOL)])
+def test_a_server_of_this_protocol_or_of_none_that_it_names_passes(protocol):
+    admission.check_protocol(protocol)
+
+
+def test_a_server_of_another_protocol_is_known_before_anything_starts():
+    with pytest.raises(ValueError, match=rf"the server speaks protocol 9, and fedsmall .* here {PROTOCOL}"):
+        admission.check_protocol("9")
 
 
 def test_what_expires_within_a_month_or_has_is_told():

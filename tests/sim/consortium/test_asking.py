@@ -122,22 +122,38 @@ def test_the_site_that_lacks_a_column_of_the_others_is_named_with_the_column(des
     assert f"'{odd}' has {{\"feature_names\": [], " in str(refused.value)
 
 
-def test_a_site_of_another_version_that_tells_no_sums_ends_the_run_in_a_line(desk, monkeypatch):
+def test_a_site_of_another_protocol_that_tells_no_sums_ends_the_run_in_a_line(desk, monkeypatch):
     answer = Desk.answer
 
     def older(self, name, asked, config, arrays):
         words, told = answer(self, name, asked, config, arrays)
         if asked == "roll" and name == "essen":
-            words["config"]["version"] = "0.1.0"
+            words["config"] |= {"version": "0.1.0", "protocol": 1}
             told = {}
         return words, told
 
     monkeypatch.setattr(Desk, "answer", older)
 
-    with pytest.raises(PlanError, match=r"Sites differ in their version: 'bonn' has .*, 'essen' has 0\.1\.0"):
+    with pytest.raises(PlanError, match=r"Site 'essen' cannot take part: its fedsmall 0\.1\.0 speaks protocol 1"):
         desk.run("r", plan_of(**BALANCED))
 
     assert not (desk.folder / "runs" / "r" / "scaling.json").exists()
+
+
+def test_a_site_that_upgrades_before_the_others_takes_part_while_the_protocol_is_the_same(desk, monkeypatch):
+    answer = Desk.answer
+
+    def newer(self, name, asked, config, arrays):
+        words, told = answer(self, name, asked, config, arrays)
+        if asked == "roll" and name == "essen":
+            words["config"]["version"] = "0.3.9"
+        return words, told
+
+    plain = desk.run("r", plan_of())
+    monkeypatch.setattr(Desk, "answer", newer)
+    mixed = desk.run("s", plan_of())
+
+    assert all(np.array_equal(mixed.model[name], array) for name, array in plain.model.items())
 
 
 def test_agreed_weights_are_those_of_all_sites_patients(desk):

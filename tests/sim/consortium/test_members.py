@@ -1,5 +1,6 @@
 """Provisioning: what the coordinator writes, what the site makes itself, and what is refused."""
 
+import re
 import stat
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -159,7 +160,7 @@ def test_the_gate_passes_the_calls_of_a_site_and_nothing_else(folder):
     text = gate.configuration(members.load(folder), folder)
 
     assert "register-node" not in gate.FLEET_CALLS
-    assert "location / { return 403; }" in text
+    assert re.search(r"location / \{\s*add_header Fedsmall-Protocol \d+ always;\s*return 403;\s*\}", text)
     assert text.count("location") == 2
     assert "proxy_ssl_verify on" in text
 

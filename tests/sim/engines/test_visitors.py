@@ -147,5 +147,5 @@ def test_members_of_a_site_are_those_that_left_it_oldest_first() -> None:
 
 
 def test_no_visitors_are_none_to_keep() -> None:
-    with pytest.raises(PlanError, match="greater than or equal to 1"):
+    with pytest.raises(PlanError, match="at least 1"):
         plan_of("FedAvg", {"keep_last": 0})

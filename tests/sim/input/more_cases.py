@@ -269,6 +269,20 @@ FILES_OF_ARRAYS = {
 }
 
 SCENARIOS = {
+    "class weights below 0": scenario(
+        f"{TABLE}recipe.class_weights = [1, -2]\n", r"weights\.1: should be greater than 0"
+    ),
+    "methods for method": scenario(
+        f'{TABLE}[[methods]]\nname = "FedDC"\n', "unknown key 'methods'. Did you mean 'method'"
+    ),
+    "a rate beside the sites": scenario(f"{TABLE}lr = 0.1\n", r"'lr'\. It belongs to a recipe: recipe = \{lr = "),
+    "sites by name": scenario(TABLE.replace("sites = 3", 'sites = ["essen"]'), "sites: should be a whole number"),
+    "rounds in words": scenario(f'{TABLE}rounds = "ten"\n', r"rounds: should be a whole number \(got 'ten'\)"),
+    "a metric by number": scenario(f"{TABLE}metric = 2\n", "metric: should be text in quotes"),
+    "a batch of none": scenario(f"{TABLE}recipe.batch = 0\n", "recipe.batch: should be at least 1"),
+    "layers as one number": scenario(
+        f'{TABLE}model = "mlp"\nmodel_options = {{hidden = -8}}\n', r"at least 1, as in \[64, 32\]; got -8"
+    ),
     "no task": scenario("sites = 3\n", "task"),
     "a task that nobody knows": scenario('task = "tables"\n', "There is no task 'tables'"),
     "two sources": scenario('task = {csv = "t.csv", npz = "a.npz", label = "ill"}\n', "names one source"),

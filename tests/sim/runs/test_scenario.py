@@ -68,8 +68,8 @@ def test_a_route_seed_is_that_of_every_seed_and_is_written_down():
     assert of_plan(asked.plans()[0]).plans() == [asked.plans()[0]]
 
 
-def test_the_methods_page_shows_a_scenario_of_hidden_models():
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+def test_the_page_on_privacy_shows_a_scenario_of_hidden_models():
+    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     (shown,) = [part for part in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "sealed" in part]
 
     (plan,) = build({"name": "x", "task": "breast_cancer", "sites": 5, **tomllib.loads(shown)}).plans()
@@ -131,18 +131,18 @@ def test_files_of_a_task_are_found_beside_the_scenario(tmp_path):
     ("change", "words"),
     [
         ({"roundz": 3}, "unknown key 'roundz'. Did you mean 'rounds'?"),
-        ({"rounds": 0}, "rounds: Input should be greater than or equal to 1 (got 0)"),
+        ({"rounds": 0}, "rounds: should be at least 1 (got 0)"),
         ({"seeds": []}, "seeds = [0, 1, 2]"),
         ({"seeds": 3}, "seeds = [0, 1, 2]"),
         ({"seeds": [1, 1]}, "a seed is listed twice"),
         ({"recipe": {"learn_rate": 1}}, "unknown key 'recipe.learn_rate'"),
         ({"recipe": {"momentun": 1}}, "Did you mean 'momentum'?"),
-        ({"recipe": {"lr": -1}}, "recipe.lr: Input should be greater than 0 (got -1)"),
+        ({"recipe": {"lr": -1}}, "recipe.lr: should be greater than 0 (got -1)"),
         ({"recipe": {"local_steps": 1, "local_epochs": 1}}, "local_steps or local_epochs, not both"),
         ({"method": [{"name": "FedDD"}]}, "There is no method 'FedDD'. Did you mean 'FedDC'?"),
         ({"method": [{"name": "FedDC", "permute_evry": 1}]}, "Did you mean 'permute_every'?"),
-        ({"method": [{"name": "FedDC", "permute_every": 0}]}, "permute_every: Input should be greater than or equal"),
-        ({"method": [{"name": "FedDC", "aggregate_every": 0}]}, "aggregate_every: Input should be greater than or"),
+        ({"method": [{"name": "FedDC", "permute_every": 0}]}, "permute_every: should be at least"),
+        ({"method": [{"name": "FedDC", "aggregate_every": 0}]}, "aggregate_every: should be at least"),
         ({"method": [{"name": "FedDC", "recipe": 3}]}, "recipe is a table"),
         ({"method": [{"name": "FedDC", "recipe": {"momentun": 1}}]}, "Did you mean 'momentum'?"),
         ({"method": []}, "a table [[method]]"),

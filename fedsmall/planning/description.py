@@ -1,0 +1,159 @@
+"""What a table holds, hospital by hospital, as a run keeps it; and what looks wrong in it."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedsmall.data.federation import Samples, join
+from fedsmall.data.outcomes import kind_of
+from fedsmall.data.preparation import Columns
+from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Pool
+from fedsmall.evaluation.metrics import area
+
+ALL = "all"
+MOST_SITES, MOST_FEATURES = 12, 60  # columns and rows of the table
+OUTLYING = 15.0  # interquartile ranges beyond the quartiles
+NEARLY_PERFECT = 0.98  # AUC of one column
+MOSTLY_EMPTY = 0.5
+FEW_EVENTS = 10  # for each feature
+LEAST_COMPARED = 8  # values of a column at a hospital, to compare its unit with the others'
+LEAST_ZEROS = 0.25  # of the median of all other values, above which these lie where 0 may stand for no value
+
+Values = Mapping[str, np.ndarray]  # of one column, by site, NaN where one is missing
+
+
+def describe(pool: Pool) -> dict[str, Any]:
+    """Rows, outcome, and of each named feature how many are missing, mean and SD, by site; empty without names.
+
+    In JSON's types. Features of categories, "sex=f", are 0 and 1, so their mean is a share.
+    """
+    if not pool.feature_names or any(part.x.ndim != 2 for part in pool.train.values()):
+        return {}
+    parts = {site or ALL: (part.x, part.y) for site, part in sorted(pool.train.items())[:MOST_SITES]}
+    if NOWHERE not in pool.train and len(pool.train) > 1:
+        every = join(Samples(part.x, part.y) for part in pool.train.values())
+        parts[ALL] = (every.x, every.y)
+    features = list(pool.feature_names[:MOST_FEATURES])
+    places = {name: _place_of(x[:, : len(features)], y, pool) for name, (x, y) in parts.items()}
+    return {"features": features, "more": len(pool.feature_names) - len(features), "places": places}
+
+
+def _place_of(x: np.ndarray, y: np.ndarray, pool: Pool) -> dict[str, Any]:
+    columns = [_summary_of(column) for column in x.T]
+    kind, outcome = kind_of(pool.loss), {}
+    if kind == "classes":
+        counts = np.bincount(y.astype(int), minlength=len(pool.class_names)).tolist()
+        outcome = dict(zip(pool.class_names, counts, strict=True))
+    elif kind == "times":
+        outcome = {"events": int(y[:, 1].sum())}
+    elif pool.outcome is not None and pool.outcome.kind == "amount":
+        outcome = {pool.outcome.name: _summary_of(y.ravel())}
+    return {"rows": len(x), "outcome": outcome, "columns": columns}
+
+
+def _summary_of(column: np.ndarray) -> list[float | None]:
+    """How many values are missing, the mean, and the standard deviation; None where there are too few."""
+    known = column[np.isfinite(column)].astype(np.float64)
+    return [
+        len(column) - len(known),
+        float(known.mean()) if len(known) else None,
+        float(known.std(ddof=1)) if len(known) > 1 else None,
+    ]
+
+
+def rows_of(description: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of a table: hospitals side by side, their rows and outcomes, and then each feature."""
+    places = description["places"]
+    rows = [["rows", *(str(place["rows"]) for place in places.values())]]
+    for name in next(iter(places.values()))["outcome"]:
+        told = [(place["outcome"][name], place["rows"]) for place in places.values()]
+        rows.append([name, *(_cell(held, n) if isinstance(held, list) else str(held) for held, n in told)])
+    for k, feature in enumerate(description["features"]):
+        is_share = YES_OR_NO in feature
+        rows.append([feature, *(_cell(p["columns"][k], p["rows"], is_share) for p in places.values())])
+    return ["", *places], rows
+
+
+def _cell(summary: list[float | None], rows: int, is_share: bool = False) -> str:
+    missing, mean, spread = summary
+    value = "-" if mean is None else f"{mean:.0%}" if is_share else f"{mean:.3g}"
+    value += "" if spread is None or is_share else f" ({spread:.3g})"
+    return value + (f", {100 * missing / rows:.2g}% missing" if missing else "")
+
+
+def suspicions(pool: Pool) -> tuple[str, ...]:
+    """Sentences on what looks wrong in tables; of two classes the second is the event."""
+    if not isinstance(pool.form, Columns):
+        return ()
+    positive = None
+    if kind_of(pool.loss) == "classes" and len(pool.class_names) == 2:
+        positive = {site: part.y == 1 for site, part in pool.train.items()}
+    notes = []
+    for place, column in enumerate(pool.feature_names):
+        if YES_OR_NO not in column:
+            notes += _suspect_column(column, {site: part.x[:, place] for site, part in pool.train.items()}, positive)
+    if positive is not None:
+        notes += _suspect_events(positive, len(pool.form.columns))
+    return (*notes, *_suspect_repeats(pool))
+
+
+def _suspect_column(column: str, by_site: Values, positive: Values | None) -> list[str]:
+    notes = _suspect_units(column, by_site)
+    every = np.concatenate(list(by_site.values()))
+    known = every[np.isfinite(every)]
+    if len(known) < MOSTLY_EMPTY * len(every):
+        notes.append(f"{column} is missing in {len(every) - len(known)} of {len(every)} rows")
+    low, high = np.percentile(known, [25, 75]) if len(known) else (0.0, 0.0)
+    far = known[np.maximum(low - known, known - high) > OUTLYING * (high - low)] if high > low else known[:0]
+    if 0 < len(far) <= 0.02 * len(known):
+        notes.append(f"{column} has {len(far)} values far outside the others; look for slips of the comma")
+    others = known[known != 0]
+    zeros, is_measured = len(known) - len(others), len(np.unique(others)) > LEAST_COMPARED
+    if zeros > 1 and is_measured and others.min() > LEAST_ZEROS * np.median(others):
+        notes.append(
+            f"{column} is 0 in {zeros} rows and {others.min():g} or more in all others; does 0 stand for no value? "
+            'Then leave it empty, or list it: missing = ["0"], if no other column has zeros'
+        )
+    if positive is not None and len(np.unique(known)) > 2:
+        truth = np.concatenate([positive[site] for site in by_site])[np.isfinite(every)]
+        auc = float(area(known[None], truth)[0]) if min(truth.sum(), (~truth).sum()) >= FEW_EVENTS else 0.5
+        if (auc := max(auc, 1 - auc)) > NEARLY_PERFECT:
+            notes.append(f"{column} alone predicts the outcome (AUC {auc:.3f}); was it known before the outcome?")
+    return notes
+
+
+def _suspect_units(column: str, by_site: Values) -> list[str]:
+    known = {site: held[np.isfinite(held)] for site, held in by_site.items()}
+    middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) >= LEAST_COMPARED}
+    middle = {site: value for site, value in middle.items() if value > 0}
+    if len(middle) < 2:
+        return []
+    usual = sorted(middle.values())[(len(middle) - 1) // 2]  # of two hospitals the smaller
+    powers = {site: math.log10(value / usual) for site, value in middle.items()}
+    odd = {s: round(p) for s, p in powers.items() if round(p) and abs(p - round(p)) < 0.2}
+    return [f"{column} is about 10^{p:+d} times the others' at {site}; is its unit another?" for site, p in odd.items()]
+
+
+def _suspect_events(positive: Values, features: int) -> list[str]:
+    truth = np.concatenate(list(positive.values()))
+    events = min(int(truth.sum()), int((~truth).sum()))
+    notes = []
+    if events < FEW_EVENTS * features:
+        notes.append(
+            f"{events} patients of the rarer class for {features} columns, fewer than {FEW_EVENTS} for each: expect "
+            "wide intervals"
+        )
+    lone = [site for site, held in positive.items() if len(np.unique(held)) == 1 and len(positive) > 1]
+    return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
+
+
+def _suspect_repeats(pool: Pool) -> list[str]:
+    """The same rows at several hospitals, told by their values being equal."""
+    where: Counter[bytes] = Counter()
+    for part in pool.train.values():
+        where.update({row.tobytes() for row in part.x if np.isfinite(row).sum() > 3})
+    apart = sum(sites > 1 for sites in where.values())
+    return [f"{apart} rows are at several hospitals: the same patients?"] * bool(apart)
