@@ -49,7 +49,7 @@ def test_an_onnx_file_says_what_the_package_says(tmp_path, case):
 
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
     raw = read_rows(stored.package.preparation, rows).x
-    said = session.run(None, {"x": raw})[0]
+    said = session.run(None, {"x": raw if raw.dtype == np.uint8 else raw.astype(np.float32)})[0]
 
     assert np.abs(said - predictor_of([stored]).answers(rows).together).max() < 1e-6
     told = session.get_modelmeta().custom_metadata_map
