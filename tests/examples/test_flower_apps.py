@@ -138,7 +138,7 @@ NAMESAKES = {
 @pytest.mark.timeout(900)
 def test_flwr_run_of_an_app_with_folders_of_our_names_has_its_own_and_ours(flwr):
     app = make_app(flwr.folder / "namesakes", NAMESAKES)
-    for name in ("client_app.py", "server_app.py", "pyproject.toml"):
+    for name in ("client_app.py", "server_app.py", "pyproject.toml", "LICENSE", "README.md"):
         text = (ROOT / "examples" / "flower_app" / name).read_text()
         text = text.replace("client_app:app", "clients.mine:app").replace("daisy-chained-hospitals", "namesakes")
         text = text.replace('permute_every=settings["permute-every"]', "permute_every=strategies.PERIOD")
