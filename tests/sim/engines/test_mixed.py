@@ -238,9 +238,9 @@ def test_a_run_reports_the_sites_own_models_and_says_so(fedsmall, tmp_path):
     )
 
     assert code == 0, complained
-    assert "common model" not in said
-    assert "sites' own models, mean absolute error" in said
-    assert re.search(r"A site alone reaches mean absolute error \S+ on average, the sites' own models of FedDC", said)
+    assert "global model" not in said
+    assert "local models, mean absolute error" in said
+    assert re.search(r"A site alone reaches mean absolute error \S+ on average, the local models of FedDC", said)
     page = html.unescape((tmp_path / "r" / "report.html").read_text())
     assert "common layers, completed with the site's own, on each site's own held-out samples" in page
     assert "The other layers of its model never leave it." in page

@@ -151,7 +151,7 @@ def test_a_file_for_other_programs_says_the_same(run, kind, form, tmp_path):
     x = rows_of(kind)
     if form == "onnx":
         session = pytest.importorskip("onnxruntime").InferenceSession(str(tmp_path / "model"))
-        said, told = session.run(None, {"x": x})[0], session.get_modelmeta().custom_metadata_map
+        said, told = session.run(None, {"x": x.astype(np.float32)})[0], session.get_modelmeta().custom_metadata_map
     else:
         extra = {"fedsmall": ""}
         model = torch.jit.load(str(tmp_path / "model"), _extra_files=extra)
