@@ -108,7 +108,7 @@ def test_a_file_for_other_programs_says_the_same(run, form, tmp_path):
 
     if form == "onnx":
         session = pytest.importorskip("onnxruntime").InferenceSession(str(tmp_path / "model"))
-        said, told = session.run(None, {"x": X})[0], session.get_modelmeta().custom_metadata_map
+        said, told = session.run(None, {"x": X.astype(np.float32)})[0], session.get_modelmeta().custom_metadata_map
     else:
         extra = {"fedsmall": ""}
         said = torch.jit.load(str(tmp_path / "model"), _extra_files=extra)(torch.from_numpy(X)).numpy()
