@@ -482,7 +482,7 @@ def test_an_exported_file_says_of_raw_rows_what_the_run_said_of_its_test_samples
     assert '["marker", "sex=f", "sex=m", "age", "ward=1", "ward=north", "ward=south, old"]' in said_
     raw = pandas.concat([held_out(clinic, 1, name) for name in ("bonn", "essen")])
     x = read_package(package).package.preparation.form.numbers(raw)  # categories are made numbers outside the file
-    answers = runtime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": x})[0]
+    answers = runtime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": x.astype(np.float32)})[0]
     assert np.abs(answers - clinic.predictions_of(one)["probabilities"]).max() < 1e-6
     several, again = (fedsmall("export", clinic.folder, *more) for more in ((), ("--seed", "1", "--out", "m.onnx")))
     assert "this run has several of FedDC: seeds 0, 1" in several[2]
