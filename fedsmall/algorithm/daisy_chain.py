@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.algorithm.dynamic import DynamicAverages
 from fedsmall.algorithm.gossip import Peers
-from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United
+from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United, become_global
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment
 from fedsmall.travel.schedule import Action, Contact
+
+TOGETHER = 2**14  # rounds of sites that go by without a moment
 
 
 def topology_for(
@@ -45,8 +47,11 @@ def daisy_chain(
     as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
     travellers = topology.travellers
-    for stretch in stretches(contacts, lambda contact: travellers.careful or due(contact)):
-        left = [stretch]
+    for walks in _unseen(topology, stretches(contacts, lambda contact: travellers.careful or due(contact)), due):
+        moment, done = topology.walk_on(walks) if travellers.goes_on else (None, 0)
+        if moment is not None:
+            yield from become_global(travellers, moment, [])
+        left = walks[done:]
         while left:
             now = left.pop(0)
             moment = topology.walk(now)  # lines 4 to 8: train, and let models travel
@@ -69,3 +74,22 @@ def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> I
             stretch = []
     if stretch:
         yield stretch
+
+
+def _unseen(
+    topology: Topology, walks: Iterable[list[Contact]], due: Callable[[Contact], bool]
+) -> Iterator[list[list[Contact]]]:
+    """Walks up to an aggregation whose models nobody sees, as many as make some updates; every other one alone."""
+    travellers, together, left = topology.travellers, list[list[Contact]](), 0
+    for walk in walks:
+        seen = not travellers.goes_on or walk[-1].action is not Action.AGGREGATE or due(walk[-1])
+        if together and (seen or left < len(walk)):
+            yield together
+            together = []
+        if seen:
+            yield [walk]
+            continue
+        left = (left if together else TOGETHER // len(travellers.names)) - len(walk)
+        together.append(walk)
+    if together:
+        yield together
