@@ -72,7 +72,7 @@ class Commons:
         return refused, events
 
     def follow(self, mean: Arrays, sites: tuple[str, ...], t: int, gate: float) -> bool:
-        """Make the only global model of a sound ``mean`` of models; False, with nothing changed, where it is refused."""
+        """Make the global model of a sound ``mean`` of models; False, with nothing changed, where it is refused."""
         if type(self.combiner) is Aggregate:  # a mean is no larger than what it is of
             self._take(0, mean)
             return True

@@ -47,8 +47,10 @@ def daisy_chain(
     as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
     travellers = topology.travellers
-    for walks in _unseen(topology, stretches(contacts, lambda contact: travellers.careful or due(contact)), due):
-        moment, done = topology.walk_on(walks) if travellers.goes_on else (None, 0)
+    for walks, seen in _together(
+        topology, stretches(contacts, lambda contact: travellers.careful or due(contact)), due
+    ):
+        moment, done = (None, 0) if seen else topology.walk_on(walks)
         if moment is not None:
             yield from become_global(travellers, moment, [])
         left = walks[done:]
@@ -76,20 +78,24 @@ def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> I
         yield stretch
 
 
-def _unseen(
+def _together(
     topology: Topology, walks: Iterable[list[Contact]], due: Callable[[Contact], bool]
-) -> Iterator[list[list[Contact]]]:
-    """Walks up to an aggregation whose models nobody sees, as many as make some updates; every other one alone."""
-    travellers, together, left = topology.travellers, list[list[Contact]](), 0
+) -> Iterator[tuple[list[list[Contact]], bool]]:
+    """Walks from one aggregation to the next of which nobody sees a model, several at a time; every other one alone.
+
+    Says for each whether it is seen.
+    """
+    travellers, together, left, last = topology.travellers, list[list[Contact]](), 0, Action.AGGREGATE
     for walk in walks:
-        seen = not travellers.goes_on or walk[-1].action is not Action.AGGREGATE or due(walk[-1])
+        whole = last is walk[-1].action is Action.AGGREGATE
+        seen, last = not (whole and travellers.goes_on) or due(walk[-1]), walk[-1].action
         if together and (seen or left < len(walk)):
-            yield together
+            yield together, False
             together = []
         if seen:
-            yield [walk]
+            yield [walk], True
             continue
         left = (left if together else TOGETHER // len(travellers.names)) - len(walk)
         together.append(walk)
     if together:
-        yield together
+        yield together, False

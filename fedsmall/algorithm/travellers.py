@@ -182,6 +182,8 @@ class Travellers:
         """
         if not len(self.at):
             self.depart(walks[0][0])
+        if not self.common.all():
+            return None, 0
         legs, at, before = [list[Leg]() for _ in walks], self.at, self._before
         for k, stretch in enumerate(walks):
             legs[k], _ = self._legs(stretch, at, before)

@@ -18,7 +18,7 @@ from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients,
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
 from fedsmall.training.kernel import Kernel, unmet_need
 from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
-from fedsmall.training.stack import Rows, Stack, Tensors, index_of
+from fedsmall.training.stack import Rows, Stack, Tensors, index_of, tensors_of
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Take, Trained, all_here
 from fedsmall.wire import Arrays
 
@@ -149,10 +149,9 @@ class Cohort(OneModelTrainer):
             starts = self._kernel.average(stack, model, walks, remembered, take)
             if not starts:
                 return 0, None
-            last, tensors = walks[len(starts) - 1], {name: torch.from_numpy(array) for name, array in starts[-1].items()}
-            remembered.receive(
-                last[0].sites, {name: t.expand(len(stack), *t.shape) for name, t in tensors.items()}, every, {}
-            )
+            last, start = walks[len(starts) - 1], tensors_of(starts[-1])
+            received = {name: tensor.expand(len(stack), *tensor.shape) for name, tensor in start.items()}
+            remembered.receive(last[0].sites, received, every, {})
             self._kernel.rounds(last, remembered)
         nothing = np.full(len(stack), np.nan)
         return len(starts), self.report(nothing, last[-1])._replace(memory=remembered.arrays())

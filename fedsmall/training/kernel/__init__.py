@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -241,7 +241,9 @@ class Kernel:
         return sum((b + 3) // 4 * 4 * ((a + self.lanes) // self.lanes * self.lanes) for a, b in pairwise(widths))
 
     def _total(self, sites: np.ndarray) -> "_Total":
-        weights = self._batches.examples[sites].astype(np.float64) if self._plan.method.weighted else np.ones(len(sites))
+        weights = (
+            self._batches.examples[sites].astype(np.float64) if self._plan.method.weighted else np.ones(len(sites))
+        )
         sums = np.empty((min(SUMS, len(sites)), self._size()))
         return _Total(weights / weights.sum(), sums, np.empty(len(sites), np.float32))
 
@@ -331,7 +333,7 @@ _Round = tuple[Leg, int, float]  # its number and its learning rate
 
 
 class _Total(NamedTuple):
-    """Models added up: the ``weights`` (models,), ``sums`` (parts, flat) and ``square`` (models,), of each its norm's."""
+    """Models added up: the ``weights`` (models,), ``sums`` (parts, flat) and ``square`` (models,), of each norm."""
 
     weights: np.ndarray
     sums: np.ndarray
