@@ -5,7 +5,6 @@ plan at a time and one thread, uses the whole machine. Results do not depend on 
 """
 
 import math
-import multiprocessing
 import signal
 import threading
 import traceback
@@ -34,7 +33,7 @@ from fedsmall.sim.runs.folder import Failed, Run, cores, start
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.training.device import check_device, threads_of_kernel
+from fedsmall.training.device import check_device, process_context, threads_of_kernel
 
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor
@@ -47,7 +46,7 @@ DIVERGED = "it diverged: the loss of its models is not finite at the end; try a 
 NOISY = ", or less noise: a larger exposure, fewer contacts or a smaller model"
 POLL_S = 0.2
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
-ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
+ENOUGH = 8  # fewer plans are done before other processes have begun
 
 
 class Federations:
@@ -236,7 +235,7 @@ def _run_shared(
     plans: Mapping[int, Plan], processes: int, job: Job, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The plans over so many processes; BrokenProcessPool where one of them dies."""
-    context = multiprocessing.get_context("spawn")
+    context = process_context(job.options["device"], [__name__, "sklearn.datasets", "sklearn.linear_model"])
     rounds = context.Array("l", max(plans) + 1, lock=False)
     stop = context.Event()
     pool = ProcessPoolExecutor(processes, context, _prepare, (job, rounds, stop))
