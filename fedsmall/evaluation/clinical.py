@@ -140,15 +140,24 @@ def calibration_error(p: np.ndarray, positive: np.ndarray) -> float:
     return sum(group.samples * abs(group.predicted - group.observed.value) for group in bins) / len(p)
 
 
-def recalibration(p: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """The intercept at a slope of 1 (0 is ideal), and the slope (1 is ideal), of the truth over the logit of ``p``.
+def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> float:
+    """The intercept at a slope of 1 of the truth over the logit of ``p``; 0 is ideal.
 
-    NaN where they have no end: one class, perfect separation, or equal probabilities. Sources: Cox 1958; Van Calster et
-    al. 2019.
+    NaN, as the slope, where it has no end: one class, perfect separation, or equal probabilities. Sources: Cox 1958;
+    Van Calster et al. 2019.
     """
-    x = special.logit(np.clip(p, 1e-9, 1 - 1e-9))
-    slope = _maximum(np.stack([np.ones_like(x), x], axis=1), np.zeros_like(x), positive)[-1]
-    return float(_maximum(np.ones((len(x), 1)), x, positive)[0]), float(slope)
+    x = _logits(p)
+    return float(_maximum(np.ones((len(x), 1)), x, positive)[0])
+
+
+def recalibration_slope(p: np.ndarray, positive: np.ndarray) -> float:
+    """The slope of the truth over the logit of ``p``; 1 is ideal."""
+    x = _logits(p)
+    return float(_maximum(np.stack([np.ones_like(x), x], axis=1), np.zeros_like(x), positive)[-1])
+
+
+def _logits(p: np.ndarray) -> np.ndarray:
+    return np.asarray(special.logit(np.clip(p, 1e-9, 1 - 1e-9)))
 
 
 def _maximum(x: np.ndarray, offset: np.ndarray, positive: np.ndarray) -> np.ndarray:
@@ -183,8 +192,8 @@ VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "average precision": average_precision,
     "Brier score": brier,
     "calibration error (ECE)": calibration_error,
-    "calibration intercept": lambda p, positive: recalibration(p, positive)[0],
-    "calibration slope": lambda p, positive: recalibration(p, positive)[1],
+    "calibration intercept": recalibration_intercept,
+    "calibration slope": recalibration_slope,
 }
 SCALES: dict[str, Scale] = {"calibration intercept": "plain", "calibration slope": "plain"}  # others are shares
 

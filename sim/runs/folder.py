@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +39,17 @@ from fedsmall.package.store import save as save_package
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.reading import noise_borne
 from fedsmall.replicas import idle
-from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
+from fedsmall.sim.runs.files import (
+    check_free,
+    json_list,
+    json_text,
+    read_arrays,
+    read_json,
+    write,
+    write_arrays,
+    write_csv,
+    write_json,
+)
 from fedsmall.sim.runs.scenario import Scenario, as_toml, load
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
@@ -73,6 +84,12 @@ class PlanRun:
     def label(self) -> str:
         """The method's name in tables and figures."""
         return self.plan.method.label
+
+    @cached_property
+    def rounds(self) -> str:
+        """What rounds.json says of it, written once however often the file is."""
+        which = {"index": self.index} | _which(self.plan)
+        return json_text(which | {"evaluations": self.evaluations, "events": self.events})
 
     @property
     def key(self) -> tuple[int, int]:
@@ -200,15 +217,9 @@ class Run:
             "finished": len(self.plans) - len(self.not_run) - len(self.failed),
             "not_run": [_which(plan) for plan in self.not_run],
         }
-        rounds = [
-            {"index": plan_run.index}
-            | _which(plan_run.plan)
-            | {"evaluations": plan_run.evaluations, "events": plan_run.events}
-            for plan_run in self.done
-        ]
         rows = [_curve_row(run.plan, evaluation) for run in self.done for evaluation in run.evaluations]
         write_json(self.folder / "summary.json", [plan_run.row for plan_run in self.done])
-        write_json(self.folder / "rounds.json", rounds)
+        write(self.folder / "rounds.json", json_list([plan_run.rounds for plan_run in self.done]).encode())
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["label"]
         write_csv(self.folder / "rounds.csv", columns, rows)
         write_json(self.folder / "run.json", about)

@@ -8,7 +8,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import fedsmall
-from fedsmall.evaluation.clinical import net_benefit, recalibration
+from fedsmall.evaluation.clinical import net_benefit, recalibration_intercept, recalibration_slope
 from fedsmall.sim import run
 from fedsmall.sim.report.html import page, write_dpia
 from fedsmall.sim.report.model import nobody_positive
@@ -90,7 +90,7 @@ def test_intercept_and_slope_are_those_of_logistic_regression():
     positive = rng.random(400) < 1 / (1 + np.exp(-(0.4 + 0.7 * x)))
     p = 1 / (1 + np.exp(-x))
 
-    intercept, slope = recalibration(p, positive)
+    intercept, slope = recalibration_intercept(p, positive), recalibration_slope(p, positive)
 
     fitted = LogisticRegression(C=np.inf, tol=1e-9).fit(x[:, None], positive)
     assert slope == pytest.approx(fitted.coef_[0, 0], abs=1e-4)
@@ -99,7 +99,7 @@ def test_intercept_and_slope_are_those_of_logistic_regression():
 
 @pytest.mark.parametrize("p", [[0.1, 0.2, 0.8, 0.9], [0.5, 0.5, 0.5, 0.5]])
 def test_a_slope_without_an_end_is_not_a_number(p):
-    assert np.isnan(recalibration(np.array(p), np.array([False, False, True, True]))[1])
+    assert np.isnan(recalibration_slope(np.array(p), np.array([False, False, True, True])))
 
 
 def test_net_benefit_is_hits_less_false_alarms_at_the_odds_of_the_threshold():
