@@ -1,7 +1,7 @@
 """What a clinician asks of predictions, each with its uncertainty."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -140,20 +140,20 @@ def calibration_error(p: np.ndarray, positive: np.ndarray) -> float:
     return sum(group.samples * abs(group.predicted - group.observed.value) for group in bins) / len(p)
 
 
-def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> float:
-    """The intercept at a slope of 1 of the truth over the logit of ``p``; 0 is ideal.
+def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The intercept at a slope of 1 of the truth over the logit of ``p`` (..., samples); 0 is ideal.
 
     NaN, as the slope, where it has no end: one class, perfect separation, or equal probabilities. Sources: Cox 1958;
     Van Calster et al. 2019.
     """
     x = _logits(p)
-    return float(_maximum(np.ones((len(x), 1)), x, positive)[0])
+    return _maximum(np.ones((*x.shape, 1)), x, positive)[..., 0]
 
 
-def recalibration_slope(p: np.ndarray, positive: np.ndarray) -> float:
-    """The slope of the truth over the logit of ``p``; 1 is ideal."""
+def recalibration_slope(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The slope of the truth over the logit of ``p`` (..., samples); 1 is ideal."""
     x = _logits(p)
-    return float(_maximum(np.stack([np.ones_like(x), x], axis=1), np.zeros_like(x), positive)[-1])
+    return _maximum(np.stack([np.ones_like(x), x], axis=-1), np.zeros_like(x), positive)[..., -1]
 
 
 def _logits(p: np.ndarray) -> np.ndarray:
@@ -161,19 +161,22 @@ def _logits(p: np.ndarray) -> np.ndarray:
 
 
 def _maximum(x: np.ndarray, offset: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """The coefficients, (columns,), of a logistic regression by Newton's steps; NaN where it does not converge."""
-    weights = np.zeros(x.shape[1])
-    none = np.full(x.shape[1], np.nan)
+    """The coefficients, (..., columns), of logistic regressions by Newton's steps; NaN where one does not converge."""
+    weights, across = np.zeros((*x.shape[:-2], x.shape[-1])), np.swapaxes(x, -1, -2)
+    going, lost = np.ones(x.shape[:-2], dtype=bool), np.zeros(x.shape[:-2], dtype=bool)
     for _ in range(NEWTON):
-        q = special.expit(offset + x @ weights)
-        curvature = (x * (q * (1 - q))[:, None]).T @ x
-        if not np.linalg.cond(curvature) < 1 / np.finfo(float).eps ** 0.75:
-            return none
-        step = np.linalg.solve(curvature, x.T @ (positive - q))
+        q = special.expit(offset + (x @ weights[..., None])[..., 0])
+        curvature = (across * (q * (1 - q))[..., None, :]) @ x
+        curvature[~going] = np.eye(x.shape[-1])
+        flat = ~(np.linalg.cond(curvature) < 1 / np.finfo(float).eps ** 0.75)
+        lost, going = lost | flat, going & ~flat
+        curvature[flat] = np.eye(x.shape[-1])
+        step = np.where(going[..., None], np.linalg.solve(curvature, across @ (positive - q)[..., None])[..., 0], 0)
         weights = weights + step
-        if np.abs(step).max() < 1e-9:
-            return weights
-    return none
+        going = going & (np.abs(step).max(axis=-1) >= 1e-9)
+        if not going.any():
+            break
+    return np.where((going | lost)[..., None], np.nan, weights)
 
 
 def net_benefit(p: np.ndarray, positive: np.ndarray) -> Curve:
@@ -187,7 +190,7 @@ def net_benefit(p: np.ndarray, positive: np.ndarray) -> Curve:
     return Curve(cuts, hits - alarms * cuts / (1 - cuts), cuts)
 
 
-VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+VALUES: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
     "average precision": average_precision,
     "Brier score": brier,
@@ -202,7 +205,8 @@ def estimate_of(name: str, p: np.ndarray, positive: np.ndarray) -> Estimate:
     """One of :data:`VALUES` with its interval: DeLong's of an AUC, else a bootstrap's within the classes."""
     if name == "ROC-AUC":
         return auc(p, positive)
-    return bootstrap_interval(VALUES[name], p, positive, within=positive)
+    at_once = VALUES[name] in (recalibration_intercept, recalibration_slope)
+    return bootstrap_interval(VALUES[name], p, positive, within=positive, at_once=at_once)
 
 
 def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:
@@ -232,18 +236,18 @@ NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # w
 
 
 def bootstrap_interval(
-    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None
+    statistic: Callable[..., Any], *arrays: np.ndarray, within: np.ndarray | None = None, at_once: bool = False
 ) -> Estimate:
     """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
 
-    Where ``within``, (samples,), divides them in two, each part is resampled by itself.
+    Where ``within``, (samples,), divides them in two, each part is resampled by itself. ``at_once``: the statistic
+    takes all resamples together, (resamples, samples).
     """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
-    values = []
-    for _ in range(DRAWS):
-        drawn = np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)])
-        values.append(statistic(*(array[drawn] for array in arrays)))
+    drawn = [np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)]) for _ in range(DRAWS)]
+    many = [np.stack(drawn)] if at_once else drawn
+    values = np.hstack([statistic(*(array[rows] for array in arrays)) for rows in many])
     low, high = np.nanpercentile(values, [2.5, 97.5]) if not np.isnan(values).all() else (np.nan, np.nan)
     return Estimate(float(statistic(*arrays)), float(low), float(high))
 
