@@ -252,6 +252,7 @@ def bootstrap_interval(
     return Estimate(float(statistic(*arrays)), float(low), float(high))
 
 
+HALF = 0.5  # even odds
 SENSITIVITY = 0.9  # of the threshold that is found beside the best one, where a plan does not say
 
 
@@ -261,19 +262,25 @@ def thresholds_of(plan: Plan, p: np.ndarray, positive: np.ndarray) -> dict[str, 
         return {}
     asked = plan.threshold
     wanted = asked["sensitivity"] if isinstance(asked, dict) else SENSITIVITY
-    return {"youden": best_threshold(p, positive), "sensitivity": least_sensitivity(p, positive, wanted)}
+    found = {"youden": best_threshold(p, positive), "sensitivity": least_sensitivity(p, positive, wanted)}
+    return {way: threshold for way, threshold in found.items() if threshold is not None}
 
 
 def chosen_threshold(plan: Plan, thresholds: Mapping[str, float]) -> tuple[float, str] | None:
-    """The threshold that a plan asks for and how it was found, of those ``found``; None where it leaves that open."""
+    """The threshold that a plan asks for and how it was found, of those ``found``; None where it leaves that open.
+
+    Even odds, and why, where it was not found.
+    """
     asked = plan.threshold
     if isinstance(asked, float):
         return asked, "given in the scenario"
-    if asked is None or not thresholds:
+    if asked is None:
         return None
-    if isinstance(asked, dict):
-        return thresholds["sensitivity"], f"sensitivity {asked['sensitivity']:g} on the training samples"
-    return thresholds["youden"], "Youden's index on the training samples"
+    way = "sensitivity" if isinstance(asked, dict) else "youden"
+    how = f"sensitivity {asked['sensitivity']:g}" if isinstance(asked, dict) else "Youden's index"
+    if way not in thresholds:
+        return HALF, f"even odds: too few samples that the model had not seen for {how}"
+    return thresholds[way], f"{how} on samples that the model had not seen"
 
 
 def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
@@ -284,11 +291,15 @@ def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
     return _middle(values, int(best))
 
 
-def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> float:
-    """The highest threshold at which at least the share ``wanted`` of the positive samples is called positive."""
+def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> float | None:
+    """The highest threshold that calls at least the share ``wanted`` of other positive samples positive, on average.
+
+    For that it calls ``wanted * (n + 1)`` of these n positive ones so: the next one's place among them is any with the
+    same chance (Vovk et al. 2005, "Algorithmic Learning in a Random World"). None where n is too small.
+    """
     values, hits, _ = counts_from_above(p, positive)
-    enough = np.flatnonzero(hits >= wanted * hits[-1] - 1e-9)
-    return _middle(values, int(enough[0]))
+    enough = np.flatnonzero(hits >= wanted * (hits[-1] + 1) - 1e-9)
+    return _middle(values, int(enough[0])) if len(enough) else None
 
 
 def _middle(values: np.ndarray, place: int) -> float:

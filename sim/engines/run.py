@@ -64,8 +64,8 @@ class RunRecord(Outcome):
 
     ``read`` is who could read whose data; ``distilled`` the one model that sites made of several. ``predictions`` are
     the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
-    ``thresholds`` its own by the training samples. ``own`` are the models that sites trained last, where asked for, and
-    Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
+    ``thresholds`` its own by samples that it had not seen. ``own`` are the models that sites trained last, where asked
+    for, and Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
     (:mod:`fedsmall.sim.engines.at_home`).
     """
 

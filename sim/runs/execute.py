@@ -27,6 +27,7 @@ from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
+from fedsmall.sim.engines.out_of_fold import with_thresholds
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, start
@@ -85,6 +86,7 @@ class Job:
         record = run_plan(plan, federation, self.engine, **keywords)
         if record.evaluations and has_diverged(record.evaluations[-1]):
             return Failed(DIVERGED + NOISY if plan.privacy.at_contacts else DIVERGED)
+        record = with_thresholds(record, federation)
         constant = trivial(federation, plan.has_own_models)
         if plan.method == self.first.method:  # of one method: it is the same beside all
             constant["pooled"] = pooled_logistic(federation, plan.has_own_models)
