@@ -135,7 +135,7 @@ class Kernel:
         self._library = built
         self.lanes: int = built.widest()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._parts = 4 * threads  # of the models, so that no thread waits long for the last
+        self._threads = threads
         x, y = batches.x.flatten(1), batches.y
         self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
         self._x[:, : x.shape[1]] = x
@@ -306,17 +306,19 @@ class Kernel:
         for name, array in arrays.items():
             setattr(self._told, name, None if array is None else array.ctypes.data)
         self._told.outputs = None if outputs is None else outputs.data_ptr()
-        self._share_out(site.shape[1] if total is None else len(total.sums))
+        # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
+        several = 4 if site.size >= 64 * site.shape[1] else 1
+        self._share_out(site.shape[1] if total is None else len(total.sums), several * self._threads)
         last: np.ndarray = index[row[-1]]
         return last
 
-    def _share_out(self, parts: int) -> None:
+    def _share_out(self, parts: int, shares: int) -> None:
         walk = getattr(self._library, f"walk_{self.lanes}")
 
         def some(edges: tuple[int, int]) -> int:
             return int(walk(ctypes.byref(self._told), *edges))  # without Python's lock
 
-        self._told.parts, shares = parts, min(parts, self._parts if self._pool else 1)
+        self._told.parts, shares = parts, min(parts, shares if self._pool else 1)
         edges = [parts * share // shares for share in range(shares + 1)]
         if any((self._pool.map if self._pool else map)(some, pairwise(edges))):
             raise MemoryError("no memory for the kernel's copy of a model")
