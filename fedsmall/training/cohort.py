@@ -139,9 +139,6 @@ class Cohort(OneModelTrainer):
     ) -> tuple[int, Trained | None]:
         """As :meth:`Trainer.average`, by the kernel."""
         assert self._kernel is not None
-        rounds = max(sum(leg.rounds for leg in legs) for legs in walks)
-        if not self._kernel.holds(rounds, len(stack)):
-            return 0, None
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), memory)
         with torch.no_grad():
             sites, every = walks[0][0].sites, np.ones(len(stack), dtype=bool)

@@ -262,14 +262,9 @@ class SiteMemory:
         for name, tensor in tensors.items():
             self._put(name, sites, tensor)
 
-    @property
-    def counts(self) -> bool:
-        """Whether the rule asks for the sums of learning rates."""
-        return bool(self._rule.remembers)
-
     def count(self, sites: np.ndarray, rates: np.ndarray) -> None:
         """Add the sums of the learning rates of the steps that were taken, (rows,)."""
-        if self.counts:
+        if self._rule.remembers:
             rate = self._held["rate"]
             rate[index_of(sites, rate)] += torch.from_numpy(rates).to(rate)
 

@@ -183,10 +183,11 @@ class Kernel:
         Nobody's own model is written down; ``stack`` lends its shapes, and its moments, which start afresh.
         """
         starts: list[Arrays] = []
+        if max(sum(leg.rounds for leg in legs) for legs in walks) > self._most_rounds(len(stack)):
+            return starts
         with _Arrays(self._told, self._layers) as arrays:
             self._give(arrays, stack, memory)
-            flat = np.zeros(self._size(), np.float32)
-            views = self._named(flat)
+            flat, views = self._named()
             for legs in walks:
                 for name, view in views.items():
                     view[...] = model[name]
@@ -199,19 +200,14 @@ class Kernel:
                 model = following
         return starts
 
-    def holds(self, rounds: int, models: int) -> bool:
-        """Whether the sample numbers of so many rounds go into one call."""
-        return rounds <= self._most_rounds(models)
-
     def rounds(self, legs: Sequence[Leg], memory: SiteMemory) -> "list[_Round]":
         """The rounds of a walk with their rates, which the sites' memory adds up."""
         recipe, last = self._plan.recipe, self._plan.rounds
         rounds = [
             (leg, t, learning_rate(recipe, t, last)) for leg in legs for t in range(leg.t - leg.rounds + 1, leg.t + 1)
         ]
-        if memory.counts:
-            for leg, _, lr in rounds:
-                memory.count(leg.sites, lr * self._batches.steps[leg.sites])
+        for leg, _, lr in rounds:
+            memory.count(leg.sites, lr * self._batches.steps[leg.sites])
         return rounds
 
     def _give(self, arrays: "_Arrays", stack: Stack, memory: SiteMemory) -> None:
@@ -223,32 +219,30 @@ class Kernel:
             self._told.count = arrays.held(stack.optimizer["step"])
         self._remind(arrays, memory)
 
-    def _named(self, flat: np.ndarray) -> Arrays:
-        """The arrays of a flat model, as views: of each layer the rows of weights and a bias, filled up with zeros."""
+    def _named(self, flat: np.ndarray | None = None) -> tuple[np.ndarray, Arrays]:
+        """A flat model, by default of zeros, and its arrays as views: a layer's rows are weights, a bias, and zeros."""
+        widths = pairwise(list(self._told.width)[: len(self._layers) + 1])
+        spans = [(a, b, (a + self.lanes) // self.lanes * self.lanes) for a, b in widths]
+        if flat is None:
+            flat = np.zeros(sum((b + 3) // 4 * 4 * row for _, b, row in spans), np.float32)
         views, at = {}, 0
-        for layer, (inputs, outputs) in zip(self._layers, pairwise(self._told.width), strict=False):
-            row = (inputs + self.lanes) // self.lanes * self.lanes
+        for layer, (inputs, outputs, row) in zip(self._layers, spans, strict=True):
             rows = flat[at : at + outputs * row].reshape(outputs, row)
             views[f"{layer.name}.weight"] = rows[:, :inputs]
             if layer.bias:
                 views[f"{layer.name}.bias"] = rows[:, inputs]
             at += (outputs + 3) // 4 * 4 * row
-        return views
-
-    def _size(self) -> int:
-        """The numbers of a flat model."""
-        widths = list(self._told.width)[: len(self._layers) + 1]
-        return sum((b + 3) // 4 * 4 * ((a + self.lanes) // self.lanes * self.lanes) for a, b in pairwise(widths))
+        return flat, views
 
     def _total(self, sites: np.ndarray) -> "_Total":
         weights = (
             self._batches.examples[sites].astype(np.float64) if self._plan.method.weighted else np.ones(len(sites))
         )
-        sums = np.empty((min(SUMS, len(sites)), self._size()))
+        sums = np.empty((min(SUMS, len(sites)), len(self._named()[0])))
         return _Total(weights / weights.sum(), sums, np.empty(len(sites), np.float32))
 
     def _mean(self, total: "_Total", names: Sequence[str]) -> Mean:
-        views = self._named(total.sums.sum(0).astype(np.float32))
+        _, views = self._named(total.sums.sum(0).astype(np.float32))
         return Mean({name: np.ascontiguousarray(views[name]) for name in names}, np.sqrt(total.square))
 
     def _remind(self, arrays: "_Arrays", memory: SiteMemory) -> None:
