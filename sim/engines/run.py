@@ -352,12 +352,12 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
         from fedsmall.sim.engines.workers import with_workers
 
         sharing = with_workers(whole, work.federation, **options)
-    with sharing as trainer, _threads_for(whole.path):
+    with sharing as trainer, threads_for(whole.path):
         return work.through(trainer, evaluator), whole.path, whole.device
 
 
 @contextmanager
-def _threads_for(path: str) -> Iterator[None]:
+def threads_for(path: str) -> Iterator[None]:
     """One thread within it, except for convolutions: on small matrices a second only waits, and takes a core for it."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if path in ("conv", "loop") else 1)

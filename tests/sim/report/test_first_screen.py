@@ -121,3 +121,16 @@ def test_no_old_phrase_stands_in_reports_help_or_cards():
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize("statistic", [recalibration_intercept, recalibration_slope])
+def test_resamples_that_are_fitted_at_once_are_fitted_as_one_by_one(statistic):
+    rng = np.random.default_rng(4)
+    p, positive = rng.random((30, 12)), rng.random((30, 12)) < 0.3
+    positive[3], p[5] = False, 0.5  # one class; equal probabilities
+
+    together = statistic(p, positive)
+
+    np.testing.assert_allclose(together, [statistic(*row) for row in zip(p, positive, strict=True)], rtol=1e-9)
+    assert np.isnan(together).sum() in (1, 2, 3, 4)
+    assert np.isnan(together[3])
