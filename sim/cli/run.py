@@ -24,6 +24,7 @@ from fedsmall.sim.cli.options import (
     PROCESSES,
     SET,
     WORKERS,
+    check_unwritten,
     command_group,
     complete_folder,
     terminal,
@@ -264,3 +265,19 @@ def scenarios() -> None:
         with path.open("rb") as file:
             table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
     console.print(table)
+
+
+def schema(out: Annotated[Path | None, Option(help="a file, never written over; printed without")] = None) -> None:
+    """The keys of a scenario as a JSON schema: an editor completes them and marks what is wrong.
+
+    For editors with Even Better TOML or taplo the first line of a scenario is then: #:schema ./scenario.schema.json
+    """
+    from fedsmall.sim.runs.schema import scenario_schema
+
+    text = json.dumps(scenario_schema(), indent=1)
+    if out is None:
+        typer.echo(text)
+    else:
+        check_unwritten(out)
+        out.write_text(text + "\n", encoding="utf-8")
+        console.print(f"Written: {out}. First line of a scenario: #:schema ./{out.name}", markup=False)

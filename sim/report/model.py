@@ -287,8 +287,12 @@ def purpose(run: Run) -> str:
         if events < EVENTS:
             missing.append(f"at least {EVENTS} test patients of each class (there are {events} of the rarer)")
     if not any((held := plan.method.validation) and not held.by_samples for plan in run.plans):
-        missing.append("validation at hospitals that took no part in training (validate = true)")
+        missing.append("validation at hospitals that took no part in training (validate = {routes = 5})")
+    if not run.scenario.study.ethics:
+        missing.append("an ethical approval (ethics, under [study])")
     missing.append("a look at its calibration, and approval, where it is to be used")
+    if use := run.scenario.study.intended_use:
+        return f"This is of a model for patients, meant for this: {use.rstrip('.')}. It still wants {_listed(missing)}."
     return f"This is a comparison of methods, not a model for patients. For that it wants {_listed(missing)}."
 
 

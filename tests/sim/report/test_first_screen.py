@@ -8,11 +8,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import fedsmall
+from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import net_benefit, recalibration_intercept, recalibration_slope
 from fedsmall.sim import run
-from fedsmall.sim.report.html import page, write_dpia
-from fedsmall.sim.report.model import nobody_positive
+from fedsmall.sim.report.html import page, tripod, write_dpia
+from fedsmall.sim.report.model import nobody_positive, purpose
 from fedsmall.sim.report.terminal import SAID
+from fedsmall.sim.runs.folder import read
 
 HOME = Path(fedsmall.__file__).parent.parent
 OLD = (  # what no statistician or clinician says
@@ -42,6 +44,28 @@ def test_the_first_sentence_says_what_the_page_is_and_what_is_missing(shown):
     assert first is not None
     assert first[1].startswith("This is a comparison of methods, not a model for patients.")
     assert "at least 100 test patients" in first[1]
+
+
+def test_what_the_study_says_fills_items_of_tripod_and_makes_the_page_one_of_a_model_for_patients(tmp_path):
+    said = {
+        "ethics": "Bonn, 12/26",
+        "source": "Charts of 2024",
+        "intended_use": "Triage in the ward.",
+    }
+
+    made = run(progress=False, out=tmp_path / "mine", study=said, **federation()).run
+
+    kept = read(made.folder)
+    answers = {item.number: item.answer for item in tripod(kept, None)}
+    assert answers["17"] == said["ethics"]
+    assert answers["5a-b"] == said["source"]
+    assert answers["6a"].startswith("Participants")
+    assert not answers["2"]
+    first = purpose(kept)
+    assert first.startswith("This is of a model for patients, meant for this: Triage in the ward. It still wants ")
+    assert "ethic" not in first
+    with pytest.raises(PlanError, match=r"study\.etics"):
+        run(progress=False, study={"etics": "yes"}, **federation())
 
 
 def test_a_figure_and_at_most_three_sentences_stand_before_the_tables(shown):
