@@ -90,6 +90,22 @@ def run(
     _exit_by([done])
 
 
+def resume_simulation(folder: Path) -> None:
+    """Go on with a simulation that ended early: run the plans that are not done, to the same bits as in one go."""
+    from fedsmall.sim.runs.execute import execute
+
+    begun = read(folder)
+    if begun.real:
+        raise PlanError(f"{folder} is of a run over real sites, which is resumed by its name")
+    look_in(Path.cwd(), folder)
+    asked = begun.scenario
+    shown = watcher(console, begun.not_run, asked.name)
+    done = execute(asked, folder, engine=begun.about["engine"], watcher=shown, processes=None, begun=begun)
+    print_run(console, done)
+    console.print(f"\nReport: {write_report(folder, [done], asked.name)}")
+    _exit_by([done])
+
+
 def report(
     folder: Annotated[Path, Argument(help="the folder of a run")],
     dpia: Annotated[bool, Option("--dpia", help="write the annex to a data protection impact assessment, too")] = False,

@@ -30,7 +30,7 @@ from fedsmall.planning.validation import check_run
 from fedsmall.sim.engines.out_of_fold import with_thresholds
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
-from fedsmall.sim.runs.folder import Failed, Run, cores, start
+from fedsmall.sim.runs.folder import Failed, Run, cores, reopen, start
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
@@ -103,6 +103,7 @@ def execute(
     data: Build | None = None,
     options: dict[str, Any] | None = None,
     processes: int | None = 1,
+    begun: Run | None = None,
 ) -> Run:
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
@@ -110,7 +111,8 @@ def execute(
     fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's federation;
     without it, its task does. ``options`` are the engine's; the device is by default the scenario's. ``processes``
     share the plans; None is as many as pay. With more than one, a program's own lines must stand behind ``if __name__
-    == "__main__":``, for the processes import it anew.
+    == "__main__":``, for the processes import it anew. Of a run that was ``begun``, read from ``folder``, what is not
+    done is run.
 
     Raises PlanError or DataError before anything trains or is written.
     """
@@ -118,7 +120,7 @@ def execute(
     options = {"device": scenario.device} | (options or {})
     check_engine(engine, options)
     check_device(options["device"], scenario.dtype)
-    if folder is not None:
+    if folder is not None and begun is None:
         check_free(folder)
     track = load_extension("fedsmall.watchers", scenario.track)(folder) if scenario.track else None
     watcher = watcher or Watcher()
@@ -127,17 +129,18 @@ def execute(
     federations = Federations(build)
     first = federations.of(plans[0])
     scenario = judged_by(scenario, first)
-    plans = scenario.plans()
+    plans = scenario.plans() if begun is None else begun.plans
     for plan in plans[: len(scenario.method)]:
         check_run(plan, federations.of(plan))  # a method may have a stop of its own, and so other rows
     processes = processes or processes_for(plans, engine, options["device"])
     job = Job(build, engine, options, plans[0], scenario.keep == "sites")
     with interruptible() as interrupted, watcher:
-        run = start(folder, scenario, first, engine)
-        if processes > 1:
-            records = run_side_by_side(plans, job, processes, watcher.moved, interrupted)
+        run = start(folder, scenario, first, engine) if begun is None else reopen(begun, first)
+        left = {index: plan for index, plan in enumerate(plans) if plan in run.not_run}
+        if processes > 1 and left:
+            records = run_side_by_side(left, job, processes, watcher.moved, interrupted)
         else:
-            records = _run_one_by_one(plans, job, federations.of, watcher.moved, interrupted)
+            records = _run_one_by_one(left, job, federations.of, watcher.moved, interrupted)
         for index, ended in records:
             if isinstance(ended, Failed):
                 run.fail(index, ended)
@@ -161,10 +164,14 @@ def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
 
 
 def _run_one_by_one(
-    plans: Sequence[Plan], job: Job, federation_of: Build, moved: Callable[[int], None], interrupted: Callable[[], bool]
+    plans: Mapping[int, Plan],
+    job: Job,
+    federation_of: Build,
+    moved: Callable[[int], None],
+    interrupted: Callable[[], bool],
 ) -> Iterator[tuple[int, Ended | Failed]]:
     before = 0
-    for index, plan in enumerate(plans):
+    for index, plan in plans.items():
         if interrupted():
             return
         yield (
@@ -210,14 +217,14 @@ def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> in
 
 
 def run_side_by_side(
-    plans: Sequence[Plan], job: Job, processes: int, moved: Callable[[int], None], interrupted: Callable[[], bool]
+    plans: Mapping[int, Plan], job: Job, processes: int, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The index of each plan and its result, as they are done; ``moved`` gets the rounds that all plans have done.
 
     Once interrupted, no further plan begins. Where a process is killed, as when memory runs out, the unfinished plans
     are tried again one after the other, each in a process of its own: so the one that cannot be run is found.
     """
-    left, done = dict(enumerate(plans)), 0
+    left, done = dict(plans), 0
     try:
         for index, ended in _run_shared(left, processes, job, moved, interrupted):
             done += left.pop(index).rounds

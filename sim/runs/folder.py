@@ -18,7 +18,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder 
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
 SINGLE = "per_site"
+OF_DATA = ("sites", "training_samples", "test_samples", "class_counts", "data")  # in run.json
 MANY_SITES = 500  # of more, nobody reads how many of each class they have
 
 
@@ -251,6 +252,15 @@ def start(folder: Path | None, scenario: Scenario, federation: Federation, engin
     return run
 
 
+def reopen(run: Run, federation: Federation) -> Run:
+    """The run, to go on with: what was cut short is not done. PlanError where its data are others now."""
+    now = _about(run.plans, federation, "")
+    for key in OF_DATA:
+        if json.dumps(now[key], default=float) != json.dumps(run.about.get(key)):
+            raise PlanError(f"the data are not those of the run in {run.place}: {key} differs. Run its scenario anew.")
+    return replace(run, done=[ended for ended in run.done if not ended.row["stopped"]])
+
+
 def read(folder: Path | str) -> Run:
     """The run in a folder. Raises PlanError where there is none, or what is there cannot be read."""
     folder = Path(folder)
@@ -263,14 +273,11 @@ def read(folder: Path | str) -> Run:
         about = read_json(folder / "run.json")
     except (OSError, json.JSONDecodeError) as error:
         raise PlanError(f"the run in {folder} cannot be read: {error}") from None
-    if len(rows) != len(rounds):
-        raise PlanError(
-            f"the run in {folder} is damaged: summary.json has {len(rows)} plans and rounds.json {len(rounds)}. "
-            "Take the folder from a copy, or run its scenario.toml again"
-        )
-    done = [
+    row_of = {(row["label"], row["seed"], row.get("fold", 0)): row for row in rows}
+    done = [  # a plan of which a run that was killed has written one file alone is not done
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
-        for row, entry in zip(rows, rounds, strict=True)
+        for entry in rounds
+        if (row := row_of.get((entry["label"], entry["seed"], entry.get("fold", 0)))) is not None
     ]
     predictions = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
     return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=predictions)
