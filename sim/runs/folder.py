@@ -137,6 +137,9 @@ class Run:
         self.about |= {name: getattr(record, name) for name in ("engine", "versions", "path", "device")}
         if record.model is not None:
             self.models[index] = record.model
+            extension = record.plan.method.extension
+            if extension is not None and (note := extension.note_of_end(record.plan, record.model, record.rounds)):
+                self.about["notes"] = [*dict.fromkeys([*self.about.get("notes", ()), note])]
         self.packages[index] = _packages_of(record, row, self.about.get("notes", ()))
         self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in record.predictions.items()}
         if self.folder is not None:
