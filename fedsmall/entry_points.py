@@ -8,8 +8,8 @@ Groups of entry points, and what an entry of each is:
   gives a pool of samples. Each is known by its name wherever ours are; a name of ours stays ours.
 - ``fedsmall.trainers``: a module, what a method trains in place of a network, by the method's key that asks for it:
   ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, seat)``,
-  ``combiner_for(plan)``, ``has_ended(plan, model)``, whether nothing would change any more, and ``note_of(method)``,
-  what a reader should know or "".
+  ``combiner_for(plan)``, ``has_ended(plan, model)``, whether nothing would change any more, and what a reader should
+  know or "": ``note_of(method)``, and ``note_of_end(plan, model, rounds)`` of what came out.
 - ``fedsmall.models``: a function of a task, and of options by keyword, that builds a module: the model of that name.
 - ``fedsmall.watchers``: a function of a run's folder (or None) that gives a function of a run and its record of a plan,
   called as each plan ends: what the ``track`` of a scenario names.

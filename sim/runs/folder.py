@@ -154,6 +154,9 @@ class Run:
         self.about |= {name: getattr(record, name) for name in ("engine", "versions", "path", "device")}
         if record.model is not None:
             self.models[index] = record.model
+            extension = record.plan.method.extension
+            if extension is not None and (note := extension.note_of_end(record.plan, record.model, record.rounds)):
+                self.about["notes"] = [*dict.fromkeys([*self.about.get("notes", ()), note])]
         self.packages[index] = _packages_of(record, row, self.about.get("notes", ()))
         self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in record.predictions.items()}
         if self.folder is not None:
@@ -273,8 +276,13 @@ def read(folder: Path | str) -> Run:
         about = read_json(folder / "run.json")
     except (OSError, json.JSONDecodeError) as error:
         raise PlanError(f"the run in {folder} cannot be read: {error}") from None
+    if abs(len(rows) - len(rounds)) > 1:
+        raise PlanError(
+            f"the run in {folder} is damaged: summary.json has {len(rows)} plans and rounds.json {len(rounds)}. "
+            "Take the folder from a copy, or run its scenario.toml again"
+        )
     row_of = {(row["label"], row["seed"], row.get("fold", 0)): row for row in rows}
-    done = [  # a plan of which a run that was killed has written one file alone is not done
+    done = [  # killed between two files, a run has a plan in one alone: it is not done
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
         for entry in rounds
         if (row := row_of.get((entry["label"], entry["seed"], entry.get("fold", 0)))) is not None
