@@ -66,7 +66,7 @@ class RunRecord(Outcome):
     the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
     ``thresholds`` its own by samples that it had not seen. ``own`` are the models that sites trained last, where asked
     for, and Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
-    (:mod:`fedsmall.sim.engines.at_home`).
+    (:mod:`fedsmall.sim.engines.at_home`); ``importance`` what shuffling a column costs.
     """
 
     plan: Plan
@@ -83,6 +83,7 @@ class RunRecord(Outcome):
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
     distilled: Distilled | None = None
     thresholds: dict[str, float] = field(default_factory=dict)
+    importance: dict[str, list[float]] = field(default_factory=dict)
     at_home: dict[str, dict[str, float]] = field(default_factory=dict)
 
 

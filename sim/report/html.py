@@ -42,6 +42,10 @@ UNSEEN = (
     "{}: every patient judged by models that never saw {} (validate). Intervals are for the average over hospitals "
     "such as these; a single one varies more."
 )
+IMPORTANCE = (
+    "Permutation importance of {}, seed {}: how much worse the global model is on the test samples with one column "
+    "shuffled, over 10 shuffles. Columns that say the same share it, and none of it is a cause."
+)
 READABLE = (
     "Of how many patients the whole record, within 1%, could be read from what was sent (seed {}): change of weights "
     "over change of bias of each unit behind the input. A lower bound: other attacks find more."
@@ -211,6 +215,19 @@ def data_sections(run: Run) -> list[Section]:
     heads, rows = rows_of(held)
     more = f" {held['more']} columns more are not shown." if held["more"] else ""
     return [Section("What is in the data", "data", table=Cells(heads, rows, IN_DATA + more))]
+
+
+def importance_sections(run: Run) -> list[Section]:
+    """What shuffling each column costs the global model that is shown; none where nothing was measured."""
+    shown = next((ended for ended in run.done if ended.label == run.reference and ended.row.get("importance")), None)
+    if shown is None:
+        return []
+    found = sorted(shown.row["importance"].items(), key=lambda entry: -entry[1][0])
+    metric = metric_name(run.scenario.metric or "accuracy")
+    heads = ["column", f"worse {metric} when shuffled", "standard deviation"]
+    rows = [[column, f"{mean:+.4f}", f"{spread:.4f}"] for column, (mean, spread) in found]
+    caption = IMPORTANCE.format(shown.label, shown.plan.seed)
+    return [Section("What the model goes by", "importance", table=Cells(heads, rows, caption, reference=None))]
 
 
 def unseen_tables(run: Run) -> list[Section]:

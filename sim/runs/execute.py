@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
+from fedsmall.sim.engines.importance import importance_of
 from fedsmall.sim.engines.out_of_fold import with_thresholds
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
@@ -87,6 +88,8 @@ class Job:
         if record.evaluations and has_diverged(record.evaluations[-1]):
             return Failed(DIVERGED + NOISY if plan.privacy.at_contacts else DIVERGED)
         record = with_thresholds(record, federation)
+        if exposed:
+            record = replace(record, importance=importance_of(record, federation))
         constant = trivial(federation, plan.has_own_models)
         if plan.method == self.first.method:  # of one method: it is the same beside all
             constant["pooled"] = pooled_logistic(federation, plan.has_own_models)

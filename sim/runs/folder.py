@@ -439,6 +439,7 @@ def _summary_row(
         "stop": last["stop"] if record.chosen else None,
         "read": record.read,
         "thresholds": record.thresholds,
+        "importance": record.importance,
         "at_home": record.at_home,
         "samples": {whose: data.samples for whose, data in of_sites if whose not in (COMMON, CENTRAL)},
         "trivial": trivial,
