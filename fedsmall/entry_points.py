@@ -3,10 +3,13 @@
 Groups of entry points, and what an entry of each is:
 
 - ``fedsmall.commands``: a Typer app or a function, the command of that name.
+- ``fedsmall.methods``: a :class:`fedsmall.methods.MethodRow`; ``fedsmall.aggregators``: a
+  :class:`fedsmall.aggregation.aggregate.Aggregator`; ``fedsmall.tasks``: a function of a data root and a seed that
+  gives a pool of samples. Each is known by its name wherever ours are; a name of ours stays ours.
 - ``fedsmall.trainers``: a module, what a method trains in place of a network, by the method's key that asks for it:
   ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, seat)``,
-  ``combiner_for(plan)``, ``has_ended(plan, model)``, whether nothing would change any more, and ``note_of(method)``,
-  what a reader should know or "".
+  ``combiner_for(plan)``, ``has_ended(plan, model)``, whether nothing would change any more, and what a reader should
+  know or "": ``note_of(method)``, and ``note_of_end(plan, model, rounds)`` of what came out.
 - ``fedsmall.models``: a function of a task, and of options by keyword, that builds a module: the model of that name.
 - ``fedsmall.watchers``: a function of a run's folder (or None) that gives a function of a run and its record of a plan,
   called as each plan ends: what the ``track`` of a scenario names.
@@ -33,11 +36,12 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedsmall import project_in
 from fedsmall.errors import DataError, PlanError
 
+T = TypeVar("T")
 SCENARIOS, HANDLERS, TABLES = "fedsmall.scenarios", "fedsmall.handlers", "fedsmall.tables"
 
 
@@ -56,6 +60,31 @@ def load_extension(group: str, name: str) -> Any:
     if name not in known:
         raise PlanError(f"no extension of {group} is called {name!r}; there are: {', '.join(known) or 'none'}")
     return known[name].load()
+
+
+class Registry(Mapping[str, T]):
+    """What is known by name: ``ours``, and what packages bring as entries of a ``group``, loaded when asked for."""
+
+    def __init__(self, group: str, ours: Mapping[str, T]) -> None:
+        self._group, self._ours = group, ours
+
+    def __getitem__(self, name: str) -> T:
+        """That of a name; KeyError for one that is not known."""
+        if name in self._ours or name not in extensions(self._group):
+            return self._ours[name]
+        return load_extension(self._group, name)  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, ours first."""
+        return iter(dict.fromkeys([*self._ours, *extensions(self._group)]))
+
+    def __len__(self) -> int:
+        """How many are known."""
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a name is known; nothing is loaded for it."""
+        return name in self._ours or name in extensions(self._group)
 
 
 def import_extra(extra: str, module: str) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from fedsmall.entry_points import Registry
 from fedsmall.errors import DataError, PlanError
 from fedsmall.parts import Recipe
 from fedsmall.plan import INSTEAD, Method
@@ -20,7 +21,7 @@ class MethodRow(NamedTuple):
     recipe: Mapping[str, Any] = {}
 
 
-METHODS: dict[str, MethodRow] = {
+OURS: dict[str, MethodRow] = {
     "FedAvg": MethodRow("Average the sites' models.", "McMahan et al. 2017", {"aggregate_every": 1}),
     "FedDC": MethodRow(
         "Hand models on to random sites, average them now and then.",
@@ -196,6 +197,7 @@ METHODS: dict[str, MethodRow] = {
     ),
 }
 
+METHODS: Mapping[str, MethodRow] = Registry("fedsmall.methods", OURS)
 
 TABLES = ("tree", "boosting", "regression")
 PLAIN = {  # pydantic's words, and a user's

@@ -4,11 +4,13 @@ All rows that are given train; what a model is worth, cross_val_score says on ro
 hospitals by ``groups``, or are dealt at random where there are none.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -68,6 +70,9 @@ class _Federated(BaseEstimator):
         )
         for failure in made.run.failed:
             raise ValueError(f"{failure['label']} failed: {failure['reason']}")
+        for note in made.run.about["notes"]:
+            if "not converged" in note:
+                warnings.warn(note, ConvergenceWarning, stacklevel=3)
         # what the run says of its training rows is no performance
         stored = [Stored(p.model_copy(update={"performance": {}}), arrays) for p, arrays in made.predictor().stored]
         self.model_: Any = predictor_of(stored)

@@ -12,7 +12,7 @@ from docs.manual.toml import spelled
 from fedsmall.features import refused_partners
 from fedsmall.parts import Boosting, EarlyStop, Privacy, Recipe, Regions, Regression, Topology, Tree, Validation
 from fedsmall.plan import Method
-from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.sim.runs.scenario import Scenario, Study
 
 MEANINGS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 
@@ -50,6 +50,7 @@ SECTIONS = (
         Regions,
         "`regions = {...}`, or their number alone: [several servers](../no-server.md#several-servers).",
     ),
+    Section("Study", Study, "`[study]`: texts, each the answer to an item of TRIPOD+AI in the report's appendix."),
     Section("Stop", EarlyStop, "`stop = {...}`: [when a run ends](../stopping.md#how-long-to-train)."),
 )
 HEAD = """# Every key of a scenario

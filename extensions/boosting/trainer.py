@@ -177,7 +177,7 @@ def leaf(sums: np.ndarray, settings: Boosting, rate: float) -> float:
     return float(-rate * sums[0] / (sums[1] + settings.l2))
 
 
-__all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
+__all__ = ["check", "combiner_for", "has_ended", "note_of", "note_of_end", "plan_among", "trainer_for"]
 
 SLOTS = ("feature", "cut", "weight")
 OBJECTIVES = {"numbers": "reg:squarederror", "two": "binary:logistic", "several": "multi:softprob"}
@@ -208,6 +208,11 @@ def note_of(method: Method) -> str:
     """That trees which one site has grown on its own patients leave it, where they do."""
     shows_cuts = method.is_federated and method.boosting is not None and not method.boosting.histogram
     return OPEN if shows_cuts else ""
+
+
+def note_of_end(plan: Plan, model: Arrays, rounds: int) -> str:
+    """Nothing: a forest of fewer trees is a forest."""
+    return ""
 
 
 def check(plan: Plan, task: Task) -> None:

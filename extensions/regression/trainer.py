@@ -42,7 +42,7 @@ OPEN = (
     "= {secure = true} shows it sums over all sites alone"
 )
 
-__all__ = ["check", "combiner_for", "has_ended", "note_of", "plan_among", "trainer_for"]
+__all__ = ["check", "combiner_for", "has_ended", "note_of", "note_of_end", "plan_among", "trainer_for"]
 
 
 def plan_among(plan: Plan, sites: int) -> Plan:
@@ -77,6 +77,12 @@ def note_of(method: Method) -> str:
         return chain.OPEN
     covered = method.privacy is not None and method.privacy.is_patient_level
     return "" if method.hidden or covered else OPEN
+
+
+def note_of_end(plan: Plan, model: Arrays, rounds: int) -> str:
+    """That the fit has not converged, where it has not."""
+    more = f"{plan.method.label}: not converged after {rounds} {'round' if rounds == 1 else 'rounds'}; give it more"
+    return "" if has_ended(plan, model) else more
 
 
 def check(plan: Plan, task: Task) -> None:

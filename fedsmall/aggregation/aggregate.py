@@ -12,6 +12,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from fedsmall.aggregation.radon import check_radon, radon_aggregate
+from fedsmall.entry_points import Registry
 from fedsmall.errors import PlanError
 from fedsmall.wire import Arrays, is_buffer, split_vector
 
@@ -125,7 +126,7 @@ class Aggregator:
         return self.combine(points, **extra, **(options or {}))
 
 
-AGGREGATORS: dict[str, Aggregator] = {
+OURS: dict[str, Aggregator] = {
     "mean": Aggregator(mean, weighted=True, coordinatewise=True),
     "median": Aggregator(median, coordinatewise=True),
     "trimmed_mean": Aggregator(trimmed_mean, ("trim",), coordinatewise=True),
@@ -133,6 +134,7 @@ AGGREGATORS: dict[str, Aggregator] = {
     "krum": Aggregator(krum, ("byzantine", "keep")),
     "radon": Aggregator(radon, draws=True),
 }
+AGGREGATORS: Mapping[str, Aggregator] = Registry("fedsmall.aggregators", OURS)
 
 
 def aggregate(

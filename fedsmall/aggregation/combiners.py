@@ -26,6 +26,7 @@ class Combiner(Restorable, ABC):
     """Turns a stack of models into the global one; ``half_of`` names the method whose other half our clients do."""
 
     half_of = ""
+    takes_mean = False  # of the updates it wants nothing but their mean, and takes one that has been made
 
     @abstractmethod
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
@@ -50,9 +51,12 @@ class Aggregate(Combiner):
 
     def __init__(self, aggregator: str = "mean", options: Mapping[str, float] | None = None, seed: int = 0) -> None:
         self.aggregator, self.options, self.seed = aggregator, dict(options or {}), seed
+        self.takes_mean = type(self) is Aggregate and aggregator == "mean"
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The aggregate of the stack."""
+        """The aggregate of the stack, or the one that has been made."""
+        if updates.aggregate:
+            return updates.aggregate
         rng = rng_for(self.seed, "aggregate", t)
         return aggregate(updates.stack, self.aggregator, updates.weights, self.options, rng)
 
@@ -71,6 +75,7 @@ class ServerStep(Combiner):
             raise PlanError(f"There is no server optimizer {server!r}. Known: {', '.join(SERVERS)}.")
         self.server, self.aggregate, self.seed = server, aggregate or Aggregate(), seed
         self.options, self.half_of = known_options(server, options or {}), SERVERS[server].half_of
+        self.takes_mean = type(self) is ServerStep and self.aggregate.takes_mean and not self.half_of
         self.memory: Arrays = {}
 
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:

@@ -24,7 +24,7 @@ class Updates:
     optimizer steps of the last contact; ``rule`` {"word/parameter": (models, ...)} what the local rule sent;
     ``sites_in_all`` counts the sites of the federation, 0 for those that are here (a share of a site where a row is the
     mean of several). In secure sums there is their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
-    ``aggregate`` is what the aggregator has made of them, before the server's step.
+    ``aggregate`` is what the aggregator has made of them, before the server's step; a trainer may have made it.
     """
 
     sites: tuple[str, ...]

@@ -71,6 +71,17 @@ class Commons:
             self.turn = (self.turn + 1) % len(self.models)
         return refused, events
 
+    def follow(self, mean: Arrays, sites: tuple[str, ...], t: int, gate: float) -> bool:
+        """Make the global model of a sound ``mean`` of models; False, with nothing changed, where it is refused."""
+        if type(self.combiner) is Aggregate:  # a mean is no larger than what it is of
+            self._take(0, mean)
+            return True
+        updates = Updates(sites, {}, None, np.ones(len(sites)), sites_in_all=len(sites), aggregate=mean)
+        model, refusals = combine_soundly(self.combiner, self.models[0], updates, t, gate)
+        if not refusals:
+            self._take(0, model)
+        return not refusals
+
     @property
     def are_means(self) -> bool:
         """Whether several groups' next global models are the plain means of their models, and nothing else."""

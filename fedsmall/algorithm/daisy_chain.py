@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.algorithm.dynamic import DynamicAverages
 from fedsmall.algorithm.gossip import Peers
-from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United
+from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United, become_global
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment
 from fedsmall.travel.schedule import Action, Contact
+
+TOGETHER = 2**14  # rounds of sites that go by without a moment
 
 
 def topology_for(
@@ -45,8 +47,13 @@ def daisy_chain(
     as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
     travellers = topology.travellers
-    for stretch in stretches(contacts, lambda contact: travellers.careful or due(contact)):
-        left = [stretch]
+    for walks, seen in _together(
+        topology, stretches(contacts, lambda contact: travellers.careful or due(contact)), due
+    ):
+        moment, done = (None, 0) if seen else topology.walk_on(walks)
+        if moment is not None:
+            yield from become_global(travellers, moment, [])
+        left = walks[done:]
         while left:
             now = left.pop(0)
             moment = topology.walk(now)  # lines 4 to 8: train, and let models travel
@@ -69,3 +76,26 @@ def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> I
             stretch = []
     if stretch:
         yield stretch
+
+
+def _together(
+    topology: Topology, walks: Iterable[list[Contact]], due: Callable[[Contact], bool]
+) -> Iterator[tuple[list[list[Contact]], bool]]:
+    """Walks from one aggregation to the next of which nobody sees a model, several at a time; every other one alone.
+
+    Says for each whether it is seen.
+    """
+    travellers, together, left, last = topology.travellers, list[list[Contact]](), 0, Action.AGGREGATE
+    for walk in walks:
+        whole = last is walk[-1].action is Action.AGGREGATE
+        seen, last = not (whole and travellers.goes_on) or due(walk[-1]), walk[-1].action
+        if together and (seen or left < len(walk)):
+            yield together, False
+            together = []
+        if seen:
+            yield [walk], True
+            continue
+        left = (left if together else TOGETHER // len(travellers.names)) - len(walk)
+        together.append(walk)
+    if together:
+        yield together, False

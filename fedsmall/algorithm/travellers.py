@@ -18,7 +18,7 @@ from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit,
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
-from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Signals, Trained, Trainer
+from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Mean, Signals, Trained, Trainer
 from fedsmall.travel.journey import (
     Event,
     Initial,
@@ -61,6 +61,7 @@ class Travellers:
         self.at = np.zeros(0, dtype=np.int64)  # nobody has set out
         self._before: Contact | None = None
         self._memory = Arrays()
+        self._mean: Arrays = {}  # of all models, where the trainer has made it
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
         # contact by contact: each noises or rounds, or is an exchange of messages
         changed = plan.privacy.at_contacts or plan.method.is_compressed
@@ -108,14 +109,8 @@ class Travellers:
         """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
-        legs, at, before, crossed = [], self.at, self._before, 0
-        for contact in stretch:
-            last, at = at, at if before is None else self.move(at, before, contact)
-            crossed += crossings(self.plan, len(self.names), last, at)
-            arrived = before is None or before.travels
-            closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
-            legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
-            before = contact
+        legs, crossed = self._legs(stretch, self.at, self._before)
+        at, contact = legs[-1].sites, stretch[-1]
         received = self._remember_sent()
         trained = self._train(legs, received)
         good, grown = self._check_norms(received)
@@ -153,11 +148,68 @@ class Travellers:
             self.has_sent = trained.messages.models
             self._carries[good] = trained.messages.carries[good]
         self._rule = trained.rule if (good | ~self._counting_rows()).all() else {}
+        self._mean = trained.mean.model if trained.mean is not None and good.all() and self.goes_on else {}
         order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
         updates = sum(contact.rounds for contact in stretch) * ordered
         return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
+
+    def _legs(self, stretch: Sequence[Contact], at: np.ndarray, before: Contact | None) -> tuple[list[Leg], int]:
+        """The legs of a walk that sets out from the sites ``at``, and how many models come to another region in it."""
+        legs, crossed = [], 0
+        for contact in stretch:
+            last, at = at, at if before is None else self.move(at, before, contact)
+            crossed += crossings(self.plan, len(self.names), last, at)
+            arrived = before is None or before.travels
+            closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
+            legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
+            before = contact
+        return legs, crossed
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether :meth:`walk_on` may be asked for: the trainer makes the means, and the server wants no more."""
+        plain = self._federated and not (self._alone or self.careful or self.plan.method.by_samples)
+        alike = len(self.commons) == 1 and self.plan.initial_models == "common"
+        return self.trainer.averages and plain and alike and self.commons.combiner.takes_mean
+
+    def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
+        """Walk from the global model to the next and on, without a look at any other: the moment, before all become it.
+
+        Returns how many of the ``walks``, each up to an aggregation, were gone, too: the next, if there is one, is to
+        be looked at.
+        """
+        if not len(self.at):
+            self.depart(walks[0][0])
+        if not self.common.all():
+            return None, 0
+        legs, at, before = [list[Leg]() for _ in walks], self.at, self._before
+        for k, stretch in enumerate(walks):
+            legs[k], _ = self._legs(stretch, at, before)
+            at, before = legs[k][-1].sites, stretch[-1]
+        ends = iter(walks)
+
+        def take(mean: Mean) -> Arrays | None:
+            last, contact = self.commons.models[0], next(ends)[-1]
+            bound = GROWN * size(last) if self.gate else np.inf
+            if not (np.isfinite(mean.norms) & (mean.norms <= bound)).all():
+                return None
+            goes_on = self.commons.follow(mean.model, self.names, contact.t, self.gate)
+            return self.commons.models[0] if goes_on else None
+
+        done, trained = self.trainer.average(self.stack, self.commons.models[0], legs, self._memory, take)
+        if trained is None:
+            return None, 0
+        gone = [contact for stretch in walks[:done] for contact in stretch]
+        at, contact, rows = legs[done - 1][-1].sites, gone[-1], len(self.at)
+        sent = self._bytes(gone, trained, at, np.ones(rows, dtype=bool))
+        self.at, self._before, self._memory, self._rule = at, contact, trained.memory, {}
+        self._here, self._by = np.ones(rows, dtype=bool), at.copy()
+        self._examples, self._steps = trained.examples.astype(float), trained.steps.copy()
+        self.refused = set()
+        updates = sum(contact.rounds for contact in gone) * rows
+        return Moment(contact, None, (), dict, updates, sent, [], self._memory), done
 
     def _train(self, legs: Sequence[Leg], received: Callable[[], Stack]) -> Trained:
         signals = Signals(self.common, self.commons.order_rule(), self._memory, losses=False)
@@ -299,6 +351,7 @@ class Travellers:
             steps=self._steps[rows],
             rule={name: array[rows] for name, array in self._rule.items()},
             sites_in_all=len(self.names),
+            aggregate=self._mean,
         )
 
     def _counting_rows(self) -> np.ndarray:
@@ -464,6 +517,10 @@ class Topology(Restorable, ABC):
         """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
         return self.travellers.walk(stretch)
 
+    def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
+        """The moment after as many walks, each up to an aggregation, as can be gone unseen; None and 0 for none."""
+        return None, 0
+
     @abstractmethod
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an aggregation; after it, models are what it has made of them."""
@@ -472,6 +529,10 @@ class Topology(Restorable, ABC):
 @final
 class Server(Topology):
     """One server, which makes the next global model, or one for each group; plain means of groups at once."""
+
+    def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
+        """As the travellers do."""
+        return self.travellers.walk_on(walks)
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every group's models become one."""

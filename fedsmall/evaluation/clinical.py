@@ -1,7 +1,7 @@
 """What a clinician asks of predictions, each with its uncertainty."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -140,31 +140,43 @@ def calibration_error(p: np.ndarray, positive: np.ndarray) -> float:
     return sum(group.samples * abs(group.predicted - group.observed.value) for group in bins) / len(p)
 
 
-def recalibration(p: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """The intercept at a slope of 1 (0 is ideal), and the slope (1 is ideal), of the truth over the logit of ``p``.
+def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The intercept at a slope of 1 of the truth over the logit of ``p`` (..., samples); 0 is ideal.
 
-    NaN where they have no end: one class, perfect separation, or equal probabilities. Sources: Cox 1958; Van Calster et
-    al. 2019.
+    NaN, as the slope, where it has no end: one class, perfect separation, or equal probabilities. Sources: Cox 1958;
+    Van Calster et al. 2019.
     """
-    x = special.logit(np.clip(p, 1e-9, 1 - 1e-9))
-    slope = _maximum(np.stack([np.ones_like(x), x], axis=1), np.zeros_like(x), positive)[-1]
-    return float(_maximum(np.ones((len(x), 1)), x, positive)[0]), float(slope)
+    x = _logits(p)
+    return _maximum(np.ones((*x.shape, 1)), x, positive)[..., 0]
+
+
+def recalibration_slope(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The slope of the truth over the logit of ``p`` (..., samples); 1 is ideal."""
+    x = _logits(p)
+    return _maximum(np.stack([np.ones_like(x), x], axis=-1), np.zeros_like(x), positive)[..., -1]
+
+
+def _logits(p: np.ndarray) -> np.ndarray:
+    return np.asarray(special.logit(np.clip(p, 1e-9, 1 - 1e-9)))
 
 
 def _maximum(x: np.ndarray, offset: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """The coefficients, (columns,), of a logistic regression by Newton's steps; NaN where it does not converge."""
-    weights = np.zeros(x.shape[1])
-    none = np.full(x.shape[1], np.nan)
+    """The coefficients, (..., columns), of logistic regressions by Newton's steps; NaN where one does not converge."""
+    weights, across = np.zeros((*x.shape[:-2], x.shape[-1])), np.swapaxes(x, -1, -2)
+    going, lost = np.ones(x.shape[:-2], dtype=bool), np.zeros(x.shape[:-2], dtype=bool)
     for _ in range(NEWTON):
-        q = special.expit(offset + x @ weights)
-        curvature = (x * (q * (1 - q))[:, None]).T @ x
-        if not np.linalg.cond(curvature) < 1 / np.finfo(float).eps ** 0.75:
-            return none
-        step = np.linalg.solve(curvature, x.T @ (positive - q))
+        q = special.expit(offset + (x @ weights[..., None])[..., 0])
+        curvature = (across * (q * (1 - q))[..., None, :]) @ x
+        curvature[~going] = np.eye(x.shape[-1])
+        flat = ~(np.linalg.cond(curvature) < 1 / np.finfo(float).eps ** 0.75)
+        lost, going = lost | flat, going & ~flat
+        curvature[flat] = np.eye(x.shape[-1])
+        step = np.where(going[..., None], np.linalg.solve(curvature, across @ (positive - q)[..., None])[..., 0], 0)
         weights = weights + step
-        if np.abs(step).max() < 1e-9:
-            return weights
-    return none
+        going = going & (np.abs(step).max(axis=-1) >= 1e-9)
+        if not going.any():
+            break
+    return np.where((going | lost)[..., None], np.nan, weights)
 
 
 def net_benefit(p: np.ndarray, positive: np.ndarray) -> Curve:
@@ -178,13 +190,13 @@ def net_benefit(p: np.ndarray, positive: np.ndarray) -> Curve:
     return Curve(cuts, hits - alarms * cuts / (1 - cuts), cuts)
 
 
-VALUES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+VALUES: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
     "ROC-AUC": lambda p, positive: auc(p, positive).value,
     "average precision": average_precision,
     "Brier score": brier,
     "calibration error (ECE)": calibration_error,
-    "calibration intercept": lambda p, positive: recalibration(p, positive)[0],
-    "calibration slope": lambda p, positive: recalibration(p, positive)[1],
+    "calibration intercept": recalibration_intercept,
+    "calibration slope": recalibration_slope,
 }
 SCALES: dict[str, Scale] = {"calibration intercept": "plain", "calibration slope": "plain"}  # others are shares
 
@@ -193,7 +205,8 @@ def estimate_of(name: str, p: np.ndarray, positive: np.ndarray) -> Estimate:
     """One of :data:`VALUES` with its interval: DeLong's of an AUC, else a bootstrap's within the classes."""
     if name == "ROC-AUC":
         return auc(p, positive)
-    return bootstrap_interval(VALUES[name], p, positive, within=positive)
+    at_once = VALUES[name] in (recalibration_intercept, recalibration_slope)
+    return bootstrap_interval(VALUES[name], p, positive, within=positive, at_once=at_once)
 
 
 def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:
@@ -223,22 +236,23 @@ NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # w
 
 
 def bootstrap_interval(
-    statistic: Callable[..., float], *arrays: np.ndarray, within: np.ndarray | None = None
+    statistic: Callable[..., Any], *arrays: np.ndarray, within: np.ndarray | None = None, at_once: bool = False
 ) -> Estimate:
     """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
 
-    Where ``within``, (samples,), divides them in two, each part is resampled by itself.
+    Where ``within``, (samples,), divides them in two, each part is resampled by itself. ``at_once``: the statistic
+    takes all resamples together, (resamples, samples).
     """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
-    values = []
-    for _ in range(DRAWS):
-        drawn = np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)])
-        values.append(statistic(*(array[drawn] for array in arrays)))
+    drawn = [np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)]) for _ in range(DRAWS)]
+    many = [np.stack(drawn)] if at_once else drawn
+    values = np.hstack([statistic(*(array[rows] for array in arrays)) for rows in many])
     low, high = np.nanpercentile(values, [2.5, 97.5]) if not np.isnan(values).all() else (np.nan, np.nan)
     return Estimate(float(statistic(*arrays)), float(low), float(high))
 
 
+HALF = 0.5  # even odds
 SENSITIVITY = 0.9  # of the threshold that is found beside the best one, where a plan does not say
 
 
@@ -248,19 +262,25 @@ def thresholds_of(plan: Plan, p: np.ndarray, positive: np.ndarray) -> dict[str, 
         return {}
     asked = plan.threshold
     wanted = asked["sensitivity"] if isinstance(asked, dict) else SENSITIVITY
-    return {"youden": best_threshold(p, positive), "sensitivity": least_sensitivity(p, positive, wanted)}
+    found = {"youden": best_threshold(p, positive), "sensitivity": least_sensitivity(p, positive, wanted)}
+    return {way: threshold for way, threshold in found.items() if threshold is not None}
 
 
 def chosen_threshold(plan: Plan, thresholds: Mapping[str, float]) -> tuple[float, str] | None:
-    """The threshold that a plan asks for and how it was found, of those ``found``; None where it leaves that open."""
+    """The threshold that a plan asks for and how it was found, of those ``found``; None where it leaves that open.
+
+    Even odds, and why, where it was not found.
+    """
     asked = plan.threshold
     if isinstance(asked, float):
         return asked, "given in the scenario"
-    if asked is None or not thresholds:
+    if asked is None:
         return None
-    if isinstance(asked, dict):
-        return thresholds["sensitivity"], f"sensitivity {asked['sensitivity']:g} on the training samples"
-    return thresholds["youden"], "Youden's index on the training samples"
+    way = "sensitivity" if isinstance(asked, dict) else "youden"
+    how = f"sensitivity {asked['sensitivity']:g}" if isinstance(asked, dict) else "Youden's index"
+    if way not in thresholds:
+        return HALF, f"even odds: too few samples that the model had not seen for {how}"
+    return thresholds[way], f"{how} on samples that the model had not seen"
 
 
 def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
@@ -271,11 +291,15 @@ def best_threshold(p: np.ndarray, positive: np.ndarray) -> float:
     return _middle(values, int(best))
 
 
-def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> float:
-    """The highest threshold at which at least the share ``wanted`` of the positive samples is called positive."""
+def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> float | None:
+    """The highest threshold that calls at least the share ``wanted`` of other positive samples positive, on average.
+
+    For that it calls ``wanted * (n + 1)`` of these n positive ones so: the next one's place among them is any with the
+    same chance (Vovk et al. 2005, "Algorithmic Learning in a Random World"). None where n is too small.
+    """
     values, hits, _ = counts_from_above(p, positive)
-    enough = np.flatnonzero(hits >= wanted * hits[-1] - 1e-9)
-    return _middle(values, int(enough[0]))
+    enough = np.flatnonzero(hits >= wanted * (hits[-1] + 1) - 1e-9)
+    return _middle(values, int(enough[0])) if len(enough) else None
 
 
 def _middle(values: np.ndarray, place: int) -> float:

@@ -18,8 +18,9 @@ from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients,
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
 from fedsmall.training.kernel import Kernel, unmet_need
 from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
-from fedsmall.training.stack import Rows, Stack, Tensors, index_of
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, all_here
+from fedsmall.training.stack import Rows, Stack, Tensors, index_of, tensors_of
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Take, Trained, all_here
+from fedsmall.wire import Arrays
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
 DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
@@ -83,7 +84,12 @@ class Cohort(OneModelTrainer):
         self._kernel: Kernel | None = None
         if threads := threads_of_kernel(device):
             self._take_kernel(threads)
-        recipe = plan.recipe
+        recipe, method = plan.recipe, plan.method
+        self.averages = (
+            self._kernel is not None
+            and (method.rule == "none" or (method.rule == "proximal" and method.everyone(len(names))))
+            and (not recipe.has_state or recipe.optimizer_state == "reset")
+        )
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
 
     def _take_kernel(self, threads: int) -> None:
@@ -107,11 +113,11 @@ class Cohort(OneModelTrainer):
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), signals.memory)
-        losses = torch.full((len(stack),), torch.nan, dtype=widest_float(self.device), device=self.device)
+        losses, mean = torch.full((len(stack),), torch.nan, dtype=widest_float(self.device), device=self.device), None
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
             if self._kernel is not None:
-                of_last = self._kernel.walk(stack, legs, remembered, signals.losses)
+                of_last, mean = self._kernel.walk(stack, legs, remembered, signals.losses)
                 losses = losses if of_last is None else of_last
             for rows in () if self._kernel is not None else self._chunks(stack, first.sites):
                 part = stack.rows(rows)
@@ -126,7 +132,26 @@ class Cohort(OneModelTrainer):
             sent = remembered.close(last.sites, stack.parameters) if last.closes else {}
         rule = {name: tensor.cpu().numpy() for name, tensor in sent.items()}
         trained = self.report(losses.cpu().numpy().astype(np.float64), last)
-        return trained._replace(rule=rule, memory=remembered.arrays())
+        return trained._replace(rule=rule, memory=remembered.arrays(), mean=mean)
+
+    def average(
+        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: Arrays, take: Take
+    ) -> tuple[int, Trained | None]:
+        """As :meth:`Trainer.average`, by the kernel."""
+        assert self._kernel is not None
+        remembered = SiteMemory(self.plan, stack.parameters, len(self.names), memory)
+        with torch.no_grad():
+            sites, every = walks[0][0].sites, np.ones(len(stack), dtype=bool)
+            remembered.receive(sites, stack.parameters, every, {})
+            starts = self._kernel.average(stack, model, walks, remembered, take)
+            if not starts:
+                return 0, None
+            last, start = walks[len(starts) - 1], tensors_of(starts[-1])
+            received = {name: tensor.expand(len(stack), *tensor.shape) for name, tensor in start.items()}
+            remembered.receive(last[0].sites, received, every, {})
+            self._kernel.rounds(last, remembered)
+        nothing = np.full(len(stack), np.nan)
+        return len(starts), self.report(nothing, last[-1])._replace(memory=remembered.arrays())
 
     def taken(self, site: int, leg: Leg) -> np.ndarray:
         """The numbers of a site's samples that a leg trains on, rising."""

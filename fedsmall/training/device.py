@@ -3,6 +3,11 @@
 It is no part of a plan: it decides speed and the last bits of numbers.
 """
 
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from multiprocessing.context import BaseContext
+
 import psutil
 import torch
 
@@ -54,6 +59,19 @@ def threads_of_kernel(asked: str | torch.device) -> int:
     """The threads of the CPU on which :mod:`fedsmall.training.kernel` is to train; 0 where it is not asked for."""
     kind, _, threads = str(asked).partition(":")
     return int(threads or 1) if kind == "kernel" else 0
+
+
+def process_context(asked: str, modules: Sequence[str]) -> BaseContext:
+    """How processes that train begin: on Linux as forks of one that has imported ``modules``, once for all of them.
+
+    Afresh, which takes seconds each, where a GPU may be touched, and on macOS, whose libraries bear no fork.
+    """
+    on_cpu = asked == "cpu" or threads_of_kernel(asked) > 0
+    if not (on_cpu and sys.platform == "linux"):
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(modules))
+    return context
 
 
 def list_devices() -> list[str]:

@@ -1,7 +1,7 @@
 """What trains models: the interface of every trainer, of one architecture or several, with trees or in processes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -124,6 +124,17 @@ class Summed(NamedTuple):
     total: np.ndarray | None
 
 
+class Mean(NamedTuple):
+    """The plain mean of models {name: (...)}, and the norm of each of them, (models,)."""
+
+    model: Arrays
+    norms: np.ndarray
+
+
+# Takes the mean that a walk has come to; gives the next global model, or None where that walk must be looked at.
+Take = Callable[[Mean], Arrays | None]
+
+
 class Trained(NamedTuple):
     """What training gives besides the models.
 
@@ -131,7 +142,7 @@ class Trained(NamedTuple):
     ``examples``, the samples of the last site; ``rule``, what the local rule sends to the server, {"word/parameter":
     (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the trainer, ...)}. Of remote sites ``lost``
     are the rows without a usable reply, ``notes`` other events, (site, kind, reason), and ``messages`` the bytes on the
-    way.
+    way. ``mean`` is that of all rows where the trainer has made it, which saves an aggregation.
     """
 
     loss: np.ndarray
@@ -142,6 +153,7 @@ class Trained(NamedTuple):
     lost: Mapping[int, Fault] = MappingProxyType({})
     notes: Sequence[tuple[str, str, str]] = ()
     messages: Messages | None = None
+    mean: Mean | None = None
 
 
 class Delivery(Restorable):
@@ -170,6 +182,7 @@ class Trainer(Restorable, ABC):
     """
 
     is_remote = False
+    averages = False  # it can :meth:`average`
     delivery = Delivery()
 
     plan: Plan
@@ -190,6 +203,16 @@ class Trainer(Restorable, ABC):
 
         ``signals.common`` and ``signals.rule`` belong to the first leg.
         """
+
+    def average(
+        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: Arrays, take: Take
+    ) -> tuple[int, Trained | None]:
+        """Walk from the global ``model`` to the next and on, as far as ``take`` has one of each mean.
+
+        Nobody's own model is kept: the rows of ``stack`` stay as they are. Returns how many of the ``walks`` were
+        taken, and what the last of them gave besides.
+        """
+        return 0, None
 
     @abstractmethod
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:

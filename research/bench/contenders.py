@@ -19,6 +19,7 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.research.bench.rivals import by_fedlab, by_jax, by_pfl
 from fedsmall.research.bench.timing import Clock, Timing
+from fedsmall.research.bench.workloads import TWO
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.kernel import library
@@ -39,11 +40,11 @@ def by_cohort(plan: Plan, federation: Federation, device: str, path: str = "auto
     return Timing(*clock.read(), model)
 
 
-def by_kernel(plan: Plan, federation: Federation, device: str) -> Timing:
-    """The cohort engine with the compiled kernel on one thread."""
+def by_kernel(plan: Plan, federation: Federation, device: str, threads: int = 1) -> Timing:
+    """The cohort engine with the compiled kernel."""
     if library() is None:
         raise ImportError("it is not built here: python -m fedsmall.training.kernel.build")
-    return by_cohort(plan, federation, "kernel")
+    return by_cohort(plan, federation, f"kernel:{threads}")
 
 
 def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -168,6 +169,7 @@ def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
 CONTENDERS: dict[str, Contender] = {
     "cohort": by_cohort,
     "kernel": by_kernel,
+    TWO: partial(by_kernel, threads=2),
     "bare loop": by_bare_loop,
     "vmap": by_vmap,
     "modules": by_modules,
@@ -178,9 +180,10 @@ CONTENDERS: dict[str, Contender] = {
     "Flower + Ray": by_ray,
 }
 RAY = "Flower + Ray"
-CPU_ALONE = ("kernel", "one by one", "JAX", "FedLab", "pfl-research", RAY)  # which take no device here
+CPU_ALONE = ("kernel", TWO, "one by one", "JAX", "FedLab", "pfl-research", RAY)  # which take no device here
 # which need not be here, and what they import
-RIVALS = {"kernel": "fedsmall.training.kernel", "JAX": "jax", "FedLab": "fedlab", "pfl-research": "pfl", RAY: "ray"}
+KERNEL = "fedsmall.training.kernel"
+RIVALS = {"kernel": KERNEL, TWO: KERNEL, "JAX": "jax", "FedLab": "fedlab", "pfl-research": "pfl", RAY: "ray"}
 
 
 def pooled_loss(plan: Plan, federation: Federation, model: Arrays) -> float:

@@ -14,6 +14,7 @@ from fedsmall.randomness import rng_for
 
 TABLE = Task("bench-table", (100,), 2)
 LINEAR = Task("bench-linear", (18,), 2, loss="hinge")
+TWO = "kernel, two threads"
 SYNTHETIC_SAMPLES = 800  # of the task "synthetic", for training
 IMAGES = Task("bench-images", (1, 28, 28), 2)
 
@@ -82,7 +83,7 @@ def small_mlps(sites: int = 50, samples: int = 10, rounds: int = 2000) -> Worklo
         TABLE,
         sites,
         samples,
-        {"cohort": rounds, "kernel": rounds, "bare loop": rounds, "vmap": 300, "JAX": rounds}
+        {"cohort": rounds, "kernel": rounds, TWO: rounds, "bare loop": rounds, "vmap": 300, "JAX": rounds}
         | {"modules": 60, "one by one": 20, "Flower + Ray": 22},
         check=6,
         targets={"bare loop": 0.5, "modules": 15.0, "Flower + Ray": 300.0},
@@ -95,6 +96,7 @@ def averaged_every_round() -> Workload:
     rounds = {
         "cohort": 500,
         "kernel": 500,
+        TWO: 500,
         "JAX": 500,
         "modules": 60,
         "FedLab": 20,

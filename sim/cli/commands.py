@@ -56,6 +56,7 @@ COMMANDS: dict[str, Entry] = {
     "export": Entry(".predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
     "list": Entry(".run:listing", "The methods, tasks and scenarios that come along.", RUN),
+    "schema": Entry(".run:schema", "The keys of a scenario as a JSON schema, for editors.", RUN),
     "audit": Entry(
         "fedsmall.commands:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),
@@ -76,7 +77,7 @@ COMMANDS: dict[str, Entry] = {
     "server": Entry(".consortium:server_app", "The coordinator's server: up, down, status.", LIVE),
     "site": Entry(".site:app", "A hospital's side: keygen, check, up, down, log.", LIVE),
     "start": Entry(".deploy:start", "Run a scenario over real sites.", LIVE),
-    "resume": Entry(".deploy:resume", "Go on with a run over real sites that ended early.", LIVE),
+    "resume": Entry(".deploy:resume", "Go on with a run, over real sites or simulated, that ended early.", LIVE),
     "status": Entry(".deploy:status", "The runs over real sites, and who is connected.", LIVE),
     "stop": Entry(".deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
     "dashboard": Entry(

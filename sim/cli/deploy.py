@@ -94,7 +94,14 @@ def resume(
         Option("--from", min=1, metavar="CONTACT", help="an earlier contact that the run's journal still holds"),
     ] = None,
 ) -> None:
-    """Go on with a run that ended early, from its last contact and to the same bits, or from an earlier contact."""
+    """Go on with a run that ended early, from its last contact and to the same bits, or from an earlier contact.
+
+    RUN is its name, or the folder of a simulation, of which the plans are run that are not done.
+    """
+    if (Path(run) / "plans.json").is_file():
+        from fedsmall.sim.cli.run import resume_simulation
+
+        return resume_simulation(Path(run))
     runs.resume(folder, run, say, contact)
     follow(folder, run, detach)
 

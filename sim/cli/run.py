@@ -24,6 +24,7 @@ from fedsmall.sim.cli.options import (
     PROCESSES,
     SET,
     WORKERS,
+    check_unwritten,
     command_group,
     complete_folder,
     terminal,
@@ -86,6 +87,22 @@ def run(
     print_run(console, done)
     path = write_report(folder, [done], asked.name)
     console.print(f"\nReport: {path}")
+    _exit_by([done])
+
+
+def resume_simulation(folder: Path) -> None:
+    """Go on with a simulation that ended early: run the plans that are not done, to the same bits as in one go."""
+    from fedsmall.sim.runs.execute import execute
+
+    begun = read(folder)
+    if begun.real:
+        raise PlanError(f"{folder} is of a run over real sites, which is resumed by its name")
+    look_in(Path.cwd(), folder)
+    asked = begun.scenario
+    shown = watcher(console, begun.not_run, asked.name)
+    done = execute(asked, folder, engine=begun.about["engine"], watcher=shown, processes=None, begun=begun)
+    print_run(console, done)
+    console.print(f"\nReport: {write_report(folder, [done], asked.name)}")
     _exit_by([done])
 
 
@@ -264,3 +281,19 @@ def scenarios() -> None:
         with path.open("rb") as file:
             table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
     console.print(table)
+
+
+def schema(out: Annotated[Path | None, Option(help="a file, never written over; printed without")] = None) -> None:
+    """The keys of a scenario as a JSON schema: an editor completes them and marks what is wrong.
+
+    For editors with Even Better TOML or taplo the first line of a scenario is then: #:schema ./scenario.schema.json
+    """
+    from fedsmall.sim.runs.schema import scenario_schema
+
+    text = json.dumps(scenario_schema(), indent=1)
+    if out is None:
+        typer.echo(text)
+    else:
+        check_unwritten(out)
+        out.write_text(text + "\n", encoding="utf-8")
+        console.print(f"Written: {out}. First line of a scenario: #:schema ./{out.name}", markup=False)

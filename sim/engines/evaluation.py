@@ -31,7 +31,6 @@ from fedsmall.training.trainer import OneModelTrainer, Trainer
 from fedsmall.travel.journey import Moment, Visitors
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
-MOST_SAMPLES = 100_000  # of more training samples no threshold is found
 MOST_SITES = 1000  # whose own models are judged: their mean is within a thirtieth of their spread of that of all
 AT_ONCE = 2**24  # numbers of outputs: all at once would be more than any machine holds
 ON_THE_WAY = ("kappa", "accuracy", "subset_accuracy", "mae", "c_index", "loss")
@@ -43,8 +42,9 @@ Predict = Callable[[Arrays, np.ndarray], np.ndarray]  # (models, samples, output
 class LastRound:
     """What is kept by round of a run's last or best round.
 
-    ``outputs`` (samples, outputs) are the one model's on the common test set, ``thresholds`` its own by all training
-    samples. Where ``wanted``, ``own`` are by site the models that trained last; that of all pooled data is "central".
+    ``outputs`` (samples, outputs) are the one model's on the common test set, ``thresholds`` its own by the
+    samples that were kept back. Where ``wanted``, ``own`` are by site the models that trained last; that of all pooled
+    data is "central".
     ``at_home`` are losses on each site's own held-out samples.
     """
 
@@ -166,17 +166,17 @@ class CentralEvaluator:
         return self._worth(outputs, self.federation.test)
 
     def _thresholds(self, model: Arrays) -> dict[str, float]:
-        """The model's thresholds by the training samples; none unless there are two classes and few enough samples."""
-        train, task = self.federation.train, self.federation.task
-        if task.classes != 2 or task.kind != "classes" or sum(map(len, train)) > MOST_SAMPLES:
+        """The model's thresholds by the samples kept back from training; none without, or without two classes."""
+        kept_back, task = self.federation.kept_back, self.federation.task
+        if task.classes != 2 or task.kind != "classes" or not kept_back:
             return {}
         with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
-            at_sites = zip(self.federation.names, train, strict=True)
+            at_sites = zip(self.federation.names, kept_back, strict=True)
             outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in at_sites])
         if not np.isfinite(outputs).all():
             return {}
         p = probabilities(outputs, task.loss)[:, 1]
-        return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in train]) == 1)
+        return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in kept_back]) == 1)
 
     def _together(self, members: Arrays, samples: Samples) -> dict[str, float]:
         return self._worth(_answer(self.plan, self.federation.task, self._predict(members, samples.x)), samples)

@@ -3,8 +3,8 @@
 import ctypes
 import platform
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -64,8 +64,8 @@ class RunRecord(Outcome):
 
     ``read`` is who could read whose data; ``distilled`` the one model that sites made of several. ``predictions`` are
     the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
-    ``thresholds`` its own by the training samples. ``own`` are the models that sites trained last, where asked for, and
-    Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
+    ``thresholds`` its own by samples that it had not seen. ``own`` are the models that sites trained last, where asked
+    for, and Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
     (:mod:`fedsmall.sim.engines.at_home`).
     """
 
@@ -352,8 +352,19 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
         from fedsmall.sim.engines.workers import with_workers
 
         sharing = with_workers(whole, work.federation, **options)
-    with sharing as trainer:
+    with sharing as trainer, threads_for(whole.path):
         return work.through(trainer, evaluator), whole.path, whole.device
+
+
+@contextmanager
+def threads_for(path: str) -> Iterator[None]:
+    """One thread within it, except for convolutions: on small matrices a second only waits, and takes a core for it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if path in ("conv", "loop") else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _in_process(work: _Work, options: dict[str, Any]) -> Ran:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.sim.engines.ray import connect, gpu_share
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.device import choose_device
+from fedsmall.training.device import choose_device, process_context
 from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained, Trainer
 from fedsmall.wire import Arrays
@@ -129,7 +128,7 @@ class LocalWorkers:
 
     def __init__(self, given: Given, count: int | None = None) -> None:
         self.count = count or os.cpu_count() or 1
-        context = get_context("spawn")
+        context = process_context(given[-1], [__name__])
         self._pool = ProcessPoolExecutor(self.count, context, initializer=_begin, initargs=(given,))
 
     def walk(self, parts: Sequence[StackPart]) -> list[Walked]:

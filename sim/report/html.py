@@ -384,7 +384,7 @@ def participants(run: Run) -> dict[str, dict[str, list[int]]]:
 
 
 def tripod(run: Run, shown: Clinical | None) -> list[Item]:
-    """The list for a run, whose clinical half is ``shown``: the rows of tripod.csv, filled with what there is."""
+    """The list for a run, whose clinical half is ``shown``: the rows of tripod.csv, filled by the run and its study."""
     real = "Over real hospitals" if run.real else ""
     counts = "Participants" if participants(run) else real
     held = "What is in the data" if run.about.get("data") else ""
@@ -413,7 +413,10 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         "scenario": "Plan, versions, and how to repeat this",
     }
     text = (files(__package__) / "tripod.csv").read_text(encoding="utf-8")
-    return [Item(number, asks, answer.format_map(answers)) for number, asks, answer in csv.reader(text.splitlines())]
+    return [
+        Item(number, asks, "; ".join(filter(None, (getattr(run.scenario.study, key, ""), answer.format_map(answers)))))
+        for number, asks, answer, key in csv.reader(text.splitlines())
+    ]
 
 
 OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)

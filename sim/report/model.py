@@ -17,6 +17,7 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.data.subgroups import KEPT_AS, UNKNOWN
 from fedsmall.evaluation import clinical as of_two
 from fedsmall.evaluation.clinical import (
+    HALF,
     NUMBER_STATISTICS,
     SENSITIVITY,
     AtThreshold,
@@ -42,7 +43,6 @@ MOST_CLASSES, MOST_SITES = 12, 40
 NOWHERE = np.array([], dtype=str)  # the sites of samples that are nobody's own
 EVENTS = 100  # of either class in an external validation (Vergouwe et al. 2005)
 LEAST = 5  # samples of a site on which a statistic is shown
-HALF = 0.5
 CUT = re.compile(r"(?P<below>below )?(?P<low>-?[\d.]+(e[-+]?\d+)?)( to below .*| or more)?$")
 FLOOR = 8  # samples of a group whose figures are shown, as of a hospital; of fewer they are as good as labels
 
@@ -194,13 +194,15 @@ def _thresholds(group: Sequence[PlanRun]) -> tuple[tuple[str, float], ...]:
     """The chosen threshold and two others, with how each was found; the mean over the folds of a seed."""
     asked = group[0].plan.threshold
     wanted = asked["sensitivity"] if isinstance(asked, dict) else SENSITIVITY
+    unseen = "on samples that it had not seen"
     ways: dict[str, tuple[str, Sequence[float]]] = {
         "number": ("as the scenario says", [asked] if isinstance(asked, float) else []),
         "half": ("even odds", [HALF]),
-        "youden": ("most sensitivity + specificity on the training samples (Youden)", _values(group, "youden")),
-        "sensitivity": (f"sensitivity of {100 * wanted:g}% on the training samples", _values(group, "sensitivity")),
+        "youden": (f"most sensitivity + specificity {unseen} (Youden)", _values(group, "youden")),
+        "sensitivity": (f"sensitivity of {100 * wanted:g}% {unseen}", _values(group, "sensitivity")),
     }
     first = "sensitivity" if isinstance(asked, dict) else "number" if isinstance(asked, float) else asked or "half"
+    first = first if ways[first][1] else "half"
     order = [ways.pop(first), *ways.values()]
     return tuple((how, float(np.mean(values))) for how, values in order if values)[:3]
 
@@ -217,8 +219,8 @@ OF_MODEL = Markup(
 )
 AT_THRESHOLDS = Markup(
     'PPV and NPV hold where {} is as frequent as in these test samples. <code>threshold = "youden"</code>, '
-    "<code>{{sensitivity = 0.95}}</code> or a number in the scenario chooses; what is found is found on training "
-    "samples alone."
+    "<code>{{sensitivity = 0.95}}</code> or a number in the scenario chooses; what is found is found on "
+    "samples that the model had not seen: those that <code>stop</code> holds out, or out of fold."
 )
 CHOSEN_FIRST = (
     "The chosen threshold first, and others beside it. Intervals over patients (Wilson), under each what was counted."
@@ -285,8 +287,12 @@ def purpose(run: Run) -> str:
         if events < EVENTS:
             missing.append(f"at least {EVENTS} test patients of each class (there are {events} of the rarer)")
     if not any((held := plan.method.validation) and not held.by_samples for plan in run.plans):
-        missing.append("validation at hospitals that took no part in training (validate = true)")
+        missing.append("validation at hospitals that took no part in training (validate = {routes = 5})")
+    if not run.scenario.study.ethics:
+        missing.append("an ethical approval (ethics, under [study])")
     missing.append("a look at its calibration, and approval, where it is to be used")
+    if use := run.scenario.study.intended_use:
+        return f"This is of a model for patients, meant for this: {use.rstrip('.')}. It still wants {_listed(missing)}."
     return f"This is a comparison of methods, not a model for patients. For that it wants {_listed(missing)}."
 
 

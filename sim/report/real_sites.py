@@ -9,9 +9,9 @@ import numpy as np
 from markupsafe import Markup
 
 from fedsmall.data.outcomes import kind_of
-from fedsmall.evaluation.clinical import AtThreshold, Estimate, of_counts, wilson
+from fedsmall.evaluation.clinical import HALF, AtThreshold, Estimate, of_counts, wilson
 from fedsmall.sim.report import curves
-from fedsmall.sim.report.model import HALF, class_names
+from fedsmall.sim.report.model import class_names
 from fedsmall.sim.report.sections import SMALL, Cells, Section, number, share
 from fedsmall.sim.report.sentences import amount, metric_name, plural
 from fedsmall.sim.report.style import looks

@@ -5,7 +5,6 @@ plan at a time and one thread, uses the whole machine. Results do not depend on 
 """
 
 import math
-import multiprocessing
 import signal
 import threading
 import traceback
@@ -28,13 +27,14 @@ from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
+from fedsmall.sim.engines.out_of_fold import with_thresholds
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
-from fedsmall.sim.runs.folder import Failed, Run, cores, start
+from fedsmall.sim.runs.folder import Failed, Run, cores, reopen, start
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.training.device import check_device, threads_of_kernel
+from fedsmall.training.device import check_device, process_context, threads_of_kernel
 
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor
@@ -47,7 +47,7 @@ DIVERGED = "it diverged: the loss of its models is not finite at the end; try a 
 NOISY = ", or less noise: a larger exposure, fewer contacts or a smaller model"
 POLL_S = 0.2
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
-ENOUGH = 8  # fewer plans are done before a second process has imported what it needs
+ENOUGH = 8  # fewer plans are done before other processes have begun
 
 
 class Federations:
@@ -86,6 +86,7 @@ class Job:
         record = run_plan(plan, federation, self.engine, **keywords)
         if record.evaluations and has_diverged(record.evaluations[-1]):
             return Failed(DIVERGED + NOISY if plan.privacy.at_contacts else DIVERGED)
+        record = with_thresholds(record, federation)
         constant = trivial(federation, plan.has_own_models)
         if plan.method == self.first.method:  # of one method: it is the same beside all
             constant["pooled"] = pooled_logistic(federation, plan.has_own_models)
@@ -102,6 +103,7 @@ def execute(
     data: Build | None = None,
     options: dict[str, Any] | None = None,
     processes: int | None = 1,
+    begun: Run | None = None,
 ) -> Run:
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
 
@@ -109,7 +111,8 @@ def execute(
     fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's federation;
     without it, its task does. ``options`` are the engine's; the device is by default the scenario's. ``processes``
     share the plans; None is as many as pay. With more than one, a program's own lines must stand behind ``if __name__
-    == "__main__":``, for the processes import it anew.
+    == "__main__":``, for the processes import it anew. Of a run that was ``begun``, read from ``folder``, what is not
+    done is run.
 
     Raises PlanError or DataError before anything trains or is written.
     """
@@ -117,7 +120,7 @@ def execute(
     options = {"device": scenario.device} | (options or {})
     check_engine(engine, options)
     check_device(options["device"], scenario.dtype)
-    if folder is not None:
+    if folder is not None and begun is None:
         check_free(folder)
     track = load_extension("fedsmall.watchers", scenario.track)(folder) if scenario.track else None
     watcher = watcher or Watcher()
@@ -126,17 +129,18 @@ def execute(
     federations = Federations(build)
     first = federations.of(plans[0])
     scenario = judged_by(scenario, first)
-    plans = scenario.plans()
+    plans = scenario.plans() if begun is None else begun.plans
     for plan in plans[: len(scenario.method)]:
         check_run(plan, federations.of(plan))  # a method may have a stop of its own, and so other rows
     processes = processes or processes_for(plans, engine, options["device"])
     job = Job(build, engine, options, plans[0], scenario.keep == "sites")
     with interruptible() as interrupted, watcher:
-        run = start(folder, scenario, first, engine)
-        if processes > 1:
-            records = run_side_by_side(plans, job, processes, watcher.moved, interrupted)
+        run = start(folder, scenario, first, engine) if begun is None else reopen(begun, first)
+        left = {index: plan for index, plan in enumerate(plans) if plan in run.not_run}
+        if processes > 1 and left:
+            records = run_side_by_side(left, job, processes, watcher.moved, interrupted)
         else:
-            records = _run_one_by_one(plans, job, federations.of, watcher.moved, interrupted)
+            records = _run_one_by_one(left, job, federations.of, watcher.moved, interrupted)
         for index, ended in records:
             if isinstance(ended, Failed):
                 run.fail(index, ended)
@@ -160,10 +164,14 @@ def judged_by(scenario: Scenario, federation: Federation) -> Scenario:
 
 
 def _run_one_by_one(
-    plans: Sequence[Plan], job: Job, federation_of: Build, moved: Callable[[int], None], interrupted: Callable[[], bool]
+    plans: Mapping[int, Plan],
+    job: Job,
+    federation_of: Build,
+    moved: Callable[[int], None],
+    interrupted: Callable[[], bool],
 ) -> Iterator[tuple[int, Ended | Failed]]:
     before = 0
-    for index, plan in enumerate(plans):
+    for index, plan in plans.items():
         if interrupted():
             return
         yield (
@@ -209,14 +217,14 @@ def processes_for(plans: Sequence[Plan], engine: str, device: str = "cpu") -> in
 
 
 def run_side_by_side(
-    plans: Sequence[Plan], job: Job, processes: int, moved: Callable[[int], None], interrupted: Callable[[], bool]
+    plans: Mapping[int, Plan], job: Job, processes: int, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The index of each plan and its result, as they are done; ``moved`` gets the rounds that all plans have done.
 
     Once interrupted, no further plan begins. Where a process is killed, as when memory runs out, the unfinished plans
     are tried again one after the other, each in a process of its own: so the one that cannot be run is found.
     """
-    left, done = dict(enumerate(plans)), 0
+    left, done = dict(plans), 0
     try:
         for index, ended in _run_shared(left, processes, job, moved, interrupted):
             done += left.pop(index).rounds
@@ -236,7 +244,7 @@ def _run_shared(
     plans: Mapping[int, Plan], processes: int, job: Job, moved: Callable[[int], None], interrupted: Callable[[], bool]
 ) -> Iterator[tuple[int, Ended | Failed]]:
     """The plans over so many processes; BrokenProcessPool where one of them dies."""
-    context = multiprocessing.get_context("spawn")
+    context = process_context(job.options["device"], [__name__, "sklearn.datasets", "sklearn.linear_model"])
     rounds = context.Array("l", max(plans) + 1, lock=False)
     stop = context.Event()
     pool = ProcessPoolExecutor(processes, context, _prepare, (job, rounds, stop))

@@ -18,8 +18,9 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +39,17 @@ from fedsmall.package.store import save as save_package
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.reading import noise_borne
 from fedsmall.replicas import idle
-from fedsmall.sim.runs.files import check_free, read_arrays, read_json, write, write_arrays, write_csv, write_json
+from fedsmall.sim.runs.files import (
+    check_free,
+    json_list,
+    json_text,
+    read_arrays,
+    read_json,
+    write,
+    write_arrays,
+    write_csv,
+    write_json,
+)
 from fedsmall.sim.runs.scenario import Scenario, as_toml, load
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
@@ -49,6 +60,7 @@ if TYPE_CHECKING:  # the engines bring Flower and torch, which reading a folder 
 REAL_SITES = "real sites"  # the engine of a run that was none of a simulation
 PREDICTIONS, PACKAGES = "predictions.npz", "packages"
 SINGLE = "per_site"
+OF_DATA = ("sites", "training_samples", "test_samples", "class_counts", "data")  # in run.json
 MANY_SITES = 500  # of more, nobody reads how many of each class they have
 
 
@@ -73,6 +85,12 @@ class PlanRun:
     def label(self) -> str:
         """The method's name in tables and figures."""
         return self.plan.method.label
+
+    @cached_property
+    def rounds(self) -> str:
+        """What rounds.json says of it, written once however often the file is."""
+        which = {"index": self.index} | _which(self.plan)
+        return json_text(which | {"evaluations": self.evaluations, "events": self.events})
 
     @property
     def key(self) -> tuple[int, int]:
@@ -136,6 +154,9 @@ class Run:
         self.about |= {name: getattr(record, name) for name in ("engine", "versions", "path", "device")}
         if record.model is not None:
             self.models[index] = record.model
+            extension = record.plan.method.extension
+            if extension is not None and (note := extension.note_of_end(record.plan, record.model, record.rounds)):
+                self.about["notes"] = [*dict.fromkeys([*self.about.get("notes", ()), note])]
         self.packages[index] = _packages_of(record, row, self.about.get("notes", ()))
         self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in record.predictions.items()}
         if self.folder is not None:
@@ -200,15 +221,9 @@ class Run:
             "finished": len(self.plans) - len(self.not_run) - len(self.failed),
             "not_run": [_which(plan) for plan in self.not_run],
         }
-        rounds = [
-            {"index": plan_run.index}
-            | _which(plan_run.plan)
-            | {"evaluations": plan_run.evaluations, "events": plan_run.events}
-            for plan_run in self.done
-        ]
         rows = [_curve_row(run.plan, evaluation) for run in self.done for evaluation in run.evaluations]
         write_json(self.folder / "summary.json", [plan_run.row for plan_run in self.done])
-        write_json(self.folder / "rounds.json", rounds)
+        write(self.folder / "rounds.json", json_list([plan_run.rounds for plan_run in self.done]).encode())
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["label"]
         write_csv(self.folder / "rounds.csv", columns, rows)
         write_json(self.folder / "run.json", about)
@@ -240,6 +255,15 @@ def start(folder: Path | None, scenario: Scenario, federation: Federation, engin
     return run
 
 
+def reopen(run: Run, federation: Federation) -> Run:
+    """The run, to go on with: what was cut short is not done. PlanError where its data are others now."""
+    now = _about(run.plans, federation, "")
+    for key in OF_DATA:
+        if json.dumps(now[key], default=float) != json.dumps(run.about.get(key)):
+            raise PlanError(f"the data are not those of the run in {run.place}: {key} differs. Run its scenario anew.")
+    return replace(run, done=[ended for ended in run.done if not ended.row["stopped"]])
+
+
 def read(folder: Path | str) -> Run:
     """The run in a folder. Raises PlanError where there is none, or what is there cannot be read."""
     folder = Path(folder)
@@ -252,14 +276,16 @@ def read(folder: Path | str) -> Run:
         about = read_json(folder / "run.json")
     except (OSError, json.JSONDecodeError) as error:
         raise PlanError(f"the run in {folder} cannot be read: {error}") from None
-    if len(rows) != len(rounds):
+    if abs(len(rows) - len(rounds)) > 1:
         raise PlanError(
             f"the run in {folder} is damaged: summary.json has {len(rows)} plans and rounds.json {len(rounds)}. "
             "Take the folder from a copy, or run its scenario.toml again"
         )
-    done = [
+    row_of = {(row["label"], row["seed"], row.get("fold", 0)): row for row in rows}
+    done = [  # killed between two files, a run has a plan in one alone: it is not done
         PlanRun(entry["index"], plans[entry["index"]], row, entry["evaluations"], entry["events"])
-        for row, entry in zip(rows, rounds, strict=True)
+        for entry in rounds
+        if (row := row_of.get((entry["label"], entry["seed"], entry.get("fold", 0)))) is not None
     ]
     predictions = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
     return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=predictions)

@@ -16,10 +16,44 @@ from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Th
 from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
-OF_THE_RUN = {"about", "seeds", "engine", "device", "keep", "track", "reference"}  # keys that are no part of a plan
+OF_THE_RUN = {
+    "about",
+    "seeds",
+    "engine",
+    "device",
+    "keep",
+    "track",
+    "reference",
+    "study",
+}  # keys that are no part of a plan
 SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
 UNNAMED = "(your files)"
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
+
+
+class Study(Frozen):
+    """What a reader must know of a study and no program can say; each text is an answer to an item of TRIPOD+AI.
+
+    With an ``intended_use`` the run is of a model for patients, and else a comparison of methods.
+    """
+
+    abstract: str = ""
+    background: str = ""
+    source: str = ""
+    setting: str = ""
+    eligibility: str = ""
+    outcome: str = ""
+    assessors: str = ""
+    predictors: str = ""
+    sample_size: str = ""
+    fairness: str = ""
+    ethics: str = ""
+    funding: str = ""
+    registration: str = ""
+    involvement: str = ""
+    flow: str = ""
+    interpretation: str = ""
+    intended_use: str = ""
 
 
 class Scenario(Frozen):
@@ -33,7 +67,7 @@ class Scenario(Frozen):
     ``route_seed`` draws who is where, by default the seed. ``engine`` and ``device`` say on what a simulation runs, and
     are no part of a plan: at real sites a device is the site's own matter. ``keep`` says which models are saved at the
     end: the common ones and Central's, or beside them the sites' own. ``track`` names a tool that is told of every plan
-    (:mod:`fedsmall.extensions.tracking`).
+    (:mod:`fedsmall.extensions.tracking`). ``study`` is what the report says of the study beside the numbers.
     """
 
     name: str
@@ -61,6 +95,7 @@ class Scenario(Frozen):
     keep: Literal["common", "sites"] = "common"
     track: Literal["tensorboard", "mlflow"] | None = None
     reference: str | None = None
+    study: Study = Study()
     recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.federation import Federation, Samples
+from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import scores_of
@@ -26,6 +26,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.out_of_fold import leave_folds_out
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.report.sentences import list_words
 from fedsmall.sim.runs.scenario import Scenario, build
@@ -145,27 +146,9 @@ def decide(losses: Mapping[str, np.ndarray]) -> Verdict:
 
 
 def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.Generator) -> list[Federation]:
-    """A federation for each fold, tested on its training samples of that fold; all rows of a patient are in one.
-
-    By sites a fold is of whole sites; else every site's patients are dealt to all folds. No more folds than sites, or
-    than samples.
-    """
-    train = federation.train
-    if by_sites:
-        folds, order = min(folds, len(train)), rng.permutation(len(train))
-        places = [np.full(len(samples), order[k] % folds) for k, samples in enumerate(train)]
-    else:
-        starts = np.cumsum([0, *map(len, train)])
-        folds = min(folds, int(starts[-1]))
-        places = [(start + _dealt(samples, rng)) % folds for start, samples in zip(starts, train, strict=False)]
-    parts = [federation.leave_out([np.flatnonzero(place == fold) for place in places]) for fold in range(folds)]
+    """As :func:`leave_folds_out`, without what sites tell of their classes, and without validation sets."""
+    parts = leave_folds_out(federation, folds, by_sites, rng)
     return [replace(part, class_sums=(), kept_back=()) for part in parts]
-
-
-def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
-    patients = np.arange(len(samples)) if samples.patients is None else samples.patients
-    names, whose = np.unique(patients, return_inverse=True)
-    return np.asarray(rng.permutation(len(names))[whose])
 
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:

@@ -1,8 +1,11 @@
+import warnings
+
 import numpy as np
 import pytest
 from pandas import DataFrame
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -124,3 +127,15 @@ def test_fedsmall_names_what_it_has():
 
 def test_a_fitted_models_package_claims_no_performance_for_the_rows_it_was_trained_on():
     assert FederatedClassifier(rounds=5).fit(TABLE, ILL).model_.package.performance == {}
+
+
+def test_a_regression_that_has_not_converged_says_so():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    y = x @ [1.0, 2.0, 3.0]
+
+    with pytest.warns(ConvergenceWarning, match="Ridge: not converged after 1 round; give it more"):
+        FederatedRegressor("Ridge", rounds=1).fit(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        assert FederatedRegressor("Ridge").fit(x, y).score(x, y) > 0.99

@@ -15,11 +15,13 @@ from fedsmall.data.sources.labels import check_order
 from fedsmall.data.sources.pool import Part, Pool, within_ranges
 from fedsmall.data.subgroups import add_groups_by_features, read_subgroups
 from fedsmall.data.table_files import is_query
-from fedsmall.entry_points import own_code, own_function
+from fedsmall.entry_points import Registry, own_code, own_function
 from fedsmall.errors import DataError, PlanError
 from fedsmall.methods import check_known
 
-TASKS: dict[str, Callable[..., Pool]] = {read.__name__: read for read in public.DATA_SETS}
+TASKS: Mapping[str, Callable[..., Pool]] = Registry(
+    "fedsmall.tasks", {read.__name__: read for read in public.DATA_SETS}
+)
 KINDS: dict[str, Callable[..., Pool]] = {
     "csv": tables.csv,
     "images": images.images,

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,13 +26,15 @@ from fedsmall.training.gradients import Gradients, MlpGradients
 from fedsmall.training.gradients.losses import Loss
 from fedsmall.training.optimizers import SiteMemory, add_rule, learning_rate, rule_of
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg
+from fedsmall.training.trainer import Leg, Mean, Take
+from fedsmall.wire import Arrays
 
-VERSION = 1  # as in kernel.c
+VERSION = 2  # as in kernel.c
 LIBRARY = Path(__file__).with_name("kernel.so")
 SETS = {16: "AVX-512", 8: "AVX2", 4: "plain"}  # by the numbers in a vector
 LAYERS, PARTS = 8, 5  # as in kernel.c
 NUMBERS = 2**24  # sample numbers that a call takes at most, beyond one round
+SUMS = 8  # of models, which make a mean: as many whatever the threads, lest bits depend on them
 
 # rows of the enumeration in kernel.c: what has the same slope is one of them
 LOSSES = {
@@ -79,7 +81,7 @@ def describe_kernel() -> str:
     return "" if built is None else f"{VERSION} ({SETS[built.widest()]})"
 
 
-_WHOLE = ("layers", "loss", "targets", "adam", "rounds", "models", "steps", "most", "stride")
+_WHOLE = ("layers", "loss", "targets", "adam", "rounds", "models", "parts", "steps", "most", "stride")
 _POINTERS = ("count", "x", "y", "share", "index", "size", "site", "row", "fresh", "rate", "pull")
 _NUMBERS = ("momentum", "decay", "beta1", "beta2", "epsilon", "huber")
 
@@ -94,7 +96,7 @@ class _Walk(ctypes.Structure):
         ("array", ctypes.c_void_p * 2 * LAYERS * PARTS),
         *((name, ctypes.c_void_p) for name in _POINTERS),
         *((name, ctypes.c_double) for name in _NUMBERS),
-        ("outputs", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("outputs", "start", "weight", "total", "square")),
     )
 
 
@@ -133,7 +135,7 @@ class Kernel:
         self._library = built
         self.lanes: int = built.widest()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._parts = 4 * threads  # of the models, so that no thread waits long for the last
+        self._threads = threads
         x, y = batches.x.flatten(1), batches.y
         self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
         self._x[:, : x.shape[1]] = x
@@ -153,29 +155,95 @@ class Kernel:
         )  # fmt: skip
         self._told.relu[: len(self._layers)] = [layer.relu for layer in self._layers]
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], memory: SiteMemory, losses: bool) -> Tensor | None:
-        """Train the models in place; with ``losses`` each row's mean over the steps of the last round, (rows,)."""
+    def walk(
+        self, stack: Stack, legs: Sequence[Leg], memory: SiteMemory, losses: bool
+    ) -> tuple[Tensor | None, Mean | None]:
+        """Train the models in place; with ``losses`` each row's mean over the steps of the last round, (rows,).
+
+        Their mean is given where a mean of all is due.
+        """
+        rounds, means = self.rounds(legs, memory), legs[-1].closes and self._plan.method.aggregator == "mean"
+        with _Arrays(self._told, self._layers) as arrays:
+            self._give(arrays, stack, memory)
+            outputs, index, total = None, np.zeros(0, dtype=np.int32), None
+            for some in self._calls(rounds, len(stack)):
+                is_last = some[-1] is rounds[-1]
+                if losses and is_last:
+                    outputs = self._x.new_zeros(len(stack), self._told.steps, self._told.most, arrays.width)
+                total = self._total(legs[-1].sites) if means and is_last else None
+                index = self._call(some, outputs, total)
+        told = None if outputs is None else self._losses(outputs, index, legs[-1].sites)
+        return told, None if total is None else self._mean(total, list(stack.parameters))
+
+    def average(
+        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: SiteMemory, take: Take
+    ) -> list[Arrays]:
+        """Walk from a global model to the next, as far as ``take`` takes the means: from which each walk set out.
+
+        Nobody's own model is written down; ``stack`` lends its shapes, and its moments, which start afresh.
+        """
+        starts: list[Arrays] = []
+        if max(sum(leg.rounds for leg in legs) for legs in walks) > self._most_rounds(len(stack)):
+            return starts
+        with _Arrays(self._told, self._layers) as arrays:
+            self._give(arrays, stack, memory)
+            flat, views = self._named()
+            for legs in walks:
+                for name, view in views.items():
+                    view[...] = model[name]
+                rounds, total = self.rounds(legs, memory), self._total(legs[-1].sites)
+                self._call(rounds, None, total, flat)
+                following = take(self._mean(total, list(model)))
+                if following is None:
+                    break
+                starts.append(model)
+                model = following
+        return starts
+
+    def rounds(self, legs: Sequence[Leg], memory: SiteMemory) -> "list[_Round]":
+        """The rounds of a walk with their rates, which the sites' memory adds up."""
+        recipe, last = self._plan.recipe, self._plan.rounds
         rounds = [
-            (leg, t, learning_rate(self._plan.recipe, t, self._plan.rounds))
-            for leg in legs
-            for t in range(leg.t - leg.rounds + 1, leg.t + 1)
+            (leg, t, learning_rate(recipe, t, last)) for leg in legs for t in range(leg.t - leg.rounds + 1, leg.t + 1)
         ]
         for leg, _, lr in rounds:
             memory.count(leg.sites, lr * self._batches.steps[leg.sites])
+        return rounds
+
+    def _give(self, arrays: "_Arrays", stack: Stack, memory: SiteMemory) -> None:
         self._told.count = self._told.pull = None
-        with _Arrays(self._told, self._layers) as arrays:
-            arrays.give(0, stack.parameters, "{}")
-            for part, moment in enumerate(("exp_avg", "exp_avg_sq") if self._told.adam else ("momentum",), 1):
-                arrays.give(part, stack.optimizer, moment + "/{}")
-            if self._told.adam:
-                self._told.count = arrays.held(stack.optimizer["step"])
-            self._remind(arrays, memory)
-            outputs, index = None, np.zeros(0, dtype=np.int32)
-            for some in self._calls(rounds, len(stack)):
-                if losses and some[-1] is rounds[-1]:
-                    outputs = self._x.new_zeros(len(stack), self._told.steps, self._told.most, arrays.width)
-                index = self._call(some, outputs)
-        return None if outputs is None else self._losses(outputs, index, legs[-1].sites)
+        arrays.give(0, stack.parameters, "{}")
+        for part, moment in enumerate(("exp_avg", "exp_avg_sq") if self._told.adam else ("momentum",), 1):
+            arrays.give(part, stack.optimizer, moment + "/{}")
+        if self._told.adam:
+            self._told.count = arrays.held(stack.optimizer["step"])
+        self._remind(arrays, memory)
+
+    def _named(self, flat: np.ndarray | None = None) -> tuple[np.ndarray, Arrays]:
+        """A flat model, by default of zeros, and its arrays as views: a layer's rows are weights, a bias, and zeros."""
+        widths = pairwise(list(self._told.width)[: len(self._layers) + 1])
+        spans = [(a, b, (a + self.lanes) // self.lanes * self.lanes) for a, b in widths]
+        if flat is None:
+            flat = np.zeros(sum((b + 3) // 4 * 4 * row for _, b, row in spans), np.float32)
+        views, at = {}, 0
+        for layer, (inputs, outputs, row) in zip(self._layers, spans, strict=True):
+            rows = flat[at : at + outputs * row].reshape(outputs, row)
+            views[f"{layer.name}.weight"] = rows[:, :inputs]
+            if layer.bias:
+                views[f"{layer.name}.bias"] = rows[:, inputs]
+            at += (outputs + 3) // 4 * 4 * row
+        return flat, views
+
+    def _total(self, sites: np.ndarray) -> "_Total":
+        weights = (
+            self._batches.examples[sites].astype(np.float64) if self._plan.method.weighted else np.ones(len(sites))
+        )
+        sums = np.empty((min(SUMS, len(sites)), len(self._named()[0])))
+        return _Total(weights / weights.sum(), sums, np.empty(len(sites), np.float32))
+
+    def _mean(self, total: "_Total", names: Sequence[str]) -> Mean:
+        _, views = self._named(total.sums.sum(0).astype(np.float32))
+        return Mean({name: np.ascontiguousarray(views[name]) for name in names}, np.sqrt(total.square))
 
     def _remind(self, arrays: "_Arrays", memory: SiteMemory) -> None:
         """What the local rule adds to a gradient, found by asking it: pull * (parameter - reference) + shift."""
@@ -194,13 +262,22 @@ class Kernel:
         if any(tensor.any() for tensor in shift.values()):
             arrays.give(4, shift, "{}")
 
-    def _calls(self, rounds: Sequence[Any], models: int) -> Iterator[Sequence[Any]]:
+    def _calls(self, rounds: "Sequence[_Round]", models: int) -> "Iterator[Sequence[_Round]]":
         """The rounds in as many parts as their sample numbers ask for."""
-        numbers = 1 if self._still is not None else self._told.steps * self._told.most
-        size = max(1, NUMBERS // (models * numbers))
+        size = self._most_rounds(models)
         return (rounds[first : first + size] for first in range(0, len(rounds), size))
 
-    def _call(self, rounds: Sequence[Any], outputs: Tensor | None) -> np.ndarray:
+    def _most_rounds(self, models: int) -> int:
+        numbers = 1 if self._still is not None else self._told.steps * self._told.most
+        return max(1, NUMBERS // (models * numbers))
+
+    def _call(
+        self,
+        rounds: "Sequence[_Round]",
+        outputs: Tensor | None,
+        total: "_Total | None" = None,
+        start: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Walk some rounds; returns the sample numbers of the last, (rows, steps, most)."""
         site = np.stack([leg.sites for leg, _, _ in rounds]).astype(np.int32)
         index, row = self._still, site
@@ -216,22 +293,27 @@ class Kernel:
         )
         rate = np.array([lr for _, _, lr in rounds])
         self._told.rounds, self._told.models = site.shape
-        arrays: dict[str, np.ndarray] = {"index": index, "site": site, "row": row, "fresh": fresh, "rate": rate}
+        arrays: dict[str, np.ndarray | None] = {
+            "index": index, "site": site, "row": row, "fresh": fresh, "rate": rate, "start": start,
+            "weight": total and total.weights, "total": total and total.sums, "square": total and total.square,
+        }  # fmt: skip
         for name, array in arrays.items():
-            setattr(self._told, name, array.ctypes.data)
+            setattr(self._told, name, None if array is None else array.ctypes.data)
         self._told.outputs = None if outputs is None else outputs.data_ptr()
-        self._share_out(site.shape[1])
+        # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
+        several = 4 if site.size >= 64 * site.shape[1] else 1
+        self._share_out(site.shape[1] if total is None else len(total.sums), several * self._threads)
         last: np.ndarray = index[row[-1]]
         return last
 
-    def _share_out(self, models: int) -> None:
+    def _share_out(self, parts: int, shares: int) -> None:
         walk = getattr(self._library, f"walk_{self.lanes}")
 
         def some(edges: tuple[int, int]) -> int:
             return int(walk(ctypes.byref(self._told), *edges))  # without Python's lock
 
-        parts = min(models, self._parts if self._pool else 1)
-        edges = [models * part // parts for part in range(parts + 1)]
+        self._told.parts, shares = parts, min(parts, shares if self._pool else 1)
+        edges = [parts * share // shares for share in range(shares + 1)]
         if any((self._pool.map if self._pool else map)(some, pairwise(edges))):
             raise MemoryError("no memory for the kernel's copy of a model")
 
@@ -241,6 +323,17 @@ class Kernel:
         weight = (torch.arange(self._told.most) < sizes) / sizes.clamp_min(1)
         steps = torch.from_numpy(self._batches.steps[sites])
         return (values.double() * weight).sum((1, 2)) / steps
+
+
+_Round = tuple[Leg, int, float]  # its number and its learning rate
+
+
+class _Total(NamedTuple):
+    """Models added up: the ``weights`` (models,), ``sums`` (parts, flat) and ``square`` (models,), of each norm."""
+
+    weights: np.ndarray
+    sums: np.ndarray
+    square: np.ndarray
 
 
 class _Arrays:

@@ -18,6 +18,7 @@
 #define MANY 0 /* 16 */
 #endif
 #define LAYERS 8
+#define TOGETHER 8 /* models that are added to a sum at a time: it is read and written once for all of them */
 #define PAD(n) (((n) + W - 1) / W * W)
 #define FOURS(n) (((n) + 3) / 4 * 4)
 #define INLINE static inline __attribute__((always_inline))
@@ -25,6 +26,7 @@
 typedef float vector __attribute__((vector_size(4 * W)));
 typedef float memory __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t whole __attribute__((vector_size(4 * W)));
+typedef double wide __attribute__((vector_size(8 * W), aligned(8), may_alias));
 typedef float four __attribute__((vector_size(16)));
 typedef float memory4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t whole4 __attribute__((vector_size(16)));
@@ -35,7 +37,7 @@ enum { CROSS_ENTROPY, SOFT_CROSS_ENTROPY, SIGMOID, HINGE, L1, SQUARES, HUBER, HA
 
 /* As fedsmall.training.kernel fills it in; null where there is none. */
 struct walk {
-    int32_t layers, loss, targets, adam, rounds, models, steps, most, stride;
+    int32_t layers, loss, targets, adam, rounds, models, parts, steps, most, stride;
     int32_t width[LAYERS + 1], relu[LAYERS];
     float *array[PARTS][LAYERS][2]; /* (models or sites, outputs, inputs) and (models or sites, outputs) */
     int64_t *count;                 /* (models,): Adam's steps */
@@ -47,6 +49,10 @@ struct walk {
     const float *pull;              /* (sites,): towards the reference */
     double momentum, decay, beta1, beta2, epsilon, huber;
     float *outputs;                 /* (models, steps, most, outputs) of the last round */
+    const float *start;             /* the model from which all set out, flat: nobody's own is read or written then */
+    const double *weight;           /* (models,): in the sum */
+    double *total;                  /* (parts, flat): the weighted sums of each part's models, added to */
+    float *square;                  /* (models,): the squares of a model's numbers, added up */
 };
 
 INLINE vector load(const float *p) { return *(const memory *)p; }
@@ -95,11 +101,11 @@ INLINE void dots(const int M, const int N, int width, const float *const *x, con
     }
 }
 
-/* c[m][.] (+)= sum over k of a(m, k) * b[k][from ...], N vectors wide; a(m, k) = a[m * sm + k * sk]. */
+/* c[m][.] = sum over k of a(m, k) * b[k][from ...], N vectors wide, plus d like c unless null; a(m, k) = a[m * sm + k * sk]. */
 INLINE void outer(const int M, const int N, int K, const float *a, long sm, long sk, const float *const *b, int from,
-                  float *c, long ld, int adds) {
+                  float *c, long ld, const float *d) {
     vector sum[6][4] = {};
-    if (adds) EACH(m, M) EACH(n, N) sum[m][n] = load(c + m * ld + n * W);
+    if (d) EACH(m, M) EACH(n, N) sum[m][n] = load(d + m * ld + n * W);
     for (int k = 0; k < K; k++) {
         const float *row = b[k] + from;
         vector v[4];
@@ -134,12 +140,15 @@ static void forward(int samples, int outputs, int width, const float *const *x, 
         }
 }
 
-static void product(int rows, int width, int K, const float *a, long sm, long sk, const float *const *b, float *c, int adds) {
+static void product(int rows, int width, int K, const float *a, long sm, long sk, const float *const *b, float *c,
+                    const float *d) {
     for (int i = 0, n; i < width; i += n * W) {
         n = share((width - i) / W, MANY ? 4 : 2);
         for (int r = 0, m; r < rows; r += m) {
             m = share(rows - r, 6);
-            float *to = c + (long)r * width + i;
+            const long place = (long)r * width + i;
+            float *to = c + place;
+            const float *adds = d ? d + place : 0;
             if (n == 1) BY_ROWS(outer, 1, K, a + r * sm, sm, sk, b, i, to, width, adds)
             else if (n == 2) BY_ROWS(outer, 2, K, a + r * sm, sm, sk, b, i, to, width, adds)
             else if (MANY && n == 3) BY_ROWS(outer, 3, K, a + r * sm, sm, sk, b, i, to, width, adds)
@@ -251,7 +260,8 @@ static void move(const struct walk *w, int part, long row, float *flat, int back
 struct room {
     long size, offset[LAYERS];
     int plain; /* gradient descent and nothing else: steps are added as they are computed */
-    float *memory, *part[PARTS], *gradient, *ahead, *behind;
+    const float *now; /* the model as it is read: the one that is trained, or the start before its first step */
+    float *memory, *model[TOGETHER], *part[PARTS], *gradient, *ahead, *behind;
     const float **rows, **input[LAYERS], **weight[LAYERS]; /* rows of what comes into each layer, and of its weights */
 };
 
@@ -267,24 +277,38 @@ static int furnish(const struct walk *w, struct room *r) {
         outputs += w->width[l + 1];
     }
     r->size = PAD(r->size);
-    r->memory = calloc((PARTS + 1) * r->size + maps + 2 * wide + 16, 4);
+    const int together = w->total ? TOGETHER : 1;
+    long parts = together; /* and the gradient */
+    for (int p = 0; p < PARTS; p++) parts += w->array[p][0][0] != 0;
+    r->memory = calloc(parts * r->size + maps + 2 * wide + 16, 4);
     r->rows = malloc((L * most + outputs) * sizeof *r->rows);
     if (!r->memory || !r->rows) return 0;
     float *at = (float *)(((uintptr_t)r->memory + 63) / 64 * 64);
     r->plain = w->decay == 0;
-    for (int p = 0; p < PARTS; p++, at += r->size) {
+    for (int j = 0; j < TOGETHER; j++) r->model[j] = at + j % together * r->size;
+    at += (together - 1) * r->size;
+    for (int p = 0; p < PARTS; p++) {
         r->part[p] = w->array[p][0][0] ? at : 0;
+        at += r->part[p] ? r->size : 0;
         r->plain &= p == MODEL || !r->part[p];
     }
+    if (w->start && r->part[REFERENCE]) r->part[REFERENCE] = (float *)w->start;
     r->gradient = at; r->ahead = at + r->size; r->behind = r->ahead + wide; at = r->behind + wide;
     const float **row = r->rows;
     for (int l = 0; l < L; l++) {
         r->input[l] = row;
         for (int s = 0; s < most; s++, at += PAD(w->width[l] + 1)) *row++ = at;
         r->weight[l] = row;
-        for (long o = 0; o < w->width[l + 1]; o++) *row++ = r->part[MODEL] + r->offset[l] + o * PAD(w->width[l] + 1);
+        row += w->width[l + 1];
     }
     return 1;
+}
+
+/* Take a flat model for the weights that are read. */
+static void read_from(const struct walk *w, struct room *r, const float *model) {
+    r->now = model;
+    for (int l = 1; l < w->layers; l++)
+        for (long o = 0; o < w->width[l + 1]; o++) r->weight[l][o] = model + r->offset[l] + o * PAD(w->width[l] + 1);
 }
 
 /* The outputs of n samples, (n, FOURS(outputs)), into behind. */
@@ -293,7 +317,7 @@ static void forwards(const struct walk *w, struct room *r, int n, const int32_t 
     for (int l = 0; l < w->layers; l++) {
         const int last = l + 1 == w->layers, out = w->width[l + 1], ld = last ? FOURS(out) : PAD(out + 1);
         float *z = last ? r->behind : (float *)r->input[l + 1][0];
-        forward(n, out, PAD(w->width[l] + 1), r->input[l], r->part[MODEL] + r->offset[l], z, ld, w->relu[l]);
+        forward(n, out, PAD(w->width[l] + 1), r->input[l], r->now + r->offset[l], z, ld, w->relu[l]);
         for (int s = 0; s < n && !last; s++) z[s * ld + out] = w->array[MODEL][l + 1][1] != 0; /* the bias's input */
     }
 }
@@ -307,7 +331,8 @@ static void backwards(const struct walk *w, struct room *r, int n) {
             const vector x = load(r->input[l][0] + i);
             store(r->ahead + i, (vector)((whole)load(r->ahead + i) & (x > 0)));
         }
-        product(out, in, n, r->behind, 1, ld, r->input[l], (r->plain ? r->part[MODEL] : r->gradient) + r->offset[l], r->plain);
+        product(out, in, n, r->behind, 1, ld, r->input[l], (r->plain ? r->part[MODEL] : r->gradient) + r->offset[l],
+                r->plain ? r->now + r->offset[l] : 0);
         float *swap = r->behind; r->behind = r->ahead; r->ahead = swap; ld = in;
     }
 }
@@ -318,7 +343,8 @@ static void one_round(const struct walk *w, struct room *r, int k, int t, int64_
     for (int p = MOMENT; p <= SQUARE; p++) if (r->part[p] && w->fresh[t]) memset(r->part[p], 0, 4 * r->size);
     if (w->fresh[t]) *count = 0;
     for (int p = REFERENCE; p < PARTS; p++)
-        if (r->part[p] && (!t || site != w->site[place - w->models])) move(w, p, site, r->part[p], 0);
+        if (r->part[p] && r->part[p] != w->start && (!t || site != w->site[place - w->models]))
+            move(w, p, site, r->part[p], 0);
     for (int step = 0, n; step < w->steps && (n = w->size[site * w->steps + step]); step++) {
         const int32_t *mine = w->index + ((long)w->row[place] * w->steps + step) * w->most;
         forwards(w, r, n, mine);
@@ -326,24 +352,57 @@ static void one_round(const struct walk *w, struct room *r, int k, int t, int64_
             memcpy(w->outputs + (((long)k * w->steps + step) * w->most + s) * out, r->behind + s * FOURS(out), 4 * out);
         slopes(w, n, mine, (r->plain ? -w->rate[t] : 1) / n, r->behind);
         backwards(w, r, n);
+        if (r->now == w->start) read_from(w, r, r->part[MODEL]);
         if (!r->plain) update(w, r->size, r->part, r->gradient, w->rate[t], w->pull ? w->pull[site] : 0, count);
     }
 }
 
-/* Models first .. last - 1 through all rounds, in place. 0; 1 where there is no memory, with nothing changed. */
+/* Add models first .. last - 1 to the sum of their part, whose first ones they may be. */
+static void add(const struct walk *w, struct room *r, int first, int last, double *total, int begins) {
+    vector squares[TOGETHER] = {};
+    for (long i = 0; i < r->size; i += W) {
+        wide sum = begins ? (wide){} : *(wide *)(total + i);
+        for (int k = first; k < last; k++) {
+            const vector x = load(r->model[k - first] + i);
+            squares[k - first] += x * x;
+            sum += w->weight[k] * __builtin_convertvector(x, wide);
+        }
+        *(wide *)(total + i) = sum;
+    }
+    for (int k = first; k < last; k++) {
+        w->square[k] = 0;
+        for (int i = 0; i < W; i++) w->square[k] += squares[k - first][i];
+    }
+}
+
+/* Model k through all rounds, worked at where it is put. */
+static void train(const struct walk *w, struct room *r, int k, float *where) {
+    int64_t count = w->count ? w->count[k] : 0;
+    r->part[MODEL] = where;
+    for (int p = MODEL; p <= SQUARE; p++) {
+        if (!r->part[p] || (p == MODEL && w->start)) continue;
+        memset(r->part[p], 0, 4 * r->size); /* padding, too: 0 * NaN of the model before is NaN */
+        move(w, p, k, r->part[p], 0);
+    }
+    if (w->start && !r->plain) memcpy(where, w->start, 4 * r->size);
+    read_from(w, r, w->start && r->plain ? w->start : where);
+    for (int t = 0; t < w->rounds; t++) one_round(w, r, k, t, &count);
+    if (r->now == w->start) memcpy(where, w->start, 4 * r->size); /* it took no step */
+    for (int p = w->start ? MOMENT : MODEL; p <= SQUARE; p++) if (r->part[p]) move(w, p, k, r->part[p], 1);
+    if (w->count) w->count[k] = count;
+}
+
+/* The models of parts first .. last - 1 through all rounds, in place. 0; 1 where there is no memory, with nothing changed. */
 int WALK(const struct walk *w, int first, int last) {
     struct room r = {0};
     const int failed = !furnish(w, &r);
-    for (int k = first; k < last && !failed; k++) {
-        int64_t count = w->count ? w->count[k] : 0;
-        for (int p = MODEL; p <= SQUARE; p++)
-            if (r.part[p]) {
-                memset(r.part[p], 0, 4 * r.size); /* padding, too: 0 * NaN of the model before is NaN */
-                move(w, p, k, r.part[p], 0);
-            }
-        for (int t = 0; t < w->rounds; t++) one_round(w, &r, k, t, &count);
-        for (int p = MODEL; p <= SQUARE; p++) if (r.part[p]) move(w, p, k, r.part[p], 1);
-        if (w->count) w->count[k] = count;
+    for (int part = first; part < last && !failed; part++) {
+        const int begin = (long)w->models * part / w->parts, end = (long)w->models * (part + 1) / w->parts;
+        for (int from = begin, to; from < end; from = to) {
+            to = from + TOGETHER < end ? from + TOGETHER : end;
+            for (int k = from; k < to; k++) train(w, &r, k, r.model[k - from]);
+            if (w->total) add(w, &r, from, to, w->total + part * r.size, from == begin);
+        }
     }
     free(r.rows);
     free(r.memory);
@@ -351,7 +410,7 @@ int WALK(const struct walk *w, int first, int last) {
 }
 
 #if W == 4
-int version(void) { return 1; } /* what a library built of an older file is known by: raise it with every change */
+int version(void) { return 2; } /* what a library built of an older file is known by: raise it with every change */
 int size_of_walk(void) { return sizeof(struct walk); }
 
 /* The widest vectors that this processor has. */

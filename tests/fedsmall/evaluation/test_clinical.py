@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import calibration, metrics
@@ -80,11 +81,28 @@ def test_thresholds_do_what_they_are_chosen_for(made):
     false, true, _ = metrics.roc_curve(positive, p, drop_intermediate=False)
 
     best = clinical.at_threshold(p, positive, best_threshold(p, positive))
-    wide = clinical.at_threshold(p, positive, least_sensitivity(p, positive, 0.9))
+    wide = least_sensitivity(p, positive, 0.9)
+    count = positive.sum()
 
     assert best.sensitivity.value + best.specificity.value - 1 == pytest.approx((true - false).max())
-    assert wide.sensitivity.value >= 0.9
-    assert wide.specificity.value == pytest.approx(1 - false[true >= 0.9 - 1e-9].min())
+    assert (wide is None) == (count < 9)
+    if wide is not None:
+        wanted = 0.9 * (count + 1) / count - 1e-9
+        found = clinical.at_threshold(p, positive, wide)
+        assert found.sensitivity.value >= wanted
+        assert found.specificity.value == pytest.approx(1 - false[true >= wanted].min())
+
+
+@pytest.mark.parametrize("count", [9, 12, 40])
+def test_a_sensitivity_found_on_few_patients_holds_on_others_on_average(count):
+    rng, held = np.random.default_rng(0), []
+    for _ in range(2000):
+        p = np.concatenate([rng.beta(3, 2, count), rng.beta(2, 3, 3 * count)])
+        cut = least_sensitivity(p, np.arange(len(p)) < count, 0.9)
+        held.append(1 - scipy.stats.beta(3, 2).cdf(cut))
+
+    assert np.mean(held) > 0.9 - 0.004  # three deviations of the mean
+    assert np.mean(held) < 0.9 + 2 / (count + 1)
 
 
 def test_wilsons_interval_is_the_published_one():

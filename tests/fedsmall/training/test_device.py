@@ -1,5 +1,7 @@
 """Where models train: what a word gives, what is refused, and that the tests' second device is as strict as a GPU."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from fedsmall.errors import PlanError
 from fedsmall.training import device as devices
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.device import WORTH_ALONE, WORTH_TOGETHER, check_device, choose_device
+from fedsmall.training.device import WORTH_ALONE, WORTH_TOGETHER, check_device, choose_device, process_context
 from fedsmall.training.stack import Rows
 from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
 from tests.fedsmall.training.second_device import PLACE, second_device
@@ -167,3 +169,19 @@ def test_what_is_free_on_a_gpu_is_what_it_can_hold():
     assert 0 < room <= torch.cuda.get_device_properties(0).total_memory
     with pytest.raises(PlanError, match=r"and cuda:0 \(.*\) has"):
         devices.check_room(torch.device("cuda"), 2, room)
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "method"),
+    [
+        ("linux", "cpu", "forkserver"),
+        ("linux", "kernel:2", "forkserver"),
+        ("linux", "cuda:1", "spawn"),
+        ("linux", "auto", "spawn"),
+        ("darwin", "cpu", "spawn"),
+    ],
+)
+def test_processes_are_forks_but_on_macos_and_for_a_gpu(monkeypatch, system, asked, method):
+    monkeypatch.setattr(sys, "platform", system)
+
+    assert process_context(asked, [__name__]).get_start_method() == method

@@ -15,6 +15,8 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
+from fedsmall.strategies.server.journal import FileJournal
+from fedsmall.strategies.server.run_loop import Outcome, run_rounds
 from fedsmall.training import kernel
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.device import check_device, threads_of_kernel
@@ -319,3 +321,90 @@ def test_a_compiler_that_is_not_there_says_so(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="no-such-compiler"):
         build(tmp_path / "kernel.so")
     assert not list(tmp_path.iterdir())
+
+
+def run_of(plan: Plan, device: str, samples: list[Samples] | None = None, **options: Any) -> Outcome:
+    task = task_of("cross_entropy")
+    names, own = samples_of(task, SIZES)
+    trainer = Cohort(plan, task, names, samples or own, device=device)
+    assert trainer.averages == (device != "cpu")
+    return run_rounds(plan, trainer, lambda site: initial_model(plan, task, site), **options)
+
+
+def averaging(rounds: int = 200, recipe: dict[str, Any] | None = None, every: int = 1, **method: Any) -> Plan:
+    plan = plan_of(rounds, **(recipe or {}))
+    parts = {"name": "FedAvg", "aggregate_every": every} | method
+    return plan.model_copy(update={"method": Method(**parts), "initial_models": "common"})
+
+
+AVERAGES: dict[str, Plan] = {
+    "FedAvg": averaging(),
+    "weights": averaging(weighted=True),
+    "FedDC": averaging(name="FedDC", permute_every=1, every=7),
+    "FedProx": averaging(60, {"local_epochs": 2, "batch": 2}, rule="proximal", proximal_mu=0.3, every=2),
+    "server momentum": averaging(60, server="momentum", server_options={"lr": 0.5}),
+    "server Adam": averaging(60, server="adam", server_options={"lr": 0.001}),
+    "some sites": averaging(fraction=0.5),
+    "a mean of models": averaging(60, ema=0.8),
+    "momentum from rest": averaging(60, {"momentum": 0.9, "optimizer_state": "reset", "local_epochs": 2}),
+    "Adam from rest": averaging(
+        60, {"optimizer": "adam", "epsilon": 1e-3, "optimizer_state": "reset", "weight_decay": 0.01, "batch": 3}
+    ),
+}
+
+
+@pytest.mark.parametrize("plan", AVERAGES.values(), ids=AVERAGES)
+def test_a_run_from_mean_to_mean_is_torch_s_and_costs_the_same(compiled, plan):
+    slow, fast = run_of(plan, "cpu"), run_of(plan, "kernel")
+
+    for name, array in slow.model.items():
+        np.testing.assert_allclose(fast.model[name], array, atol=CLOSE, rtol=CLOSE, err_msg=name)
+    for count in ("rounds", "contacts", "client_updates", "bytes_sent", "events"):
+        assert getattr(fast, count) == getattr(slow, count)
+
+
+def bits(outcome: Outcome) -> bytes:
+    return b"".join(array.tobytes() for array in outcome.model.values())
+
+
+@pytest.mark.parametrize("name", ["weights", "FedDC", "FedProx", "server Adam", "momentum from rest"])
+def test_who_looks_or_goes_on_later_and_the_threads_change_no_bit(compiled, name, tmp_path):
+    plan = AVERAGES[name].model_copy(update={"rounds": 36, "evaluate_every": 5})
+    whole = run_of(plan, "kernel")
+
+    seen, looked = [], lambda moment: seen.append(moment.models())
+    threads = run_of(plan, "kernel:3", evaluator=looked)
+    stops = iter([False, False, True])
+    run_of(plan, "kernel", evaluator=looked, journal=FileJournal(tmp_path), stop=lambda: next(stops))
+    resumed = run_of(plan, "kernel", evaluator=looked, journal=FileJournal(tmp_path))
+
+    assert bits(whole) == bits(threads) == bits(resumed)
+    assert len(seen) == 2 * 8
+    assert all(len(array) == len(SIZES) for models in seen for array in models.values())
+
+
+def test_moments_are_few_where_nobody_looks_and_one_for_each_look(compiled):
+    plan = averaging(40).model_copy(update={"evaluate_every": 10})
+    moments: list[int] = []
+
+    run_of(plan, "kernel", progress=lambda t, rounds: moments.append(t))
+    alone = list(moments)
+    moments.clear()
+    run_of(plan, "kernel", evaluator=lambda moment: None, progress=lambda t, rounds: moments.append(t))
+
+    assert alone == [40]
+    assert moments == [9, 10, 19, 20, 29, 30, 39, 40]
+
+
+def test_a_model_that_is_set_aside_is_set_aside_as_torch_does(compiled):
+    plan = averaging(30)
+    _, samples = samples_of(task_of("cross_entropy"), SIZES)
+    samples[1] = Samples(samples[1].x * 1e18, samples[1].y)
+
+    slow, fast = run_of(plan, "cpu", samples), run_of(plan, "kernel", samples)
+
+    assert slow.events
+    assert fast.events == slow.events
+    assert fast.bytes_sent == slow.bytes_sent
+    for name, array in slow.model.items():
+        np.testing.assert_allclose(fast.model[name], array, atol=CLOSE, rtol=CLOSE, err_msg=name)

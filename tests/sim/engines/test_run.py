@@ -2,13 +2,14 @@ from hashlib import blake2b
 
 import numpy as np
 import pytest
+import torch
 
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.engines.run import run_plan, threads_for
 from fedsmall.travel.journey import journey
 from tests.sim.engines.on_ray import ON_RAY
 
@@ -149,3 +150,16 @@ def test_a_budget_that_the_plan_would_overspend_is_refused_before_a_site_trains(
 
     with pytest.raises(PlanError, match="more than the budget of 1"):
         run_plan(plan, build_federation(plan), "inprocess")
+
+
+@pytest.mark.parametrize(("path", "threads"), [("mlp", 1), ("kernel", 1), ("vmap", 1), ("conv", 2), ("loop", 2)])
+def test_only_convolutions_take_more_than_one_thread(path, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+
+    with threads_for(path):
+        within = torch.get_num_threads()
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+
+    assert (within, after) == (threads, 2)

@@ -8,11 +8,13 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import fedsmall
-from fedsmall.evaluation.clinical import net_benefit, recalibration
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.clinical import net_benefit, recalibration_intercept, recalibration_slope
 from fedsmall.sim import run
-from fedsmall.sim.report.html import page, write_dpia
-from fedsmall.sim.report.model import nobody_positive
+from fedsmall.sim.report.html import page, tripod, write_dpia
+from fedsmall.sim.report.model import nobody_positive, purpose
 from fedsmall.sim.report.terminal import SAID
+from fedsmall.sim.runs.folder import read
 
 HOME = Path(fedsmall.__file__).parent.parent
 OLD = (  # what no statistician or clinician says
@@ -42,6 +44,28 @@ def test_the_first_sentence_says_what_the_page_is_and_what_is_missing(shown):
     assert first is not None
     assert first[1].startswith("This is a comparison of methods, not a model for patients.")
     assert "at least 100 test patients" in first[1]
+
+
+def test_what_the_study_says_fills_items_of_tripod_and_makes_the_page_one_of_a_model_for_patients(tmp_path):
+    said = {
+        "ethics": "Bonn, 12/26",
+        "source": "Charts of 2024",
+        "intended_use": "Triage in the ward.",
+    }
+
+    made = run(progress=False, out=tmp_path / "mine", study=said, **federation()).run
+
+    kept = read(made.folder)
+    answers = {item.number: item.answer for item in tripod(kept, None)}
+    assert answers["17"] == said["ethics"]
+    assert answers["5a-b"] == said["source"]
+    assert answers["6a"].startswith("Participants")
+    assert not answers["2"]
+    first = purpose(kept)
+    assert first.startswith("This is of a model for patients, meant for this: Triage in the ward. It still wants ")
+    assert "ethic" not in first
+    with pytest.raises(PlanError, match=r"study\.etics"):
+        run(progress=False, study={"etics": "yes"}, **federation())
 
 
 def test_a_figure_and_at_most_three_sentences_stand_before_the_tables(shown):
@@ -90,7 +114,7 @@ def test_intercept_and_slope_are_those_of_logistic_regression():
     positive = rng.random(400) < 1 / (1 + np.exp(-(0.4 + 0.7 * x)))
     p = 1 / (1 + np.exp(-x))
 
-    intercept, slope = recalibration(p, positive)
+    intercept, slope = recalibration_intercept(p, positive), recalibration_slope(p, positive)
 
     fitted = LogisticRegression(C=np.inf, tol=1e-9).fit(x[:, None], positive)
     assert slope == pytest.approx(fitted.coef_[0, 0], abs=1e-4)
@@ -99,7 +123,7 @@ def test_intercept_and_slope_are_those_of_logistic_regression():
 
 @pytest.mark.parametrize("p", [[0.1, 0.2, 0.8, 0.9], [0.5, 0.5, 0.5, 0.5]])
 def test_a_slope_without_an_end_is_not_a_number(p):
-    assert np.isnan(recalibration(np.array(p), np.array([False, False, True, True]))[1])
+    assert np.isnan(recalibration_slope(np.array(p), np.array([False, False, True, True])))
 
 
 def test_net_benefit_is_hits_less_false_alarms_at_the_odds_of_the_threshold():
@@ -121,3 +145,16 @@ def test_no_old_phrase_stands_in_reports_help_or_cards():
     ]
 
     assert found == []
+
+
+@pytest.mark.parametrize("statistic", [recalibration_intercept, recalibration_slope])
+def test_resamples_that_are_fitted_at_once_are_fitted_as_one_by_one(statistic):
+    rng = np.random.default_rng(4)
+    p, positive = rng.random((30, 12)), rng.random((30, 12)) < 0.3
+    positive[3], p[5] = False, 0.5  # one class; equal probabilities
+
+    together = statistic(p, positive)
+
+    np.testing.assert_allclose(together, [statistic(*row) for row in zip(p, positive, strict=True)], rtol=1e-9)
+    assert np.isnan(together).sum() in (1, 2, 3, 4)
+    assert np.isnan(together[3])

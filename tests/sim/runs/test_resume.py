@@ -1,0 +1,115 @@
+"""A simulation that was killed goes on where it was: what is done stays, the rest is run, to the bits of one go."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import load
+
+SCENARIO = """
+name = "mine"
+task = {csv = "table.csv", label = "ill"}
+sites = 3
+rounds = 4
+seeds = [0, 1]
+model = "linear"
+threshold = "youden"
+[[method]]
+name = "FedAvg"
+[[method]]
+name = "FedDC"
+[[method]]
+name = "Standalone"
+"""
+VARIES = {"seconds", "client_updates_per_second", "started", "ended"}
+
+
+def write_table(path: Path, rows: int = 90) -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(rows) % 2
+    cells = rng.normal(size=(rows, 4)) + y[:, None]
+    lines = [",".join([*(f"{value:.4f}" for value in row), str(label)]) for row, label in zip(cells, y, strict=True)]
+    path.write_text("\n".join(["a,b,c,d,ill", *lines]))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path / "table.csv")
+    (tmp_path / "mine.toml").write_text(SCENARIO)
+    return tmp_path
+
+
+def rows_of(folder: Path) -> list[dict]:
+    rows = json.loads((folder / "summary.json").read_text())
+    return [{key: value for key, value in row.items() if key not in VARIES} for row in rows]
+
+
+def cut(folder: Path, done: int) -> None:
+    """A run's folder as it was after ``done`` plans, one more of which is in one of two files alone."""
+    for name, count in (("summary.json", done), ("rounds.json", done + 1)):
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text())[:count]))
+
+
+@pytest.mark.parametrize("done", [0, 1, 4])
+def test_it_goes_on_to_the_same_bits(folder, done):
+    scenario = load(folder / "mine.toml")
+    execute(scenario, folder / "whole")
+    execute(scenario, folder / "cut")
+    cut(folder / "cut", done)
+    begun = read(folder / "cut")
+    assert len(begun.not_run) == 6 - done
+
+    execute(begun.scenario, folder / "cut", begun=begun)
+
+    assert rows_of(folder / "cut") == rows_of(folder / "whole")
+    with np.load(folder / "cut" / "predictions.npz") as one, np.load(folder / "whole" / "predictions.npz") as other:
+        assert set(one) == set(other)
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    for package in (folder / "whole" / "packages").glob("*/*.safetensors"):
+        assert (folder / "cut" / package.relative_to(folder / "whole")).read_bytes() == package.read_bytes()
+
+
+def test_other_data_and_what_is_no_run_are_refused_in_one_line(fedsmall, folder):
+    execute(load(folder / "mine.toml", ["seeds=[0]"]), folder / "mine")
+    cut(folder / "mine", 1)
+    before = (folder / "mine" / "summary.json").read_bytes()
+    write_table(folder / "table.csv", 80)
+
+    code, _, error = fedsmall("resume", "mine")
+
+    assert code == 2
+    assert "the data are not those of the run in mine: training_samples differs. Run its scenario anew." in error
+    assert (folder / "mine" / "summary.json").read_bytes() == before
+    assert fedsmall("resume", "nothing")[0] == 2
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on(folder):
+    command = [str(Path(sys.executable).with_name("fedsmall"))]
+    long = ["--set", "rounds=3000", "--set", "threshold=0.5", "--set", "evaluate_every=10"]
+    run = subprocess.Popen([*command, "run", "mine.toml", "--out", "mine", *long], cwd=folder)
+    for _ in range(600):
+        time.sleep(0.1)
+        summary = folder / "mine" / "summary.json"
+        if summary.is_file() and len(json.loads(summary.read_text())) >= 2:
+            break
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    before = rows_of(folder / "mine")
+    assert 2 <= len(before) < 6
+
+    subprocess.run([*command, "resume", "mine"], cwd=folder, check=True, env=os.environ)
+
+    after = rows_of(folder / "mine")
+    assert len(after) == 6
+    assert all(row in after for row in before)
