@@ -5,10 +5,10 @@ between -1 and 1. Off the diagonal r r' counts once, times sqrt 2, so that its l
 and that of both at most sqrt 2: what a patient who is added or removed can change (tested). The Gaussian mechanism
 adds noise to every number, and is charged as one step without sampling. All that follows is post-processing.
 
-In a secure sum each of the sites adds 1 / h of the noise's variance, where h sites of any sum that helpers open are
-honest at least (:func:`fedsmall.sealing.masks.honest_in_sum`). All have one grid, so the sum is that of rounded sums
-and of whole multiples, and nothing is rounded after noise: sums of discrete Gaussians of 2**20 steps or more are one
-(Kairouz, Liu & Steinke 2021, theorem 11). It is the same charge, on a weaker trust: of who sees single sums nobody.
+In a secure sum each site adds 1 / h of the noise's variance, where at least h sites of any sum that helpers open are
+honest (:func:`fedsmall.sealing.masks.honest_in_sum`). All sites have one grid and nothing is rounded after the noise,
+so the sum is the rounded sums plus whole multiples; as discrete Gaussians of 2**24 steps add up to one nearly exactly
+(Kairouz, Liu & Steinke 2021), it is charged as the same step. A single summand, unmasked, has less noise than that.
 
 Source: Dwork et al. 2014, "Analyze Gauss"; Wang 2018, "Revisiting differentially private linear regression".
 """
