@@ -43,7 +43,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing import tallies, terms
 from fedsmall.sealing.letters import LetterError, Mailbox, after, name_of
-from fedsmall.sealing.masks import BYTES, least_in_sum, masked, pair_signs, seed_from, share
+from fedsmall.sealing.masks import BYTES, masked, pair_signs, seed_from, share
 from fedsmall.sealing.tables import MEETING, TABLES, sketches
 from fedsmall.sealing.terms import From, Opened, Order, order_in, remove_seal
 from fedsmall.travel.journey import starting
@@ -250,7 +250,7 @@ class SealedTask:
         a set that is too small, has a site that is not in the sum, or is not the first.
         """
         sites, summed = sorted(letters), self.routes.summed(self.t, group, self.of)
-        least = max(least_in_sum(len(summed)), policy.least_sites)
+        least = max(self.routes.least_in_sum(self.t, group, self.of), policy.least_sites)
         if len(sites) < least:
             raise LetterError(
                 f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given"

@@ -27,7 +27,7 @@ from fedsmall.sim.tuning.search import choose, search, with_rates
 
 KEPT, KEPT_STEPS = (DOCS / "evidence" / f"noised-{of}.json" for of in ("sums", "steps"))
 EPSILONS, CLIP = (0.5, 1.0, 3.0, 8.0), 4.0
-SUMS, STEPS = "noised sums", "FedAvg, b = 1"
+SUMS, ONCE, STEPS = "noised sums", "noised once, in a secure sum", "FedAvg, b = 1"
 
 
 def scenario_of(data: str, method: str, epsilons: tuple[float, ...] = EPSILONS) -> Scenario:
@@ -35,16 +35,17 @@ def scenario_of(data: str, method: str, epsilons: tuple[float, ...] = EPSILONS) 
     table = dict(SETS[data])
     lot, methods = table.pop("lot"), []
     for epsilon in epsilons:
-        privacy = {"level": "patient", "clip": CLIP if method == SUMS else 1.0, "epsilon": epsilon}
-        parts = {"name": "Ridge"} if method == SUMS else {**patient_privacy.METHODS[STEPS], "gate": False}
+        privacy = {"level": "patient", "clip": 1.0 if method == STEPS else CLIP, "epsilon": epsilon}
+        privacy |= {"secure": True} if method == ONCE else {}
+        parts = {**patient_privacy.METHODS[STEPS], "gate": False} if method == STEPS else {"name": "Ridge"}
         methods.append({**parts, "label": label_of(method, epsilon), "privacy": privacy})
     return build({"name": data, "seeds": list(range(SEEDS)), "recipe": {"batch": lot}, "method": methods} | table)
 
 
 def measure_sums(data: str) -> list[Cell]:
-    """Noised sums at every epsilon."""
-    run = execute(scenario_of(data, SUMS))
-    return [_cell(data, SUMS, epsilon, run) for epsilon in EPSILONS]
+    """Noised sums at every epsilon, with noise of each site and with noise once."""
+    runs = [(method, execute(scenario_of(data, method))) for method in (SUMS, ONCE)]
+    return [_cell(data, method, epsilon, run) for method, run in runs for epsilon in EPSILONS]
 
 
 def measure_steps(data: str) -> list[Cell]:
@@ -70,7 +71,7 @@ def table(cells: list[Cell]) -> str:
     apart = dict(zip(found, holm([of.p_value for of in found.values()]).tolist(), strict=True))
     lines = [f"| data | | {' | '.join(f'epsilon {epsilon:g}' for epsilon in EPSILONS)} |", "|" + "---|" * 6]
     for data in sets:
-        for name, method in (("noised sums", SUMS), ("noised steps", STEPS)):
+        for name, method in ((SUMS, SUMS), (ONCE, ONCE), ("noised steps", STEPS)):
             row = [_written(known.get((data, method, epsilon))) for epsilon in EPSILONS]
             lines.append(f"| {data} | {name} | {' | '.join(row)} |")
         gaps = [(found.get((data, epsilon)), apart.get((data, epsilon), 1.0)) for epsilon in EPSILONS]

@@ -173,6 +173,12 @@ class Method(Frozen):
         return self.is_federated and self.privacy is not None and self.privacy.hidden
 
     @property
+    def shares_noise(self) -> bool:
+        """Whether each site adds a share of the noise of a secure sum, which has it whole."""
+        privacy = self.privacy if self.is_federated and self.regression is not None else None
+        return privacy is not None and privacy.secure and privacy.is_patient_level
+
+    @property
     def is_compressed(self) -> bool:
         """Whether what travels is not in full."""
         return self.wire != "full" and self.is_federated

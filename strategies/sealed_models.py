@@ -253,7 +253,7 @@ class SealedModels(Form):
         if not self.secure:
             return None
         masked = {site: self._masked[site] for site in sorted(sites)}
-        if 0 < len(masked) < (least := least_in_sum(len(self.routes.members(t, group)))):
+        if 0 < len(masked) < (least := self.routes.least_in_sum(t, group)):
             raise HelpError(
                 f"{len(masked)} sites have sent models for the average of round {t}, and a sum of fewer than {least} "
                 "is opened by nobody. `fedsmall resume` asks again when more are there"

@@ -5,6 +5,11 @@ between -1 and 1. Off the diagonal r r' counts once, times sqrt 2, so that its l
 and that of both at most sqrt 2: what a patient who is added or removed can change (tested). The Gaussian mechanism
 adds noise to every number, and is charged as one step without sampling. All that follows is post-processing.
 
+In a secure sum each site adds 1 / h of the noise's variance, where at least h sites of any sum that helpers open are
+honest (:func:`fedsmall.sealing.masks.honest_in_sum`). All sites have one grid and nothing is rounded after the noise,
+so the sum is the rounded sums plus whole multiples; as discrete Gaussians of 2**24 steps add up to one nearly exactly
+(Kairouz, Liu & Steinke 2021), it is charged as the same step. A single summand, unmasked, has less noise than that.
+
 Source: Dwork et al. 2014, "Analyze Gauss"; Wang 2018, "Revisiting differentially private linear regression".
 """
 
@@ -15,6 +20,7 @@ import numpy as np
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import add_multiples, widened
 from fedsmall.privacy.patient_level import Chance, Charge
+from fedsmall.sealing.masks import honest_in_sum
 
 SENSITIVITY = np.sqrt(2.0)
 EVERYBODY = 10**9  # a lot larger than any site
@@ -46,11 +52,13 @@ def statistics(x: np.ndarray, y: np.ndarray, clip: float) -> np.ndarray:
     return np.concatenate([(r.T @ r)[lower] * doubled, r.T @ np.clip(y, -1, 1)])
 
 
-def noised(sums: np.ndarray, noise: float, chance: Chance, share: float = 1.0) -> np.ndarray:
-    """The sums with noise of ``noise`` times the sensitivity; a site adds a ``share`` of its variance.
+def share_of(plan: Plan, sites: int) -> float:
+    """Which share of the noise's variance each of so many sites adds."""
+    return 1 / honest_in_sum(sites) if plan.method.shares_noise else 1.0
 
-    A share below 1 needs a secure sum of sites that all add theirs.
-    """
+
+def noised(sums: np.ndarray, noise: float, chance: Chance, share: float = 1.0) -> np.ndarray:
+    """The sums with noise of ``noise`` times the sensitivity, of whose variance a site adds a ``share``."""
     deviation = widened(SENSITIVITY, noise, len(sums)) * np.sqrt(share)
     return add_multiples(sums, deviation, lambda count, ratio: chance.multiples(count, ratio).numpy())
 
@@ -80,6 +88,6 @@ def log_odds_of(b: np.ndarray, left: float) -> np.ndarray:
     return np.asarray(2 * b / left)
 
 
-def penalty_for(noise: float, columns: int, clip: float, summands: int = 1) -> float:
+def penalty_for(noise: float, columns: int, clip: float, summands: float = 1) -> float:
     """A penalty as large as the noise of so many ``summands`` in the matrix: its expected spectral norm (Wigner's)."""
     return float(2 * noise * np.sqrt(summands * columns) * (clip**2 + 1))

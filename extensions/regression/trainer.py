@@ -7,7 +7,7 @@ import torch
 
 from fedsmall.aggregation.combiners import Combiner, check_enough
 from fedsmall.aggregation.server_optimizers import Updates
-from fedsmall.aggregation.sums import whole_sum
+from fedsmall.aggregation.sums import LEAST, whole_sum
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
@@ -32,6 +32,7 @@ from fedsmall.parts import Regression
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import chance_for, protection_of
 from fedsmall.randomness import rng_for
+from fedsmall.sealing.masks import least_in_sum
 from fedsmall.training.stack import Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
 from fedsmall.wire import Arrays
@@ -139,7 +140,10 @@ class NewtonStep(Combiner):
     def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
         """The next common model; raises ReplyError for fewer than three sites, where sums are secure."""
         if self.plan.method.hidden:
-            check_enough(len(updates.sites), t)
+            sites = int(self.plan.model_options["sites"])
+            check_enough(
+                len(updates.sites), t, least_in_sum(sites, noised=True) if self.plan.method.shares_noise else LEAST
+            )
         hidden = updates.total
         total = updates.stack[SUMS].sum(axis=0) if hidden is None else whole_sum(self.plan, common, hidden, SUMS)
         made = {name: np.array(array) for name, array in common.items()}
@@ -162,7 +166,8 @@ class NewtonStep(Combiner):
 
     def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:
         guard, columns = protection_of(self.plan, 1, 0, sites), setup.columns
-        penalty = setup.penalties[0] or noised.penalty_for(guard.noise, columns, guard.clip, sites)
+        summands = sites * noised.share_of(self.plan, int(self.plan.model_options["sites"]))
+        penalty = setup.penalties[0] or noised.penalty_for(guard.noise, columns, guard.clip, summands)
         b, left, _ = noised.fit(sums[: columns * (columns + 3) // 2], columns, guard.clip, penalty)
         made[COEFFICIENTS][...] = noised.log_odds_of(b, left)
         made[STATUS][form.CONVERGED] = 1
@@ -274,7 +279,9 @@ class Regressors(OneModelTrainer):
         guard = protection_of(self.plan, len(rows.y), place, sites)
         chance = chance_for(self.plan.seed, self.names[site], t, self._seat.secret)
         clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip)
-        return np.rint(noised.noised(clean, guard.noise, chance) * form.ONE).astype(np.int64)
+        return np.rint(noised.noised(clean, guard.noise, chance, noised.share_of(self.plan, sites)) * form.ONE).astype(
+            np.int64
+        )
 
     def _rows(self, model: Arrays, samples: Samples) -> Rows:
         arrays = {name: torch.from_numpy(np.asarray(array)) for name, array in model.items()}

@@ -163,11 +163,11 @@ class Summed(Combiner):
         self.inner.restore(arrays, words)
 
 
-def check_enough(sites: int, t: int) -> None:
+def check_enough(sites: int, t: int, least: int = LEAST) -> None:
     """Raise ReplyError where too few sites are left for a secure sum at round ``t``."""
-    if sites < LEAST:
+    if sites < least:
         raise ReplyError(
-            f"At round {t} {sites} sites are left for a secure sum, of which {LEAST} at least must be; wait until "
+            f"At round {t} {sites} sites are left for a secure sum, of which {least} at least must be; wait until "
             "the others are back."
         )
 

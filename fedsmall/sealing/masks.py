@@ -42,9 +42,18 @@ def threshold(helpers: int) -> int:
     return (2 * helpers // 3 if helpers <= ALL_HELP else 4 * helpers // 5) + 1
 
 
-def least_in_sum(sites: int) -> int:
-    """How many of so many sites must be in a sum: three, and two more than the third of them that may collude."""
-    return max(LEAST, sites // COLLUDING + 2)
+def least_in_sum(sites: int, noised: bool = False) -> int:
+    """How many of so many sites must be in a sum: three, and two more than the third of them that may collude.
+
+    In a ``noised`` one, of which each site adds a share of the noise, all but the tenth that may be silent.
+    """
+    least = max(LEAST, sites // COLLUDING + 2)
+    return max(least, sites - sites // SILENT) if noised else least
+
+
+def honest_in_sum(sites: int) -> int:
+    """How many sites of a noised sum do not collude, at least: so many shares are the whole noise."""
+    return least_in_sum(sites, noised=True) - sites // COLLUDING
 
 
 def chance_of_bad_draw(sites: int, helpers: int) -> Fraction:

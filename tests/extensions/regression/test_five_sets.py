@@ -8,12 +8,15 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import Ridge as PooledRidge
+from sklearn.metrics import roc_auc_score
 
 from fedsmall.data.federation import Samples
 from fedsmall.extensions.regression import model as form
+from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import among
+from fedsmall.privacy.patient_level import noise_for
 from fedsmall.randomness import rng_for
 from fedsmall.sim.consortium import keys, members
 from fedsmall.sim.engines.run import run_plan
@@ -167,3 +170,25 @@ def test_cox_has_efron_s_coefficients_and_errors_by_statsmodels_over_stack_messa
     at_risk = np.array([risk[train.y[:, 2] >= cut].sum() for cut in cuts])
     known = np.cumsum(np.divide(events, at_risk, out=np.zeros(len(cuts)), where=at_risk > 0))
     assert np.abs(hazard - known).max() < 1e-5
+
+
+@pytest.mark.slow
+def test_real_sites_add_a_share_of_a_secure_sum_s_noise_and_are_charged_for_all_of_it(desk):
+    frame = load_breast_cancer(as_frame=True).frame
+    plan_over(desk, Fitted(frame, "target", 0.0, by_scikit_learn(1.0)))
+    ranges = {name: [float(frame[name].min()), float(frame[name].max())] for name in frame.columns[:-1]}
+    plan = plan_of(desk, {"label": "target", "classes": [0, 1], "ranges": ranges}, {})
+    privacy = Privacy(level="patient", clip=4.0, epsilon=8.0, secure=True)
+    plan = plan.model_copy(update={"method": plan.method.model_copy(update={"privacy": privacy})})
+
+    first, second = (desk.run(name, plan) for name in ("first", "second"))
+
+    rows = build_federation(plan).pooled().train[0]
+    for run in (first, second):
+        b = run.model[form.COEFFICIENTS][0]
+        assert roc_auc_score(rows.y, rows.x @ b[:-1] + b[-1]) > 0.97
+    assert (first.model[form.COEFFICIENTS] != second.model[form.COEFFICIENTS]).any()  # nobody can repeat the noise
+    for name in NAMES:
+        charges = [charge for _, charge in desk.station(name).log.charges()]
+        assert [charge.steps for charge in charges] == [1, 1]
+        assert charges[0].noise == pytest.approx(noise_for(8.0, 1e-5, 1.0, 1))

@@ -7,6 +7,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
+from fedsmall.extensions.regression.model import ONE
 from fedsmall.extensions.regression.noised import (
     SENSITIVITY,
     charge_of,
@@ -14,11 +15,21 @@ from fedsmall.extensions.regression.noised import (
     log_odds_of,
     noised,
     penalty_for,
+    share_of,
     statistics,
 )
+from fedsmall.parts import Privacy
+from fedsmall.plan import Plan
+from fedsmall.privacy.discrete_gaussian import grid_for, widened
 from fedsmall.privacy.patient_level import NamedChance, SystemChance, epsilon_of, noise_for
 from fedsmall.randomness import rng_for
+from fedsmall.sealing.masks import least_in_sum
 from tests.extensions.regression.fits import standardised
+from tests.extensions.regression.test_runs import regressed
+
+
+def noised_plan(name: str, secure: bool = False) -> Plan:
+    return regressed(name, privacy=Privacy(level="patient", clip=4.0, epsilon=1.0, secure=secure))
 
 
 @pytest.mark.parametrize("length", [1e-3, 1.0, 3.0, 1e6])
@@ -47,6 +58,37 @@ def test_one_exchange_costs_one_step_of_the_accountant(epsilon):
 
     assert epsilon_of([charge_of(noise)], 1e-5) == pytest.approx(epsilon, rel=2e-3)
     assert epsilon_of([charge_of(noise)] * 2, 1e-5) > 1.3 * epsilon  # a second exchange is not free
+
+
+@pytest.mark.parametrize("sites", [3, 4, 9, 10, 40, 200])
+def test_the_honest_sites_of_the_smallest_sum_that_opens_add_the_whole_noise(sites):
+    plan = noised_plan("Ridge", secure=True)
+
+    honest = least_in_sum(sites, noised=True) - sites // 3
+
+    assert honest * share_of(plan, sites) == pytest.approx(1)
+    assert sites * share_of(plan, sites) <= 2  # and all together not twice as much
+    assert share_of(noised_plan("Ridge"), sites) == share_of(noised_plan("StandaloneRidge", secure=True), sites) == 1
+
+
+def test_shares_of_noise_are_whole_multiples_of_one_grid_and_are_sent_unrounded():
+    noise, sums = noise_for(1.0, 1e-5, 1.0, 1), statistics(rng_for(0, "x").normal(size=(9, 4)), np.ones(9), 4.0)
+    step = grid_for(widened(SENSITIVITY, noise, len(sums)) * np.sqrt(1 / 200))
+
+    for chance in (SystemChance(), NamedChance(0, "a", 1)):
+        made = noised(sums, noise, chance, 1 / 200)
+
+        assert (made / step == np.rint(made / step)).all()
+        assert (made * ONE == np.rint(made * ONE)).all()
+
+
+@pytest.mark.parametrize("sites", [3, 10])
+def test_what_a_sum_is_off_by_is_the_noise_of_all_sites_shares(sites):
+    noise, zeros, share = 2.0, np.zeros(20_000), share_of(noised_plan("Ridge", secure=True), sites)
+
+    total = sum(noised(zeros, noise, SystemChance(), share) for _ in range(sites))
+
+    assert total.std() == pytest.approx(noise * SENSITIVITY * np.sqrt(sites * share), rel=0.03)
 
 
 @pytest.mark.parametrize("chance", [NamedChance(0, "a", 1), SystemChance()])
@@ -88,11 +130,12 @@ def test_sites_of_few_patients_add_up(n):
 
 def test_noise_once_in_a_secure_sum_beats_noise_at_each_site_and_both_beat_chance():
     x, y = load_breast_cancer(return_X_y=True)
+    once = share_of(noised_plan("Ridge", secure=True), 40)
     x, noise, clip, auc = standardised(x), noise_for(1.0, 1e-5, 1.0, 1), 4.0, {"each": [], "shared": []}
     for seed in range(6):
         order = rng_for(seed, "deal").permutation(len(y))
         train, test = order[:160].reshape(40, 4), order[-142:]
-        for way, share, summands in (("each", 1.0, 40), ("shared", 1 / 40, 1)):
+        for way, share, summands in (("each", 1.0, 40), ("shared", once, 40 * once)):
             total = sum(
                 noised(statistics(x[at], 2.0 * y[at] - 1, clip), noise, NamedChance(seed, f"site-{k}", 1), share)
                 for k, at in enumerate(train)

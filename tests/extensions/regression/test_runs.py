@@ -9,6 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.linear_model import Ridge as PooledRidge
 
+from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.clients.patients import spent_here
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError, ReplyError
@@ -16,6 +17,7 @@ from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.inference import inference
 from fedsmall.extensions.regression.model import knots_from
 from fedsmall.extensions.regression.newton import Setup
+from fedsmall.extensions.regression.noised import share_of, statistics
 from fedsmall.extensions.regression.page import inference_of
 from fedsmall.extensions.regression.page import table as coefficients
 from fedsmall.extensions.regression.trainer import OPEN, NewtonStep, Regressors
@@ -27,6 +29,7 @@ from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_plan
 from fedsmall.randomness import rng_for
+from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.html import write_report
 from fedsmall.sim.runs.execute import execute
@@ -302,8 +305,6 @@ def test_a_regression_is_exported_as_one_file_that_says_the_same(name, form_of_f
 
 
 def test_a_secure_sum_of_two_sites_is_refused():
-    from fedsmall.aggregation.server_optimizers import Updates
-
     plan, task = regressed(privacy=Privacy(secure=True)).with_model_of(2), Task("t", (5,), 2)
     model = initial_model(plan, task)
     updates = Updates(("a", "b"), {n: np.stack([a, a]) for n, a in model.items()}, None, np.ones(2))
@@ -320,13 +321,44 @@ def test_noised_sums_are_one_exchange_charged_as_one_step_and_the_same_on_every_
     federation = federation_of(plan)
 
     batched, in_process = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
-    masked = run_plan(regressed(privacy=NOISED.model_copy(update={"secure": True})), federation, "cohort")
 
     assert batched.rounds == 1
     assert batched.privacy["epsilon"] == batched.privacy["epsilon_least"] == pytest.approx(2.0, rel=2e-3)
     assert batched.evaluations[-1].common["auc"] > 0.8
     assert_equal_bits(batched.model, in_process.model)
-    assert_equal_bits(batched.model, masked.model)
+
+
+def test_noise_once_in_a_secure_sum_is_the_same_on_every_engine_at_the_same_charge_and_less_of_it():
+    plan = regressed(privacy=NOISED.model_copy(update={"secure": True}))
+    federation = federation_of(plan)
+
+    batched, in_process = (run_plan(plan, federation, engine) for engine in ("cohort", "inprocess"))
+
+    assert batched.privacy["epsilon"] == pytest.approx(2.0, rel=2e-3)
+    assert_equal_bits(batched.model, in_process.model)
+    totals = {}
+    for secure in (False, True):
+        of = among(regressed(privacy=NOISED.model_copy(update={"secure": secure})), 5)
+        trainer = Regressors(of, federation.task, federation.names, federation.train, all_here(5))
+        model = initial_model(of, federation.task)
+        totals[secure] = sum(trainer._sums(model, site, 1) for site in range(5)) / form.ONE
+    clean = sum(
+        statistics(rows.x[:, :-1], 2.0 * rows.y - 1, 4.0)
+        for rows in (trainer._rows(model, samples) for samples in federation.train)
+    )
+    off = {secure: totals[secure][: len(clean)] - clean for secure in totals}
+    assert np.allclose(off[True], np.sqrt(share_of(plan, 5)) * off[False], atol=1e-4)  # the same draws, less of each
+
+
+def test_a_sum_whose_noise_is_shared_is_not_made_of_fewer_sites_than_it_needs():
+    plan = among(regressed(privacy=NOISED.model_copy(update={"secure": True})), 5)
+    model = initial_model(plan, TWO)
+    updates = Updates(tuple("abcd"), {form.SUMS: np.zeros((4, *model[form.SUMS].shape))}, None, np.ones(4))
+
+    with pytest.raises(ReplyError, match="4 sites are left for a secure sum, of which 5 at least must be"):
+        NewtonStep(plan).combine(model, updates, 1)
+    table = RoutingTable(plan, tuple("abcde"))  # by which helpers open
+    assert (table.least_in_sum(1, 0), table.least_in_sum(1, 0, of="worth")) == (5, 3)
 
 
 def test_a_patient_s_noised_sums_differ_by_seed_and_tell_nothing_in_further_rounds():

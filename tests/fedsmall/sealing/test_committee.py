@@ -14,6 +14,7 @@ from fedsmall.sealing.masks import (
     PRIME,
     chance_of_bad_draw,
     committee_size,
+    honest_in_sum,
     least_in_sum,
     recover,
     share,
@@ -83,6 +84,12 @@ def test_the_colluding_third_is_never_all_but_one_of_a_sum():
     assert [least_in_sum(n) for n in (1, 3, 5, 6, 9, 15, 150)] == [3, 3, 3, 4, 5, 7, 52]
     assert all(least_in_sum(n) - n // 3 >= 2 for n in range(1, 300))
     assert all(least_in_sum(n) <= n for n in range(3, 300))
+
+
+def test_a_noised_sum_has_all_sites_but_the_tenth_that_may_be_silent_and_most_of_it_is_honest():
+    assert [least_in_sum(n, noised=True) for n in (1, 3, 5, 9, 10, 40, 200)] == [3, 3, 5, 9, 9, 36, 180]
+    assert [honest_in_sum(n) for n in (3, 4, 5, 40)] == [2, 3, 4, 23]
+    assert all(least_in_sum(n) <= least_in_sum(n, noised=True) <= n for n in range(3, 300))
 
 
 def lagrange(points: dict[int, int]) -> int:
