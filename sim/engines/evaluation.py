@@ -205,14 +205,15 @@ class CentralEvaluator:
             return np.asarray(self._answer(model, x) + shift)
         if site is not None and method.keeps_intercepts:
             return self.trainer.predict_at(self.federation.names.index(site), model, x, {})
-        return _answer(self.plan, self.federation.task, self._predict(_members(self.plan, model), x))
+        return _answer(self.plan, self.federation.task, self._predict(members_of(self.plan, model), x))
 
     def _predict(self, models: Arrays, x: np.ndarray) -> np.ndarray:
         """Outputs, (models, samples, outputs), of stacked models."""
         return self.trainer.predict(self.trainer.stack_of(tensors_of(models)), x)
 
 
-def _members(plan: Plan, model: Arrays) -> Arrays:
+def members_of(plan: Plan, model: Arrays) -> Arrays:
+    """The models that answer together, {name: (members, ...)}, of what a plan has made."""
     return model if plan.method.is_ensemble else stack_of_one(model)
 
 
@@ -296,7 +297,7 @@ class LocalJudges:
 
     def _stacks(self, trainer: OneModelTrainer, model: Arrays, counts: Sequence[int]) -> list[Stack]:
         """The members of an ensemble as a stack; one stack per route, where there are several."""
-        members, ends = _members(self.plan, model), np.cumsum(counts).tolist() if counts else [None]
+        members, ends = members_of(self.plan, model), np.cumsum(counts).tolist() if counts else [None]
         return [
             trainer.stack_of(tensors_of({name: array[start:end] for name, array in members.items()}))
             for start, end in pairwise([0, *ends])

@@ -10,11 +10,12 @@ from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES, evaluate
 from fedsmall.evaluation.outputs import answer
 from fedsmall.models.registry import initial_model
 from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.evaluation import members_of
 from fedsmall.sim.engines.run import RunRecord
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import Arrays, stack_of_one
+from fedsmall.wire import Arrays
 
 SHUFFLES = 10
 MOST_COLUMNS, MOST_SAMPLES = 200, 2000
@@ -26,8 +27,9 @@ def importance_of(record: RunRecord, federation: Federation) -> dict[str, list[f
     The values of a category are shuffled together. Empty where there is no global model, no table or no test sample.
     """
     plan, task, form = record.plan, federation.task, getattr(record.preparation, "form", None)
-    is_known = isinstance(form, Columns) and len(form.columns) <= MOST_COLUMNS and len(federation.test)
-    if record.model is None or not is_known or plan.has_own_models:
+    if not isinstance(form, Columns) or len(form.columns) > MOST_COLUMNS or not len(federation.test):
+        return {}
+    if record.model is None or plan.has_own_models:
         return {}
     trainer = cohort_for(plan, task, federation.names, federation.train)
     if not isinstance(trainer, OneModelTrainer):
@@ -36,7 +38,7 @@ def importance_of(record: RunRecord, federation: Federation) -> dict[str, list[f
     some = rng.permutation(len(federation.test))[:MOST_SAMPLES]
     x, y = federation.test.x[some], federation.test.y[some]
     trained: Arrays = {name: record.model[name] for name in initial_model(plan, task)}
-    stack = trainer.stack_of(tensors_of(trained if plan.method.is_ensemble else stack_of_one(trained)))
+    stack = trainer.stack_of(tensors_of(members_of(plan, trained)))
     metric = OTHER_NAMES.get(plan.metric or "accuracy", plan.metric or "accuracy")
     judged, sign = replace(task, metrics=(metric,)), 1 if metric in LOWER_IS_BETTER else -1
 
