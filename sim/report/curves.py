@@ -355,7 +355,7 @@ def of_sums(
         data = as_csv([OF_BINS, *map(_bin_cells, bins)])
         drawings.append(Drawing(figure, "calibration", caption, data, "calibration.csv"))
     if len(contacts) > 2:
-        caption = "Seconds of each contact, from the first order to the last answer."
+        caption = "Seconds of each communication round, from the first order to the last answer."
         figure, axes = empty("round", "seconds", STYLE | LARGE)
         rounds, seconds, _ = zip(*sorted(contacts), strict=True)
         line = Line(rounds, seconds, {"color": look.colour, "marker": ".", "ms": 5, "lw": 1.2})

@@ -383,7 +383,7 @@ def leaves_a_site(run: Run) -> list[str]:
     plans = _federated(run)
     if not plans:
         return ["Nothing: no method of this run is federated."]
-    first = [f"At each contact a site sends {_sent(run, plans)}.", *say(SENT, plans)]
+    first = [f"In each communication round a site sends {_sent(run, plans)}.", *say(SENT, plans)]
     first += [*dynamic_sentences(run), *_rounding_lines(plans), *say(SENT_BESIDE, plans), *[HELD_OUT] * run.real]
     first += [*say(SENT_AT_EVALUATIONS, plans), _noise_sentence(plans), *promises(run), *uncovered(run)]
     counted = "what can be reconstructed from models stands below"

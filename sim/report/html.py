@@ -338,6 +338,7 @@ def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -
         parts |= {"subgroups": "subgroups" if shown.predictions.groups else ""}
     if other:
         parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
+    parts |= {"importance": "columns" if importance_sections(run) else ""}
     parts |= {"real": "real hospitals"} if real_sites.real_runs(run) else {}
     parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     return [(part, name) for part, name in parts.items() if name]
