@@ -1,6 +1,7 @@
 """What a clinician asks of predictions, each with its uncertainty."""
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -235,6 +236,9 @@ NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # w
 }
 
 
+AT_ONCE = 2**16  # samples of resamples that are held together
+
+
 def bootstrap_interval(
     statistic: Callable[..., Any], *arrays: np.ndarray, within: np.ndarray | None = None, at_once: bool = False
 ) -> Estimate:
@@ -245,8 +249,9 @@ def bootstrap_interval(
     """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
-    drawn = [np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)]) for _ in range(DRAWS)]
-    many = [np.stack(drawn)] if at_once else drawn
+    drawn = (np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)]) for _ in range(DRAWS))
+    few = max(1, AT_ONCE // max(1, len(arrays[0])))  # resamples that are held together
+    many = map(np.stack, iter(lambda: [*islice(drawn, few)], [])) if at_once else drawn
     values = np.hstack([statistic(*(array[rows] for array in arrays)) for rows in many])
     low, high = np.nanpercentile(values, [2.5, 97.5]) if not np.isnan(values).all() else (np.nan, np.nan)
     return Estimate(float(statistic(*arrays)), float(low), float(high))

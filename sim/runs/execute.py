@@ -276,11 +276,16 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # where signals cannot be set, nobody presses Ctrl-C either
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        yield
+        signal.signal(signal.SIGINT, before)
+        return
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # they inherit it; here it comes when they are up
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 class _Worker:
