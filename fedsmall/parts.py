@@ -284,7 +284,8 @@ class Regression(Frozen):
     over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
     there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site; with ``counts`` a number is one.
     With ``cox`` times until an event have Cox's partial likelihood over the ends of the task's intervals.
-    With ``passes`` a posterior goes so often through all sites in place of sums.
+    With ``passes`` a posterior goes so often through all sites in place of sums. ``terms`` are columns and products
+    ("age * sex") in place of all columns; an ``offset`` has the coefficient 1, ``weights`` count patients.
     """
 
     basis: Literal["linear", "additive", "random"] = "linear"
@@ -297,6 +298,9 @@ class Regression(Frozen):
     counts: bool = False
     cox: bool = False
     passes: Positive | None = None
+    terms: tuple[str, ...] | None = Field(default=None, min_length=1)
+    offset: str = ""
+    weights: str = ""
 
 
 SHARED_PART = "shared_part"  # the model of a plan whose sites have models of their own (fedsmall.models.own_models)

@@ -77,10 +77,19 @@ def contrasts(table: Table, covariance: np.ndarray, which: np.ndarray) -> Table:
     return wald(which @ table.estimate, which @ covariance @ which.T)
 
 
-def likelihood_ratio(loss: float, nested: float, parameters: int) -> tuple[float, float]:
-    """Wilks' statistic and p-value of a model's ``loss`` against that of one ``nested`` in it, fewer ``parameters``."""
-    statistic = 2 * (nested - loss)
-    return statistic, float(stats.chi2.sf(statistic, parameters))
+class Fitted(NamedTuple):
+    """A fit without a penalty: its ``loss``, the ``slopes`` that are determined; of a number the weight of samples."""
+
+    loss: float
+    slopes: int
+    weight: float | None = None
+
+
+def likelihood_ratio(fit: Fitted, nested: Fitted) -> tuple[float, float]:
+    """Wilks' statistic and p-value of a ``fit`` against one ``nested`` in it; of a number its variance is estimated."""
+    gained = nested.loss - fit.loss
+    statistic = 2 * gained if fit.weight is None else fit.weight * float(np.log(nested.loss / fit.loss))
+    return statistic, float(stats.chi2.sf(statistic, fit.slopes - nested.slopes))
 
 
 class Pooled(NamedTuple):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
+from fedsmall.extensions.regression import terms
 from fedsmall.extensions.regression.families import FAMILIES, design, start
 from fedsmall.extensions.regression.newton import Setup, begin, folds_for
 from fedsmall.parts import Regression
@@ -22,7 +23,7 @@ from fedsmall.wire import Arrays
 
 NAME = "regression"
 COEFFICIENTS, THETA, SUMS, STATUS, COVARIANCE = "coefficients", "theta", "sums", "status", "covariance"
-FAMILY, CHOSEN, CONVERGED, FREEDOM = range(4)  # places of the status; no degrees of freedom are many
+FAMILY, CHOSEN, CONVERGED, FREEDOM, LOSS = range(5)  # places of the status; no degrees of freedom are many
 OF_LOSS = {
     "cross_entropy": "softmax",
     "logistic": "logistic",
@@ -33,6 +34,7 @@ OF_LOSS = {
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 CELLS, REACH = 200, 4.0  # of the grid in which values are counted, and its ends in standard deviations
+ONE_OF_LOSS = 2.0**24  # of a log-likelihood in whole numbers
 ONE = 2.0**40  # of parameters in whole numbers, which keep their precision in any plan's dtype
 
 
@@ -71,9 +73,12 @@ class RegressionModel(nn.Module):
 
     def __init__(self, task: Task, sites: int, settings: Regression) -> None:
         super().__init__()
-        family, features = family_of(task, settings), int(np.prod(task.input_shape))
+        family, asked = family_of(task, settings), terms.terms_of(task, settings)
+        features = len(asked.names)
         self.task, self.family = task, family
         predictors = 1 if family in ("linear", "logistic", "poisson") else task.outputs
+        for name, array in terms.arrays_of(asked, settings).items():
+            self.register_buffer(name, array)
         if settings.basis == "additive":
             self.register_buffer("knots", torch.zeros(features, len(QUANTILES)))
         if settings.basis == "random":
@@ -93,7 +98,7 @@ class RegressionModel(nn.Module):
         self.register_buffer(COVARIANCE, torch.zeros(setup.free, setup.free))
         self.register_buffer(THETA, torch.from_numpy(whole))
         self.register_buffer(SUMS, torch.zeros(numbers, dtype=torch.int64))
-        self.register_buffer(STATUS, torch.tensor([list(FAMILIES).index(family), 0, 0, 0]))
+        self.register_buffer(STATUS, torch.tensor([list(FAMILIES).index(family), 0, 0, 0, 0]))
 
     def forward(self, x: Tensor) -> Tensor:
         """(samples, outputs) of x (samples, features)."""
@@ -103,7 +108,7 @@ class RegressionModel(nn.Module):
 
 def columns_of(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """What is regressed on, (samples, p) in float64, the constant last."""
-    x = x.flatten(1).double()
+    x = terms_in(arrays, x.flatten(1).double())
     if "knots" in arrays:
         x = torch.cat([x, torch.relu(x[:, :, None] - arrays["knots"].double()).flatten(1)], dim=1)
     if "directions" in arrays:
@@ -114,7 +119,8 @@ def columns_of(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 def predictors_of(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """The linear predictors, (samples, K), in float64."""
-    return columns_of(arrays, x) @ arrays[COEFFICIENTS].double().T
+    eta = columns_of(arrays, x) @ arrays[COEFFICIENTS].double().T
+    return eta + terms.offset_of(arrays["offset"], x.flatten(1).double()) if "offset" in arrays else eta
 
 
 def outputs_of(eta: Tensor, task: Task, family: str) -> Tensor:
@@ -129,6 +135,11 @@ def outputs_of(eta: Tensor, task: Task, family: str) -> Tensor:
         gaps = (eta[:, :-1] - eta[:, 1:]).clamp(min=1e-6)
         return torch.cat([eta[:, :1], gaps + torch.log(-torch.expm1(-gaps))], dim=1)
     return eta if eta.shape[1] == task.outputs else torch.cat([torch.zeros_like(eta), eta], dim=1)
+
+
+def terms_in(arrays: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The terms that a regression is on, (samples, terms), before hinges or waves are made of them."""
+    return terms.columns_of(arrays["terms"], x) if "terms" in arrays else x
 
 
 def cell_counts(x: np.ndarray) -> np.ndarray:

@@ -1,13 +1,16 @@
 """The part of a run's page that statisticians read: coefficients with intervals, p-values and ratios."""
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import numpy as np
 from markupsafe import Markup
 
+from fedsmall.data.federation import task_from
 from fedsmall.extensions.regression import forest
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.inference import Table, contrasts, wald
+from fedsmall.extensions.regression.inference import Fitted, Table, contrasts, likelihood_ratio, wald
+from fedsmall.extensions.regression.terms import terms_of
 from fedsmall.extensions.regression.trainer import settings_of, setup_for
 from fedsmall.package.store import Stored
 from fedsmall.sim.report.sections import Cells, Section, show
@@ -26,6 +29,10 @@ CAPTION = (
     "{} (seed {}): penalty {:g}. By one standard deviation of a column; intervals are 95%, Wald's{}{}. Of columns that "
     "were chosen by these patients they are too short."
 )
+OF_RATIOS = (
+    "Wilks' test of the added terms together, on the training samples of both: its chi-squared is twice the gain in "
+    "log-likelihood (of a number with normal errors of an unknown variance)."
+)
 PENALISED = "; under a penalty those of the posterior for which it is the prior"
 LEAST = 1e-4
 
@@ -37,26 +44,60 @@ def part(run: Run, name: str) -> Markup:
     """
     runs = [group[0] for group in by_label(run.done).values() if is_shown(run, group[0])]
     sections = [Section("Coefficients" if not k else "", table=table(run, of)) for k, of in enumerate(runs)]
-    return show([*sections, *one_by_one(run, runs)], name)
+    return show([*sections, *nested(run, runs), *one_by_one(run, runs)], name)
+
+
+def nested(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
+    """A likelihood-ratio test of every two regressions without a penalty of which one has terms beyond the other's."""
+    rows = []
+    for small, large in permutations(runs, 2):
+        if (added := terms_added(run, small, large)) is not None:
+            fewer, more = (loss_of(run.packages_of(of)[0], of) for of in (small, large))
+            statistic, p = likelihood_ratio(more, fewer)
+            cells = [large.label, small.label, ", ".join(added), f"{statistic:.2f}", str(more.slopes - fewer.slopes)]
+            rows.append([*cells, _p_value(p)])
+    heads = ["model", "nested in it", "terms added", "chi-squared", "degrees of freedom", "p"]
+    return [Section("Likelihood-ratio tests", table=Cells(heads, rows, OF_RATIOS))] if rows else []
+
+
+def terms_added(run: Run, small: PlanRun, large: PlanRun) -> list[str] | None:
+    """The terms that a regression has beyond another's that is nested in it; None where it is not, or has a penalty."""
+    settings = [settings_of(of.plan) for of in (small, large)]
+    apart = [of.model_copy(update={"terms": None}) for of in settings]
+    alike = apart[0] == apart[1] and small.plan.recipe == large.plan.recipe
+    if not alike or settings[0].penalty != 0 or settings[0].firth or not large.plan.method.is_federated:
+        return None
+    fewer, more = (terms_of(task_from(run.about["task"]), of).names for of in settings)
+    return [name for name in more if name not in fewer] if set(fewer) < set(more) else None
+
+
+def loss_of(stored: Stored, plan_run: PlanRun) -> Fitted:
+    """What a likelihood-ratio test takes of a fit without a penalty."""
+    family, _, found = inference_of(stored, plan_run)
+    status, slopes = stored.weights[form.STATUS], int((~found.undetermined).sum())
+    weight = float(status[form.FREEDOM]) + slopes + 1 if family == "linear" else None
+    return Fitted(status[form.LOSS] / form.ONE_OF_LOSS, slopes, weight)
 
 
 def one_by_one(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
     """The meta-analysis of hospitals' own fits beside the joint one, where a run has kept both; else nothing."""
     joint = next((of for of in runs if of.plan.method.is_federated), None)
     alone = next((of for of in runs if of.plan.method.family == "standalone"), None)
-    if joint is None or alone is None or len(sites := run.packages_of(alone)) < forest.LEAST:
+    if joint is None or alone is None or settings_of(alone.plan).terms != settings_of(joint.plan).terms:
+        return []
+    if len(sites := run.packages_of(alone)) < forest.LEAST:
         return []
     family, _, of_all = inference_of(run.packages_of(joint)[0], joint)
     own = {stored.package.whose: inference_of(stored, alone) for stored in sites}
     penalty = float(np.mean([of for _, of, _ in own.values()]))
-    return [forest.section(names_of(run, family), of_all, {site: found for site, (*_, found) in own.items()}, penalty)]
+    names = names_of(run, joint, family)
+    return [forest.section(names, of_all, {site: found for site, (*_, found) in own.items()}, penalty)]
 
 
-def names_of(run: Run, family: str) -> list[str]:
-    """What each coefficient is called: its column, of several classes behind the class."""
+def names_of(run: Run, plan_run: PlanRun, family: str) -> list[str]:
+    """What each coefficient is called: its term, of several classes behind the class."""
     task = run.about["task"]
-    columns = range(1, int(np.prod(task["input_shape"])) + 1)
-    names = list(task.get("feature_names") or ()) or [f"column {k}" for k in columns]
+    names = terms_of(task_from(task), settings_of(plan_run.plan)).names
     classes = [f"{name}, " for name in task.get("class_names", ())[1:]] if family == "softmax" else [""]
     return [f"{of}{name}" for of in classes for name in names]
 
@@ -71,7 +112,7 @@ def is_shown(run: Run, plan_run: PlanRun) -> bool:
 def table(run: Run, plan_run: PlanRun) -> Cells:
     """The coefficients of one run."""
     family, penalty, found = inference_of(run.packages_of(plan_run)[0], plan_run)
-    rows = [row(name, found, k, family) for k, name in enumerate(names_of(run, family))]
+    rows = [row(name, found, k, family) for k, name in enumerate(names_of(run, plan_run, family))]
     settings = settings_of(plan_run.plan)
     caption = CAPTION.format(
         plan_run.label,
@@ -109,8 +150,11 @@ def row(name: str, found: Table, k: int, family: str) -> list[str]:
     """One coefficient in words."""
     if found.undetermined[k]:
         return [name, "not determined: no values, or classes that it separates"]
-    small = found.p[k] < LEAST
     cells = [name, f"{found.estimate[k]:.3f}", f"{found.error[k]:.3f}", f"{found.low[k]:.3f} to {found.high[k]:.3f}"]
-    cells.append(f"< {LEAST:g}" if small else f"{found.p[k]:.4f}")
+    cells.append(_p_value(found.p[k]))
     ratio, low, high = (values[k] for values in found.ratios)
     return [*cells, *([f"{ratio:.3f} ({low:.3f} to {high:.3f})"] if family in RATIOS else [])]
+
+
+def _p_value(p: float) -> str:
+    return f"< {LEAST:g}" if p < LEAST else f"{p:.4f}"

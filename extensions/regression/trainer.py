@@ -11,9 +11,9 @@ from fedsmall.aggregation.sums import LEAST, whole_sum
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.extensions.regression import chain, cox, noised
+from fedsmall.extensions.regression import chain, cox, noised, terms
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.families import FAMILIES, MOST_STEPS, Rows, design, profiled_sums
+from fedsmall.extensions.regression.families import FAMILIES, LARGE, MOST_STEPS, Rows, design, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
 from fedsmall.extensions.regression.newton import (
@@ -97,6 +97,7 @@ def check(plan: Plan, task: Task) -> None:
         raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
     try:
         family = form.family_of(task, settings)
+        terms.terms_of(task, settings)
     except PlanError as error:
         raise PlanError(f"{label}: {error}") from None
     if settings.passes is not None:
@@ -106,6 +107,7 @@ def check(plan: Plan, task: Task) -> None:
     ):
         raise PlanError(f"{label}: cox has a penalty that is a number, and no firth, robust, intercepts or epsilon.")
     plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
+    plain &= not (settings.offset or settings.weights)
     if plan.privacy.is_patient_level and not (family == "logistic" and plain):
         raise PlanError(f"{label}: sums are noised for two classes, on columns or random features, without more.")
     if settings.firth and (
@@ -125,6 +127,10 @@ def setup_for(plan: Plan, model: Mapping[str, np.ndarray]) -> Setup:
     predictors, columns = model[COEFFICIENTS].shape[-2:]
     family = list(FAMILIES)[int(model[STATUS].flat[form.FAMILY])]
     return form.setup_of(settings_of(plan), family, columns, predictors, int(plan.model_options["sites"]))
+
+
+def _tensors(model: Arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
 
 
 class NewtonStep(Combiner):
@@ -183,7 +189,8 @@ class NewtonStep(Combiner):
         made[THETA][...] = np.rint(np.clip(state.theta, -(2.0**14), 2.0**14) * form.ONE)
         covariance, freedom = covariance_of(setup, state, place, sites if setup.robust else None)
         done = is_converged(setup, state)
-        made[STATUS][form.CHOSEN :] = place, done, round(freedom) if np.isfinite(freedom) else 0
+        loss = round(min(float(state.loss[place]), LARGE) * form.ONE_OF_LOSS)
+        made[STATUS][form.CHOSEN :] = place, done, round(freedom) if np.isfinite(freedom) else 0, loss
         waits = setup.firth and not (done or rests(setup, state))  # leverages are asked for at rest
         made[COVARIANCE][...] = 0 if waits else np.clip(covariance, -1e6, 1e6)
 
@@ -205,7 +212,7 @@ class Regressors(OneModelTrainer):
             raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
         self.samples = tuple(map(len, samples))
         self._samples, self._seat = tuple(samples), seat
-        self._family = form.family_of(task, settings_of(plan))
+        self._family, self._terms = form.family_of(task, settings_of(plan)), terms.terms_of(task, settings_of(plan))
         self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
         self.device = torch.device("cpu")
 
@@ -251,7 +258,7 @@ class Regressors(OneModelTrainer):
         if self.plan.privacy.is_patient_level and t > 1:
             return sums  # the one exchange is over
         if "knots" in model and t == 1:
-            made = form.cell_counts(samples.x)
+            made = form.cell_counts(form.terms_in(_tensors(model), torch.from_numpy(samples.x).flatten(1)).numpy())
         elif self.plan.privacy.is_patient_level:
             made = self._noised(self._rows(model, samples), site, t)
         elif self._family == "cox":
@@ -284,11 +291,14 @@ class Regressors(OneModelTrainer):
         )
 
     def _rows(self, model: Arrays, samples: Samples) -> Rows:
-        arrays = {name: torch.from_numpy(np.asarray(array)) for name, array in model.items()}
-        x = form.columns_of(arrays, torch.from_numpy(np.ascontiguousarray(samples.x))).numpy()
+        arrays, raw = _tensors(model), torch.from_numpy(np.ascontiguousarray(samples.x)).flatten(1)
+        x = form.columns_of(arrays, raw).numpy()
         weights = self.plan.recipe.class_weights
         weight = np.asarray(weights)[samples.y] if isinstance(weights, tuple) else np.ones(len(x))
-        return Rows(x, self._targets(samples.y), weight, np.zeros((len(x), model[COEFFICIENTS].shape[0])))
+        weight = weight * terms.weights_of(self._terms, raw.numpy())
+        offset = np.zeros((len(x), model[COEFFICIENTS].shape[0]))
+        offset += terms.offset_of(arrays["offset"], raw.double()).numpy() if "offset" in arrays else 0
+        return Rows(x, self._targets(samples.y), weight, offset)
 
     def _folds(self, site: int) -> np.ndarray:
         """In which fold each sample of a site is left out: all in one, or its patients dealt to all."""
@@ -316,8 +326,8 @@ class Regressors(OneModelTrainer):
         rows = self._rows(model, self._samples[site])
         fitted = form.theta_of(model)[int(model[STATUS][form.CHOSEN]) * (setup.folds + 1)]
         shift = torch.from_numpy(profiled_sums(setup.family, fitted, rows, setup.home)[1])
-        arrays = {name: torch.from_numpy(np.array(array)) for name, array in model.items()}
-        return form.outputs_of(form.predictors_of(arrays, torch.from_numpy(x)) + shift, self.task, setup.family).numpy()
+        eta = form.predictors_of(_tensors(model), torch.from_numpy(x)) + shift
+        return form.outputs_of(eta, self.task, setup.family).numpy()
 
     def _loss(self, stack: Stack, row: int, site: int) -> float:
         samples = self._samples[site]

@@ -1,6 +1,6 @@
 """What happens to a row until a model takes it: its form, the scaling that sites agree on, and the record of both."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -86,7 +86,7 @@ class Columns(Frozen):
 
     One of ``categories`` becomes a feature of 0 and 1 for each value; ``unlisted`` values are none of them, or refused.
     A cell may be ``missing``, or is refused; ``markers`` are further words for that, and 0 is one in ``never_zero``.
-    ``header`` names the columns of files without one.
+    ``unscaled`` columns stay in their own unit. ``header`` names the columns of files without one.
     """
 
     kind: Literal["table"] = "table"
@@ -95,6 +95,7 @@ class Columns(Frozen):
     unlisted: Literal["none", "refuse"] = "none"
     missing: bool = True
     never_zero: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
     header: tuple[str, ...] = ()
     separator: str | None = None
     decimal: str = "."
@@ -105,6 +106,11 @@ class Columns(Frozen):
         """One name for each number of a sample."""
         made = {column: [f"{column}={value}" for value in values] for column, values in self.categories.items()}
         return tuple(name for column in self.columns for name in made.get(column, [column]))
+
+    def of_features(self, columns: Iterable[str]) -> np.ndarray:
+        """Which features are of these columns, (features,)."""
+        widths = [len(self.categories.get(column, ("itself",))) for column in self.columns]
+        return np.repeat([column in set(columns) for column in self.columns], widths)
 
     def numbers(self, frame: "DataFrame") -> np.ndarray:
         """The rows of a table, (rows, features) in float64, NaN where a value is missing; other columns are left alone.
@@ -328,6 +334,8 @@ class Preparation(Frozen):
         if self.agreeing is not None:
             update["outcome"] = self.agreeing.with_scaling(mean.pop(), scale.pop())  # it comes after the features
         if self.scaled:
+            plain = self.form.of_features(self.form.unscaled) if isinstance(self.form, Columns) else False
+            mean, scale = np.where(plain, 0.0, mean).tolist(), np.where(plain, 1.0, scale).tolist()
             update["agreed"] = Agreed(mean=tuple(mean), scale=tuple(scale))
         return self.model_copy(update=update)
 
@@ -348,7 +356,7 @@ class Preparation(Frozen):
     def unusual(self, x: np.ndarray) -> np.ndarray:
         """Which values of ``x`` (samples, *shape) are outside the public ranges, or far from the agreed mean.
 
-        By the mean, for the smallest and largest value would be a patient's. Categories are never unusual.
+        By the mean, for the smallest and largest value would be a patient's. Never of categories and unscaled columns.
         """
         if self.ranges is not None:
             low, high = self.ranges.ends(x.shape[1:])
@@ -359,6 +367,5 @@ class Preparation(Frozen):
         with np.errstate(invalid="ignore"):
             far = np.abs(x - scaling.mean) > FAR * scaling.scale
         if isinstance(self.form, Columns):
-            widths = [len(self.form.categories.get(column, ("itself",))) for column in self.form.columns]
-            far &= ~np.repeat([column in self.form.categories for column in self.form.columns], widths)
+            far &= ~self.form.of_features([*self.form.categories, *self.form.unscaled])
         return np.asarray(far)

@@ -69,6 +69,8 @@ def within_ranges(pool: Pool, ranges: Mapping[str, Sequence[float]] | Sequence[f
     """
     if not pool.standardise:
         raise PlanError("ranges are for features that are scaled; this task's are not. Leave ranges out")
+    if isinstance(pool.form, Columns) and pool.form.unscaled:
+        raise PlanError("ranges scale every column, and unscaled says that some are not; leave one of them out")
     shape = next(iter(pool.train.values())).x.shape[1:]
     outcome = pool.outcome
     if outcome is not None and outcome.kind == "survival" and outcome.agrees:

@@ -53,7 +53,7 @@ Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
 Frames = dict[str, "DataFrame"]
 WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
-LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]'}
+LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]', "unscaled": '["years"]'}
 OF_SURVIVAL = ("time", "event", "cuts", "intervals")
 EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
 MOST_INTERVALS = 100
@@ -82,6 +82,7 @@ def csv(
     classes: Classes | None = None,
     categorical: Categorical = (),
     missing: Sequence[object] = (),
+    unscaled: Sequence[str] = (),
     separator: str | None = None,
     decimal: str = ".",
     patient: str | None = None,
@@ -94,12 +95,13 @@ def csv(
     What is predicted: ``label`` (classes), ``target`` (a number; with ``order`` a grade), ``targets`` (several of 0 and
     1), or ``time`` and ``event``. Every other column is a feature unless ``features`` or ``drop`` say otherwise.
     ``classes`` fixes the classes, their order and, as {"ill": ["Ill", "krank"]}, their spellings. ``categorical`` lists
-    columns of text, or gives their values. ``missing`` are further words for no value. ``site_column`` and ``patient``
-    name the site and the patient of each row; for ``subgroups`` see :mod:`fedsmall.data.subgroups`.
+    columns of text, or gives their values. ``missing`` are further words for no value, ``unscaled`` columns keep their
+    unit. ``site_column`` and ``patient`` name the site and the patient of each row; for ``subgroups`` see
+    :mod:`fedsmall.data.subgroups`.
 
     Raises DataError for a column that is missing or holds text, sites whose columns differ, and unlabelled rows.
     """
-    words = {"label": label, "patient": patient, "sheet": sheet}
+    words = {"label": label, "patient": patient, "sheet": sheet, "unscaled": unscaled}
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = _label_of_grades(label, target, classes, order)
     outcome = _asked_outcome(label, target, targets, (time, event, cuts, intervals), classes)
@@ -114,8 +116,10 @@ def csv(
     categories = _read_categorical(path, categorical)
     left_out = [*drop, *(column for column in (site_column, patient) if column)]
     reading: dict[str, Any] = {"separator": separator, "decimal": decimal, "markers": _markers(missing)}
-    reading |= {"features": features, "drop": left_out, "categorical": categories}
+    reading |= {"unscaled": tuple(unscaled), "features": features, "drop": left_out, "categorical": categories}
     schema = Schema.of(frames, outcome or str(label), classes=classes, **reading)
+    if stray := set(unscaled) - (set(schema.form.columns) - set(schema.form.categories)):
+        raise DataError(f"unscaled names {min(stray)!r}, which is no feature of numbers")
     pool = _pool_of(frames, schema, patients, subgroups)
     return pool if order is None else replace(pool, loss=DEFAULT_LOSS["grades"])
 

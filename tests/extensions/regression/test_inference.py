@@ -7,6 +7,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from fedsmall.extensions.regression.families import Rows, sums_at
 from fedsmall.extensions.regression.inference import (
+    Fitted,
     between_sites,
     contrasts,
     effect_sums,
@@ -46,7 +47,8 @@ def test_a_logistic_regression_has_the_table_of_statsmodels():
     close(table, pooled)
     assert np.allclose(table.ratios[0], np.exp(pooled.params))
     null, _ = fit(Setup("logistic", 1, 1, (0.0,)), dealt(rows_of(x[:, :0], y), 10))
-    assert likelihood_ratio(state.loss[0], null.loss[0], 4) == pytest.approx((pooled.llr, pooled.llr_pvalue), abs=1e-6)
+    fitted, nested = Fitted(state.loss[0], 4), Fitted(null.loss[0], 0)
+    assert likelihood_ratio(fitted, nested) == pytest.approx((pooled.llr, pooled.llr_pvalue), abs=1e-6)
 
 
 def test_numbers_and_counts_have_the_tables_of_statsmodels():
