@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fedsmall.entry_points import Registry
 from fedsmall.errors import DataError, PlanError
@@ -199,12 +199,16 @@ OURS: dict[str, MethodRow] = {
 
 METHODS: Mapping[str, MethodRow] = Registry("fedsmall.methods", OURS)
 
+OF_RULE = {"proximal_mu": "proximal", "feddyn_alpha": "feddyn"}
 TABLES = ("tree", "boosting", "regression")
 PLAIN = {  # pydantic's words, and a user's
     "a valid integer": "a whole number",
     "a valid number": "a number",
     "a valid string": "text in quotes",
     "a valid boolean": "true or false",
+    "a valid dictionary": "a table",
+    "a valid tuple": "a list",
+    "a valid list": "a list",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
@@ -236,19 +240,22 @@ def method(name: str, **settings: Any) -> Method:
     for table in TABLES:
         if isinstance(settings.get(table), Mapping):
             parts[table] = {**METHODS[name].parts.get(table, {}), **settings[table]}
+    for key in settings.keys() & OF_RULE.keys():
+        if settings[key] and (rule := parts.get("rule", "none")) != OF_RULE[key]:
+            raise PlanError(f"Method {name!r}: {key} is of rule = {OF_RULE[key]!r}, and here rule = {rule!r}")
     try:
         return Method(name=name, **parts)
     except ValidationError as error:
-        raise PlanError(f"Method {name!r}: {explain(error, list(Method.model_fields))}") from None
+        raise PlanError(f"Method {name!r}: {explain(error, Method)}") from None
 
 
-def explain(error: ValidationError, known: list[str]) -> str:
-    """The fault that says most of those that pydantic found, as one line for a user."""
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The fault that says most of those that pydantic found in a ``model``, as one line for a user."""
     faults = error.errors()
     fault = _telling_fault(faults[0], faults[1:])
-    where = ".".join(str(word) for word in fault["loc"] if "[" not in str(word)) or "plan"
+    words, known = _place(fault["loc"], model)
+    where, key = ".".join(words), words[-1] if words else ""
     if fault["type"] == "extra_forbidden":
-        key = str(fault["loc"][-1])
         if key in Recipe.model_fields and key not in known:
             return f"unknown key {where!r}. It belongs to a recipe: recipe = {{{key} = ...}}"
         return f"unknown key {where!r}. {nearest(key, known)}"
@@ -256,10 +263,40 @@ def explain(error: ValidationError, known: list[str]) -> str:
         return f"{where} is missing"
     what = fault["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     if what.startswith("Input should be "):
-        what = what.removeprefix("Input ")
+        what = what.removeprefix("Input ").partition(" or instance of")[0]
         for theirs, ours in PLAIN.items():
             what = what.replace(theirs, ours)
-    return f"{where}: {what}" + (f" (got {fault['input']!r})" if not isinstance(fault["input"], Mapping) else "")
+    if fault["type"] == "too_short":
+        what = f"should have at least {fault['ctx']['min_length']}"
+    given = f"{fault['input']!r}"
+    told = isinstance(fault["input"], Mapping) or what.endswith(f"got {given}")
+    return (what if not key or what.startswith(f"{key} ") else f"{where}: {what}") + ("" if told else f" (got {given})")
+
+
+def _place(loc: Sequence[str | int], model: type[BaseModel]) -> tuple[list[str], list[str]]:
+    """The keys of pydantic's ``loc`` without its names for the branches of a union, and all keys beside the last."""
+    words: list[str] = []
+    holder: Any = model
+    known = list(model.model_fields)
+    for place, word in enumerate(loc):
+        models = _models_in(holder)
+        fields = {name: field.annotation for one in models for name, field in one.model_fields.items()}
+        is_last = place == len(loc) - 1
+        if word in fields or isinstance(word, int) or (models and is_last) or (not models and _holds_words(holder)):
+            words.append(str(word))
+            known = list(fields) or known
+            holder = fields.get(str(word), holder if isinstance(word, int) else None)
+    return words, known
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def _holds_words(annotation: Any) -> bool:
+    return get_origin(annotation) in (dict, Mapping) or any(map(_holds_words, get_args(annotation)))
 
 
 def _telling_fault(first: Any, others: Sequence[Any]) -> Any:

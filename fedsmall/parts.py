@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 Server = Literal["none", "momentum", "adagrad", "adam", "yogi", "fednova", "scaffold", "feddyn"]
 
 # How far a training image may be changed: what is taken without a number, and the most.
@@ -49,7 +50,7 @@ Device = Annotated[str, AfterValidator(device_word)]
 class Frozen(BaseModel):
     """A record that cannot be changed and knows all its fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Recipe(Frozen):
@@ -67,8 +68,8 @@ class Recipe(Frozen):
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: Annotated[float, Field(gt=0)] = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: Decay = 0.0
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: NonNegative = 0.0
     batch: Positive | None = None

@@ -119,7 +119,7 @@ class Columns(Frozen):
         try:
             settings = Boosting(**{**self.boosting, **METHODS[name].sets, **table, "seed": seed})
         except ValidationError as error:
-            raise PlanError(f"Method {name!r}: {explain(error, list(Boosting.model_fields))}") from None
+            raise PlanError(f"Method {name!r}: {explain(error, Boosting)}") from None
         return PlanOfColumns(str(name), str(label or name), seed, settings)
 
 
@@ -143,8 +143,7 @@ def load_columns(path: Path, settings: Sequence[str] = ()) -> Columns:
         scenario = Columns(**table)
     except ValidationError as error:
         cause = error.errors()[0].get("ctx", {}).get("error")
-        known = list(Task.model_fields if error.errors()[0]["loc"][:1] == ("task",) else Columns.model_fields)
-        raise PlanError(f"{path.name}: {cause if isinstance(cause, PlanError) else explain(error, known)}") from None
+        raise PlanError(f"{path.name}: {cause if isinstance(cause, PlanError) else explain(error, Columns)}") from None
     except PlanError as error:
         raise PlanError(f"{path.name}: {error}") from None
     files = {party: str((path.parent / file).resolve()) for party, file in scenario.task.columns.items()}

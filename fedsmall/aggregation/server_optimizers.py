@@ -201,6 +201,10 @@ def known_options(name: str, options: Options) -> dict[str, float]:
         if option not in known:
             had = ", ".join(known) or "no settings"
             raise PlanError(f"The server optimizer {name!r} has no setting {option!r}; it has {had}.")
+        is_share = option.startswith(("beta", "momentum"))
+        if (is_share and not 0 <= renamed[option] < 1) or (option in ("lr", "tau") and not renamed[option] > 0):
+            ends = "from 0 to below 1" if is_share else "above 0"
+            raise PlanError(f"The server optimizer {name!r}: {option} is {ends}; got {renamed[option]:g}.")
     return renamed
 
 

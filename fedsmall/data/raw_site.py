@@ -221,7 +221,9 @@ def _by_partition(plan: Plan, train: Part, official: Part | None) -> tuple[split
         kept, held = splits.hold_out(train.y, _test_size(plan, len(train)), rng_for(plan.seed, "held-out"), kin)
         if not len(held):
             share = plan.test or HELD_OUT
-            raise PlanError(f"test = {share} of {len(train)} samples holds none of them out; ask for more")
+            alone = train.y.ndim == 1 and len(np.unique(train.y)) == len(train)
+            why = "; every class has one sample only: is the label an identifier?" if alone else "; ask for more"
+            raise PlanError(f"test = {share} of {len(train)} samples holds none of them out{why}")
         test = train[held]
     shares = _share_out(plan, train, kept, rng_for(plan.seed, "partition"))
     taken = np.concatenate(shares)

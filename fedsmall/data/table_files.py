@@ -318,6 +318,8 @@ def _text(path: Path) -> str:
         words = "the file is not a table: it ends in .gz and is not compressed, or is cut short"
         with as_data_error(words, OSError, EOFError, zlib.error):
             raw = gzip.decompress(raw)
+    if raw.lstrip()[:1] in (b"<", b"{", b"["):
+        raise DataError("the file is not a table but a web page, XML or JSON; save it as CSV")
     if raw.startswith(SPREADSHEETS):
         raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")
     encodings = ["utf-8-sig", "cp1252"]

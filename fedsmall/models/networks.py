@@ -166,7 +166,7 @@ def linear(task: Task) -> nn.Module:
 def mlp(task: Task, *, hidden: Sequence[int] | None = None, dropout: float = 0.0) -> nn.Module:
     """Linear layers of widths ``hidden`` with ReLU, as one plain ``nn.Sequential``."""
     widths = HIDDEN.get(task.name, (64, 32)) if hidden is None else hidden
-    if not isinstance(widths, Sequence) or any(width < 1 for width in widths):
+    if not isinstance(widths, Sequence) or not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(f"hidden is a number of units for each layer, at least 1, as in [64, 32]; got {widths}")
     layers, before = _flat(task), _size(task)
     for width in widths:

@@ -157,6 +157,14 @@ WRITERS = {"onnx": _onnx, "torchscript": _torchscript}
 ENDINGS = {"onnx": ".onnx", "torchscript": ".pt", "zip": ".zip"}
 
 
+def form_of(path: Path | None) -> str:
+    """The format that a file's name ends in, ONNX where there is none; PlanError for another ending."""
+    forms = {ending: form for form, ending in ENDINGS.items()}
+    ending = ".onnx" if path is None else path.suffix
+    check_known(ending, forms, f"a file that ends in {ending!r} has no format that is written here; say --format")
+    return forms[ending]
+
+
 def _make_rows(prepared: Preparation) -> np.ndarray:
     rng = rng_for(0, "export")
     if (deep := _deep_range(prepared)) is not None:

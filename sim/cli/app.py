@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import re
 import sys
 import traceback
 from typing import Any, get_type_hints
@@ -120,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
         error.show(sys.stdout)
         code = 0
     except click.ClickException as error:
-        code = stop(error.format_message(), 2)
+        code = stop(re.sub(r"( Did you mean [^?]*\?)\1", r"\1", error.format_message()), 2)  # typer's and click's own
     except (click.Abort, KeyboardInterrupt):
         code = stop("interrupted", INTERRUPTED)
     except ValueError as error:

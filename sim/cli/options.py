@@ -17,7 +17,12 @@ DEVICE = Option(
 )
 OUT = Option(help="the run's folder; runs/NAME if not given. Never written over")
 SET = Option("--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1")
-DATA_ROOT = Option(envvar="FEDSMALL_DATA", help="the folder with data files (MedMNIST, heart_disease, susy)")
+DATA_ROOT = Option(
+    exists=True,
+    file_okay=False,
+    envvar="FEDSMALL_DATA",
+    help="the folder with data files (MedMNIST, heart_disease, susy)",
+)
 PROCESSES = Option(min=1, help="how many plans run at once; one for each core if not given")
 WORKERS = Option(min=1, help="cohort: processes that share the sites of one plan, for many sites or long walks")
 ADDRESS = Option(help='cohort, ray: a running Ray cluster ("auto", or its address) that the sites are spread over')

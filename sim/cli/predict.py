@@ -76,7 +76,7 @@ def predict(
 
 def export(
     model: Annotated[Path, MODEL],
-    form: Annotated[str, Option("--format", help="onnx, torchscript or zip")] = "onnx",
+    form: Annotated[str | None, Option("--format", help="onnx, torchscript or zip; else as the file ends")] = None,
     out: Annotated[Path | None, Option(help="the file; named after the model if not given. Never written over")] = None,
     method: Annotated[str | None, METHOD] = None,
     seed: Annotated[int | None, Option(help="of a run: the seed")] = None,
@@ -97,6 +97,7 @@ def export(
         raise ValueError(
             f"a file holds one model, and this run has several of {stored[0].package.label}: seeds {seeds}"
         )
+    form = form or exporting.form_of(out)
     ending = exporting.ENDINGS.get(form, "")
     path = out or Path(model.resolve().name.removesuffix(".zip") + ending)
     check_unwritten(path)

@@ -127,6 +127,8 @@ def compare(
 
     With --out a report is written there too.
     """
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise PlanError("a run is named twice, and its seeds would count twice")
     runs = [run for folder in folders for run in read_all(complete_folder(folder))]
     merged = merge(runs)
     for merged_run in merged:

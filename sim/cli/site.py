@@ -35,8 +35,10 @@ HERE = Path()
 
 
 def site_of(kit: Path, home: Path | None) -> Site:
-    """The site of a kit, whose programs write to ``home``."""
-    return Site(kit, home or kit / "state")
+    """The site of a kit, whose programs write to ``home``; ValueError where the folder is no kit."""
+    site = Site(kit, home or kit / "state")
+    site.check_is_kit()
+    return site
 
 
 def policy_of(kit: Path) -> Policy:

@@ -37,7 +37,7 @@ def tune(
             help="try a method's key with several values too, as in aggregate_every=50,10; ties go to the first",
         ),
     ] = None,
-    seeds: Annotated[int, Option(help="at most this many seeds; fewer where the choices are stable")] = 6,
+    seeds: Annotated[int, Option(min=1, help="at most this many seeds; fewer where the choices are stable")] = 6,
     metric: Annotated[
         str | None, Option(help="what makes a rate better: else the scenario's metric, by routes the loss")
     ] = None,

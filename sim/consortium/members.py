@@ -169,10 +169,10 @@ def certificates(folder: Path) -> dict[str, int]:
 def warnings(folder: Path) -> list[str]:
     """What has expired or does within a month, a line each, with what to do."""
     remedy = {"server": "`fedsmall consortium renew` makes a new one", "authority": "make a new consortium before"}
-    lines = []
+    lines, record = [], load(folder)
     for label, days in certificates(folder).items():
         lines += [f"{line}; {remedy[label]}" for line in keys.warnings({f"the {label}'s certificate": days})]
-    for name, member in sorted(load(folder).members.items()):
+    for name, member in sorted(record.members.items()):
         days, renews = (member.expires - today()).days, f"`fedsmall consortium add-site {name}` renews"
         if member.standing(today()) == "admitted" and days <= keys.SOON:
             lines.append(f"{name} is admitted for {days} more days; {renews} that")

@@ -43,10 +43,13 @@ class Site(NamedTuple):
     @property
     def card(self) -> KitInfo:
         """The kit's card; ValueError where the folder is no kit."""
-        path = self.kit / "site.json"
-        if not path.is_file():
-            raise ValueError("this folder is no kit: it has no site.json. The coordinator makes kits, with add-site")
-        return KitInfo.model_validate_json(path.read_text())
+        self.check_is_kit()
+        return KitInfo.model_validate_json((self.kit / "site.json").read_text())
+
+    def check_is_kit(self) -> None:
+        """Raise ValueError where the folder is no kit."""
+        if not (self.kit / "site.json").is_file():
+            raise ValueError(f"{self.kit} is no kit: it has no site.json. The coordinator makes kits, with add-site")
 
     @property
     def key(self) -> Path:

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -156,7 +157,7 @@ class Scenario(Frozen):
             common = overlay(self.recipe.model_dump(exclude_defaults=True), METHODS[named.name].recipe)
             return named, Recipe(**overlay(common, recipe)), _stop_of(named, stop)
         except ValidationError as error:
-            raise PlanError(f"Method {named.label!r}, recipe: {explain(error, list(Recipe.model_fields))}") from None
+            raise PlanError(f"Method {named.label!r}, recipe: {explain(error, Recipe)}") from None
 
 
 def _stop_of(named: Method, stop: Any) -> EarlyStop | None:
@@ -168,7 +169,7 @@ def _stop_of(named: Method, stop: Any) -> EarlyStop | None:
     try:
         return EarlyStop(**stop)
     except ValidationError as error:
-        raise PlanError(f"Method {named.label!r}, stop: {explain(error, list(EarlyStop.model_fields))}") from None
+        raise PlanError(f"Method {named.label!r}, stop: {explain(error, EarlyStop)}") from None
 
 
 def of_plan(plan: Plan, about: str = "") -> Scenario:
@@ -202,8 +203,7 @@ def build(table: Mapping[str, Any]) -> Scenario:
         if isinstance(cause, PlanError):  # raised by one of our own validators: its text is already for the user
             raise PlanError(str(cause)) from None
         inner = cause if isinstance(cause, ValidationError) else error
-        beside = Recipe if inner.errors()[0]["loc"][:1] == ("recipe",) else Scenario
-        raise PlanError(explain(inner, list(beside.model_fields))) from None
+        raise PlanError(explain(inner, Scenario)) from None
     except TypeError as error:
         raise PlanError(str(error)) from None
 
@@ -247,8 +247,10 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return read_toml(path)
     except FileNotFoundError:
-        shows = "`fedsmall list scenarios` shows those that come along."
-        raise PlanError(f"There is no scenario {path}. {shows}") from None
+        beside = [file.name for file in path.parent.glob("*.toml")] if path.suffix else scenarios()
+        like = get_close_matches(path.name if path.suffix else path.as_posix(), beside, n=1)
+        hint = f"Did you mean {like[0]!r}?" if like else "`fedsmall list scenarios` shows those that are bundled."
+        raise PlanError(f"There is no scenario {path}. {hint}") from None
     except IsADirectoryError:
         raise PlanError(f"{path} is a folder; a scenario is a .toml file.") from None
     except DataError as error:

@@ -101,6 +101,8 @@ def csv(
 
     Raises DataError for a column that is missing or holds text, sites whose columns differ, and unlabelled rows.
     """
+    if features is not None and not len(features):
+        raise PlanError("features lists no column; leave it out to take all")
     words = {"label": label, "patient": patient, "sheet": sheet, "unscaled": unscaled}
     _check_options(separator, decimal, features=features, drop=drop, categorical=categorical, **words)
     label, target, classes = _label_of_grades(label, target, classes, order)

@@ -33,6 +33,8 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.telling import own_evaluation
 from fedsmall.data.splits import hold_out
 from fedsmall.errors import PlanError
+from fedsmall.extensions.describe.command import describe_federation, description_of
+from fedsmall.extensions.describe.command import load as load_described
 from fedsmall.extensions.regression.model import theta_of
 from fedsmall.methods import method
 from fedsmall.plan import Plan
@@ -110,6 +112,23 @@ def record_in_process(loopback, plan):
 
 def same(one, other):
     return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_three_hospitals_programs_tell_a_first_table_in_a_secure_sum(loopback, tmp_path):
+    task = 'task = {csv = "hospital.csv", label = "diagnosis", classes = ["malignant", "benign"]}'
+    (tmp_path / "who.toml").write_text(f'name = "who"\npartition = {{natural = "file"}}\n{task}\n')
+
+    with pytest.raises(SystemExit) as ended:
+        main(["describe", str(tmp_path / "who.toml"), "--consortium", str(loopback.folder), "--name", "who"])
+
+    folder = next(iter(loopback.data.values())).parent
+    alone = load_described(tmp_path / "who.toml", [f'task.csv="{folder}"']).plans()[0]
+    told = description_of(json.loads((loopback.home("who") / "outcome.json").read_text()))
+    assert not ended.value.code
+    for name in ("count", "missing", "total", "squares"):  # quartiles follow each hospital's own floor
+        np.testing.assert_allclose(told.sums[name], describe_federation(alone).sums[name], rtol=1e-12)
+    assert not told.by_site
+    assert (loopback.home("who") / "report.html").is_file()
 
 
 def test_real_sites_give_the_bits_of_the_engine_in_this_process(loopback, finished):
