@@ -101,7 +101,7 @@ def items() -> dict[str, Item]:
     try:
         return {name: Item(name=name, **fields) for name, fields in table.items()}
     except ValidationError as error:
-        raise PlanError(f"papers.toml: {explain(error, list(Item.model_fields))}") from None
+        raise PlanError(f"papers.toml: {explain(error, Item)}") from None
 
 
 def chosen(name: str) -> list[Item]:
