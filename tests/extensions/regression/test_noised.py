@@ -145,3 +145,38 @@ def test_noise_once_in_a_secure_sum_beats_noise_at_each_site_and_both_beat_chanc
 
     assert 0.88 < np.mean(auc["each"]) < np.mean(auc["shared"])
     assert np.mean(auc["shared"]) > 0.97
+
+
+def advantage(honest: int, sites: int, epsilon: float, delta: float, tries: int = 4000) -> float:
+    """By how much the best test says "there" more often of a patient who is there than epsilon allows.
+
+    The attacker knows every other record, and the sums of all sites but ``honest`` ones, of which one is the patient's.
+    It looks along the one direction that the patient changes, at the least noise that may be left.
+    """
+    plan, noise = noised_plan("Ridge", secure=True), noise_for(epsilon, delta, 1.0, 1)
+    x = np.full((1, 3), 100.0)
+    change, share = statistics(x, np.ones(1), 4.0), share_of(plan, sites)
+    said = {}
+    for is_there in (False, True):
+        own = change * is_there
+        summed = [
+            sum(
+                noised(own if site == 0 else 0 * own, noise, NamedChance(site, f"try {k}", int(is_there)), share)
+                for site in range(honest)
+            )
+            for k in range(tries)
+        ]
+        said[is_there] = np.array(summed) @ change / (change @ change)
+    cuts = np.quantile(said[False], np.linspace(0.5, 0.999, 40))
+    caught, wrong = ((said[of][:, None] > cuts).mean(axis=0) for of in (True, False))
+    slack = 3 * np.sqrt(caught * (1 - caught) / tries) + 3 * np.exp(epsilon) * np.sqrt(wrong * (1 - wrong) / tries)
+    return float((caught - np.exp(epsilon) * wrong - delta - slack).max())
+
+
+@pytest.mark.thorough
+def test_noise_that_sites_share_hides_a_patient_from_a_third_that_colludes_and_not_from_all_others():
+    sites, epsilon, delta = 40, 1.0, 1e-5
+    honest = least_in_sum(sites, noised=True) - sites // 3
+
+    assert advantage(honest, sites, epsilon, delta) <= 0
+    assert advantage(1, sites, epsilon, delta) > 0.1  # the attack is strong: with all others in league it finds him

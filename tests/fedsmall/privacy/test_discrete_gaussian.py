@@ -66,3 +66,18 @@ def test_the_system_gives_words_of_64_bits():
 
     assert words.dtype == np.uint64
     assert (words > 2**63).sum() > 400
+
+
+@pytest.mark.parametrize("summands", [2, 3, 23])
+def test_discrete_gaussians_add_up_to_one(summands):
+    """Of three steps of the grid each, where sites have 2**24 divided by the root of their number."""
+
+    def chances(variance: float, reach: int = 400) -> np.ndarray:
+        weights = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * variance))
+        return weights / weights.sum()
+
+    each = total = chances(9.0)
+    for _ in range(summands - 1):
+        total = np.convolve(total, each)[400:-400]
+
+    assert np.abs(total - chances(9.0 * summands)).sum() < 1e-13

@@ -114,6 +114,18 @@ def same(one, other):
     return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
+def test_hospitals_write_down_how_much_of_any_record_has_been_told(loopback):
+    before = {name: SiteLog(loopback.kit(name).home, name).exposure() for name in NAMES}
+
+    loopback.finish("told", loopback.start("told", plan_of(**{"method.0.privacy": "{exposure = 1.0}"}), **PATIENCE))
+
+    after = {name: SiteLog(loopback.kit(name).home, name).exposure() for name in NAMES}
+    assert not any(
+        event["kind"] for event in json.loads((loopback.home("told") / "outcome.json").read_text())["events"]
+    )
+    assert [after[name] - before[name] for name in NAMES] == pytest.approx([1.0] * len(NAMES), rel=1e-6)
+
+
 def test_three_hospitals_programs_tell_a_first_table_in_a_secure_sum(loopback, tmp_path):
     task = 'task = {csv = "hospital.csv", label = "diagnosis", classes = ["malignant", "benign"]}'
     (tmp_path / "who.toml").write_text(f'name = "who"\npartition = {{natural = "file"}}\n{task}\n')
