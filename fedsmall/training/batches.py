@@ -97,7 +97,9 @@ class Batches(SiteSamples):
         super().__init__(plan, names, samples, masks, device)
         self.examples = self._counts
         batches = [batch_size(plan.recipe, of_site) for of_site in samples]
-        sizes = [batch_sizes(plan.recipe, int(n), batch) for n, batch in zip(self.examples, batches, strict=True)]
+        kinds = list(zip(self.examples.tolist(), batches, strict=True))
+        known = {kind: batch_sizes(plan.recipe, *kind) for kind in set(kinds)}
+        sizes = [known[kind] for kind in kinds]
         self.steps = np.array([len(s) for s in sizes])
         self.sizes = np.zeros((len(sizes), self.steps.max()), dtype=np.int64)  # (sites, steps), 0 once a site has ended
         for site, mine in enumerate(sizes):
@@ -188,10 +190,13 @@ class Batches(SiteSamples):
         shape = (len(sites), self.sizes.shape[1], int(self.sizes[sites].max()))
         index = np.empty(shape, dtype=np.int64)
         index[...] = self._first[sites, None, None]
+        drawn: dict[tuple[str, int], list[np.ndarray]] = {}  # sites of one name and size draw alike
         for row, site in enumerate(sites.tolist()):
-            rng = rng_for(self._plan.seed, "batches", self._names[site], t)
-            sizes = self.sizes[site, : self.steps[site]].tolist()
-            for step, mine in enumerate(batch_order(sizes, int(self.examples[site]), rng)):
+            key = self._names[site], int(self.examples[site])
+            if key not in drawn:
+                rng = rng_for(self._plan.seed, "batches", key[0], t)
+                drawn[key] = batch_order(self.sizes[site, : self.steps[site]].tolist(), key[1], rng)
+            for step, mine in enumerate(drawn[key]):
                 index[row, step, : len(mine)] = self._first[site] + mine
         return torch.from_numpy(index).to(self._device)
 

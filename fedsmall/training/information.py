@@ -164,7 +164,7 @@ def _changes(
 def _with_change(samples: Samples, change: Change, length: float) -> Samples:
     x = samples.x.astype(np.float64)
     x[change.patient] += length * change.direction.reshape(x[change.patient].shape)
-    return replace(samples, x=x)
+    return Samples(x, samples.y, pooled=samples.pooled)
 
 
 def _updates(
