@@ -155,7 +155,7 @@ def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) ->
     from fedsmall.planning.validation import leaving_contacts  # brings torch, which takes its time
 
     return [
-        f"method {plan.method.label}, {plan.rounds} local rounds; models leave at {leaving_contacts(plan)} contacts",
+        f"method {plan.method.label}, {plan.rounds} local rounds; models leave in {leaving_contacts(plan)} of them",
         f"sites: {sites}",
         f"privacy: {privacy_words or 'none; models leave as they are trained'}",
         *above,

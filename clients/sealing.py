@@ -101,7 +101,7 @@ class SealedTask:
             return
         now = {self.routes.last_average(t): average.before, t: after(average.before, t, average.commons)}
         if any(self.transcript.at.get(t, digest) != digest for t, digest in now.items()):
-            raise LetterError("the order speaks of other common models than this site was told of before")
+            raise LetterError("the order speaks of other global models than this site was told of before")
         if t not in self.transcript.at:  # who was silent at an average takes the server's word for what was before
             self.transcript.at |= now
             self.store.shelf.put("thread", words=self.transcript.at)
@@ -112,7 +112,7 @@ class SealedTask:
         else:
             expected = dict(enumerate(self.order.average.commons)).get(group, "")
         if digest_of(model) != expected:
-            raise LetterError("the common model that came is not the one that all sites were told of")
+            raise LetterError("the global model that came is not the one that all sites were told of")
 
     def _last_common(self, group: int) -> Arrays:
         """A group's last global model; empty where none ever came."""

@@ -109,7 +109,7 @@ def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
     """Raise PlanError where the plan has no contact of an order's round, or another number of local rounds there."""
     t, rounds = _number(config, ROUND), rounds_before(plan)
     if t and t not in rounds:
-        raise PlanError(f"the plan has no contact after round {t}")
+        raise PlanError(f"the plan has no communication round after round {t}")
     if kind == "train" and (asked := _number(config, ROUNDS)) != rounds.get(t):
         raise PlanError(f"the order asks for {asked} rounds, where the plan has {rounds.get(t, 0)}")
 

@@ -45,7 +45,7 @@ READABLE = Property("models that the server can read", "it builds, compares or p
 # how models become one
 MEAN = Property("the mean", "it alone comes out of a sum, of a part of the models, or of their largest changes")
 WEIGHING = Property("an aggregator that weighs", "others give every model the same say")
-COUNTS = Property("numbers of samples", "patient-level privacy keeps back how many a site has")
+COUNTS = Property("numbers of samples", "patient-level privacy does not tell how many a site has")
 SUMS = Property("sums over sites", "trees that sites grow with xgboost are joined, not added")
 ONE_SUM = Property("one sum", "a weighted FedDyn takes two, with weights and without")
 ROUNDED = Property("numbers that are sent rounded", "a secure sum takes 64 bits of each, whatever it was rounded to")
@@ -81,7 +81,8 @@ NOISED_STEPS = Property(
     "steps that are noised and counted", "all else would tell of samples: local_steps, weights as numbers, option 2"
 )
 NO_MEMORY = Property(
-    "training that remembers no other contact", 'what it remembers tells again of records: optimizer_state = "reset"'
+    "training that remembers no earlier round",
+    'what it remembers tells again of records: optimizer_state = "reset"',
 )
 SECRET_DRAWS = Property("secret draws", "the changes of images are drawn from a stream that others can repeat")
 

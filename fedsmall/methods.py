@@ -49,7 +49,7 @@ OURS: dict[str, MethodRow] = {
         {"permute_every": 1, "groups": "each"},
     ),
     "FedProx": MethodRow(
-        "FedAvg with a pull towards the common model during local training.",
+        "FedAvg with a pull towards the global model during local training.",
         "Li et al. 2020",
         {"aggregate_every": 1, "rule": "proximal", "proximal_mu": 0.1},
     ),
@@ -103,7 +103,7 @@ OURS: dict[str, MethodRow] = {
         {"permute_every": 1, "aggregate_every": 50, "aggregator": "radon"},
     ),
     "FedDC+FedProx": MethodRow(
-        "FedDC with a pull towards the last common model.",
+        "FedDC with a pull towards the last global model.",
         "Kamp, Fischer & Vreeken 2023, Table 2",
         {"permute_every": 1, "aggregate_every": 10, "rule": "proximal", "proximal_mu": 0.1},
     ),
@@ -118,7 +118,7 @@ OURS: dict[str, MethodRow] = {
         {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}},
     ),
     "RepTreeFL+FedProx": MethodRow(
-        "Replica trees with a pull towards the common model.",
+        "Replica trees with a pull towards the global model.",
         "a composition of the parts",
         {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}, "rule": "proximal", "proximal_mu": 0.1},
     ),

@@ -36,7 +36,7 @@ from fedsmall.parts import (
 
 INSTEAD = {  # of what earlier releases had: what to write
     "FedTM": 'take "TravellingModel", which came out as well on most data',
-    "ParallelFedAvg": 'take "TravellingGroups", which is as good and needs fewer contacts',
+    "ParallelFedAvg": 'take "TravellingGroups", which is as good and needs fewer communication rounds',
     "FedPAGE": 'take "SCAFFOLD" or "FedDC", which came out as well',
     "FedFa": 'take "FedAvg"; examples/own_method.py has it as parts of one\'s own',
     "phases": "leave it out: the whole run has one schedule",

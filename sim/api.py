@@ -59,7 +59,7 @@ class Result:
     def table(self, metric: str | None = None) -> "DataFrame":
         """A row for each method: the common model and the sites' own, with 95% intervals, and paired differences.
 
-        Before them stands the trivial predictor: always the commonest class, or the median of the training targets.
+        Before them stands the trivial predictor: the majority class, or the median of the training targets.
         "lead" is the first chaining (or else non-averaging) method minus this one, seed by seed.
         """
         import pandas
@@ -111,7 +111,7 @@ class Result:
         for plan_run in sorted(self.run.done, key=lambda plan_run: plan_run.label != self.run.reference):
             if self.run.model_of(plan_run) is not None:
                 return module(self.run, plan_run)
-        raise PlanError("no method of this run ends with a common model")
+        raise PlanError("no method of this run ends with a global model")
 
     def predictor(
         self,

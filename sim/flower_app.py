@@ -111,8 +111,8 @@ def tell(console: Console, plan: Plan, contact: Contact, evaluation: Evaluation 
     if evaluation is not None:
         sites = evaluation.sites.items()
         means = {name.removesuffix("_mean"): value for name, value in sites if name.endswith("_mean")}
-        words += [f"common model {_worth(evaluation.common)}"] if evaluation.common else []
-        words += [f"sites' own models {_worth(means)}"] if means else []
+        words += [f"global model {_worth(evaluation.common)}"] if evaluation.common else []
+        words += [f"local models {_worth(means)}"] if means else []
     console.print("; ".join(words), markup=False)
 
 

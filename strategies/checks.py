@@ -257,7 +257,7 @@ def accept_replies(
     for reply in replies:
         site = sites.get(reply.metadata.reply_to_message_id)
         if site is None or site in answered:
-            note(site or "?", "set aside", "answers no order of this contact, or answers it twice")
+            note(site or "?", "set aside", "answers no order of this communication round, or answers it twice")
         else:
             answered[site] = reply
     good: dict[str, Message] = {}

@@ -144,7 +144,7 @@ class SealedModels(Form):
             del self._letters[row]
             if letter.model is not None:
                 why = f"the site it was sealed to was silent, and {letter.by} did not seal it anew"
-                self.note(t, site, "replaced", f"{why}; the last common model takes its place")
+                self.note(t, site, "replaced", f"{why}; the last global model takes its place")
         for row in exchange.row_of.values():
             own = self._letters.get(row)
             if not exchange.signals.fresh[row] and (own is None or own.model is None):
@@ -216,7 +216,7 @@ class SealedModels(Form):
         records, metrics, t = array_records(content), content.metric_records[METRICS], exchange.leg.t
         before = self._letters.get(row)
         if metrics.pop(terms.NOT_TAKEN, None) is not None and before is not None:
-            note(before.by, "replaced", f"{site} could not use its letter; it took the last common model")
+            note(before.by, "replaced", f"{site} could not use its letter; it took the last global model")
         if metrics.pop(terms.REFUSED, None) is not None:
             note(site, "set aside", "by itself: its update is too large or not finite")
         closes = exchange.leg.closes

@@ -82,7 +82,7 @@ def read(folder: Path) -> Audit:
 WHO = {
     "released": "Whoever has the released model",
     "own": "Whoever is given the model of a site that trained alone",
-    "commons": "Whoever keeps every common model (any hospital; a server that sees sums only)",
+    "commons": "Whoever keeps every global model (any hospital; a server that sees sums only)",
     "raw": "Whoever gets hold of one model that a hospital sent on, and nothing else,",
     "neighbour": "A hospital that writes down what it is sent",
     "colluders": "{colluders} hospitals that put together what they are sent",
@@ -93,7 +93,7 @@ WHO = {
 LABELS = {
     "released": "released model",
     "own": "a site's own model, released",
-    "commons": "all common models (any site; server under secure sums)",
+    "commons": "all global models (any site; server under secure sums)",
     "raw": "one model from the site, start unknown",
     "neighbour": "another hospital, all it receives",
     "colluders": "hospitals that collude, all they receive",

@@ -127,15 +127,15 @@ def times(run: RunView) -> str:
     """Median and slowest contact, in a line."""
     took = list(run.log.seconds().values())
     if not took:
-        return "no contact yet"
+        return "no communication round yet"
     apart = list(run.log.between().values())
-    beside = f"; from one contact to the next {median(apart):.2f} s" if apart else ""
+    beside = f"; from one communication round to the next {median(apart):.2f} s" if apart else ""
     long = f"median {median(took):.2f} s, slowest {max(took):.2f} s"
-    return f"{len(took)} contacts, first order to last answer: {long}{beside}"
+    return f"{len(took)} communication rounds, first order to last answer: {long}{beside}"
 
 
 def time_chart(run: RunView) -> Chart | None:
-    """How long each contact took."""
+    """How long each communication round took."""
     took = sorted(run.log.seconds().items())
     return chart([t for t, _ in took], [seconds for _, seconds in took], " s", low=0.0)
 

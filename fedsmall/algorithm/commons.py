@@ -230,7 +230,7 @@ def combine_soundly(
     if reason is None:
         return model, []
     go_back()
-    return common, [event(t, "server", "refused", f"{reason}; all keep the last common model")]
+    return common, [event(t, "server", "refused", f"{reason}; all keep the last global model")]
 
 
 def sound_means(models: Tensors, last: Tensors) -> Tensors | None:

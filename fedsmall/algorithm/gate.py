@@ -98,7 +98,7 @@ def name_culprit(site: str, reason: str, by: str | None) -> tuple[str, str, str]
     return (
         by,
         "replaced",
-        f"the model that it trained last came to nothing at {site} ({reason}); the last common model takes its place",
+        f"the model that it trained last came to nothing at {site} ({reason}); the last global model takes its place",
     )
 
 
@@ -115,7 +115,7 @@ def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
         return "the aggregate holds a number that is not finite"
     for new, last in zip(new_sizes, halves(common), strict=True):
         if gate and new > largest(last):
-            return f"the aggregate is {GROWTH:,.0f} times the last common model, or more"
+            return f"the aggregate is {GROWTH:,.0f} times the last global model, or more"
     return None
 
 
@@ -134,7 +134,7 @@ def _reason(updates: np.ndarray, scale: np.ndarray, row: int) -> str:
     usual = float(np.median(updates))
     if len(updates) < ENOUGH or not usual:
         return f"its update is {_times(updates[row], scale[row])} the size of the model that it was sent"
-    return f"its update is {_times(updates[row], usual)} the median of this contact's"
+    return f"its update is {_times(updates[row], usual)} the median of this communication round's"
 
 
 def _times(size: float, other: float) -> str:

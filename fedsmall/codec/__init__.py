@@ -287,7 +287,7 @@ def base_of(memory: Arrays, config: Config) -> Arrays | None:
         return None
     made, _ = _rounds(memory)
     if base != made:
-        raise CodecError("it builds on a common model that this site does not have")
+        raise CodecError("it builds on a global model that this site does not have")
     return split(memory, COMMON)
 
 

@@ -31,7 +31,7 @@ def trivial(federation: Federation, own_models: bool = False) -> dict[str, Any]:
     """The trivial predictor of a federation, judged as its models are; with ``own_models`` each site has its own."""
     task, sites = federation.task, zip(federation.names, federation.held_out, strict=False)
     homes = {name: samples for name, samples in sites if samples}
-    predictor: dict[str, Any] = {"label": LABELS.get(task.loss, "always the commonest class")}
+    predictor: dict[str, Any] = {"label": LABELS.get(task.loss, "the majority class")}
     if own_models:
         trained = dict(zip(federation.names, federation.train, strict=True))
         at_home = [_evaluate_constant(trained[name].y, samples, task) for name, samples in homes.items()]
@@ -51,7 +51,7 @@ def trivial_for(y: np.ndarray, task: Task) -> dict[str, Any]:
     """The trivial predictor where all that is known are the classes ``y`` of the patients judged by, (samples,)."""
     worth = evaluate(np.tile(constant(y, task), (len(y), 1)), y, task)
     named = {"class": int(np.bincount(y).argmax())}
-    return named | {"label": "always the commonest class", "common": worth, "sites": {}, "extra": {}}
+    return named | {"label": "the majority class", "common": worth, "sites": {}, "extra": {}}
 
 
 def constant(y: np.ndarray, task: Task) -> np.ndarray:

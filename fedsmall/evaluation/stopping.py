@@ -81,7 +81,7 @@ def check_stop(plan: Plan) -> None:
     assert stop is not None
     if stop.hold_out is None and not plan.method.routes:
         raise PlanError(
-            f"stop has no samples to look at for {label}: say what share of its own every site keeps back, {EXAMPLE}, "
+            f"stop has no samples to look at for {label}: say what share of its own every site holds out, {EXAMPLE}, "
             "or let models travel by routes (validate)."
         )
     if plan.evaluate_every is None:

@@ -119,7 +119,7 @@ def _shape(raw: RawSite, floor: int) -> Finding:
     what = f"{shape[0]} features" if kind is None else kind + " x ".join(map(str, shape[1:]))
     held = 0 if raw.held_out is None else len(raw.held_out)
     apart = 0 if raw.kept_back is None else len(raw.kept_back)
-    kept = f"{few(apart, floor)} kept back to tell when to stop, " if apart else ""
+    kept = f"{few(apart, floor)} held out to tell when to stop, " if apart else ""
     total, train = few(len(raw.train) + held + apart, floor), few(len(raw.train), floor)
     return Finding("good", f"{total} samples ({what}): {train} to train on, {kept}{few(held, floor)} held out")
 
@@ -221,14 +221,15 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     if plan.recipe.class_weights == BALANCED:
         lines.append(f"With it: how many samples are of each class, where at least {floor} are and as many are not.")
     lines.append(
-        f"At every contact: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}; {size:,} bytes."
+        f"At every communication round: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}; "
+        f"{size:,} bytes."
     )
     loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
     counts = "the number of steps" if plan.privacy.is_patient_level else "the number of samples, the number of steps"
     lines.append(f"With it: {counts}{loss}.")
     if raw.held_out is not None and len(raw.held_out) >= floor:
         lines.append(
-            "At evaluations: what the common model is worth on the held-out samples, as metrics; at the end also as "
+            "At evaluations: what the global model is worth on the held-out samples, as metrics; at the end also as "
             "sums and binned counts, unless the policy says judge = false."
         )
     return (*lines, *_by_method(plan))

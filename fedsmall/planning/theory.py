@@ -49,7 +49,7 @@ def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | N
     if not 1 <= groups <= models:
         raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
     if contacts < 0:
-        raise PlanError(f"contacts is at least 0; got {contacts}")
+        raise PlanError(f"communication rounds are 0 or more; got {contacts}")
     return sites * (1 - (1 - models / (groups * sites)) ** contacts)
 
 

@@ -181,8 +181,8 @@ class Ledger:
         """Count one contact. Raises PlanError where the budget does not allow it: the run must stop before it."""
         if not self.allows():
             raise PlanError(
-                f"the privacy budget of epsilon {self.privacy.budget:g} is spent: {self.releases} contacts cost "
-                f"{self.spent:.3g}, one more would cost {self.epsilon_after(self.releases + 1):.3g}"
+                f"the privacy budget of epsilon {self.privacy.budget:g} is spent: {self.releases} communication rounds "
+                f"cost {self.spent:.3g}, one more would cost {self.epsilon_after(self.releases + 1):.3g}"
             )
         self.releases += 1
 
@@ -213,11 +213,14 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
     if privacy.budget is None:
         return
     if privacy.noise == 0:
-        raise PlanError("a privacy budget needs noise above 0: without it the first contact costs infinitely much")
+        raise PlanError(
+            "a privacy budget needs noise above 0: without it the first communication round costs infinitely much"
+        )
     ledger = Ledger(privacy)
     if not ledger.allows(contacts):
         raise PlanError(
-            f"{contacts} contacts with noise {privacy.noise:g} cost epsilon {ledger.epsilon_after(contacts):.3g} at "
-            f"delta {privacy.delta:g}, more than the budget of {privacy.budget:g}; it allows {ledger.affordable()} "
-            "contacts. Take fewer contacts or more noise"
+            f"{contacts} communication rounds with noise {privacy.noise:g} cost epsilon "
+            f"{ledger.epsilon_after(contacts):.3g} at delta {privacy.delta:g}, more than the budget of "
+            f"{privacy.budget:g}; it allows {ledger.affordable()} "
+            "communication rounds. Take fewer or more noise"
         )

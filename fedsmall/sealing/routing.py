@@ -37,22 +37,22 @@ class RoutingTable:
         """The place among the contacts of that of round ``t``. Raises PlanError where the plan has none then."""
         place = bisect_left(self.legs, t, key=lambda leg: leg[0].t)
         if place == len(self.legs) or self.legs[place][0].t != t:
-            raise PlanError(f"the plan has no contact after round {t}")
+            raise PlanError(f"the plan has no communication round after round {t}")
         return place
 
     def contact(self, t: int) -> Contact:
-        """The contact of round ``t``."""
+        """The communication round of round ``t``."""
         return self.legs[self.number(t)][0]
 
     def traveller(self, t: int, site: str) -> int:
         """The model that trains at a site for the contact of round ``t``. PlanError where none does."""
         places = self.legs[self.number(t)][1]
         if site not in places:
-            raise PlanError(f"by the plan {site} trains no model for the contact of round {t}")
+            raise PlanError(f"by the plan {site} trains no model for the communication round of round {t}")
         return places[site]
 
     def next_site(self, t: int, site: str) -> str | None:
-        """Where the model that a site trained for round ``t`` trains next; None after the last contact."""
+        """Where the model that a site trained for round ``t`` trains next; None after the last communication round."""
         following = self.number(t) + 1
         return self.site_of(self.legs[following][0].t, self.traveller(t, site)) if following < len(self.legs) else None
 

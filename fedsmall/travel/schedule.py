@@ -71,7 +71,7 @@ class AbstractSchedule(ABC):
         _check_period("rounds", rounds)
         if not (rounds or self.permute_every or self.aggregate_every):
             raise ValueError(
-                "a schedule without periods has a contact only at the end of the run; "
+                "a schedule without periods has a communication round only at the end of the run; "
                 "give permute_every, aggregate_every or the number of rounds"
             )
         return self._contacts(rounds)

@@ -126,7 +126,7 @@ def hospitals(item: Item, result: ItemResult) -> Figure:
         axes.set_yticks(range(len(labels)), labels)
         axes.set_title(site)
         axes.grid(visible=False, axis="y")
-    figure.supxlabel(f"{_named(item.metric)} of the common model on the hospital's own held-out patients", fontsize=9)
+    figure.supxlabel(f"{_named(item.metric)} of the global model on the hospital's own held-out patients", fontsize=9)
     return figure
 
 

@@ -144,7 +144,7 @@ def _table(item: Item, rows: Sequence[EvidenceRow]) -> str:
 def _hospitals(item: Item, result: ItemResult) -> str:
     published = published_by_hospital(item.experiment)
     if item.figure == "hospitals":
-        words = "The common model on each hospital's own held-out patients, mean over seeds (sd)"
+        words = "The global model on each hospital's own held-out patients, mean over seeds (sd)"
     else:
         words = "Each hospital's own model on the common test set, mean over runs (sd), beside published"
     tables = [_by_hospital(metric, result, published.get(metric, {})) for metric in published or HOSPITAL_METRICS]

@@ -55,7 +55,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "export": Entry(".predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
-    "list": Entry(".run:listing", "The methods, tasks and scenarios that come along.", RUN),
+    "list": Entry(".run:listing", "The methods, tasks and scenarios that are bundled.", RUN),
     "schema": Entry(".run:schema", "The keys of a scenario as a JSON schema, for editors.", RUN),
     "audit": Entry(
         "fedsmall.commands:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
@@ -81,7 +81,9 @@ COMMANDS: dict[str, Entry] = {
     "status": Entry(".deploy:status", "The runs over real sites, and who is connected.", LIVE),
     "stop": Entry(".deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
     "dashboard": Entry(
-        "fedsmall.commands:dashboard", "A page for the coordinator's browser: sites, contacts, models, budgets.", LIVE
+        "fedsmall.commands:dashboard",
+        "A page for the coordinator's browser: sites, rounds, models, budgets.",
+        LIVE,
     ),
     "logs": Entry(".deploy:logs", "The orders and answers of a run over real sites.", LIVE),
 }

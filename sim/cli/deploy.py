@@ -30,7 +30,7 @@ def start(
     name: Annotated[str | None, Option(help="the run's name; by default the scenario's")] = None,
     sites: Annotated[str, Option(help="only these sites, separated by commas")] = "",
     quorum: Annotated[int | None, Option(help="how many sites must answer; by default more than half")] = None,
-    round_deadline: Annotated[float, Option(help="seconds that a contact waits for a site")] = 600.0,
+    round_deadline: Annotated[float, Option(help="seconds that a communication round waits for a site")] = 600.0,
     start_deadline: Annotated[float, Option(help="seconds to wait for all sites to connect")] = 300.0,
     wait_for: Annotated[str, Option(help="first wait until these sites are connected, separated by commas")] = "",
     within: Annotated[float, Option(min=0, metavar="MINUTES", help="how long at most (--wait-for)")] = 10.0,
@@ -91,10 +91,12 @@ def resume(
     detach: Detach = False,
     contact: Annotated[
         int | None,
-        Option("--from", min=1, metavar="CONTACT", help="an earlier contact that the run's journal still holds"),
+        Option(
+            "--from", min=1, metavar="CONTACT", help="an earlier communication round that the run's journal still holds"
+        ),
     ] = None,
 ) -> None:
-    """Go on with a run that ended early, from its last contact and to the same bits, or from an earlier contact.
+    """Go on with a run that ended early, from its last communication round and to the same bits, or an earlier one.
 
     RUN is its name, or the folder of a simulation, of which the plans are run that are not done.
     """
@@ -231,8 +233,8 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
         say(f"ended after round {evaluations[-1]['t']}; the model is that of round {chosen}, of the lowest loss")
     common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
-    say(f"finished after {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models.")
-    say(f"the common model on what the sites held out: {measured or 'nothing was held out'}")
+    say(f"finished after {outcome['contacts']} communication rounds, {outcome['bytes_sent']} bytes of models.")
+    say(f"the global model on what the sites held out: {measured or 'nothing was held out'}")
     if validation := judged.get("validation"):
         say(expectation([validation]))
     left = [name for name in ("model.safetensors", "packages", "outcome.json", "log.jsonl") if (home / name).exists()]

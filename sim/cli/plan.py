@@ -47,7 +47,7 @@ def plan(
         int | None, Option(min=1, help="G, groups of models that never merge: adds what they change")
     ] = None,
     models: Annotated[int | None, Option(min=1, help="M, how many models travel; one a site if not given")] = None,
-    contacts: Annotated[int, Option(min=0, help="T, contacts after which sites seen are counted")] = 30,
+    contacts: Annotated[int, Option(min=0, help="T, communication rounds after which sites seen are counted")] = 30,
     patients: Annotated[float, Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
     features: Annotated[
         int | None, Option(min=1, help="of a record: --parameters is then for the noise of an exposure of 1")
@@ -82,7 +82,7 @@ def plan(
 
         stretch = max(1, advice.aggregate_every // permute_every)
         size = noise_in_average(1.0, parameters, contacts, samples, features, sites, stretch)
-        console.print(BORNE.format(label=f"{contacts} contacts", exposure=1.0, size=size))
+        console.print(BORNE.format(label=f"{contacts} communication rounds", exposure=1.0, size=size))
     console.print(_hidden(advice, parameters))
     if radon:
         console.print()
@@ -128,7 +128,7 @@ def _hidden(advice: Advice, parameters: int | None) -> str:
         return f"{sealed}\nSecure sums take three sites at least."
     helpers = committee_size(sites, SUMS)
     contacts = max(1, advice.aggregate_every // advice.permute_every)
-    often = "at every contact" if contacts == 1 else f"one for {contacts} contacts"
+    often = "at every communication round" if contacts == 1 else f"one for {contacts} communication rounds"
     numbers = f"{NUMBER} bytes a number instead of {PLAIN}"
     if parameters:
         numbers = f"{amount(NUMBER * parameters)} a site instead of {amount(PLAIN * parameters)}"
@@ -136,7 +136,7 @@ def _hidden(advice: Advice, parameters: int | None) -> str:
     numbers += f", and {letters} in letters to {helpers} helpers, of whom {threshold(helpers)} must answer"
     return (
         f"{sealed}\nSecure sums (secure = true, experimental) cost an exchange more for each average, {often}, and "
-        f"there {numbers}; one for each evaluation, and three before the first contact."
+        f"there {numbers}; one for each evaluation, and three before the first communication round."
     )
 
 
@@ -166,7 +166,7 @@ def _radon(radon: RadonAdvice, advice: Advice) -> Table:
 
 
 def _groups(of: GroupAdvice, advice: Advice) -> Table:
-    after = f"after {of.contacts} contacts, of {advice.sites}"
+    after = f"after {of.contacts} communication rounds, of {advice.sites}"
     chance = _chance(1 - advice.failure**0.5)
     table = _columns(f"groups that never merge, {of.groups} of {of.members} models", "")
     table.add_row(f"sites that a model has been at on average, {after}", f"{of.traveller_sees:.1f}")

@@ -141,7 +141,7 @@ def compare(
 NAMES = ("demo_breast_cancer", "demo_digits")
 TITLE = "What federation is worth, and what daisy-chaining adds"
 ABOUT = (
-    "Seven methods on two data sets that come along: real patients at 40 hospitals, where the question is a federation "
+    "Seven methods on two bundled data sets: real patients at 40 hospitals, where the question is a federation "
     "against every hospital alone, and digits at 50 sites that know two classes each, where models must travel. "
     "FedAvg with b = 1 sends as many messages as FedDC, and is always among the comparators."
 )
@@ -247,7 +247,7 @@ def _distance(old: Arrays, new: Arrays) -> float | None:
     return (off / size) ** 0.5 if size else None
 
 
-listing = command_group("The methods, tasks and scenarios that come along.")
+listing = command_group("The methods, tasks and scenarios that are bundled.")
 
 
 @listing.command()

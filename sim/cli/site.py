@@ -226,7 +226,7 @@ def package(
     folder = out or Path(f"{run}-{what}")
     check_free(folder)
     save(folder, *stored)
-    words = {COMMON: "the common model", OWN_MODEL: "the model that this site trained last"}
+    words = {COMMON: "the global model", OWN_MODEL: "the model that this site trained last"}
     said = words.get(what, f"the last {stored.package.architecture.members} models that were trained here, together")
     say(f"{folder}: {said}, {stored.package.label}")
     say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")

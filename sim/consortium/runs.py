@@ -311,12 +311,12 @@ def read_words(path: Path) -> dict[str, Any]:
 OF_SITES = {"lost": "its order or answer was lost, and was sent again", "away": "it was not connected, and waited for"}
 OF_SITES |= {"waits": "its hospital had not agreed, or had paused, and was waited for"}
 COUNTED = {"order": "orders", "answer": "answers", "failed": "refused", "log fault": "refused", "silent": "silent"}
-OF_RUN = {"taken back": "the run was taken back to an earlier contact", "stopped": "the run was stopped"}
+OF_RUN = {"taken back": "the run was taken back to an earlier communication round", "stopped": "the run was stopped"}
 
 
 @dataclass
 class RunLog:
-    """The log, read: ``sites`` holds counts by name, ``contacts`` [t, seconds, answers] of every contact.
+    """The log, read: ``sites`` holds counts by name, ``contacts`` [t, seconds, answers] of each.
 
     A site has "orders", "answers", "refused" and "silent" messages, and bytes "sent" to it and that "came" from it.
     ``events`` are those of others than the strategy. Times are ISO 8601, UTC.

@@ -363,5 +363,5 @@ def of_sums(
         axes.set_ylim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         data = as_csv([["round", "seconds", "answers"], *sorted(contacts)])
-        drawings.append(Drawing(figure, "seconds of contacts", caption, data, "contacts.csv"))
+        drawings.append(Drawing(figure, "seconds of communication rounds", caption, data, "contacts.csv"))
     return drawings

@@ -81,7 +81,7 @@ def _judges(plan: Plan, samples: int, sites: int) -> str:
     if plan.method.validation is not None:
         return f"{samples} training samples of {sites} hospitals, none of which the judged model had seen,"
     where = "" if plan.method.is_central else f" at {plural(sites, 'site')}"
-    return f"the {samples} samples{where} that were kept back from training"
+    return f"the {samples} samples{where} that were held out from training"
 
 
 def _median(rounds: Sequence[int]) -> str:
@@ -332,7 +332,7 @@ def _read(row: Readable) -> str:
     if "neighbours" in counts:
         median, most = counts["curious"]
         parts += [f"any next site {counts['neighbours']}", f"one site {median:g} (median), {most} (most)"]
-    part = f"; {row.looked} contacts looked at" if row.looked else ""
+    part = f"; {row.looked} communication rounds looked at" if row.looked else ""
     return "; ".join([*parts, f"any site, from averages {counts['averages']}{part}."])
 
 
@@ -370,7 +370,7 @@ SENT_BESIDE: dict[str, Callable[[Plan], Any]] = {
     ),
 }
 SENT_AT_EVALUATIONS: dict[str, Callable[[Plan], Any]] = {
-    "At evaluations it tells how many samples it keeps back to say when to stop, and their loss.": lambda plan: (
+    "At evaluations it tells how many samples it holds out to say when to stop, and their loss.": lambda plan: (
         plan.kept_back
     ),
     "Every replica's model leaves the site, for they are folded at the server.": lambda plan: plan.method.server_tree,

@@ -427,7 +427,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         "of_groups": errors and errors + of_groups,
         "dealt": "; sites were dealt from one table" if any(plan.sites for plan in run.plans) else "",
         "folders": f"The run's folder, {' and '.join(folders)}" if folders else "",
-        "imbalance": f"Judged by {run.scenario.metric or 'accuracy'}, beside always the commonest class; {how}",
+        "imbalance": f"Judged by {run.scenario.metric or 'accuracy'}, beside the majority class; {how}",
         "scenario": "Plan, versions, and how to repeat this",
     }
     text = (files(__package__) / "tripod.csv").read_text(encoding="utf-8")

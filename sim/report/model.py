@@ -270,7 +270,7 @@ def nobody_positive(run: Run) -> list[str]:
     whom = "no patient" if not called else "every patient"
     lost = at.sensitivity if not called else at.specificity
     what = "sensitivity" if not called else "specificity"
-    cure = 'threshold = "youden" or recipe = {class_weights = "balanced"} in the scenario mends that'
+    cure = 'threshold = "youden" or recipe = {class_weights = "balanced"} in the scenario helps'
     return [
         f"Warning: at its threshold of {threshold:.3f}, {shown.label} calls {whom} {shown.classes[1]} "
         f"({what} {lost.hits} of {lost.of}); {cure}."

@@ -249,12 +249,13 @@ def _when(home: RealRun) -> str:
     """When the contacts were, how long one took, and how often the run was begun."""
     seconds = [contact[1] for contact in home.real["contacts"]]
     if not seconds:
-        return "No contact is in the log."
+        return "No communication round is in the log."
     began, ended = (home.real[end][:16].replace("T", " ") for end in ("started", "ended"))
     times = f"median {np.median(seconds):.2g} s, longest {max(seconds):.2g} s"
     again = home.real["launches"] - 1
     resumed = f" It was resumed {'once' if again == 1 else f'{again} times'}." if again > 0 else ""
-    return f"{len(seconds)} contacts, {began} to {ended} UTC; from first order to last answer {times}.{resumed}"
+    rounds = f"{len(seconds)} communication rounds"
+    return f"{rounds}, {began} to {ended} UTC; from first order to last answer {times}.{resumed}"
 
 
 def _messages(home: RealRun) -> Cells:

@@ -281,7 +281,7 @@ def _verb(shown: Table, lead: Comparison, learnt: bool = True) -> str:
     if _equal(lead.difference):
         return "does as well as"
     if not lead.decides(shown.comparisons):
-        return "is not shown to differ from"
+        return "cannot be told apart from"
     if not shown.is_better(lead):
         return "is worse than"
     return "is better than" if learnt else "is not shown to beat a constant, but is ahead of"

@@ -580,6 +580,6 @@ def _raise_missing(label: str, whose: str | None, packages: list[Stored]) -> lis
             'keep = "sites" in the scenario keep them'
         )
     if whose is not None:
-        raise PlanError(f'the sites\' own models of {label} were not kept; keep = "sites" in the scenario keeps them')
+        raise PlanError(f'the local models of {label} were not kept; keep = "sites" in the scenario keeps them')
     where = f"; name a site: --site {known[0]}" if known else '; keep = "sites" in the scenario keeps the sites\' own'
-    raise PlanError(f"{label} ends with no common model{where}")
+    raise PlanError(f"{label} ends with no global model{where}")

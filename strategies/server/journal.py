@@ -59,7 +59,7 @@ class FileJournal:
         except UNREADABLE:
             known = ", ".join(map(str, self.contacts())) or "none"
             raise PlanError(
-                f"No whole state of contact {contact} is in the run's journal. There are: {known}."
+                f"No whole state of communication round {contact} is in the run's journal. There are: {known}."
             ) from None
         for path in sorted(self._ours(), key=lambda path: path.suffix):  # a record goes before its arrays
             if _contact(path) > contact:
@@ -76,7 +76,7 @@ class FileJournal:
             try:
                 state = _read(path)
             except UNREADABLE as error:
-                self.faults.append(f"contact {_contact(path)}: {error}")
+                self.faults.append(f"communication round {_contact(path)}: {error}")
                 continue
             self._check_near(state[0])
             return state

@@ -184,7 +184,7 @@ def test_a_letter_said_to_be_from_another_is_not_of_the_traveller_that_comes(wor
     )
     world.refuses(
         order.but_told(by={"site": "site-zzz", "t": 1}),
-        "by the plan site-zzz trains no model for the contact of round 1",
+        "by the plan site-zzz trains no model for the communication round of round 1",
     )
 
 

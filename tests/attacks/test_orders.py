@@ -13,7 +13,7 @@ from tests.sim.sealing.federation import plan_of
 OTHER_PLAN = "the plan is another than that of which this run's sites were told"
 NOT_DRAWN = "the order's routes are not drawn from what all sites committed themselves to"
 NOT_ITS_OWN = "what site-001 had drawn for the routes is not what it committed itself to"
-OTHER_COMMON = "the order speaks of other common models than this site was told of before"
+OTHER_COMMON = "the order speaks of other global models than this site was told of before"
 
 
 def test_an_honest_order_is_answered_alike_though_the_run_is_over(world):
@@ -115,7 +115,7 @@ def test_a_first_model_that_the_plan_does_not_give_is_not_trained(world):
     crafted = {name: array + 1 for name, array in order.arrays.items()}
 
     world.refuses(
-        order._replace(arrays=crafted), "the common model that came is not the one that all sites were told of"
+        order._replace(arrays=crafted), "the global model that came is not the one that all sites were told of"
     )
 
 
@@ -126,7 +126,7 @@ def test_a_common_model_of_which_others_were_not_told_is_not_trained(world):
     average = order.told.average.model_dump()
 
     world.refuses(
-        order._replace(arrays=crafted), "the common model that came is not the one that all sites were told of"
+        order._replace(arrays=crafted), "the global model that came is not the one that all sites were told of"
     )
     world.refuses(order._replace(arrays=crafted).but_told(average=average | {"commons": [said]}), OTHER_COMMON)
     world.refuses(order.but_told(average=average | {"before": "00" * 32}), OTHER_COMMON)

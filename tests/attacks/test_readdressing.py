@@ -53,7 +53,7 @@ def test_a_traveller_goes_on_within_its_own_round_of_the_chain(world, written, t
 
 
 def test_a_traveller_goes_nowhere_after_the_run(world):
-    world.refuses(question(world, 5, 6).but(**{ROUND: 7}), "the plan has no contact after round 7")
+    world.refuses(question(world, 5, 6).but(**{ROUND: 7}), "the plan has no communication round after round 7")
 
 
 def test_a_traveller_that_is_not_kept_any_more_goes_nowhere(world):

@@ -12,7 +12,7 @@ from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import NAMES, Heard, World
 
 A = "site-000"
-COMMON = "the common model that came is not the one that all sites were told of"
+COMMON = "the global model that came is not the one that all sites were told of"
 OTHER_PLAN = "the plan is another than that of which this run's sites were told"
 TALLIES = [(SUMS_BEFORE, 0), (JUDGED, 6)]
 EVALUATE = "evaluate"
@@ -94,7 +94,7 @@ def test_a_site_judges_no_common_model_of_another_round(world, t):
 def test_a_site_judges_after_no_round_that_the_plan_does_not_have(world):
     header, sent = world.ask(world.once(EVALUATE, A).but(**{ROUND: 7}))
 
-    assert "the plan has no contact after round 7" in header["error"]
+    assert "the plan has no communication round after round 7" in header["error"]
     assert sent == {}
 
 

@@ -47,14 +47,14 @@ def test_no_order_is_of_a_round_after_which_the_plan_has_no_contact(station, kin
     model = scaled(station)
 
     for t in (5, 10**6, -3):
-        assert f"the plan has no contact after round {t}" in refused(station, kind, order(t), model)
+        assert f"the plan has no communication round after round {t}" in refused(station, kind, order(t), model)
 
 
 def test_a_contact_between_those_of_the_plan_is_none(station):
     seldom = plan(permute_every=2, aggregate_every=4)
     model = scaled(station, seldom)
 
-    assert "no contact after round 1" in refused(station, "train", order(1, 1, the_plan=seldom), model)
+    assert "no communication round after round 1" in refused(station, "train", order(1, 1, the_plan=seldom), model)
     assert "where the plan has 2" in refused(station, "train", order(2, 1, the_plan=seldom), model)
     assert "error" not in station.answer("train", order(2, 2, the_plan=seldom), model)[0]
 

@@ -218,7 +218,10 @@ def test_a_policy_lets_patient_level_plans_hand_models_on(tmp_path):
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"recipe": Recipe(local_epochs=1)}, "steps that are noised and counted"), ({"weighted": True}, "keeps back")],
+    [
+        ({"recipe": Recipe(local_epochs=1)}, "steps that are noised and counted"),
+        ({"weighted": True}, "does not tell how many"),
+    ],
 )
 def test_the_site_itself_refuses_a_plan_that_breaks_its_promise(tmp_path, settings, told):
     words, _ = station_at(tmp_path).answer("roll", config(plan_of(**settings)), {})

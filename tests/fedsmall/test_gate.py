@@ -33,11 +33,11 @@ def test_one_absurd_update_is_set_aside_in_company_of_two_or_more(others, absurd
     reasons = set_aside(*[0.1] * others, absurd)
 
     assert list(reasons) == [others]
-    assert "the median of this contact's" in reasons[others]
+    assert "the median of this communication round's" in reasons[others]
 
 
 def test_the_reason_says_how_many_times_the_median_it_was():
-    assert set_aside(1.0, 1.0, 1240.0) == {2: "its update is 1,240 times the median of this contact's"}
+    assert set_aside(1.0, 1.0, 1240.0) == {2: "its update is 1,240 times the median of this communication round's"}
 
 
 @pytest.mark.parametrize("updates", [(0.1, 0.1, 1.9), (0.0, 0.0, 4.0), (1.0, 1.0, 24.0), (1e6, 1e6, 1e6)])

@@ -3,6 +3,7 @@
 import ast
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -29,16 +30,22 @@ def test_all_pages_together_are_at_most_40000_words_long():
     assert sum(counted().values()) <= 40_000
 
 
+ROOMS = ("fedsmall", "strategies", "clients", "sim", "extensions")
+
+
 @cache
 def strings() -> str:
     """Every piece of text in the product's code, one a line; a value within one ends it."""
     found = []
-    for room in ("fedsmall", "strategies", "clients", "sim", "extensions"):
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.append(node.value)
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
     return "\n".join(found)
+
+
+def sources() -> list[Path]:
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
 
 MESSAGES = re.findall(r"^\| `([^|]+)` (?:\(Flower's\) )?\|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
@@ -61,6 +68,9 @@ REPLACED = {  # by what the field says; the glossary has both
     r"set anew": "changed",
     r"(?:keep|keeps|kept) back(?! for)": "held out",
     r"called what": "confusion matrix",
+    r"always the commonest class": "majority class",
+    r"not shown to differ": "cannot be told apart",
+    r"made anew": "regenerated",
 }
 
 
@@ -77,4 +87,39 @@ def said(page: str) -> str:
 def test_a_page_says_what_the_field_says(page):
     text = said((DOCS / page).read_text(encoding="utf-8"))
 
-    assert {word: better for word, better in REPLACED.items() if re.search(rf"\b{word}\b", text)} == {}
+    assert replaced_in(text) == {}
+
+
+def replaced_in(text: str) -> dict[str, str]:
+    return {word: better for word, better in REPLACED.items() if re.search(rf"\b{word}\b", text)}
+
+
+def messages(tree: ast.Module) -> str:
+    """What a module says to users: its strings of several words, and the help of commands; no other docstrings."""
+    bodies = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    documented = [node.body[0].value for node in ast.walk(tree) if isinstance(node, bodies) and ast.get_docstring(node)]
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    said_to_users = [text.value for text in texts if text not in documented and " " in text.value.strip()]
+    return "\n".join(text for text in said_to_users if text != "kept back")  # which is the name of a random stream
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_message_says_what_the_field_says(path):
+    assert replaced_in(messages(ast.parse(path.read_text(encoding="utf-8")))) == {}
+
+
+TEMPLATES = sorted(path for room in ROOMS for kind in ("html", "md") for path in (ROOT / room).rglob(f"*.{kind}"))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_template_says_what_the_field_says(path):
+    text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+    assert replaced_in(text) == {}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith((*ARCHIVES, "glossary"))])
+def test_a_heading_says_what_the_field_says(page):
+    headings = re.findall(r"^#+ .*$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert replaced_in("\n".join(headings)) == {}

@@ -37,7 +37,7 @@ def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
     table = result.table()
     outputs = result.model(torch.tensor([[2.0, 2.0, 2.0], [-2.0, -2.0, -2.0]]))
 
-    assert list(table.index) == ["always the commonest class", POOLED, "Standalone", "FedDC"]
+    assert list(table.index) == ["the majority class", POOLED, "Standalone", "FedDC"]
     assert table.loc["FedDC", "common"] > 0.7
     assert table.loc["FedDC", "common_low"] <= table.loc["FedDC", "common"] <= table.loc["FedDC", "common_high"]
     assert np.isnan(table.loc["Standalone", "common"])

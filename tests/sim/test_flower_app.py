@@ -66,7 +66,7 @@ def test_a_scenario_runs_all_its_methods_those_that_pool_among_them(no_report, t
     run = read(tmp_path / "run")
     assert [one.label for one in run.done] == ["FedDC", "Standalone", "Central"]
     assert run.scenario.sites == 3
-    assert "Standalone, seed 0: round 4 of 4, trained; sites' own models accuracy" in capsys.readouterr().out
+    assert "Standalone, seed 0: round 4 of 4, trained; local models accuracy" in capsys.readouterr().out
 
 
 def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(no_report, tmp_path):
@@ -181,7 +181,7 @@ def test_flwr_run_in_a_fresh_home_learns_says_what_and_ends_a_mistake_in_one_lin
     assert status == "finished:completed", said
     assert "Traceback" not in said
     assert len(re.findall(r"round \d+ of 20, (?:handed on|averaged)", said)) == 20
-    accuracy = float(re.findall(r"round 20 of 20, averaged; common model accuracy (\d+\.\d)%", said)[0])
+    accuracy = float(re.findall(r"round 20 of 20, averaged; global model accuracy (\d+\.\d)%", said)[0])
     assert accuracy > 85
     run = read(tmp_path / "runs" / "flwr-run")
     assert run.about["sites"] == 2

@@ -297,7 +297,7 @@ def test_one_absurd_model_is_set_aside_with_its_site_and_moves_nothing(factor, s
     model = final(chain, grid, weights(1.0, 2.0), 9)
 
     assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(2, "site-1", "set aside")]
-    assert "times the median of this contact's" in chain.events[0]["reason"]
+    assert "times the median of this communication round's" in chain.events[0]["reason"]
     assert 0 < model["w"].min() < model["w"].max() < 5
 
 
@@ -346,6 +346,6 @@ def test_an_aggregate_that_is_absurd_is_refused_and_all_keep_the_last_common_mod
 
     assert refused
     assert {e["site"] for e in refused} == {"server"}
-    assert all("all keep the last common model" in e["reason"] for e in refused)
+    assert all("all keep the last global model" in e["reason"] for e in refused)
     assert all(np.abs(model).max() < 5 for model in models)
     np.testing.assert_array_equal(models[refused[0]["t"] - 1], models[refused[0]["t"] - 2])

@@ -49,7 +49,13 @@ def test_the_page_shows_sites_contacts_models_loss_events_budget_and_log(address
 
     for site in NAMES:
         assert f"<td>{site}</td>" in text
-    for words in ("finished", "round 12 of 12", "12 contacts, first order", "loss of the common model", "no privacy:"):
+    for words in (
+        "finished",
+        "round 12 of 12",
+        "12 communication rounds, first order",
+        "loss of the global model",
+        "no privacy:",
+    ):
         assert words in text
     assert f"{last['n']} lines" in text
     assert last["digest"][:16] in text

@@ -29,7 +29,7 @@ def test_the_commonest_class_of_the_training_samples_is_judged_on_the_test_sampl
     found = trivial(federation(task, train, test))
 
     dummy = DummyClassifier(strategy="most_frequent").fit(np.zeros((6, 1)), np.concatenate(train))
-    assert found["label"] == "always the commonest class"
+    assert found["label"] == "the majority class"
     assert found["common"]["accuracy"] == dummy.score(np.zeros((4, 1)), test) == 0.25
     assert found["common"]["auc"] == 0.5
     assert np.isfinite(found["common"]["loss"])

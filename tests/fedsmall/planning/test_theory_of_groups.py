@@ -110,7 +110,7 @@ def test_radon_points_of_a_group_are_those_of_as_many_sites():
     [
         ((9, 50, 10), "groups is 1 to the number of models, 9; got 10"),
         ((9, 50, 2, 10), "models is 1 to the number of sites, 9; got 10"),
-        ((9, 50, 2, 9, -1), "contacts is at least 0; got -1"),
+        ((9, 50, 2, 9, -1), "communication rounds are 0 or more; got -1"),
     ],
 )
 def test_what_cannot_be_grouped_is_told(asked, line):

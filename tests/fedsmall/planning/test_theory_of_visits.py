@@ -184,7 +184,7 @@ def test_sites_seen_are_the_mean_of_the_markov_chain(sites, data):
     ("call", "message"),
     [
         (lambda: sites_seen(3, 1, 4), "travellers is 1 to the number of sites, 3; got 4"),
-        (lambda: sites_seen(3, -1), "contacts is at least 0; got -1"),
+        (lambda: sites_seen(3, -1), "communication rounds are 0 or more; got -1"),
         (lambda: sites_seen_in_groups(3, 1, 0), "groups is 1 to the number of models, 3; got 0"),
         (lambda: sites_seen_in_groups(3, 1, 2, models=1), "groups is 1 to the number of models, 1; got 2"),
         (lambda: sites_seen_in_groups(3, 1, 2, models=4), "models is 1 to the number of sites, 3; got 4"),

@@ -227,7 +227,7 @@ def test_ledger_stops_before_the_contact_that_would_overspend():
         ledger.charge()
 
     assert ledger.spent <= 5.0 < ledger.epsilon_after(allowed + 1)
-    with pytest.raises(PlanError, match=f"budget of epsilon 5 is spent: {allowed} contacts"):
+    with pytest.raises(PlanError, match=f"budget of epsilon 5 is spent: {allowed} communication rounds"):
         ledger.charge()
     assert ledger.releases == allowed
 
@@ -274,7 +274,7 @@ def private_plan(recipe=None, **method):
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (private_plan(budget=2.0), r"20 contacts .* it allows \d+ contacts"),
+        (private_plan(budget=2.0), r"20 communication rounds .* it allows \d+ communication rounds"),
         (private_plan(budget=2.0, noise=0), "needs noise above 0"),
     ],
 )

@@ -107,9 +107,11 @@ def test_what_the_plan_does_not_have_is_refused_in_a_line():
     bills = ways(METHODS["half of the sites"], 6)
     resting = next(site for site in bills.names if site not in bills.legs[0][1])
 
-    with pytest.raises(PlanError, match="the plan has no contact after round 99"):
+    with pytest.raises(PlanError, match="the plan has no communication round after round 99"):
         bills.contact(99)
-    with pytest.raises(PlanError, match=f"by the plan {resting} trains no model for the contact of round 1"):
+    with pytest.raises(
+        PlanError, match=f"by the plan {resting} trains no model for the communication round of round 1"
+    ):
         bills.traveller(1, resting)
 
 

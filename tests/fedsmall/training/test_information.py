@@ -113,14 +113,14 @@ FEDAVG, FEDDC = {"name": "FedAvg", "aggregate_every": 1}, {"name": "FedDC", "per
 PROXIMAL = {"name": "FedProx", "rule": "proximal", "proximal_mu": 0.1, "aggregate_every": 1}
 ADAM = {"optimizer": "adam", "lr": 0.01, "optimizer_state": "reset", "batch": 2, "local_steps": 3}
 RUNS = {
-    "one contact": (FEDAVG, {}, 1),
+    "one communication round": (FEDAVG, {}, 1),
     "a step": (FEDAVG, {}, 5),
     "small batches": (FEDAVG, {"batch": 1}, 6),
     "Adam": (FEDAVG, ADAM, 2),
     "handovers": (FEDDC, {"batch": 1, "local_steps": 2}, 4),
     "proximal, epochs": (PROXIMAL, {"local_steps": None, "local_epochs": 2, "batch": 3}, 3),
 }
-QUICK = ("one contact", "small batches", "Adam")
+QUICK = ("one communication round", "small batches", "Adam")
 
 
 def told_in_run(plan, monkeypatch):
@@ -191,7 +191,7 @@ def test_what_a_site_remembers_of_other_batches_would_be_told_again_and_is_refus
     dyn = {"feddyn_alpha": 0.1} if changes else {}
     plan = plan.model_copy(update={"method": plan.method.model_copy(update=changes | dyn)})
 
-    with pytest.raises(PlanError, match="exposure needs training that remembers no other contact"):
+    with pytest.raises(PlanError, match="exposure needs training that remembers no earlier round"):
         check_features(plan)
 
 

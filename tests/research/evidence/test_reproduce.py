@@ -54,11 +54,11 @@ def test_every_table_has_the_row_of_the_commonest_class(made):
 
     (row,) = (row for row in result.rows if row.trivial)
 
-    assert row.label == "always the commonest class"
+    assert row.label == "the majority class"
     assert row.values[0] == np.mean(federation.test.y == commonest)
     assert row.against is not None
     assert row.p_value is None  # it is no hypothesis of the table, and weakens no other's test
-    assert "| always the commonest class |" in page([item], {item.name: result})
+    assert "| the majority class |" in page([item], {item.name: result})
 
 
 def test_a_verdict_from_few_seeds_or_without_spread_says_so(made):

@@ -386,7 +386,7 @@ def test_plan_says_how_often_a_secure_sum_takes_an_exchange_more(fedsmall):
     code, said, _ = fedsmall("plan", "--sites", "40", "--samples", "4", "--permute-every", "2")
 
     assert code == 0
-    assert f"each average, one for {advice.aggregate_every // 2} contacts" in " ".join(said.split())
+    assert f"each average, one for {advice.aggregate_every // 2} communication rounds" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("sites", ["1", "2", "3"])
@@ -403,8 +403,8 @@ def test_plan_says_what_groups_change(fedsmall):
     said = " ".join(said.split())
     assert code == 0
     assert "groups that never merge, 10 of 5 models" in said
-    assert "been at on average, after 10 contacts, of 50 9.1" in said
-    assert "been at together, after 10 contacts, of 50 32.6" in said
+    assert "been at on average, after 10 communication rounds, of 50 9.1" in said
+    assert "been at together, after 10 communication rounds, of 50 32.6" in said
     assert "noise of a group's average, over that of a model a site 3.16 times" in said
 
 

@@ -193,7 +193,9 @@ def test_a_run_is_taken_back_to_a_state_that_the_journal_holds_and_to_no_other(f
     code, said, complained = fedsmall("resume", "r", "--from", "9")
 
     assert (code, said) == (2, "")
-    assert "No whole state of contact 9 is in the run's journal. There are: 1, 2, 3, 4." in " ".join(complained.split())
+    assert "No whole state of communication round 9 is in the run's journal. There are: 1, 2, 3, 4." in " ".join(
+        complained.split()
+    )
     assert FileJournal(home / "journal").latest()[0] == 4
 
     code, _, complained = fedsmall("resume", "r", "--from", "1")
@@ -354,7 +356,7 @@ def test_a_hospital_pauses_looks_at_what_asks_and_says_yes_or_no(fedsmall, desk,
     code, said, _ = fedsmall("site", "approve", "lungs", *here)
     assert code == 0
     assert "method FedDC" in said
-    assert "At every contact: the trained model" in said
+    assert "At every communication round: the trained model" in said
     assert said.endswith("lungs is refused, and that is remembered.\n")
     assert fedsmall("site", "approve", "hearts", "--yes", *here)[1].endswith("the coordinator asks again by itself.\n")
     listed = fedsmall("site", "approve", *here)[1]

@@ -89,7 +89,7 @@ def test_the_lines_for_python_run(page):
     exec(code, scope := {**given})
 
     assert list(scope["result"].table().index) == [
-        "always the commonest class",
+        "the majority class",
         "logistic regression, pooled (scikit-learn)",
         "Standalone",
         "FedAvg",

@@ -221,7 +221,7 @@ def test_a_site_that_has_forgotten_all_is_told_all_at_the_next_contact() -> None
     outcome, grid = cut_off("FedAvg, a tenth", 4, "forgotten")
 
     assert [(event["t"], event["site"], event["kind"]) for event in outcome.events] == [(4, "site-002", "set aside")]
-    assert "common model that this site does not have" in outcome.events[0]["reason"]
+    assert "global model that this site does not have" in outcome.events[0]["reason"]
     bases = [orders[2]["base"] for orders in grid.sent if "base" in orders[2]]
     assert bases[:4] == [-1, 0, -1, 4]  # the first in full, then changes; in full; changes again
 

@@ -37,11 +37,11 @@ def judged(metric: str, gap: float = 0.0, draw: int = 0, drawn_anew: bool = Fals
 def test_luck_with_the_patients_of_one_test_set_is_no_verdict(metric):
     told = [sentences(judged(metric, draw=draw))[1] for draw in range(12)]
 
-    assert sum("is not shown to differ from" not in words for words in told) <= 2
+    assert sum("cannot be told apart from" not in words for words in told) <= 2
     alone = [judged(metric, draw=draw) for draw in range(12)]
     for run in alone:
         run.predictions.clear()  # then nobody knows that it is one test set, and seeds agree on its luck
-    assert sum("is not shown to differ from" not in sentences(run)[1] for run in alone) >= 4
+    assert sum("cannot be told apart from" not in sentences(run)[1] for run in alone) >= 4
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc", "brier"])
@@ -56,7 +56,7 @@ def test_models_of_sites_on_one_test_set_have_no_verdict():
         one.row["common"], one.row["sites"] = None, {"accuracy_mean": value + 0.01 * one.plan.seed, "accuracy_sd": 0.1}
 
     assert "6 seeds on one test set, whose predictions are not kept, cannot tell this from chance" in sentences(run)[1]
-    assert "is not shown to differ" in sentences(run)[1]
+    assert "cannot be told apart" in sentences(run)[1]
 
 
 def test_the_mean_on_top_has_the_interval_of_its_patients():

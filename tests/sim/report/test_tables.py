@@ -105,7 +105,7 @@ def test_one_seed_claims_nothing():
 def test_fewer_than_five_seeds_have_no_verdict():
     _, travelling = sentences(made({label: values[:4] for label, values in GOOD.items()}))
 
-    assert "is not shown to differ from FedAvg with the same time between averages (b = 10) (+30" in travelling
+    assert "cannot be told apart from FedAvg with the same time between averages (b = 10) (+30" in travelling
     assert "4 seeds are too few for a verdict" in travelling
 
 
@@ -114,7 +114,7 @@ def test_a_difference_without_spread_is_said_to_have_no_interval():
 
     _, travelling = sentences(made({**GOOD, "often": often}))
 
-    assert "is not shown to differ from FedAvg with the same traffic (b = 1)" in travelling
+    assert "cannot be told apart from FedAvg with the same traffic (b = 1)" in travelling
     assert "+1.0 points with each of 6 seeds, so there is no interval and no verdict" in travelling
 
 
@@ -127,13 +127,11 @@ def test_an_interval_that_misses_zero_by_chance_among_many_decides_nothing():
 
     assert lead.decides()
     assert not lead.decides(table(run).comparisons)
-    assert "is not shown to differ from FedAvg with the same traffic (b = 1)" in travelling
+    assert "cannot be told apart from FedAvg with the same traffic (b = 1)" in travelling
     assert "95% interval for 4 comparisons" in travelling
 
 
-def beside_trivial(
-    run: Run, values: list[float], metric: str = "accuracy", label: str = "always the commonest class"
-) -> Run:
+def beside_trivial(run: Run, values: list[float], metric: str = "accuracy", label: str = "the majority class") -> Run:
     """The run with what the trivial predictor gets with each seed."""
     for place, one in enumerate(run.done):
         trivial = {"label": label, "common": {metric: values[one.plan.seed]}, "sites": {}, "extra": {}}
@@ -175,7 +173,7 @@ def test_two_in_one_role_go_by_their_names():
     _, travelling = sentences(made(values, methods=(*METHODS, longer)))
 
     assert "same traffic" not in travelling
-    assert "is not shown to differ from often (" in travelling
+    assert "cannot be told apart from often (" in travelling
     assert "is worse than often, 4x epochs (" in travelling
 
 

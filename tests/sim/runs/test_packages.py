@@ -251,7 +251,7 @@ def test_each_site_s_own_model_is_kept_where_it_is_asked_for(clinic, fedsmall, t
     assert rows[0] != rows[1]
     code, _, complained = fedsmall("predict", clinic.folder, "new.csv", "--method", "Standalone")
     assert (code, complained.count("\n")) == (2, 1)
-    assert 'ends with no common model; keep = "sites" in the scenario' in complained
+    assert 'ends with no global model; keep = "sites" in the scenario' in complained
 
 
 BESIDE = """
@@ -402,7 +402,7 @@ def test_words_that_choose_no_model_are_told_in_one_line(clinic, fedsmall, tmp_p
     calls = {
         ("predict", clinic.folder, "new.csv", "--method", "FedDD"): "no method 'FedDD'. Did you mean 'FedDC'?",
         ("predict", clinic.folder, "new.csv", "--seed", "7"): "run with the seeds 0, 1, not 7",
-        ("predict", clinic.folder, "new.csv", "--site", "bonn"): "own models of FedDC were not kept",
+        ("predict", clinic.folder, "new.csv", "--site", "bonn"): "local models of FedDC were not kept",
         ("predict", package, "new.csv", "--seed", "0"): "a package is one model",
         ("predict", old, "new.csv"): "holds no model that can be used: it is of an older release",
         ("predict", tmp_path, "new.csv"): "holds no run",

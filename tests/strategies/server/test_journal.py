@@ -103,7 +103,7 @@ def test_a_journal_without_a_whole_state_is_refused_and_does_not_begin_anew(tmp_
     for path in tmp_path.glob("*.json"):
         path.write_bytes(path.read_bytes()[:-5]) if harm == "cut" else path.unlink()
 
-    with pytest.raises(PlanError, match=r"journal is whole \((contact 3: its record|all records)"):
+    with pytest.raises(PlanError, match=r"journal is whole \((communication round 3: its record|all records)"):
         journal.latest()
 
 
@@ -170,7 +170,7 @@ def test_a_state_that_is_not_there_whole_is_refused_and_nothing_is_lost(tmp_path
     if harm == "damaged":
         (tmp_path / "000004.safetensors").write_bytes(b"")
 
-    with pytest.raises(PlanError, match=r"No whole state of contact \d is in .*There are: 4, 8, 9, 10\."):
+    with pytest.raises(PlanError, match=r"No whole state of communication round \d is in .*There are: 4, 8, 9, 10\."):
         journal.go_back(4 if harm == "damaged" else 5)
 
     assert journal.latest()[0] == 10
@@ -223,7 +223,9 @@ def test_when_all_newest_states_are_damaged_it_says_so_and_names_the_older_one(t
     assert journal.latest()[0] == 5  # two may be a crash's
     damaged[0].write_bytes(b"x")
 
-    with pytest.raises(PlanError, match=r"last 3 states .* damaged \(contact 7: its arrays.*resume RUN --from 2"):
+    with pytest.raises(
+        PlanError, match=r"last 3 states .* damaged \(communication round 7: its arrays.*resume RUN --from 2"
+    ):
         journal.latest()
 
     journal.go_back(2)
