@@ -9,7 +9,7 @@ the models that we know, at thresholds that no honest run of ours comes near
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,14 +59,22 @@ class Incoming:
         held = self._memory.read()
         self.known = Known(split(held, MODEL), float(held[MOVED])) if held else None
 
+    @cached_property
+    def _expected(self) -> Arrays:
+        return initial_model(self._plan, self._client.home.task)
+
+    def check_arrays(self, model: Arrays) -> None:
+        """Raise PolicyError for a model whose arrays have other names, shapes or dtypes than the plan's."""
+        kinds = [{n: (a.shape, a.dtype) for n, a in arrays.items()} for arrays in (model, self._expected)]
+        stays = not model and self._plan.method.divergence is not None
+        if not stays and kinds[0] != kinds[1]:
+            raise PolicyError("the model that came is not that of the plan")
+
     def check(self, model: Arrays) -> None:
         """Raise PolicyError, in one line, for a model that no honest server of this plan sends here now."""
         if not model or not self._plan.method.trains_networks:
             return
-        task = self._client.home.task
-        expected = initial_model(self._plan, task)
-        if {n: (a.shape, a.dtype) for n, a in model.items()} != {n: (a.shape, a.dtype) for n, a in expected.items()}:
-            raise PolicyError("the model that came is not that of the plan")
+        task, expected = self._client.home.task, self._expected
         if not all(np.isfinite(array).all() for array in model.values()):
             raise PolicyError("the model that came holds a number that is not finite")
         if self._t == contacts_of(self._plan)[0].t:

@@ -31,7 +31,7 @@ from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import remove_seal
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.wire import BROKEN, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
+from fedsmall.wire import BROKEN, COMMON, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 
 Answer = tuple[Header, Arrays]
 Handle = Callable[[str, Mapping[str, Any], Arrays], Answer]
@@ -89,6 +89,8 @@ def check_order(kind: str, order: SiteRequest, folder: Path) -> None:
     """
     _check_agreed(kind, order, folder)
     check_contact(kind, order.plan, order.config)
+    if kind == "train" and COMMON not in order.config:
+        raise PlanError("the order does not say whether its model is the global one")
     sites = tuple(sorted({str(site) for site in order.config[SITES]}))
     if kind == "train" and has_places(order.plan, len(sites)):
         _routes(order.plan.model_dump_json(), sites).traveller(int(order.config[ROUND]), order.raw.name)

@@ -9,7 +9,7 @@ seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -166,7 +166,8 @@ class Station:
 
     def place(self, config: Mapping[str, Any]) -> tuple[int, int]:
         """The site's index among the names of the run's sites, and their count."""
-        names = sorted({str(name) for name in config.get(SITES, ())})
+        sites = config.get(SITES)
+        names = sorted({str(name) for name in sites}) if isinstance(sites, Sequence) else []
         if self.name not in names:
             raise PlanError("the order is of a run that this site is not in")
         return names.index(self.name), len(names)
@@ -299,6 +300,7 @@ def train(site: "Station", order: SiteRequest) -> Answer:
     client, folder = site.client(order), site.folder_of(order.config)
     came, (_, sites) = split(order.arrays, MODEL), site.place(order.config)
     incoming = Incoming(folder, client, int(order.config[ROUND]), sites)
+    incoming.check_arrays(came)
     if order.policy.check_models:
         incoming.check(came)
     site.spend(order)

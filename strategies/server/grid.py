@@ -28,7 +28,17 @@ from fedsmall.audit_log import AuditLog
 from fedsmall.ends import ENDS, Statement
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
-from fedsmall.frames import PIECE, FrameError, block_of, cuts_of, from_frame, join_pieces, leaves, pieces_with
+from fedsmall.frames import (
+    PIECE,
+    PIECE_BYTES,
+    FrameError,
+    block_of,
+    cuts_of,
+    from_frame,
+    join_pieces,
+    leaves,
+    pieces_with,
+)
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, Sheet
 from fedsmall.strategies.records import SendingGrid, array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
@@ -37,6 +47,7 @@ from fedsmall.wire import ANSWER_BYTES, BROKEN, CONFIG, METRICS, REFUSED, ROUND,
 # Flower's ErrorCode: the message or its reply was lost, the node went away, the ClientApp's process was killed
 LOST = {3: "its order was lost", 4: "its answer was lost", 5: "its program went away", 8: "its ClientApp was killed"}
 GONE = 4
+FOREIGN = "it is not made as answers are"
 # what Flower raises while it unpacks an answer that a site made up; a lost connection raises none of these
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, DecodeError)
 FAULT = "log fault"  # the event of an answer whose site's log does not go on from what the site has signed
@@ -393,6 +404,8 @@ class FrameMail:
                 if waiting := self._waiting.get(proto.metadata.reply_to_message_id):
                     waiting.answer, has_news = message_from_proto(proto), True
                     waiting.left = [] if waiting.answer.has_error() else leaves(tree)
+                    if len(waiting.left) > waiting.most // PIECE_BYTES + 2:
+                        waiting.refuse(unreadable(waiting.order, "it is in too many pieces"))
         for key, waiting in list(self._waiting.items()):
             if waiting.answer is not None and self._gather(waiting, waiting.answer.metadata):
                 self._came[key], has_news = self._read_answer(waiting), True
@@ -414,8 +427,8 @@ class FrameMail:
                 break
             try:
                 waiting.pieces.append(ConfigRecord.inflate(got.object_content))
-            except Exception as error:  # whatever Flower raises over bytes that a site made up
-                waiting.refuse(unreadable(waiting.order, type(error).__name__))
+            except Exception:  # whatever Flower raises over bytes that a site made up
+                waiting.refuse(unreadable(waiting.order, FOREIGN))
         return True
 
     def _read_answer(self, waiting: _Waiting) -> Message:
@@ -428,16 +441,21 @@ class FrameMail:
             self.grid._runtime_client.ConfirmMessageReceived(request)
         if waiting.answer.has_error():
             return Message(waiting.answer.error, reply_to=waiting.order)
-        try:
-            return Message(unpack(join_pieces(waiting.pieces)), reply_to=waiting.order)
-        except FrameError as error:
-            return unreadable(waiting.order, str(error))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            return unreadable(waiting.order, type(error).__name__)
+        return join_answer(waiting.order, waiting.pieces)
 
     def get_nodes(self) -> Iterable[Any]:
         """The connected nodes."""
         return self.grid.get_nodes()  # type: ignore[no-any-return]
+
+
+def join_answer(order: Message, pieces: Iterable[Mapping[str, Any]]) -> Message:
+    """The answer to an order that came in ``pieces``, or the error that stands for one."""
+    try:
+        return Message(unpack(join_pieces(pieces)), reply_to=order)
+    except FrameError as error:
+        return unreadable(order, str(error))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return unreadable(order, FOREIGN)
 
 
 def unreadable(order: Message, why: str) -> Message:

@@ -212,14 +212,20 @@ def test_data_changed_under_way_are_noticed(station, files):
     assert "error" not in station.answer("roll", config(plan(), run="another"), {})[0]
 
 
-def test_a_failure_is_one_line_and_its_traceback_stays_here(station, capsys):
+def test_a_failure_is_one_line_and_its_traceback_stays_here(station, capsys, monkeypatch):
     model = scaled(station)
-    model["arrays/0.weight"] = np.zeros((1, 1), np.float32)  # torch would say shapes and a path
+    monkeypatch.setattr("fedsmall.clients.station.fit_or_stay", lambda *_: [][0])
 
     said = refused(station, "train", order(1), model)
 
     assert "its program failed; the traceback is in the station's log" in said
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_model_of_another_shape_is_refused_before_it_is_trained(station):
+    model = scaled(station) | {"arrays/0.weight": np.zeros((1, 1), np.float32)}
+
+    assert "the model that came is not that of the plan" in refused(station, "train", order(1), model)
 
 
 def test_nothing_of_the_data_is_in_a_refusal(station, files):

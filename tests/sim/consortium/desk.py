@@ -24,7 +24,7 @@ from fedsmall.sim.engines.inprocess import act_as_server, number_message
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.deployment import conduct, tell_waits, write_outcome
-from fedsmall.strategies.server.grid import RetryingGrid, pack, unpack
+from fedsmall.strategies.server.grid import RetryingGrid, join_answer, pack
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import Arrays
@@ -142,7 +142,5 @@ class Wire:
         key, name = number_message(order), self.at[order.metadata.dst_node_id]
         frame = join_pieces(pack(order.content)[0].config_records.values())
         reply = relay.answer_of(order, frame, name, signer(self.desk.site(name).key))
-        if not reply.has_error():
-            reply.content = unpack(join_pieces(reply.content.config_records.values()))
-        self.came[key] = reply
+        self.came[key] = reply if reply.has_error() else join_answer(order, reply.content.config_records.values())
         return key

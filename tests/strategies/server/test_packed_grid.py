@@ -151,7 +151,7 @@ def test_who_is_still_sending_keeps_nobody_waiting(link):
         (RecordDict({"x": ConfigRecord({"y": 1})}), "no piece"),
         (RecordDict({"x": MetricRecord({"y": 1})}), "cannot be read"),
         (framed(order=["arrays/b"]), "other arrays than came"),
-        (framed(order=3), "TypeError"),
+        (framed(order=3), "it is not made as answers are"),
         (framed(metrics={"x": "word"}), "cannot be read"),
         (framed(metrics=[1]), "cannot be read"),
         (framed(config={"x": None}), "cannot be read"),
@@ -167,6 +167,18 @@ def test_an_answer_that_cannot_be_read_is_one_sites_fault_alone(link, body, why)
 
     assert why in bad.error.reason
     assert not good.has_error()
+
+
+def test_an_answer_in_thousands_of_pieces_is_refused_before_one_is_fetched(link, monkeypatch):
+    grid, asked = FrameMail(link), orders(1)
+    grid.push_messages(asked)
+    tiny = RecordDict({f"frame-{n}": ConfigRecord({"number": n, "count": 3000, "piece": b"x"}) for n in range(3000)})
+    link.answers(link.sent[0], tiny)
+    monkeypatch.setattr(link, "PullObject", lambda request: pytest.fail("a piece was fetched"))
+
+    (refused,) = grid.pull_messages([asked[0].metadata.message_id])
+
+    assert "it is in too many pieces" in refused.error.reason
 
 
 def test_an_answer_that_is_gone_is_lost_and_one_that_is_too_large_is_not_fetched(link, monkeypatch):
