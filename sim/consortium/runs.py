@@ -6,6 +6,7 @@ And what its log says of sites and contacts: bytes each way, who answered, when,
 import contextlib
 import fcntl
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -196,8 +197,8 @@ def watch(
     while True:
         if outcome := read_words(home / "outcome.json"):
             return outcome
-        if failure := read_words(home / "failure.json"):
-            raise RuntimeError(failure["reason"])
+        if failure := why_failed(folder, home):
+            raise RuntimeError(failure)
         if at := read_words(home / "progress.json"):
             progress(at)
         waiting(waits(home))
@@ -246,6 +247,18 @@ def waits(home: Path) -> str:
     return one_line("; ".join(dict.fromkeys(lines)), 1000)
 
 
+def why_failed(folder: Path, home: Path) -> str:
+    """Why a run has failed; nothing where it has not."""
+    return with_revoked(folder, (read_words(home / "failure.json") or {}).get("reason", ""))
+
+
+def with_revoked(folder: Path, line: str) -> str:
+    """A line, and who of those whom it names is revoked."""
+    named = set(re.findall(r"[\w-]+", line))
+    revoked = sorted(name for name, member in members.load(folder).members.items() if member.revoked and name in named)
+    return line + "".join(f" ({name} is revoked)" for name in revoked)
+
+
 def states(folder: Path) -> list[tuple[str, str, str]]:
     """Name, state and one line of every run of a consortium."""
     rows = []
@@ -254,8 +267,8 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         line = f"round {at['t']} of {at['rounds']}" if at else ""
         if (home / "outcome.json").exists():
             state = "finished"
-        elif failure := read_words(home / "failure.json"):
-            state, line = "failed", failure["reason"]
+        elif failure := why_failed(folder, home):
+            state, line = "failed", failure
         else:
             state = "running" if is_running(home) else EARLY
             line = f"{line}; it waits for {waits(home)}" if waits(home) else line
