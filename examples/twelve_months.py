@@ -231,7 +231,7 @@ def main(rounds: int = 12) -> int:
             year.leaves("graz", "august")
             year.joins(LATER)
             year.run("september")
-            year.old_backup_is_restored("ulm", backup, "october with an old backup")
+            year.old_backup_is_restored("ulm", backup, "october-old-backup")
             year.run("october")
             year.upgrade("ulm")
             year.upgrade(LATER)
