@@ -51,7 +51,24 @@ class Animation(NamedTuple):
 
 
 class Result:
-    """What came of a run: numbers, figures and models. ``run`` holds everything; printing it gives the table."""
+    """The results of a run: numbers, figures, models and the report; printing it gives the table.
+
+    Parameters
+    ----------
+    run
+        The run in full, as its folder holds it.
+
+    Examples
+    --------
+    >>> import fedsmall
+    >>> result = fedsmall.run(task="breast_cancer", sites=4, rounds=20, methods=["FedAvg", "Ridge"], progress=False)
+    >>> result.table()["runs"].to_dict()["Ridge"]
+    1
+    >>> result.predict(rows, method="Ridge")["class"].tolist()
+    ['malignant', 'malignant', 'benign']
+    >>> result.report(folder / "report.html").name
+    'report.html'
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -227,20 +244,53 @@ def run(
     progress: bool = True,
     **settings: Any,
 ) -> Result:
-    """Run a scenario (a record, a TOML file, or its keys), or ``methods`` on samples of one's own.
+    """Run a scenario, or ``methods`` on samples of one's own.
 
-    ``sites`` gives every site's samples and labels by its name, (x, y): x is a pandas table, of shape (samples,
-    features), or images. Columns of tables are found by their names, and prepared as those of a CSV are; an array's
-    stand in one order at all sites. (x, time, event) is survival, y of more than 20 different numbers that are not
-    whole is regression; any other y, and what ``task`` says to be a ``label``, are classes
-    (:func:`fedsmall.planning.tasks.federation_from_arrays`). ``test`` is a common test set, without which each site
-    holds a quarter back. ``settings`` are the keys of a scenario (``rounds``, ``seeds``, ``recipe``, ...); with a
-    ``task`` among them neither scenario nor ``sites`` are needed, ``sites`` may be a number, and ``csv`` in it may be a
-    pandas table, or one for each site by its name. ``data`` is short for that: one table, or the path of a CSV, with
-    the column of the ``label`` and that of the ``site``; without ``site`` its rows are dealt. A ``model`` may be a
-    torch module or a function from a task to one. With ``out`` a folder is written as on the command line.
+    Parameters
+    ----------
+    scenario
+        A record, a TOML file, or a table of its keys; none where ``sites``, ``data`` or a ``task`` are given.
+    sites
+        Every site's samples and targets by its name, (x, y): x is a pandas table, (samples, features), or images,
+        (samples, channels, height, width); an array's columns stand in one order at all sites. (x, time, event) is
+        survival, y of more than 20 different numbers that are not whole is regression, any other y are classes. Beside
+        a task, a number.
+    data
+        One table, or the path of a CSV, with the columns ``label`` and ``site``; without ``site`` rows are dealt.
+    label, site
+        The names of these columns.
+    test
+        A common test set, (x, y); without it each site holds out a quarter.
+    methods
+        Names, or tables of a method's keys.
+    out
+        A folder, written as on the command line.
+    engine
+        "cohort" (the default), "inprocess" or "ray".
+    data_root
+        Where data files lie.
+    progress
+        Whether progress is shown.
+    **settings
+        Keys of a scenario (``rounds``, ``seeds``, ``recipe``, ``task``, ...). ``model`` may be a torch module, or a
+        function from a task to one; ``csv`` in ``task`` a pandas table, or one for each site by its name.
 
-    Raises PlanError or DataError, before anything trains, for what cannot be run.
+    Returns
+    -------
+    Result
+        Numbers, figures, models and the report.
+
+    Raises
+    ------
+    PlanError, DataError
+        Before anything trains, for what cannot be run.
+
+    Examples
+    --------
+    >>> import fedsmall
+    >>> result = fedsmall.run(data=frame, label="state", site="hospital", methods=["Ridge"], rounds=20, progress=False)
+    >>> len(result.run.done)
+    1
     """
     if "model" in settings:
         settings["model"] = name_of(settings["model"])

@@ -21,13 +21,7 @@ from fedsmall.randomness import rng_for
 
 
 class _Federated(BaseEstimator):
-    """What the estimators share.
-
-    ``method`` is a name ("FedDC", "Ridge", ...) or a method's table, ``model`` a name, a torch module that trains on
-    from its own weights, or a function from a task to one; ``rounds`` and ``recipe`` are as in a scenario, of which
-    ``settings`` gives further keys. Rows without ``groups`` are dealt to ``sites`` by the ``seed``. Fitted, ``model_``
-    is a predictor with its ``package``, and ``sites_`` are the names of the hospitals.
-    """
+    """What the estimators share."""
 
     def __init__(
         self,
@@ -102,7 +96,37 @@ class _Federated(BaseEstimator):
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):
-    """Classes, or probabilities of them, from a model that several hospitals train together."""
+    """Classes, or probabilities of them, from a model that several hospitals train together.
+
+    Parameters
+    ----------
+    method
+        A name ("FedDC", "Ridge", ...), or a table of a method's keys.
+    model
+        A name, a torch module that trains on from its own weights, or a function from a task to one.
+    rounds, recipe
+        As in a scenario.
+    sites, seed
+        Rows without ``groups`` are dealt to so many sites by the seed.
+    settings
+        Further keys of a scenario.
+
+    Attributes
+    ----------
+    model_
+        The fitted predictor, with its ``package``.
+    sites_
+        The names of the hospitals.
+
+    Examples
+    --------
+    >>> from fedsmall import FederatedClassifier
+    >>> model = FederatedClassifier("Ridge", rounds=20).fit(x, y, groups=hospital)
+    >>> model.predict(x[:3]).tolist()
+    [0, 0, 1]
+    >>> model.predict_proba(x).shape
+    (120, 2)
+    """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on rows ``X`` (samples, features), an array or a pandas table, with classes ``y`` (samples,).
@@ -132,7 +156,17 @@ class FederatedClassifier(ClassifierMixin, _Federated):
 
 
 class FederatedRegressor(RegressorMixin, _Federated):
-    """A number for each row, from a model that several hospitals train together."""
+    """A number for each row, from a model that several hospitals train together.
+
+    Parameters, and what is there once it is fitted, are those of :class:`FederatedClassifier`.
+
+    Examples
+    --------
+    >>> from fedsmall import FederatedRegressor
+    >>> model = FederatedRegressor("Ridge", rounds=20).fit(x, 2 * x[:, 0] + 1, groups=hospital)
+    >>> round(model.score(x, 2 * x[:, 0] + 1), 2)
+    1.0
+    """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on rows ``X`` (samples, features) with numbers ``y`` (samples,); ``groups`` as of the classifier."""
@@ -147,7 +181,17 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
 
 class FederatedSurvival(_Federated):
-    """A curve of survival for each row, from a model that several hospitals train together."""
+    """A curve of survival for each row, from a model that several hospitals train together.
+
+    Parameters, and what is there once it is fitted, are those of :class:`FederatedClassifier`.
+
+    Examples
+    --------
+    >>> from fedsmall import FederatedSurvival
+    >>> model = FederatedSurvival("Ridge", rounds=20).fit(x, np.c_[event, time], groups=hospital)
+    >>> model.predict(x).shape
+    (120,)
+    """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on rows ``X`` (samples, features); ``y`` holds event and time.

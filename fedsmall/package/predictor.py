@@ -394,7 +394,31 @@ MODELS: dict[str, type[Predictor]] = {
 
 
 def load(path: Path | str) -> Predictor:
-    """The model in a package, a folder or a .zip, ready to predict; PlanError where there is no whole one."""
+    """The model in a package, ready to predict.
+
+    Parameters
+    ----------
+    path
+        A folder, or a .zip.
+
+    Returns
+    -------
+    Predictor
+        A classifier, a regressor, a model of survival or of several labels, in the sense of scikit-learn.
+
+    Raises
+    ------
+    PlanError
+        Where there is no whole package.
+
+    Examples
+    --------
+    >>> import fedsmall
+    >>> result = fedsmall.run(task="breast_cancer", sites=4, rounds=20, methods=["Ridge"], progress=False)
+    >>> model = fedsmall.load(result.save(folder / "model"))
+    >>> model.predict(rows).tolist()
+    ['malignant', 'malignant', 'benign']
+    """
     return predictor_of([read(path)])
 
 
