@@ -26,6 +26,7 @@ from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.tasks import raw_sites
 from fedsmall.sim.cli.deploy import follow
 from fedsmall.sim.cli.options import DATA_ROOT, SET, say, terminal
+from fedsmall.sim.cli.output import give
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium.server import check_up
 from fedsmall.sim.report.figures import INK, STYLE
@@ -76,6 +77,7 @@ def describe(
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    give(table=[dict(zip(heads, row, strict=False)) for row in rows])
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_page(out, described, asked.name)

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 
 from fedsmall.files import FULL, one_line
-from fedsmall.sim.cli.commands import COMMANDS, Entry
+from fedsmall.sim.cli.commands import COMMANDS, LIVE, Entry
 
 OURS = ("fedsmall",)
 INTERRUPTED = 130
@@ -40,6 +40,10 @@ class LazyCommand(click.Command):
             target = app
         command = with_whole_help(typer.main.get_command(target))
         command.name = self.name
+        if self.rich_help_panel != LIVE and self.name != "schema":  # which prints JSON
+            from fedsmall.sim.cli.output import with_output
+
+            command = with_output(command)
         return command
 
 

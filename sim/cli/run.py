@@ -29,6 +29,7 @@ from fedsmall.sim.cli.options import (
     complete_folder,
     terminal,
 )
+from fedsmall.sim.cli.output import give
 from fedsmall.sim.report.html import write_dpia, write_report
 from fedsmall.sim.report.terminal import print_run
 from fedsmall.sim.runs import scenario as scenario_files
@@ -84,10 +85,20 @@ def run(
     done = execute(asked, folder, watcher=watcher(console, asked.plans(), asked.name), options=settings, **where)
     if hospitals:
         save_growth(growth_of(asked, data_root=data_root), folder)
-    print_run(console, done)
-    path = write_report(folder, [done], asked.name)
-    console.print(f"\nReport: {path}")
+    _show(done)
+    _say_report(write_report(folder, [done], asked.name))
     _exit_by([done])
+
+
+def _show(run: Run) -> None:
+    print_run(console, run)
+    rows = [plan_run.row for plan_run in run.done]
+    give(runs=[{"name": run.scenario.name, "plans": rows, "failed": run.failed, "notes": run.about["notes"]}])
+
+
+def _say_report(path: Path) -> None:
+    console.print(f"\nReport: {path}")
+    give(report=str(path))
 
 
 def resume_simulation(folder: Path) -> None:
@@ -101,8 +112,8 @@ def resume_simulation(folder: Path) -> None:
     asked = begun.scenario
     shown = watcher(console, begun.not_run, asked.name)
     done = execute(asked, folder, engine=begun.about["engine"], watcher=shown, processes=None, begun=begun)
-    print_run(console, done)
-    console.print(f"\nReport: {write_report(folder, [done], asked.name)}")
+    _show(done)
+    _say_report(write_report(folder, [done], asked.name))
     _exit_by([done])
 
 
@@ -113,9 +124,9 @@ def report(
     """Make the report of a run anew, from its folder alone, and print its table."""
     runs = read_all(complete_folder(folder))
     for run in runs:
-        print_run(console, run)
+        _show(run)
     title = folder.resolve().name if len(runs) > 1 else runs[0].scenario.name
-    console.print(f"\nReport: {write_report(folder, runs, title)}")
+    _say_report(write_report(folder, runs, title))
     if dpia:
         console.print(f"Annex: {write_dpia(folder, runs, title)}")
 
@@ -132,10 +143,9 @@ def compare(
     runs = [run for folder in folders for run in read_all(complete_folder(folder))]
     merged = merge(runs)
     for merged_run in merged:
-        print_run(console, merged_run)
+        _show(merged_run)
     if out is not None:
-        path = write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side.")
-        console.print(f"\nReport: {path}")
+        _say_report(write_report(out, merged, "Runs compared", f"{len(runs)} runs, side by side."))
 
 
 NAMES = ("demo_breast_cancer", "demo_digits")
@@ -172,7 +182,7 @@ def demo(
     for scenario in asked:
         watching, place = watcher(console, scenario.plans(), scenario.name), folder / scenario.name.replace(" ", "_")
         done.append(execute(scenario, place, engine=engine, watcher=watching, processes=processes))
-        print_run(console, done[-1])
+        _show(done[-1])
         console.print()
         if done[-1].not_run:
             break
@@ -220,11 +230,11 @@ def retrain(
     scenario = before.scenario.model_copy(update={"without": names, "name": name})
     place, watching = out or free_folder(scenario.name), watcher(console, scenario.plans(), scenario.name)
     after = execute(scenario, place, data_root=data_root, processes=processes, watcher=watching)
-    print_run(console, after)
+    _show(after)
     for label, share in moved_shares(before, after):
         console.print(f"{label}: the model has moved by {share:.1%} of its size.")
     console.print(REMAINS.format(names=" and ".join(without), folder=folder))
-    console.print(f"\nReport: {write_report(place, [after], scenario.name)}")
+    _say_report(write_report(place, [after], scenario.name))
 
 
 def moved_shares(before: Run, after: Run) -> Iterator[tuple[str, float]]:

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.commands import from_repository
 from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET, check_unwritten, terminal
+from fedsmall.sim.cli.output import give
 from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.tables import is_percent
 from fedsmall.sim.runs.files import write, write_json
@@ -143,6 +144,7 @@ def numbers(text: str) -> tuple[float, ...]:
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
     head = f"{metric_name(metric)} on sites never seen"
     table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
+    give(rates={label: {"lr": choice.lr, "rounds": choice.rounds} for label, choice in choices.items()})
     for label, choice in choices.items():
         score = choice.scores[choice.lr]
         shown = (_value(number, metric) for number in (score.mean, score.low, score.high))
@@ -181,7 +183,9 @@ def choose(
     choice = choose_class(asked, numbers(rates), use, folds, data_root, _say_fold)
     print_choice(choice)
     verdict = {"pick": choice.verdict.pick, "reason": choice.verdict.reason, "nested": choice.nested}
-    write_json(path, {"for": choice.use, "folds": choice.folds, **verdict, "rows": choice.rows})
+    made = {"for": choice.use, "folds": choice.folds, **verdict, "rows": choice.rows}
+    give(**made)
+    write_json(path, made)
     console.print(f"\nTable: {path}", markup=False)
 
 
