@@ -54,10 +54,13 @@ def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ..
 
 def admitted_sites(folder: Path, chosen: Sequence[str]) -> list[str]:
     """All sites that are admitted now; PlanError where one of those chosen is not."""
-    admitted = members.admitted(members.load(folder))
+    record = members.load(folder)
+    admitted = members.admitted(record)
     for name in chosen:
         if name not in admitted:
-            raise PlanError(f"There is no admitted site {name!r}. {nearest(name, admitted)}")
+            known = record.members.get(name)
+            why = f"{name} is {known.standing(members.today())}" if known else f"There is no admitted site {name!r}"
+            raise PlanError(f"{why}. {nearest(name, admitted)}")
     return admitted
 
 
@@ -196,8 +199,8 @@ def watch(
     while True:
         if outcome := read_words(home / "outcome.json"):
             return outcome
-        if failure := read_words(home / "failure.json"):
-            raise RuntimeError(failure["reason"])
+        if failure := _failure(folder, home):
+            raise RuntimeError(failure)
         if at := read_words(home / "progress.json"):
             progress(at)
         waiting(waits(home))
@@ -254,8 +257,8 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         line = f"round {at['t']} of {at['rounds']}" if at else ""
         if (home / "outcome.json").exists():
             state = "finished"
-        elif failure := read_words(home / "failure.json"):
-            state, line = "failed", failure["reason"]
+        elif failure := _failure(folder, home):
+            state, line = "failed", failure
         else:
             state = "running" if is_running(home) else EARLY
             line = f"{line}; it waits for {waits(home)}" if waits(home) else line
@@ -267,6 +270,16 @@ def log_of(home: Path) -> AuditLog:
     """The log of a run, whose every line names the run."""
     sheet = json.loads(next(home / name for name in SHEETS if (home / name).is_file()).read_text())
     return AuditLog(home / "log.jsonl", run=sheet["run"], id=sheet.get("id", ""))
+
+
+def _failure(folder: Path, home: Path) -> str:
+    """Why a run failed, and which of its sites are revoked by now; empty where it did not fail."""
+    if not (failure := read_words(home / "failure.json")):
+        return ""
+    sheet = json.loads(next(home / name for name in SHEETS if (home / name).is_file()).read_text())
+    known = members.load(folder).members
+    revoked = [name for name in sheet.get("sites", ()) if name in known and known[name].revoked]
+    return " ".join([failure["reason"], *(f"{name} is revoked." for name in revoked)])
 
 
 def run_home(folder: Path, run: str) -> Path:
