@@ -28,10 +28,20 @@ from fedsmall.files import one_line, write
 from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, join_pieces, leaves
 
 SHORTEST_S, LONGEST_S = 0.08, 3.0  # between two questions to the server, which costs it 5 ms to answer
-PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do
+PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do,
+REGULAR_S = 2.0  # but the first after half of the time that the last order let wait, of so much at most
 MOST_RUNS = 1000
 AWAY_S = 3.0  # longer than the server's slowest look for answers: within it, it sees that a site is away
 GIVEN = "given"  # beside the order in hand: its answer, from before it is sent until all of it has arrived
+
+
+def pause_s(idle: float, waited: float) -> float:
+    """Seconds until the next question, after ``idle`` ones without work; the last order came after ``waited`` ones.
+
+    Twenty hospitals that ask twelve times a second each are most of what a server does.
+    """
+    first = min(waited, REGULAR_S) / 2 - idle
+    return min(max(idle / PATIENCE, SHORTEST_S, first), LONGEST_S)
 
 
 @dataclass
@@ -51,17 +61,17 @@ class Resident:
 
     def serve(self) -> None:
         """Answer orders for ever."""
-        since = time.monotonic()
+        since, waited = time.monotonic(), 0.0
         while True:
             try:
+                asked = time.monotonic()
                 if self.work():
-                    since = time.monotonic()
-                    continue
+                    since, waited = time.monotonic(), asked - since
             except NotAdmittedError as error:
                 print(f"the server does not know this site now ({error}); dialling again", flush=True)
                 self.connect()
                 since = time.monotonic()
-            time.sleep(min(max((time.monotonic() - since) / PATIENCE, SHORTEST_S), LONGEST_S))
+            time.sleep(pause_s(time.monotonic() - since, waited))
 
     def connect(self) -> None:
         """Connect, however long it takes; then answer the order that was in hand when this program was killed."""

@@ -4,8 +4,8 @@ Three federations, one after the other, each with TLS, the gate, node keys, poli
 `fedsmall server up` and `fedsmall site up` start it; ``durable`` with the SuperLink's state on the disk; ``classic``
 with that, and at the sites Flower's own SuperNode and SuperExec, and a fresh ClientApp for every message. Two more have
 sites behind slow lines: ``slow`` of a tenth of a second there and back and 10 Mbit/s, ``slowest`` of 1 s and 1 Mbit/s.
-``sealed`` is ``resident`` with letters between the sites and secure sums. One in EVERY contacts is an average, in ten
-where nothing is said.
+``sealed`` is ``resident`` with letters between the sites and secure sums; ``ten``, ``twenty`` and ``forty`` are
+``resident`` with so many sites. One in EVERY contacts is an average, in ten where nothing is said.
 
     python -m examples.measure_contacts [CONTACTS[/EVERY]] [VARIANT ...]
 """
@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "slowest": {"line": Line(1.0, 1.0)},
     "sealed": {},
 }
-SETTINGS = {"sealed": ["method.0.privacy.sealed=true", "method.0.privacy.secure=true"]}
+MANY = {"ten": 10, "twenty": 20, "forty": 40}
+SETTINGS = {"sealed": ["method.0.privacy={blur = 1.0, sealed = true, secure = true}"]}
+BLURRED = ["method.0.privacy={blur = 1.0}"]
+POLICY = "least_samples = 1\nsealed = false\n"
 AVERAGE_EVERY = "10"
 USUAL = ("resident", "durable", "classic")
 PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
@@ -50,24 +53,32 @@ def main(contacts: int, every: int, variants: Iterable[str]) -> None:
     settings = [f"rounds={contacts + 1}", "method.0.permute_every=1", "evaluate_every=100000"]
     settings.append(f"method.0.aggregate_every={every}")
     for name in variants:
-        plan = scenario.load(path, [*settings, *SETTINGS.get(name, [])]).plans()[0]
+        plan = scenario.load(path, [*settings, *SETTINGS.get(name, BLURRED)]).plans()[0]
         with tempfile.TemporaryDirectory(prefix="fm") as scratch:
-            print(name, json.dumps(measured(Path(scratch), plan, VARIANTS[name])), flush=True)
+            sites = [f"site-{k:02d}" for k in range(MANY[name])] if name in MANY else SITES
+            print(name, json.dumps(measured(Path(scratch), plan, sites, VARIANTS.get(name, {}))), flush=True)
 
 
-def measured(folder: Path, plan: Plan, variant: dict[str, Any]) -> dict[str, float]:
+def measured(folder: Path, plan: Plan, sites: Sequence[str], variant: dict[str, Any]) -> dict[str, float]:
     """A run of the plan over a consortium of its own: medians, and processor seconds of all its programs."""
-    data = {name: folder / f"{name}.csv" for name in SITES}
+    data = {name: folder / f"{name}.csv" for name in sites}
     sample_data.write(list(data.values()))
-    with LoopbackConsortium(folder, data, **variant) as loopback:
+    with LoopbackConsortium(folder, data, POLICY, **variant) as loopback:
         number = loopback.start("run", plan, **PATIENCE)
-        journal = loopback.home("run") / "journal"
-        flower_cli.wait_until((journal / "000001.json").exists, 600)
+        home = loopback.home("run")
+        _wait(home, 1)
         before = processor_seconds(loopback)
-        flower_cli.wait_until((journal / f"{plan.rounds - 1:06d}.json").exists, 60.0 * plan.rounds)
+        _wait(home, plan.rounds - 1)
         spent = processor_seconds(loopback) - before
         loopback.finish("run", number)
         return row(loopback.home("run"), spent)
+
+
+def _wait(home: Path, contact: int) -> None:
+    there, failed = home / "journal" / f"{contact:06d}.json", home / "failure.json"
+    flower_cli.wait_until(lambda: there.exists() or failed.exists(), 1800)
+    if failed.exists():
+        raise RuntimeError(json.loads(failed.read_text())["reason"])
 
 
 def row(home: Path, spent: float) -> dict[str, float]:

@@ -226,7 +226,8 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
             say(line)
         return say(f"Report: {home / 'report.html'}")
     for event in outcome["events"]:
-        say(f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}")
+        line = f"round {event['t']}: {event['site']} {event['kind']}: {event['reason']}"
+        say(runs.with_revoked(home.parent.parent, line))
     evaluations, chosen = outcome["evaluations"] or [{}], outcome.get("chosen")
     judged = next((evaluation for evaluation in evaluations if evaluation.get("t") == chosen), evaluations[-1])
     if chosen:

@@ -6,6 +6,7 @@ And what its log says of sites and contacts: bytes each way, who answered, when,
 import contextlib
 import fcntl
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -199,7 +200,7 @@ def watch(
     while True:
         if outcome := read_words(home / "outcome.json"):
             return outcome
-        if failure := _failure(folder, home):
+        if failure := why_failed(folder, home):
             raise RuntimeError(failure)
         if at := read_words(home / "progress.json"):
             progress(at)
@@ -249,6 +250,18 @@ def waits(home: Path) -> str:
     return one_line("; ".join(dict.fromkeys(lines)), 1000)
 
 
+def why_failed(folder: Path, home: Path) -> str:
+    """Why a run has failed; nothing where it has not."""
+    return with_revoked(folder, (read_words(home / "failure.json") or {}).get("reason", ""))
+
+
+def with_revoked(folder: Path, line: str) -> str:
+    """A line, and who of those whom it names is revoked."""
+    named = set(re.findall(r"[\w-]+", line))
+    revoked = sorted(name for name, member in members.load(folder).members.items() if member.revoked and name in named)
+    return line + "".join(f" ({name} is revoked)" for name in revoked)
+
+
 def states(folder: Path) -> list[tuple[str, str, str]]:
     """Name, state and one line of every run of a consortium."""
     rows = []
@@ -257,7 +270,7 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         line = f"round {at['t']} of {at['rounds']}" if at else ""
         if (home / "outcome.json").exists():
             state = "finished"
-        elif failure := _failure(folder, home):
+        elif failure := why_failed(folder, home):
             state, line = "failed", failure
         else:
             state = "running" if is_running(home) else EARLY
@@ -270,16 +283,6 @@ def log_of(home: Path) -> AuditLog:
     """The log of a run, whose every line names the run."""
     sheet = json.loads(next(home / name for name in SHEETS if (home / name).is_file()).read_text())
     return AuditLog(home / "log.jsonl", run=sheet["run"], id=sheet.get("id", ""))
-
-
-def _failure(folder: Path, home: Path) -> str:
-    """Why a run failed, and which of its sites are revoked by now; empty where it did not fail."""
-    if not (failure := read_words(home / "failure.json")):
-        return ""
-    sheet = json.loads(next(home / name for name in SHEETS if (home / name).is_file()).read_text())
-    known = members.load(folder).members
-    revoked = [name for name in sheet.get("sites", ()) if name in known and known[name].revoked]
-    return " ".join([failure["reason"], *(f"{name} is revoked." for name in revoked)])
 
 
 def run_home(folder: Path, run: str) -> Path:

@@ -10,7 +10,7 @@ from fedsmall.clients import fleet, resident
 from fedsmall.clients.fleet import Arrival, GoneError, NotAdmittedError
 from fedsmall.clients.launcher import bundle_digest
 from fedsmall.clients.relay import KILLED
-from fedsmall.clients.resident import Resident
+from fedsmall.clients.resident import SHORTEST_S, Resident, pause_s
 from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
@@ -267,3 +267,19 @@ def test_what_the_network_loses_is_asked_again_and_what_the_server_refuses_is_no
     assert fleet._call_until_answered(call) == "came"
     with pytest.raises(httpx.HTTPStatusError):
         fleet._call_until_answered(lambda: (_ for _ in ()).throw(answer(403)))
+
+
+@pytest.mark.parametrize("gap", [0.2, 1.0, 2.5, 20.0])
+def test_orders_that_come_regularly_are_asked_for_seldom_and_come_hardly_later(gap):
+    idle, questions = 0.0, 0
+    while idle < gap:
+        idle, questions = idle + pause_s(idle, gap), questions + 1
+
+    assert questions <= 3 + 20 * np.log(max(gap / 1.6, 1)) + 10
+    assert idle - gap <= max(SHORTEST_S, gap / 10)
+
+
+def test_after_a_long_pause_the_first_question_comes_within_a_second():
+    assert pause_s(0.0, 10_000.0) <= 1.0
+    assert pause_s(1.0, 10_000.0) == SHORTEST_S
+    assert pause_s(10_000.0, 0.0) == 3.0

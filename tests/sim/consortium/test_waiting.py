@@ -92,7 +92,7 @@ def test_a_run_that_failed_without_a_revoked_site_says_that_it_is_revoked(desk):
     assert runs.states(desk.folder)[0][2] == "bonn, ulm did not connect within 300 s."
 
     members.revoke(desk.folder, "ulm")
-    told = "bonn, ulm did not connect within 300 s. ulm is revoked."
+    told = "bonn, ulm did not connect within 300 s. (ulm is revoked)"
     assert runs.states(desk.folder)[0][2] == told
     with pytest.raises(RuntimeError, match=f"^{re.escape(told)}$"):
         runs.watch(desk.folder, "r", print)
