@@ -55,10 +55,13 @@ def site_names(folder: Path, chosen: Sequence[str], plan: Plan) -> tuple[str, ..
 
 def admitted_sites(folder: Path, chosen: Sequence[str]) -> list[str]:
     """All sites that are admitted now; PlanError where one of those chosen is not."""
-    admitted = members.admitted(members.load(folder))
+    record = members.load(folder)
+    admitted = members.admitted(record)
     for name in chosen:
         if name not in admitted:
-            raise PlanError(f"There is no admitted site {name!r}. {nearest(name, admitted)}")
+            known = record.members.get(name)
+            why = f"{name} is {known.standing(members.today())}" if known else f"There is no admitted site {name!r}"
+            raise PlanError(f"{why}. {nearest(name, admitted)}")
     return admitted
 
 

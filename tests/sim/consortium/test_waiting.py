@@ -1,12 +1,13 @@
 """Who a run waits for: sites that are to be connected first, a hospital that has to say yes, one that has paused."""
 
 import json
+import re
 
 import pytest
 
 from fedsmall.clients import consent
 from fedsmall.errors import PlanError
-from fedsmall.sim.consortium import runs
+from fedsmall.sim.consortium import members, runs
 from tests.sim.consortium.desk import NAMES, POLICY, Desk
 
 
@@ -79,6 +80,31 @@ def test_a_run_that_a_hospital_refuses_ends_with_its_name(desk, monkeypatch):
 
     with pytest.raises(PlanError, match="essen: the hospital has refused this run"):
         desk.run("r")
+
+
+def test_a_run_that_failed_without_a_revoked_site_says_that_it_is_revoked(desk):
+    home = desk.folder / "runs" / "r"
+    home.mkdir(parents=True)
+    (home / "sheet.json").write_text(json.dumps({"sites": ["bonn", "ulm"]}))
+    (home / "failure.json").write_text(json.dumps({"reason": "bonn, ulm did not connect within 300 s."}))
+    members.revoke(desk.folder, "essen")  # takes no part in this run
+
+    assert runs.states(desk.folder)[0][2] == "bonn, ulm did not connect within 300 s."
+
+    members.revoke(desk.folder, "ulm")
+    told = "bonn, ulm did not connect within 300 s. (ulm is revoked)"
+    assert runs.states(desk.folder)[0][2] == told
+    with pytest.raises(RuntimeError, match=f"^{re.escape(told)}$"):
+        runs.watch(desk.folder, "r", print)
+
+
+def test_a_revoked_site_is_chosen_for_no_run_and_the_reason_is_that_it_is_revoked(desk):
+    members.revoke(desk.folder, "ulm")
+
+    with pytest.raises(PlanError, match=r"^ulm is revoked\."):
+        runs.admitted_sites(desk.folder, ["bonn", "ulm"])
+    with pytest.raises(PlanError, match=r"^There is no admitted site 'ulmm'\."):
+        runs.admitted_sites(desk.folder, ["ulmm"])
 
 
 @pytest.mark.thorough
