@@ -35,7 +35,7 @@ def plan_of(rounds: int = 8) -> Plan:
     apart = {"sites": REGIONS, "average_every": 4, "across": 0}
     scenario = {
         "name": RUN,
-        "task": {"csv": "table.csv", "label": "diagnosis", "classes": ["malignant", "benign"]},
+        "task": {"csv": "table.csv", "label": "diagnosis", "classes": ["benign", "malignant"]},
         "partition": {"natural": "file"},
         "model_options": {"hidden": [16]},
         "rounds": rounds,
