@@ -140,5 +140,6 @@ def _explain_status(status: int, mark: str, expires: str) -> str:
         return f"this site's admission expired on {expires}; ask the coordinator for a new one"
     return (
         f"the server does not let this site in (HTTP {status}): it does not know the key {mark}, has revoked it, or a "
-        "copy of this folder is connected already. Read this fingerprint to the coordinator on the telephone, who compares it with `fedsmall consortium list`"
+        "copy of this folder is connected already. Read this fingerprint to the coordinator on the telephone, who "
+        "compares it with `fedsmall consortium list`"
     )
