@@ -25,13 +25,13 @@ from fedsmall.data.federation import Federation
 from fedsmall.errors import ReplyError
 from fedsmall.extensions.audit.attack import audit
 from fedsmall.extensions.audit.by_likelihood import explain
-from fedsmall.extensions.audit.crafted import distances_to_records, read_ladders, with_ladders
 from fedsmall.extensions.audit.federations import world_of
-from fedsmall.extensions.audit.floats import step_of
-from fedsmall.extensions.audit.pictures import likeness, read_picture
 from fedsmall.models.registry import common_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
+from fedsmall.research.attacks.crafted import distances_to_records, read_ladders, with_ladders
+from fedsmall.research.attacks.floats import step_of
+from fedsmall.research.attacks.pictures import likeness, read_picture
 from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.run import run_plan

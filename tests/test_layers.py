@@ -210,7 +210,7 @@ def test_a_full_folder_is_seen(house):
     assert full_folders(top) == {"sim": FULL + 1}
 
 
-MOST = {"lines": 53_161, "modules": 287, "rooms on a circle": 0}  # may only fall
+MOST = {"lines": 52_936, "modules": 284, "rooms on a circle": 0}  # may only fall
 KEYS = [
     "divergence",
     "topology",

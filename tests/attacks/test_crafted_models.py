@@ -11,15 +11,15 @@ from fedsmall import clients
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.station import Station
-from fedsmall.extensions.audit.crafted import (
+from fedsmall.parts import Privacy, Recipe
+from fedsmall.privacy.reading import WITHIN
+from fedsmall.research.attacks.crafted import (
     distances_to_records,
     read_equal_units,
     read_ladders,
     with_equal_units,
     with_ladders,
 )
-from fedsmall.parts import Privacy, Recipe
-from fedsmall.privacy.reading import WITHIN
 from fedsmall.sealing.terms import HELP, SEALED
 from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.wire import CONFIG, MODEL, Arrays, join, split

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedsmall.data.federation import Samples, Task
-from fedsmall.extensions.audit.floats import last_digits, step_of
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.privacy.patient_level import protection_of
+from fedsmall.research.attacks.floats import last_digits, step_of
 from fedsmall.training.trainer import Leg, Seat, Signals
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import MODEL, Arrays, Traveller, join, split

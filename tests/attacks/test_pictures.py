@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fedsmall.data.federation import Samples
-from fedsmall.extensions.audit.pictures import inputs_of, likeness, read_picture
 from fedsmall.models.registry import common_model, initial_model
 from fedsmall.parts import Privacy
 from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.reading import layers_read
 from fedsmall.privacy.site_level import privatise_one
+from fedsmall.research.attacks.pictures import inputs_of, likeness, read_picture
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Arrays, Traveller
 from tests.extensions.audit.worlds import plan_of

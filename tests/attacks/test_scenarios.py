@@ -12,10 +12,10 @@ from fedsmall.clients.incoming import sign_of_craft
 from fedsmall.clients.policy import Policy
 from fedsmall.data.federation import Federation
 from fedsmall.extensions.audit.by_likelihood import explain
-from fedsmall.extensions.audit.crafted import with_ladders
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
+from fedsmall.research.attacks.crafted import with_ladders
 from fedsmall.sim.consortium.sample_data import write
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import find, load

@@ -1,0 +1,1 @@
+"""Attacks that no command makes, for evidence and tests: crafted models, last digits of floats, pictures."""
