@@ -148,7 +148,7 @@ def test_three_hospitals_on_one_machine_come_to_a_first_contact_in_five_minutes_
         server.down(here / "consortium")
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.stdout.count("finished after 8 contacts") == 2
+    assert done.stdout.count("finished after 8 communication rounds") == 2
     assert done.stdout.count("lines hold") == 3  # essen's own log, and the coordinator's of both runs
     assert took_part(here, "consortium-demo") == ["bonn", "essen", "ulm"]
     assert took_part(here, "with-graz") == ["bonn", "essen", "graz", "ulm"]

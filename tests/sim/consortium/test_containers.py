@@ -93,7 +93,7 @@ def test_the_demonstration_comes_up_and_finishes(demonstration):
     said = demonstration.stdout + demonstration.stderr
 
     assert demonstration.returncode == 0, said[-3000:]
-    assert "finished after 8 contacts" in said
+    assert "finished after 8 communication rounds" in said
     assert "accuracy 0.9" in said
 
 

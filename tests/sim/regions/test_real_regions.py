@@ -65,7 +65,7 @@ def test_the_page_is_followed_from_nothing_to_the_united_model(tmp_path_factory)
             server.down(here / where)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "finished after 2 contacts" in done.stdout
+    assert "finished after 2 communication rounds" in done.stdout
     models = [load_file(here / where / "runs" / "tides" / "model.safetensors") for where in (*REGIONS, "above")]
     assert len({two_servers.digest(model) for model in models}) == 1
 
