@@ -13,8 +13,7 @@ class Interface(NamedTuple):
 
 
 PACKAGES = {
-    "fedsmall": Interface("hospital data scientists and researchers", "A saved model, ready for raw rows."),
-    "sim": Interface("researchers", "A scenario, or arrays of one's own, run from Python or a notebook."),
+    "fedsmall": Interface("hospital data scientists and researchers", "Runs, their results, and saved models."),
     "strategies": Interface("Flower developers", "Flower strategies, for a ServerApp of one's own."),
     "clients": Interface("Flower developers", "The Flower client that speaks for a hospital."),
 }
@@ -60,4 +59,4 @@ def _entry(shown: str, name: str, found: Any) -> str:
 def _place(found: Any) -> str:
     place = f"{found.__module__}.{found.__qualname__}"
     inner = place.removeprefix("fedsmall.")  # fedsmall.sim is another name of sim, whose files are what is read
-    return inner if inner.partition(".")[0] in PACKAGES else place
+    return inner if inner.partition(".")[0] in (*PACKAGES, "sim") else place

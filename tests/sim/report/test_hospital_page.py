@@ -66,8 +66,8 @@ def test_what_the_model_is_worth_here_is_scikit_learns(folder):
     text = shown(own_run(folder / "essen", Policy(), "essen", "trial"))
 
     (tn, fp), (fn, tp) = confusion_matrix(evaluation.y, evaluation.said.argmax(axis=1))
-    assert f"<tr><td>malignant</td><td>{tn}</td><td>{fp}</td><td>{tn + fp}</td></tr>" in text
-    assert f"<tr><td>benign</td><td>{fn}</td><td>{tp}</td><td>{fn + tp}</td></tr>" in text
+    assert f"<tr><td>benign</td><td>{tn}</td><td>{fp}</td><td>{tn + fp}</td></tr>" in text
+    assert f"<tr><td>malignant</td><td>{fn}</td><td>{tp}</td><td>{fn + tp}</td></tr>" in text
     assert f"<td>{roc_auc_score(evaluation.y, evaluation.said[:, 1]):.3f}<br>" in text
     assert "calibration" in text
 

@@ -460,7 +460,7 @@ def test_a_report_and_a_comparison_of_packaged_runs_are_made_from_their_folders(
     again = read(clinic.folder)
 
     assert all(again.model_of(one) is not None for one in again.done if one.plan.method.family == "federated")
-    for command in (("report", clinic.folder), ("compare", clinic.folder, clinic.folder)):
+    for command in (("report", clinic.folder), ("compare", clinic.folder)):
         code, shown, complained = fedsmall(*command)
         assert (code, complained) == (0, "")
         assert "FedDC" in shown
