@@ -232,7 +232,7 @@ def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(
     here = plan.model_copy(update={"task": {**plan.task, "csv": str(folder)}})
     record = run_plan(here, build_federation(here), "inprocess")
     frame = pandas.read_csv(loopback.data["essen"], dtype=str, keep_default_na=False)
-    y = (frame["diagnosis"] == "benign").to_numpy().astype(int)
+    y = (frame["diagnosis"] == "malignant").to_numpy().astype(int)
     frame.iloc[hold_out(y, 0.25, rng_for(plan.seed, "held-out", "essen"))[1]].drop(columns="diagnosis").to_csv(
         "new.csv"
     )
@@ -247,7 +247,7 @@ def test_a_hospital_uses_the_models_of_a_finished_run_without_the_coordinator(
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
 
-    said = pandas.read_csv("out.csv")[["p_malignant", "p_benign"]].to_numpy()
+    said = pandas.read_csv("out.csv")[["p_benign", "p_malignant"]].to_numpy()
     told = record.predictions["probabilities"][record.predictions["sites"] == "essen"]
     assert np.abs(said - told).max() < 1e-6
     assert (tmp_path / "first-own" / "SHA256SUMS").is_file()
