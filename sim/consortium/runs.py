@@ -200,8 +200,8 @@ def watch(
     while True:
         if outcome := read_words(home / "outcome.json"):
             return outcome
-        if failure := why_failed(folder, home):
-            raise RuntimeError(failure)
+        if failure := read_words(home / "failure.json"):
+            raise RuntimeError(with_revoked(folder, failure["reason"]))
         if at := read_words(home / "progress.json"):
             progress(at)
         waiting(waits(home))
@@ -250,11 +250,6 @@ def waits(home: Path) -> str:
     return one_line("; ".join(dict.fromkeys(lines)), 1000)
 
 
-def why_failed(folder: Path, home: Path) -> str:
-    """Why a run has failed; nothing where it has not."""
-    return with_revoked(folder, (read_words(home / "failure.json") or {}).get("reason", ""))
-
-
 def with_revoked(folder: Path, line: str) -> str:
     """A line, and who of those whom it names is revoked."""
     named = set(re.findall(r"[\w-]+", line))
@@ -270,8 +265,8 @@ def states(folder: Path) -> list[tuple[str, str, str]]:
         line = f"round {at['t']} of {at['rounds']}" if at else ""
         if (home / "outcome.json").exists():
             state = "finished"
-        elif failure := why_failed(folder, home):
-            state, line = "failed", failure
+        elif failure := read_words(home / "failure.json"):
+            state, line = "failed", with_revoked(folder, failure["reason"])
         else:
             state = "running" if is_running(home) else EARLY
             line = f"{line}; it waits for {waits(home)}" if waits(home) else line
