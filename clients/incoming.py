@@ -29,7 +29,7 @@ from fedsmall.privacy.reading import records_read
 from fedsmall.training.gradients.layers import halves
 from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.wire import MODEL, Arrays, join, split
+from fedsmall.wire import MODEL, Arrays, is_shaped_as, join, split
 
 FOLDER, MOVED = "incoming", "moved"  # in the folder of a run; and there, what the site has moved by
 ALIKE = 1e-4  # of the first model: other machines draw its last digits otherwise
@@ -65,9 +65,8 @@ class Incoming:
 
     def check_arrays(self, model: Arrays) -> None:
         """Raise PolicyError for a model whose arrays have other names, shapes or dtypes than the plan's."""
-        kinds = [{n: (a.shape, a.dtype) for n, a in arrays.items()} for arrays in (model, self._expected)]
         stays = not model and self._plan.method.divergence is not None
-        if not stays and kinds[0] != kinds[1]:
+        if not stays and not is_shaped_as(model, self._expected):
             raise PolicyError("the model that came is not that of the plan")
 
     def check(self, model: Arrays) -> None:

@@ -38,7 +38,7 @@ from fedsmall.sealing.letters import (
 from fedsmall.sealing.masks import SEED as KEY_BYTES
 from fedsmall.sealing.routing import RoutingTable, seed_of
 from fedsmall.sealing.terms import PAIR, Order, check_drawn
-from fedsmall.wire import SQUARES, Arrays, stack_of_one
+from fedsmall.wire import SQUARES, Arrays, is_shaped_as, stack_of_one
 
 FOLDER = "letters"  # in the run's folder at the site
 SENT = 5  # travellers that are kept in case the one they went to is silent
@@ -272,7 +272,7 @@ def in_full(plan: Plan, held: Arrays, like: Arrays, who: str) -> Arrays:
 
 def check_model(model: Arrays, carried: Arrays, expected: Arrays, last: Arrays | None, who: str) -> None:
     """Raise LetterError unless a model is as ``expected``, finite, and not absurdly large beside ``last``."""
-    if {k: (a.shape, a.dtype) for k, a in model.items()} != {k: (a.shape, a.dtype) for k, a in expected.items()}:
+    if not is_shaped_as(model, expected):
         raise LetterError(f"what {who} sent is no model of this run")
     check_beside(model, carried, who)
     if not _finite(model):

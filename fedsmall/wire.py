@@ -84,6 +84,12 @@ def split_vector(vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> A
     return {n: piece.reshape((*vector.shape[:-1], *s)) for (n, s), piece in zip(shapes.items(), pieces, strict=False)}
 
 
+def is_shaped_as(model: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    """Whether both have arrays of the same names, shapes and dtypes."""
+    one, two = ({name: (a.shape, a.dtype) for name, a in arrays.items()} for arrays in (model, other))
+    return one == two
+
+
 def stack_of_one(model: Mapping[str, np.ndarray]) -> Arrays:
     """One model as a stack of models, {name: (1, ...)}."""
     return {name: np.asarray(array)[None] for name, array in model.items()}
