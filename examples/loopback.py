@@ -57,18 +57,22 @@ class LoopbackConsortium:
             days=1,
         )
         for name in self.data:
-            members.add_site(self.folder, name, None, days=1)
-            own, public = self.kit(name), self.kit(name).key.with_name("site.key.pub")
-            keys.new_site_key(own.key)
-            keys.new_identity(own.identity)
-            keys.tell_identity(public, own.identity)
-            members.add_site(self.folder, name, public, days=1)
-            if policy:
-                (self.kit(name).kit / "policy.toml").write_text(policy)
+            self.admit(name, policy)
             if line:
                 card = self.kit(name).kit / "site.json"
                 here, there = (f"127.0.0.1:{self.ports[port]}" for port in ("gate", f"line {name}"))
                 card.write_text(card.read_text().replace(here, there))
+
+    def admit(self, name: str, policy: str = "") -> None:
+        """Admit a site, with a key and an identity of its own."""
+        members.add_site(self.folder, name, None, days=1)
+        own, public = self.kit(name), self.kit(name).key.with_name("site.key.pub")
+        keys.new_site_key(own.key)
+        keys.new_identity(own.identity)
+        keys.tell_identity(public, own.identity)
+        members.add_site(self.folder, name, public, days=1)
+        if policy:
+            (own.kit / "policy.toml").write_text(policy)
 
     def kit(self, name: str) -> Site:
         """The site of that name."""

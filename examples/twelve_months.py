@@ -27,7 +27,7 @@ from fedsmall.audit_log import digest_of, verify
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import main as fedsmall
-from fedsmall.sim.consortium import flower_cli, keys, members, runs, sample_data, server, site, supervisor
+from fedsmall.sim.consortium import flower_cli, runs, sample_data, server, site, supervisor
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
 
@@ -174,14 +174,8 @@ class Year:
         """A hospital is admitted while the server runs."""
         print(f"  {name} is admitted", flush=True)
         loopback = self.loopback
-        members.add_site(loopback.folder, name, None, days=1)
-        own, public = loopback.kit(name), loopback.kit(name).key.with_name("site.key.pub")
-        keys.new_site_key(own.key)
-        keys.new_identity(own.identity)
-        keys.tell_identity(public, own.identity)
-        members.add_site(loopback.folder, name, public, days=1)
+        loopback.admit(name, POLICY)
         server.register(loopback.folder, _silent)
-        (own.kit / "policy.toml").write_text(POLICY)
         loopback.data[name], (loopback.ports[name],) = self.data[name], free_ports(1)
         self.members.add(name)
         self.site_up(name)

@@ -31,7 +31,7 @@ APART = (
 )
 
 
-def together(own: Sequence[Table]) -> Pooled:
+def pool_fits(own: Sequence[Table]) -> Pooled:
     """The meta-analysis of hospitals' own tables, column by column."""
     estimates = [(table.estimate, np.where(table.undetermined, np.inf, table.error**2)) for table in own]
     first = np.sum([effect_sums(*effect) for effect in estimates], axis=0)
@@ -47,7 +47,7 @@ def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: 
     left = f" Left out, as columns separate their classes: {given - len(own)} of {given} hospitals." * (
         len(own) < given
     )
-    pooled = together(list(own.values()))
+    pooled = pool_fits(list(own.values()))
     freedom = np.sum([~table.undetermined for table in own.values()], axis=0) - 1
     rows = [
         [

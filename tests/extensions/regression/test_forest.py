@@ -30,7 +30,7 @@ def test_the_page_has_both_meta_analyses_of_statsmodels_and_a_forest_plot(tmp_pa
 
     lines = {(row["column"], row["fit"]): row for row in csv.DictReader(section.figures[0].data.splitlines())}
     own = [inference_of(stored, alone)[2] for stored in run.packages_of(alone)]
-    of_all, pooled = inference_of(run.packages_of(joint)[0], joint)[2], forest.together(own)
+    of_all, pooled = inference_of(run.packages_of(joint)[0], joint)[2], forest.pool_fits(own)
     assert len(own) == 4
     different = 0
     for k, row in enumerate(section.table.rows):
