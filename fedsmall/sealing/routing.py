@@ -41,7 +41,7 @@ class RoutingTable:
         return place
 
     def contact(self, t: int) -> Contact:
-        """The communication round of round ``t``."""
+        """The communication round after round ``t``."""
         return self.legs[self.number(t)][0]
 
     def traveller(self, t: int, site: str) -> int:
