@@ -34,6 +34,7 @@ SEPARATORS = ",;\t|"
 SPREADSHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel begin, whatever they are called
 LINE_BREAKS = re.compile(r"[\r\n\t\v\f]+")
 UNNAMED = "Unnamed: "
+MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*(<[!?]|<\w+[\s>]|\{\s*[\"}]|\[\s*[\[{\"])")  # a header may begin so: [age]
 UTF_32 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
 FIXED_BLANKS = str.maketrans({"\xa0": " ", "\u202f": " "})  # as browsers and word processors write them
 LOCK = "~$"
@@ -318,7 +319,7 @@ def _text(path: Path) -> str:
         words = "the file is not a table: it ends in .gz and is not compressed, or is cut short"
         with as_data_error(words, OSError, EOFError, zlib.error):
             raw = gzip.decompress(raw)
-    if raw.lstrip()[:1] in (b"<", b"{", b"["):
+    if MARKUP.match(raw):
         raise DataError("the file is not a table but a web page, XML or JSON; save it as CSV")
     if raw.startswith(SPREADSHEETS):
         raise DataError("the file is not a table of text but a spreadsheet; name it .xlsx, or save it as CSV")

@@ -173,6 +173,28 @@ def test_encodings_are_told_apart(tmp_path: Path, encoding: str) -> None:
     assert pool.feature_names == ("age", "größe")
 
 
+@pytest.mark.parametrize(
+    ("header", "is_read"),
+    [
+        ("[age],[dose]", True),  # as SQL Server writes names
+        ("<LLOQ,dose", True),
+        ("{id},dose", True),
+        ("<!DOCTYPE html>", False),
+        ("<table class='x'>", False),
+        ('{ "age": [1] }', False),
+        ('\ufeff[{"age": 1}]', False),
+        ("[[1, 2]]", False),
+    ],
+)
+def test_a_header_in_brackets_is_no_web_page(tmp_path: Path, header: str, is_read: bool) -> None:
+    (tmp_path / "t.csv").write_text(header + "\n50,1.5\n", encoding="utf-8")
+    if is_read:
+        assert list(read_table(tmp_path / "t.csv").columns) == header.split(",")
+        return
+    with pytest.raises(DataError, match="web page, XML or JSON"):
+        read_table(tmp_path / "t.csv")
+
+
 def test_missing_markers_are_gaps_and_said(tmp_path: Path) -> None:
     text = "age,dose,ill\n50,k.A.,0\n-9,2.5,1\n<5,-,0\n70,-9.0,1\n"
 
