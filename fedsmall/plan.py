@@ -289,8 +289,10 @@ class Plan(Frozen):
     test set where there is one, else a quarter. ``metric`` is one beside those of every task.
 
     ``threshold`` is the probability from which a sample is called positive: a number (``None`` is 0.5), or how it is
-    chosen on the training samples, "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the
-    highest that reaches it). ``without`` names sites that take no part, as if their patients had never been there.
+    chosen on training samples that the model has not seen, "youden" (the largest sensitivity + specificity) or
+    {"sensitivity": 0.9} (the highest that reaches it). ``recalibrate`` fits an intercept and a slope to the log-odds of
+    two classes on such samples, and keeps them in the package (Cox 1958). ``without`` names sites that take no part, as
+    if their patients had never been there.
 
     ``route_seed`` draws the routes of models, the sites that take part in a contact and the folds of routes; ``None``
     is ``seed``, which draws everything else.
@@ -311,6 +313,7 @@ class Plan(Frozen):
     dtype: Literal["float32", "float64"] = "float32"
     metric: str | None = None
     threshold: Threshold = None
+    recalibrate: bool = False
     folds: Annotated[int, Field(ge=2)] | None = None
     fold: Annotated[int, Field(ge=0)] = 0
     test: Test = None

@@ -153,8 +153,23 @@ def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 def recalibration_slope(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """The slope of the truth over the logit of ``p`` (..., samples); 1 is ideal."""
+    return _intercept_and_slope(p, positive)[..., -1]
+
+
+def recalibration_of(p: np.ndarray, positive: np.ndarray) -> tuple[float, float] | None:
+    """The intercept and the slope that recalibrate ``p`` (samples,); None where there are none, or no slope above 0."""
+    intercept, slope = (float(number) for number in _intercept_and_slope(p, positive))
+    return (intercept, slope) if slope > 0 else None
+
+
+def recalibrate(p: np.ndarray, intercept: float, slope: float) -> np.ndarray:
+    """The probabilities ``p`` with log-odds times ``slope``, plus ``intercept``."""
+    return np.asarray(special.expit(intercept + slope * _logits(p)))
+
+
+def _intercept_and_slope(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     x = _logits(p)
-    return _maximum(np.stack([np.ones_like(x), x], axis=-1), np.zeros_like(x), positive)[..., -1]
+    return _maximum(np.stack([np.ones_like(x), x], axis=-1), np.zeros_like(x), positive)
 
 
 def _logits(p: np.ndarray) -> np.ndarray:

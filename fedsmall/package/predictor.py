@@ -41,27 +41,37 @@ CHUNK = 256  # rows that go through a network at a time
 def network(package: Package, weights: Mapping[str, np.ndarray]) -> nn.Module:
     """The package's network with its ``weights``."""
     built = build(package.architecture, package.learns, weights, package.preparation.dtype)
+    if package.recalibration is not None:
+        intercept, slope = package.recalibration
+        built = Shifted(built, _shift(package, intercept), slope)
     return Shifted(built, package.intercept) if package.intercept else built
 
 
-class Shifted(nn.Module):
-    """A network whose outputs are shifted by an intercept; the members of an ensemble each by the same."""
+def _shift(package: Package, log_odds: float) -> tuple[float, ...]:
+    """What is added to the outputs of two classes so that the log-odds of the second grow by that."""
+    return (log_odds,) if package.outputs == 1 else (-log_odds / 2, log_odds / 2)
 
-    def __init__(self, network: nn.Module, intercept: Sequence[float]) -> None:
+
+class Shifted(nn.Module):
+    """A network whose outputs, times a slope, are shifted by an intercept; each member of an ensemble by the same."""
+
+    def __init__(self, network: nn.Module, intercept: Sequence[float], slope: float = 1.0) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.slope = network, slope
         self.register_buffer("intercept", torch.tensor(intercept, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(samples, outputs)."""
-        outputs: torch.Tensor = self.network(x).double() + self.intercept
+        outputs: torch.Tensor = self.network(x).double() * self.slope + self.intercept
         return outputs
 
     @property
     def members(self) -> "list[Shifted]":
         """The members of an ensemble."""
         shift = self.get_buffer("intercept").tolist()
-        return [Shifted(member, shift) for member in self.network.get_submodule("members").children()]
+        network, slope = self.network, self.slope
+        held = network.members if isinstance(network, Shifted) else network.get_submodule("members").children()
+        return [Shifted(member, shift, slope) for member in held]
 
 
 def with_prevalence(stored: Stored, prevalence: float) -> Stored:
@@ -81,8 +91,7 @@ def with_prevalence(stored: Stored, prevalence: float) -> Stored:
     if not 0 < share < 1:
         raise PlanError("the package does not say how frequent the positive class was in training; predict without")
     shift = float(logit(prevalence) - logit(share))
-    intercept = (shift,) if package.outputs == 1 else (-shift / 2, shift / 2)
-    return stored._replace(package=package.model_copy(update={"intercept": intercept}))
+    return stored._replace(package=package.model_copy(update={"intercept": _shift(package, shift)}))
 
 
 def build(design: Architecture, task: Task, weights: Mapping[str, np.ndarray], dtype: str) -> nn.Module:

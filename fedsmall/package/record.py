@@ -48,8 +48,9 @@ class Package(Frozen):
     """One model: ``whose`` is "common", "central", "distilled", a site that trained it last, or "visitors of SITE".
 
     ``positive`` is the class whose probability is thresholded, None unless there are two. ``performance`` has metrics
-    by the name of the samples that they were measured on, ``limits`` are sentences. ``intercept`` is added to
-    outputs: a hospital's own, or one from its prevalence.
+    by the name of the samples that they were measured on, ``limits`` are sentences. ``recalibration`` is an
+    intercept and a slope for the log-odds of two classes. ``intercept`` is added to outputs then: a hospital's own, or
+    one from its prevalence.
     """
 
     format: int = FORMAT
@@ -69,6 +70,7 @@ class Package(Frozen):
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     threshold_from: str = "the default: the likelier class"
     trained_on: TrainedOn
+    recalibration: tuple[float, float] | None = None
     intercept: tuple[float, ...] = ()
     performance: dict[str, dict[str, float]] = Field(default_factory=dict)
     limits: tuple[str, ...] = ()

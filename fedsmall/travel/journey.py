@@ -209,7 +209,7 @@ def assign_sites(rng: np.random.Generator, routes: np.ndarray, folds: np.ndarray
     return np.asarray(drawn)
 
 
-DECIDE_NOTHING = {"name", "evaluate_every", "metric", "threshold"}  # keys of a plan that move no model
+DECIDE_NOTHING = {"name", "evaluate_every", "metric", "threshold", "recalibrate"}  # keys of a plan that move no model
 
 
 def regions_of(plan: Plan, sites: int) -> np.ndarray:

@@ -13,7 +13,6 @@ from fedsmall.clients.site_data import site_in
 from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.data.outcomes import survival_of
 from fedsmall.data.subgroups import KEPT_AS
-from fedsmall.evaluation.clinical import thresholds_of
 from fedsmall.evaluation.intercepts import fit_intercept
 from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.outputs import answer, probabilities
@@ -36,21 +35,21 @@ AT_ONCE = 2**24  # numbers of outputs: all at once would be more than any machin
 ON_THE_WAY = ("kappa", "accuracy", "subset_accuracy", "mae", "c_index", "loss")
 
 Predict = Callable[[Arrays, np.ndarray], np.ndarray]  # (models, samples, outputs) of models and samples
+Unseen = tuple[np.ndarray, np.ndarray]  # probabilities of the positive class, and who is of it, (samples,) each
 
 
 @dataclass
 class LastRound:
     """What is kept by round of a run's last or best round.
 
-    ``outputs`` (samples, outputs) are the one model's on the common test set, ``thresholds`` its own by the
-    samples that were kept back. Where ``wanted``, ``own`` are by site the models that trained last; that of all pooled
-    data is "central".
-    ``at_home`` are losses on each site's own held-out samples.
+    ``outputs`` (samples, outputs) are the one model's on the common test set, ``unseen`` its probabilities of samples
+    that were kept back, and who of them was positive. Where ``wanted``, ``own`` are by site the models that trained
+    last; that of all pooled data is "central". ``at_home`` are losses on each site's own held-out samples.
     """
 
     wanted: bool = False
     outputs: dict[int, np.ndarray] = field(default_factory=dict)
-    thresholds: dict[int, dict[str, float]] = field(default_factory=dict)
+    unseen: dict[int, Unseen | None] = field(default_factory=dict)
     own: dict[int, dict[str, Arrays]] = field(default_factory=dict)
     at_home: dict[int, Losses] = field(default_factory=dict)
     lowest: float = np.inf
@@ -61,7 +60,7 @@ class LastRound:
         if evaluation.stop and (not self.best or evaluation.stop["loss"] < self.lowest):
             self.lowest, self.best = evaluation.stop["loss"], evaluation.t
         kept = self.best or evaluation.t
-        for by_round in (self.outputs, self.thresholds, self.own, self.at_home):
+        for by_round in (self.outputs, self.unseen, self.own, self.at_home):
             for t in set(by_round) - {kept}:
                 del by_round[t]
 
@@ -162,21 +161,21 @@ class CentralEvaluator:
     def _judge_common(self, t: int, model: Arrays, may_be_last: bool) -> dict[str, float]:
         outputs = self._on_test(model)
         if may_be_last:
-            self.last.outputs[t], self.last.thresholds[t] = outputs, self._thresholds(model)
+            self.last.outputs[t], self.last.unseen[t] = outputs, self._on_kept_back(model)
         return self._worth(outputs, self.federation.test)
 
-    def _thresholds(self, model: Arrays) -> dict[str, float]:
-        """The model's thresholds by the samples kept back from training; none without, or without two classes."""
+    def _on_kept_back(self, model: Arrays) -> Unseen | None:
+        """What the model says of the samples kept back from training; None without, or without two classes."""
         kept_back, task = self.federation.kept_back, self.federation.task
         if task.classes != 2 or task.kind != "classes" or not kept_back:
-            return {}
+            return None
         with np.errstate(over="ignore", invalid="ignore"):  # of absurd samples at a site there are none
             at_sites = zip(self.federation.names, kept_back, strict=True)
             outputs = np.concatenate([self._answer(model, samples.x, site) for site, samples in at_sites])
         if not np.isfinite(outputs).all():
-            return {}
+            return None
         p = probabilities(outputs, task.loss)[:, 1]
-        return thresholds_of(self.plan, p, np.concatenate([samples.y for samples in kept_back]) == 1)
+        return p, np.concatenate([samples.y for samples in kept_back]) == 1
 
     def _together(self, members: Arrays, samples: Samples) -> dict[str, float]:
         return self._worth(_answer(self.plan, self.federation.task, self._predict(members, samples.x)), samples)

@@ -1,4 +1,4 @@
-"""Training samples that models do not see, and a threshold by them: a cross-validation within the training samples."""
+"""Training samples that models do not see, with thresholds and recalibration by them: folds of the training samples."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,8 +7,12 @@ import numpy as np
 
 from fedsmall.data.federation import Federation, Samples
 from fedsmall.errors import PlanError, ReplyError
-from fedsmall.evaluation.clinical import thresholds_of
+from fedsmall.evaluation.clinical import recalibrate, recalibration_of, thresholds_of
+from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.outputs import scores_of
+from fedsmall.evaluation.sampling import SMALLEST
 from fedsmall.randomness import rng_for
+from fedsmall.sim.engines.evaluation import Unseen
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, run_plan
 
 FOLDS = 5
@@ -40,17 +44,28 @@ def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(rng.permutation(len(names))[whose])
 
 
-def with_thresholds(record: RunRecord, federation: Federation) -> RunRecord:
-    """The record with the thresholds that its plan asks for, where no sample was kept back to find them by.
+def with_unseen(record: RunRecord, federation: Federation) -> RunRecord:
+    """The record with what its plan asks of training samples that the model had not seen: thresholds, recalibration.
 
-    The plan is run again :data:`FOLDS` times without a fold of its training samples, which that model then judges. None
-    are found where a fold cannot be trained without, or a model of one has no finite outputs.
+    They are those that ``stop`` holds out; else, where a plan asks, the plan is run again :data:`FOLDS` times without a
+    fold of them, which that model then judges. Nothing is found where a fold cannot be trained without, or a model of
+    one has no finite outputs.
     """
-    plan = record.plan
-    is_asked = not isinstance(plan.threshold, float | None)
-    if not is_asked or plan.kept_back or record.stopped or "probabilities" not in record.predictions:
+    unseen = record.unseen or _out_of_fold(record, federation)
+    if unseen is None:
         return record
-    blind = plan.model_copy(update={"threshold": None, "evaluate_every": plan.rounds})
+    p, positive = unseen
+    if record.plan.recalibrate and (found := recalibration_of(p, positive)):
+        p, record = recalibrate(p, *found), _recalibrated(record, federation, *found)
+    return replace(record, thresholds=thresholds_of(record.plan, p, positive))
+
+
+def _out_of_fold(record: RunRecord, federation: Federation) -> Unseen | None:
+    plan = record.plan
+    is_asked = plan.recalibrate or not isinstance(plan.threshold, float | None)
+    if not is_asked or plan.kept_back or record.stopped or "probabilities" not in record.predictions:
+        return None
+    blind = plan.model_copy(update={"threshold": None, "recalibrate": False, "evaluate_every": plan.rounds})
     p, positive = [], []
     try:
         for part in leave_folds_out(federation, FOLDS, False, rng_for(plan.seed, "threshold")):
@@ -59,5 +74,17 @@ def with_thresholds(record: RunRecord, federation: Federation) -> RunRecord:
             p.append(found["probabilities"][:, 1])
             positive.append(found["labels"] == 1)
     except (PlanError, ReplyError, KeyError):
+        return None
+    return np.concatenate(p), np.concatenate(positive)
+
+
+def _recalibrated(record: RunRecord, federation: Federation, intercept: float, slope: float) -> RunRecord:
+    """The record whose predictions are recalibrated, with the metrics of these."""
+    if "probabilities" not in record.predictions:
         return record
-    return replace(record, thresholds=thresholds_of(plan, np.concatenate(p), np.concatenate(positive)))
+    positive = recalibrate(record.predictions["probabilities"][:, 1], intercept, slope)
+    p = np.stack([1 - positive, positive], axis=1)
+    outputs = scores_of(np.log(np.maximum(p, SMALLEST)), federation.task.outputs)
+    metrics = evaluate(outputs, federation.test.y, federation.task)
+    found = {"intercept": intercept, "slope": slope, "common": metrics}
+    return replace(record, predictions={**record.predictions, "probabilities": p}, recalibration=found)

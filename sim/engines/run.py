@@ -27,7 +27,7 @@ from fedsmall.package.record import TrainedOn, count_samples
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_at_hand, check_run
 from fedsmall.privacy.reading import Exposure, looks
-from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, predictions_of
+from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, Unseen, predictions_of
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.server.judging import Judge, Judging, SiteJudges
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
@@ -64,8 +64,9 @@ class RunRecord(Outcome):
 
     ``read`` is who could read whose data; ``distilled`` the one model that sites made of several. ``predictions`` are
     the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
-    ``thresholds`` its own by samples that it had not seen. ``own`` are the models that sites trained last, where asked
-    for, and Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
+    ``unseen`` what it says of training samples that it had not seen, by which its ``thresholds`` are found, and its
+    ``recalibration`` (intercept, slope, and metrics after it). ``own`` are the models that sites trained last, where
+    asked for, and Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
     (:mod:`fedsmall.sim.engines.at_home`); ``importance`` what shuffling a column costs.
     """
 
@@ -82,7 +83,9 @@ class RunRecord(Outcome):
     preparation: Preparation | None = None
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
     distilled: Distilled | None = None
+    unseen: Unseen | None = None
     thresholds: dict[str, float] = field(default_factory=dict)
+    recalibration: dict[str, Any] = field(default_factory=dict)
     importance: dict[str, list[float]] = field(default_factory=dict)
     at_home: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -242,7 +245,7 @@ class _Work:
             task=task,
             preparation=federation.preparation,
             trained_on=count_samples(federation),
-            thresholds=last.thresholds.get(t, {}),
+            unseen=last.unseen.get(t),
             at_home=last.at_home.get(t, {}),
         )
 

@@ -137,9 +137,14 @@ def overview(run: Run) -> Figure:
                 axes.plot(row.common.mean, height, look.marker, color=look.colour, ms=7.5, mec=INK, mew=0.7, zorder=4)
         axes.set_yticks(range(len(rows)), [row.label for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
-        if shown.trivial and (least := shown.main(shown.trivial)):
-            axes.axvline(least.mean, color=INK, lw=1.0, ls=(0, (1, 2)), zorder=1)
-            axes.set_title(f"dotted: {shown.trivial.label}", loc="right", fontsize=8.5)
+        lines = {"dotted": (0, (1, 2)), "dashed": (0, (5, 3)), "dash-dotted": (0, (6, 2, 1, 2))}
+        ends = {shown.trivial.label: shown.main(shown.trivial)} if shown.trivial else {}
+        ends |= {"a site alone": shown.alone, **shown.central}
+        ends = {name: end for name, end in ends.items() if end is not None}  # the third is pooled logistic regression
+        for dashes, end in zip(lines.values(), ends.values(), strict=False):
+            axes.axvline(end.mean, color=INK, lw=1.0, ls=dashes, zorder=1)
+        said = [f"{dash}: {name}" for dash, name in zip(lines, ends, strict=False)]
+        axes.set_title("\n".join(said), loc="right", fontsize=8.5)
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)

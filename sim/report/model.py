@@ -229,6 +229,14 @@ RANKED = (
     "Over patients: DeLong's interval for the ROC-AUC, on the scale of the logit; 500 bootstrap resamples for the "
     "others. ECE over ten bins of equal width."
 )
+RECALIBRATED = (
+    "Recalibrated (intercept {:.2f}, slope {:.2f}) on training samples that the model had not seen; the package keeps "
+    "it. The loss on the test samples was {:.4f} before, and is {:.4f}."
+)
+OFF = Markup(
+    "Its probabilities are off: an interval of calibration intercept or slope does not hold 0 or 1. "
+    "<code>recalibrate = true</code> in the scenario mends that on training samples that the model has not seen."
+)
 HINGE = " This model's margins are no probabilities: its calibration says nothing."
 FROM = Markup("{:.3f}<br><small>{}</small>")
 
@@ -325,9 +333,20 @@ def _ranking(shown: Clinical) -> Section:
         for label in sorted(shown.kept, key=lambda label: label != shown.label)
     }
     drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.is_binary))
-    note = RANKED + HINGE * (_task(shown.run).get("loss") == "hinge")
+    notes = [RANKED + HINGE * (_task(shown.run).get("loss") == "hinge"), *_recalibration(shown)]
     cells = Cells([*of_class, "statistic", "over patients", "over seeds"], rows, words=words)
-    return Section("Discrimination and calibration", "ranking", table=cells, notes=[note], figures=drawn)
+    return Section("Discrimination and calibration", "ranking", table=cells, notes=notes, figures=drawn)
+
+
+def _recalibration(shown: Clinical) -> list[str]:
+    """What recalibration did to the model shown, or that it is to be had where its calibration is off; else nothing."""
+    shown_run = next(one for one in shown.run.done if one.label == shown.label and one.plan.seed == shown.seed)
+    if found := shown_run.row.get("recalibration"):
+        before, after = (row["common"]["loss"] for row in (found, shown_run.row))
+        return [RECALIBRATED.format(found["intercept"], found["slope"], before, after)]
+    worth = {one.name: one.of_samples for one in shown.worth(1)} if shown.is_binary else {}
+    ends = [(worth[name], ideal) for name, ideal in (("calibration intercept", 0), ("calibration slope", 1)) if worth]
+    return [OFF] * any(estimate.low > ideal or estimate.high < ideal for estimate, ideal in ends)
 
 
 class AtPart(NamedTuple):

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsmall.evaluation.baselines import POOLED
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
 from fedsmall.sim.report.tables import AREAS, Judged, Table, TableRow, by_label, is_percent, table
 from fedsmall.sim.runs.folder import PlanRun, Run
@@ -64,19 +63,17 @@ def sentences(run: Run) -> list[str]:
 
 def brief(run: Run) -> list[str]:
     """Three short sentences: a single site against the federation, the same patients pooled, and other federations."""
-    shown, methods = table(run), {label: group[0].plan.method for label, group in by_label(run.done).items()}
+    shown = table(run)
     rows = {row.label: row for row in shown.rows}
     main = shown.main(rows[shown.reference]) if shown.reference in rows else None
     if main is None:
         return sentences(run)
-    alone = [rows[name].sites for name, plan in methods.items() if not plan.is_federated and not plan.is_central]
     worth = f"Federated model ({shown.reference}): {with_interval(shown, main)}."
-    if alone and alone[0]:
+    if shown.alone:
         worth = (
-            f"Models trained at a single site: mean {metric_name(shown.metric)} {value(shown, alone[0].mean)}. {worth}"
+            f"Models trained at a single site: mean {metric_name(shown.metric)} {value(shown, shown.alone.mean)}. {worth}"
         )
-    central = {POOLED, *(name for name, plan in methods.items() if plan.is_central)}
-    pooled = [f"{name} {value(shown, row.common.mean)}" for name, row in rows.items() if name in central and row.common]
+    pooled = [f"{name} {value(shown, mean.mean)}" for name, mean in shown.central.items()]
     return [worth, *([f"On the same patients pooled: {'; '.join(pooled)}."] if pooled else []), _travelling(shown)]
 
 

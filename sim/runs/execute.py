@@ -28,7 +28,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
 from fedsmall.sim.engines.importance import importance_of
-from fedsmall.sim.engines.out_of_fold import with_thresholds
+from fedsmall.sim.engines.out_of_fold import with_unseen
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, reopen, start
@@ -87,7 +87,7 @@ class Job:
         record = run_plan(plan, federation, self.engine, **keywords)
         if record.evaluations and has_diverged(record.evaluations[-1]):
             return Failed(DIVERGED + NOISY if plan.privacy.at_contacts else DIVERGED)
-        record = with_thresholds(record, federation)
+        record = with_unseen(record, federation)
         if exposed:
             record = replace(record, importance=importance_of(record, federation))
         constant = trivial(federation, plan.has_own_models)

@@ -414,7 +414,7 @@ def _summary_row(
         "seed": record.plan.seed,
         "engine": record.engine,
         "device": record.device,
-        "common": last["common"],
+        "common": last["common"] and last["common"] | record.recalibration.get("common", {}),
         "sites": {name: value for name, value in last["sites"].items() if isinstance(value, float)},
         "rounds": record.rounds,
         "contacts": record.contacts,
@@ -439,6 +439,7 @@ def _summary_row(
         "stop": last["stop"] if record.chosen else None,
         "read": record.read,
         "thresholds": record.thresholds,
+        "recalibration": record.recalibration and record.recalibration | {"common": last["common"]},
         "importance": record.importance,
         "at_home": record.at_home,
         "samples": {whose: data.samples for whose, data in of_sites if whose not in (COMMON, CENTRAL)},
@@ -494,6 +495,8 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
     chosen = chosen_threshold(record.plan, record.thresholds) if whose in (COMMON, CENTRAL) else None
     if chosen is not None and record.task.classes == 2:
         more |= {"threshold": chosen[0], "threshold_from": chosen[1]}
+    if record.recalibration and whose in (COMMON, CENTRAL):
+        more["recalibration"] = record.recalibration["intercept"], record.recalibration["slope"]
     members = members_in(record.plan, whose, model)
     trained_on = record.trained_on.get(whose, record.trained_on[COMMON])
     package = describe(record.plan, record.task, record.preparation, trained_on, members, **more)
@@ -522,6 +525,9 @@ def _notes_of_model(record: "RunRecord") -> list[str]:
     if record.chosen:
         ended = f"The run ended after round {record.rounds} of {record.plan.rounds}; this is its model of round"
         notes.append(f"{ended} {record.chosen}, where the loss on training samples that it had not seen was lowest.")
+    if record.plan.recalibrate and not record.recalibration:
+        why = "there were too few, or it told their classes apart not at all or wholly"
+        notes.append(f"Not recalibrated on samples that the model had not seen: {why}.")
     if "epsilon" in record.privacy:
         notes.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
     return notes

@@ -63,7 +63,8 @@ class Scenario(Frozen):
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
     (every method has its own best learning rate), or a ``stop`` of its own, ``false`` for none. ``metric`` is what
     methods are judged by, such as "auc"; by default accuracy, or the AUC where classes are unequal. From probability
-    ``threshold`` on a sample is called positive. ``stop`` ends runs early. ``folds`` asks for cross-validation;
+    ``threshold`` on a sample is called positive, and ``recalibrate`` mends its log-odds first. ``stop`` ends runs
+    early. ``folds`` asks for cross-validation;
     ``about`` is one sentence; ``reference`` is the label of the method that tables measure the others against.
     ``route_seed`` draws who is where, by default the seed. ``engine`` and ``device`` say on what a simulation runs, and
     are no part of a plan: at real sites a device is the site's own matter. ``keep`` says which models are saved at the
@@ -87,6 +88,7 @@ class Scenario(Frozen):
     dtype: Literal["float32", "float64"] = "float32"
     metric: str | None = None
     threshold: Threshold = None
+    recalibrate: bool = False
     folds: Annotated[int, Field(ge=2)] | None = None
     test: Test = None
     without: tuple[str, ...] = ()

@@ -154,7 +154,7 @@ def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
     """A plan for each of a candidate's settings, with the rounds that it takes."""
     table = table_of(scenario)
-    for key in ("stop", "folds", "evaluate_every", "reference", "metric", "threshold"):
+    for key in ("stop", "folds", "evaluate_every", "reference", "metric", "threshold", "recalibrate"):
         table.pop(key, None)
     plans = []
     for settings in candidate.settings:
