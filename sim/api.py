@@ -5,7 +5,7 @@ from functools import partial
 from html import escape
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from rich.console import Console
@@ -25,7 +25,7 @@ from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import Build, execute
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.progress import watcher
-from fedsmall.sim.runs.scenario import Scenario, build, load
+from fedsmall.sim.runs.scenario import Scenario, Settings, build, load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -242,7 +242,7 @@ def run(
     engine: str | None = None,
     data_root: Path | str | None = None,
     progress: bool = True,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Result:
     """Run a scenario, or ``methods`` on samples of one's own.
 
@@ -292,11 +292,12 @@ def run(
     >>> len(result.run.done)
     1
     """
-    if "model" in settings:
-        settings["model"] = name_of(settings["model"])
+    keys: dict[str, Any] = {**settings}
+    if "model" in keys:
+        keys["model"] = name_of(keys["model"])
     if data is not None or label is not None or site is not None:
-        settings = _of_table(data, label, site, settings)
-    asked, built = _scenario_from(scenario, sites, test, methods, settings)
+        keys = _of_table(data, label, site, keys)
+    asked, built = _scenario_from(scenario, sites, test, methods, keys)
     console, folder = Console(stderr=True, highlight=False), Path(out) if out is not None else None
     shown = watcher(console, asked.plans(), asked.name) if progress else None
     root = Path(data_root) if data_root is not None else None

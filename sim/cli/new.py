@@ -27,6 +27,7 @@ from fedsmall.planning.look import (
 )
 from fedsmall.sim.cli.options import check_unwritten, terminal
 from fedsmall.sim.runs.scenario import build
+from fedsmall.sim.runs.schema import scenario_schema
 
 if TYPE_CHECKING:
     from fedsmall.data.federation import Federation
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 console = terminal()
 
 DEALT, LEAST_ROWS = 10, 20  # sites that one table is dealt to, and the least rows each should have
+SCHEMA = "fedsmall.schema.json"  # by which editors complete and check a scenario's keys
 SHOWN = 20  # rows of the terminal's table
 UNEQUAL = 0.4  # share of the rarer class, below which a threshold of a half calls too few positive
 METHODS = """
@@ -95,7 +97,9 @@ def new(
     for note in [*said, *_said_of(look), *notes]:
         console.print(f"- {note}", markup=False)
     out.write_text(text, encoding="utf-8")
-    console.print(f"\nWritten: {out}. Read it, then: fedsmall run {out}", markup=False)
+    if not (beside := out.with_name(SCHEMA)).exists():
+        beside.write_text(json.dumps(scenario_schema(), indent=1) + "\n", encoding="utf-8")
+    console.print(f"\nWritten: {out}, and {SCHEMA} for editors. Read it, then: fedsmall run {out}", markup=False)
 
 
 def _ask_label(rows: Any) -> str:
@@ -142,7 +146,7 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
     task |= {key: value for key, value in optional.items() if value}
     task |= {"decimal": look.decimal} if look.decimal != "." else {}
     task |= {"patient": look.patient} if look.patient else {}
-    lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said)]
+    lines = [f"#:schema ./{SCHEMA}", "# Written by `fedsmall new`", *(f"# {line}" for line in said)]
     lines += [f"# left out: {column} ({why})" for column, why in look.drop.items()]
     lines += [f"name = {_toml(name)}", ""]
     if look.site_column:

@@ -137,13 +137,13 @@ def overview(run: Run) -> Figure:
                 axes.plot(row.common.mean, height, look.marker, color=look.colour, ms=7.5, mec=INK, mew=0.7, zorder=4)
         axes.set_yticks(range(len(rows)), [row.label for row in reversed(rows)])
         axes.set_ylim(-0.6, len(rows) - 0.4)
-        lines = {"dotted": (0, (1, 2)), "dashed": (0, (5, 3)), "dash-dotted": (0, (6, 2, 1, 2))}
         ends = {shown.trivial.label: shown.main(shown.trivial)} if shown.trivial else {}
         ends |= {"a site alone": shown.alone, **shown.central}
-        ends = {name: end for name, end in ends.items() if end is not None}  # the third is pooled logistic regression
-        for dashes, end in zip(lines.values(), ends.values(), strict=False):
-            axes.axvline(end.mean, color=INK, lw=1.0, ls=dashes, zorder=1)
-        said = [f"{dash}: {name}" for dash, name in zip(lines, ends, strict=False)]
+        known = [(name, end.mean) for name, end in ends.items() if end is not None]
+        lines = {"dotted": (0, (1, 2)), "dashed": (0, (5, 3)), "dash-dotted": (0, (6, 2, 1, 2))}
+        for dashes, (_, mean) in zip(lines.values(), known, strict=False):  # pooled: a regression's before Central's
+            axes.axvline(mean, color=INK, lw=1.0, ls=dashes, zorder=1)
+        said = [f"{dashes}: {name}" for dashes, (name, _) in zip(lines, known, strict=False)]
         axes.set_title("\n".join(said), loc="right", fontsize=8.5)
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(visible=False, axis="y")

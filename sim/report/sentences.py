@@ -70,9 +70,8 @@ def brief(run: Run) -> list[str]:
         return sentences(run)
     worth = f"Federated model ({shown.reference}): {with_interval(shown, main)}."
     if shown.alone:
-        worth = (
-            f"Models trained at a single site: mean {metric_name(shown.metric)} {value(shown, shown.alone.mean)}. {worth}"
-        )
+        single = f"mean {metric_name(shown.metric)} {value(shown, shown.alone.mean)}"
+        worth = f"Models trained at a single site: {single}. {worth}"
     pooled = [f"{name} {value(shown, mean.mean)}" for name, mean in shown.central.items()]
     return [worth, *([f"On the same patients pooled: {'; '.join(pooled)}."] if pooled else []), _travelling(shown)]
 

@@ -1,5 +1,7 @@
 """Runs on a terminal: the same table as in the report, and the same sentences."""
 
+from textwrap import fill
+
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -11,6 +13,8 @@ from fedsmall.sim.report.sentences import amount, metric_name, sentences, short,
 from fedsmall.sim.report.tables import Table, by_label, table
 from fedsmall.sim.runs.folder import Run
 
+NARROWEST = 14  # of a column
+NARROW = 100  # columns of a terminal below which an interval stands under its number
 SAID = (  # behind a table, in this order
     *(
         sentences,
@@ -28,12 +32,12 @@ def print_run(console: Console, run: Run) -> None:
     """The table of a run, two sentences on it, and what was not run."""
     if by_label(run.done):
         name, about = run.scenario.name, run.scenario.about
-        console.print(grid(table(run), f"{name}: {about}" if about else name))
+        console.print(grid(table(run), f"{name}: {about}" if about else name, console.width))
         for sentence in (sentence for say in SAID for sentence in say(run)):
             console.print(sentence, markup=False)
     for section in at_home.sections(run, [run.reference or ""]):
         assert section.table is not None
-        console.print(plain_grid(section.table, section.title))
+        console.print(plain_grid(section.table, section.title, console.width))
         for said in section.sentences:
             console.print(said, markup=False)
     for line in (*note_lines(run), *failures(run)):
@@ -59,18 +63,30 @@ def failures(run: Run) -> list[str]:
     ]
 
 
-def plain_grid(cells: Cells, title: str) -> Grid:
-    """The cells of a page as a table for the terminal, their ``reference`` in bold."""
+def plain_grid(cells: Cells, title: str, width: int) -> Grid:
+    """The cells of a page as a table for a terminal of that width, their ``reference`` in bold."""
+    is_narrow, words = width < NARROW, cells.words or (0, 1)
     made = Grid(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+    made.collapse_padding = is_narrow
     for place, head in enumerate(cells.heads):
-        made.add_column(str(head), justify="left" if place in (cells.words or (0, 1)) else "right")
+        is_number = place not in words
+        name = fill(str(head), NARROWEST) if is_narrow and is_number else str(head)
+        made.add_column(
+            name, justify="right" if is_number else "left", no_wrap=is_narrow and is_number, overflow="fold"
+        )
     for place, row in enumerate(cells.rows):
-        made.add_row(*map(str, row), style="bold" if place == cells.reference else "")
+        said = [_in_two(str(cell)) if is_narrow and k not in words else str(cell) for k, cell in enumerate(row)]
+        made.add_row(*said, style="bold" if place == cells.reference else "")
     return made
 
 
-def grid(shown: Table, title: str) -> Grid:
-    """A table for the terminal."""
+def _in_two(cell: str) -> str:
+    """A number with its interval below it."""
+    return cell.replace(" (", "\n").removesuffix(")")
+
+
+def grid(shown: Table, title: str, width: int) -> Grid:
+    """A table for a terminal of that width."""
     heads = ("global model", "local models") if shown.whose == "common" else ("local models",)
     lead = [f"{shown.reference} minus this"] if shown.reference else []
     rows = [
@@ -86,4 +102,4 @@ def grid(shown: Table, title: str) -> Grid:
     names = ["method", f"{heads[0]}, {metric_name(shown.metric)}", *heads[1:], *lead, "contacts", "sent"]
     labels = [row.label for row in shown.rows]
     reference = labels.index(shown.reference) if shown.reference in labels else None
-    return plain_grid(Cells(names, rows, words=(0,), reference=reference), title)
+    return plain_grid(Cells(names, rows, words=(0,), reference=reference), title, width)

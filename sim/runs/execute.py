@@ -4,6 +4,7 @@ Plans do not depend on each other, and small models gain nothing from threads: o
 plan at a time and one thread, uses the whole machine. Results do not depend on it: every draw has its own stream.
 """
 
+import logging
 import math
 import signal
 import threading
@@ -32,11 +33,13 @@ from fedsmall.sim.engines.out_of_fold import with_unseen
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
 from fedsmall.sim.runs.folder import Failed, Run, cores, reopen, start
-from fedsmall.sim.runs.progress import Watcher
+from fedsmall.sim.runs.progress import Watcher, called
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.device import check_device, process_context, threads_of_kernel
 
+LOG = logging.getLogger("fedsmall")
+LOG.addHandler(logging.NullHandler())  # a program says where its log goes; without, nothing is printed
 Build = Callable[[Plan], Federation]
 Ended = tuple[RunRecord, dict[str, Any]]  # what a plan came to, and its trivial predictor
 Made = TypeVar("Made")
@@ -137,6 +140,7 @@ def execute(
         check_run(plan, federations.of(plan))  # a method may have a stop of its own, and so other rows
     processes = processes or processes_for(plans, engine, options["device"])
     job = Job(build, engine, options, plans[0], scenario.keep == "sites")
+    LOG.info("%s: %d plans on %s", scenario.name, len(plans), engine)
     with interruptible() as interrupted, watcher:
         run = start(folder, scenario, first, engine) if begun is None else reopen(begun, first)
         left = {index: plan for index, plan in enumerate(plans) if plan in run.not_run}
@@ -147,13 +151,17 @@ def execute(
         for index, ended in records:
             if isinstance(ended, Failed):
                 run.fail(index, ended)
+                LOG.warning("%s failed: %s", called(plans[index]), ended.reason)
             else:
                 added = run.add(index, *ended)
+                LOG.info("%s done: %s", called(plans[index]), added.row["common"])
                 if track is not None:
                     track(run, added)
             watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()
+    for note in run.about["notes"]:
+        LOG.info("note: %s", note)
     return run
 
 

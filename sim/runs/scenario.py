@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 import tomli_w
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -55,6 +55,37 @@ class Study(Frozen):
     flow: str = ""
     interpretation: str = ""
     intended_use: str = ""
+
+
+class Settings(TypedDict, total=False):
+    """The keys of a scenario for :func:`fedsmall.run`, all optional, as an editor completes them."""
+
+    name: str
+    about: str
+    task: Any
+    model: Any
+    model_options: Mapping[str, Any]
+    samples_per_site: int
+    partition: str | Mapping[str, Any]
+    rounds: int
+    seeds: Sequence[int]
+    route_seed: int
+    evaluate_every: int
+    initial_models: Literal["common", "independent"]
+    dtype: Literal["float32", "float64"]
+    metric: str
+    threshold: float | Literal["youden"] | Mapping[str, float]
+    recalibrate: bool
+    folds: int
+    without: Sequence[str]
+    stop: EarlyStop | Mapping[str, Any]
+    device: str
+    keep: Literal["common", "sites"]
+    track: Literal["tensorboard", "mlflow"]
+    reference: str
+    study: Study | Mapping[str, Any]
+    recipe: Recipe | Mapping[str, Any]
+    method: Sequence[Mapping[str, Any]]
 
 
 class Scenario(Frozen):

@@ -7,6 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fedsmall.methods import METHODS
+from fedsmall.sim.runs.scenario import Scenario, Settings
 from fedsmall.sim.runs.schema import scenario_schema
 from tests import ROOT
 
@@ -76,3 +77,9 @@ def test_the_command_writes_it_with_all_methods_and_never_over_a_file(fedsmall, 
     assert written["$defs"]["Method"]["properties"]["name"]["anyOf"][0]["enum"] == list(METHODS)
     assert fedsmall("schema", "--out", str(file))[0] == 2
     assert json.loads(fedsmall("schema")[1]) == written
+
+
+def test_an_editor_completes_every_key_in_python():
+    in_the_signature = {"sites", "engine", "test"}
+
+    assert set(Settings.__annotations__) | in_the_signature == set(Scenario.model_fields)
