@@ -25,8 +25,9 @@ from fedsmall.planning.look import (
     look_at,
     read_tables,
 )
+from fedsmall.sim.cli.new_images import UNEQUAL, holds_images, scenario_of_images, sites_for
 from fedsmall.sim.cli.options import check_unwritten, terminal
-from fedsmall.sim.runs.scenario import build
+from fedsmall.sim.runs.scenario import build, to_toml
 from fedsmall.sim.runs.schema import scenario_schema
 
 if TYPE_CHECKING:
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
 
 console = terminal()
 
-DEALT, LEAST_ROWS = 10, 20  # sites that one table is dealt to, and the least rows each should have
 SCHEMA = "fedsmall.schema.json"  # by which editors complete and check a scenario's keys
 SHOWN = 20  # rows of the terminal's table
-UNEQUAL = 0.4  # share of the rarer class, below which a threshold of a half calls too few positive
 METHODS = """
 [[method]]
 name = "StandaloneRidge"      # a regression at every hospital alone: what federation has to beat
@@ -61,7 +60,7 @@ name = "Central"              # the same patients pooled: what may not be done
 
 
 def new(
-    table: Annotated[Path, Argument(help="a CSV, Parquet or Excel file, or a folder with one for each hospital")],
+    table: Annotated[Path, Argument(help="a CSV, Parquet or Excel file, a folder of one for each hospital, or images")],
     label: Annotated[str | None, Option(help="the column that is to be predicted: classes, or a number")] = None,
     time: Annotated[str | None, Option(help="survival: the column of times, with --event")] = None,
     event: Annotated[str | None, Option(help="survival: the column that is 1 where the event happened")] = None,
@@ -70,9 +69,9 @@ def new(
     patient: Annotated[str | None, Option(help="the column that names the patient; looked for if not given")] = None,
     out: Annotated[Path, Option(help="the scenario's file, never written over")] = Path("mine.toml"),
 ) -> None:
-    """Look at a table, say what is in it and what looks wrong, and write a scenario that runs on it.
+    """Look at a table or images, say what is in them and what looks wrong, and write a scenario that runs on it.
 
-    Where no label is given, a person at a terminal is asked for it.
+    Where no label is given, a person at a terminal is asked for it; of images folders name the classes.
     """
     check_unwritten(out)
     if not out.parent.is_dir():
@@ -81,6 +80,11 @@ def new(
         raise PlanError(f"there is no file or folder {str(table)!r} here")
     if (time is None) != (event is None) or (time is not None and label is not None):
         raise PlanError("survival is --time with --event, and without --label")
+    path = os.path.relpath(table.resolve(), out.resolve().parent).replace(os.sep, "/")
+    if holds_images(table):
+        if given := [name for name in (label, time, site, patient) if name is not None]:
+            raise PlanError(f"{given[0]!r} names a column, and {str(table)!r} holds images; folders name their classes")
+        return _write(out, *scenario_of_images(table, path, out.stem, positive))
     tables, decimal = read_tables(table)
     rows = join_rows(tables)
     predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
@@ -89,14 +93,18 @@ def new(
             raise PlanError(f"there is no column {name!r}. Known: {', '.join(rows)}")
     look = look_at(tables, decimal, predicted, site, patient)
     outcome, said = _outcome_of(rows, look, predicted, positive)
-    path = os.path.relpath(table.resolve(), out.resolve().parent)
     text = _scenario_of(path, out.stem, look, outcome, said, len(rows))
+    return _write(out, text, [*said, *_said_of(look)])
+
+
+def _write(out: Path, text: str, said: Sequence[str]) -> None:
+    """Write a scenario, once its data are read, after what they hold and what was ``said`` of them."""
     federation = _read(text, out)
-    notes = [note for note in federation.notes if "Taken as missing" not in note]
-    print_data(federation.description)
-    for note in [*said, *_said_of(look), *notes]:
+    if federation.description:
+        print_data(federation.description)
+    for note in [*said, *(note for note in federation.notes if "Taken as missing" not in note)]:
         console.print(f"- {note}", markup=False)
-    out.write_text(text, encoding="utf-8")
+    out.write_text(f"#:schema ./{SCHEMA}\n{text}", encoding="utf-8")
     if not (beside := out.with_name(SCHEMA)).exists():
         beside.write_text(json.dumps(scenario_schema(), indent=1) + "\n", encoding="utf-8")
     console.print(f"\nWritten: {out}, and {SCHEMA} for editors. Read it, then: fedsmall run {out}", markup=False)
@@ -141,21 +149,22 @@ def _outcome_of(
 
 
 def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], said: Sequence[str], rows: int) -> str:
-    task = {"csv": path.replace(os.sep, "/"), **outcome}
+    task = {"csv": path, **outcome}
     optional = {"categorical": list(look.categorical), "drop": list(look.drop), "missing": list(look.missing)}
     task |= {key: value for key, value in optional.items() if value}
     task |= {"decimal": look.decimal} if look.decimal != "." else {}
     task |= {"patient": look.patient} if look.patient else {}
-    lines = [f"#:schema ./{SCHEMA}", "# Written by `fedsmall new`", *(f"# {line}" for line in said)]
+    lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said)]
     lines += [f"# left out: {column} ({why})" for column, why in look.drop.items()]
-    lines += [f"name = {_toml(name)}", ""]
+    lines += [f"name = {to_toml(name)}", ""]
     if look.site_column:
-        lines.append(f"partition = {{natural = {_toml(look.site_column)}}}    # the hospitals of that column")
+        lines.append(f"partition = {{natural = {to_toml(look.site_column)}}}    # the hospitals of that column")
     elif len(look.frames) > 1:
         lines.append('partition = {natural = "file"}    # a hospital for each file')
     else:
-        sites = max(2, min(DEALT, rows // LEAST_ROWS))
-        lines.append(f"sites = {sites}    # one table, dealt to as many pretended hospitals; no row is left out")
+        lines.append(
+            f"sites = {sites_for(rows)}    # one table, dealt to as many pretended hospitals; no row is left out"
+        )
     binary = len(outcome.get("classes", ())) == 2
     lines += ['model = "linear"              # or "mlp", with stop = {patience = 5, hold_out = 0.2} under its methods']
     lines += ["rounds = 100                  # the rate falls to nothing by then, so a linear model is at its end"]
@@ -164,7 +173,7 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
     lines += ['metric = "auc"'] if binary else []
     if binary and look.frames and _share(look, outcome) < UNEQUAL:
         lines.append('threshold = "youden"          # with a rare class a half would call nobody positive')
-    lines += ["", "[task]", *(f"{key} = {_toml(value)}" for key, value in task.items())]
+    lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
     rate = 0.1 if "target" not in outcome else 0.02
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
@@ -180,20 +189,13 @@ def _share(look: Look, outcome: Mapping[str, Any]) -> float:
     return float(np.mean(held))
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _read(text: str, out: Path) -> "Federation":
     """The federation of a scenario's data; DataError or PlanError where the task's own reader refuses them."""
     from fedsmall.planning.tasks import build_federation
 
     table = tomllib.loads(text)
-    table["task"]["csv"] = str((out.parent / table["task"]["csv"]).resolve())
+    source = "csv" if "csv" in table["task"] else "images"
+    table["task"][source] = str((out.parent / table["task"][source]).resolve())
     return build_federation(build(table).plans()[0])
 
 

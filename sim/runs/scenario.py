@@ -1,5 +1,6 @@
 """A scenario: a TOML file that says what is run, as a frozen record, checked when built; a plan per method and seed."""
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -250,6 +251,15 @@ def shown_scenario(scenario: Scenario) -> dict[str, Any]:
     """The keys of a scenario as a report may show them."""
     shown = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return shown | {"task": without_files(shown["task"])}
+
+
+def to_toml(value: Any) -> str:
+    """A value as it stands behind a key of TOML, in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{to_toml(str(key))} = {to_toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(to_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def as_toml(scenario: Frozen) -> bytes:

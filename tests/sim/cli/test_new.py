@@ -182,3 +182,72 @@ def test_a_table_of_a_few_rows_is_looked_at(tmp_path, rows):
     tables, _ = read_tables(tmp_path / "patients.csv")
 
     assert candidates(tables[""]) == (["outcome", "age"] if rows > 1 else [])
+
+
+def draw(folder, sizes=(8, 8), hospitals=("",), of=(3, 8), colour=False):
+    """Digits as files: "well" and the rarer "ill" in folders, in those of hospitals where these have names."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    digits, rng = load_digits(), np.random.default_rng(0)
+    at = [k for k in np.flatnonzero(np.isin(digits.target, of)) if digits.target[k] == of[0] or k % 3 == 0]
+    for place, k in enumerate(at):
+        home = folder / hospitals[place % len(hospitals)] / ("well" if digits.target[k] == of[0] else "ill")
+        home.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray((digits.images[k] * 15.9).astype(np.uint8))
+        side = int(rng.integers(sizes[0], sizes[1] + 1))
+        image = (image.convert("RGB") if colour else image).resize((side, side))
+        image.save(home / f"{k}.{'png' if k % 2 else 'bmp'}")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("hospitals", [("",), ("bonn", "essen", "graz")])
+def test_three_commands_make_of_images_a_report_as_good_as_a_regression_on_their_pixels(fedsmall, tmp_path, hospitals):
+    draw(tmp_path / "scans", hospitals=hospitals)
+    (tmp_path / "scans" / "notes.txt").write_text("no image")
+
+    ended = [fedsmall("new", "scans"), fedsmall("run", "mine.toml", "--set", "seeds=[0]", "--processes", 1)]
+
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert "positive is ill, the rarer" in ended[0][1]
+    rows = json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())
+    pooled = [row["pooled"]["common"]["auc"] for row in rows if "pooled" in row]
+    assert len(pooled) == 1
+    worth = {row["label"]: row["common"]["auc"] for row in rows if row["common"]}
+    assert worth["FedAvg"] > pooled[0] - WITHIN
+    assert worth["FedDC"] > pooled[0] - WITHIN
+
+
+def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_path):
+    draw(tmp_path / "scans", sizes=(40, 60), colour=True)
+
+    code, said, _ = fedsmall("new", "scans", "--positive", "well")
+
+    task = scenario_of(tmp_path / "mine.toml")["task"]
+    assert code == 0
+    assert "brought to 32 x 32" in said
+    assert task == {"images": "scans", "classes": ["ill", "well"], "size": [32, 32], "channels": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "spoiled", "complaint"),
+    [
+        (["--label", "state"], None, "folders name their classes"),
+        (["--positive", "sick"], None, "ill, well"),
+        ([], "1.png", "a folder for each class"),
+        ([], "well/junk.png", "junk.png is no image"),
+        ([], "well/scan.dcm", "docs/images.md"),
+        ([], "well/scan.nii.gz", "docs/images.md"),
+    ],
+)
+def test_images_that_are_no_scenario_are_refused_in_one_line(fedsmall, tmp_path, words, spoiled, complaint):
+    draw(tmp_path / "scans")
+    if spoiled is not None:
+        (tmp_path / "scans" / spoiled).write_text("junk")
+
+    code, _, complained = fedsmall("new", "scans", *words)
+
+    assert code == 2
+    assert complaint in complained
+    assert len(complained.strip().splitlines()) == 1
+    assert not (tmp_path / "mine.toml").exists()
