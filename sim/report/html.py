@@ -425,7 +425,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         "by_site": "Hospital by hospital" if shown and at_sites(shown) else real,
         "groups": "Nothing but to look at them: Subgroup by subgroup" if groups else "",
         "of_groups": errors and errors + of_groups,
-        "dealt": "; sites were dealt from one table" if any(plan.sites for plan in run.plans) else "",
+        "dealt": "; sites were dealt from one table" if model.are_dealt(run) else "",
         "folders": f"The run's folder, {' and '.join(folders)}" if folders else "",
         "imbalance": f"Judged by {run.scenario.metric or 'accuracy'}, beside the majority class; {how}",
         "scenario": "Plan, versions, and how to repeat this",

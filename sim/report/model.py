@@ -285,10 +285,15 @@ def nobody_positive(run: Run) -> list[str]:
     ]
 
 
+def are_dealt(run: Run) -> bool:
+    """Whether samples were dealt to sites, and did not come with them."""
+    return any(plan.sites and "natural" not in plan.partition for plan in run.plans)
+
+
 def purpose(run: Run) -> str:
     """Whether a page is of a comparison of methods or of a model for patients, and what the latter still wants."""
     shown, missing = clinical(run), []
-    if not run.real and "natural" not in (run.plans[0].partition if isinstance(run.plans[0].partition, dict) else {}):
+    if not run.real and are_dealt(run):
         missing.append("samples of real hospitals (these were dealt to sites by chance)")
     if shown is not None and shown.is_binary:
         events = int(min(np.bincount(shown.predictions.y, minlength=2)))
@@ -344,7 +349,9 @@ def _recalibration(shown: Clinical) -> list[str]:
     if found := shown_run.row.get("recalibration"):
         before, after = (row["common"]["loss"] for row in (found, shown_run.row))
         return [RECALIBRATED.format(found["intercept"], found["slope"], before, after)]
-    worth = {one.name: one.of_samples for one in shown.worth(1)} if shown.is_binary else {}
+    is_offered = shown.is_binary and not shown.run.real and "engine" in shown.run.about  # no simulation, no folds
+    is_offered &= _task(shown.run).get("loss") != "hinge" and not shown_run.plan.method.keeps_intercepts
+    worth = {one.name: one.of_samples for one in shown.worth(1)} if is_offered else {}
     ends = [(worth[name], ideal) for name, ideal in (("calibration intercept", 0), ("calibration slope", 1)) if worth]
     return [OFF] * any(estimate.low > ideal or estimate.high < ideal for estimate, ideal in ends)
 
