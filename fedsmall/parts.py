@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
+from fedsmall.entry_points import extensions
+
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -345,12 +347,13 @@ RegionName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 class Topology(Frozen):
     """Sites that send each other what others send a server (:mod:`fedsmall.algorithm.gossip`).
 
-    ``by`` "gossip" every site sends to one drawn anew each time, by "ring" to the next in the order of names. An
-    average takes ``exchanges``, in each of which a site sends one new message, and again those not acknowledged; a hop
-    at most ``tries``. ``loss`` is the share of messages that never come; one may come up to ``delay`` exchanges later.
+    ``by`` "gossip" every site sends to one drawn each time, by "ring" to the next in the order of names, by another
+    name as the package says that brings it (``fedsmall.topologies``). An average takes ``exchanges``, in each of which
+    a site sends one new message, and again those not acknowledged; a hop at most ``tries``. ``loss`` is the share of
+    messages that never come; one may come up to ``delay`` exchanges later.
     """
 
-    by: Literal["gossip", "ring"]
+    by: str
     exchanges: Positive = 10
     tries: Positive = 3
     loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -402,8 +405,10 @@ def _a_topology(value: Any) -> Any:
         return None
     if isinstance(value, str):
         value = {"by": value}
-    if isinstance(value, Mapping) and value.get("by") not in ("gossip", "ring"):
-        raise ValueError('topology is "server", "gossip" or "ring"; or a table: {by = "gossip", loss = 0.2}')
+    known = dict.fromkeys(["gossip", "ring", *extensions("fedsmall.topologies")])
+    if isinstance(value, Mapping) and value.get("by") not in known:
+        names = ", ".join(f'"{name}"' for name in known)
+        raise ValueError(f'topology is "server", or one of {names}; or a table: {{by = "gossip", loss = 0.2}}')
     return value
 
 

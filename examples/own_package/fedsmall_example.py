@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.datasets import make_moons
 
 from fedsmall.aggregation.aggregate import Aggregator
+from fedsmall.algorithm.gossip import Peers, Places
 from fedsmall.data.sources.pool import Part, Pool
 from fedsmall.methods import MethodRow
 
@@ -33,3 +34,21 @@ def moons(root: Path | None, seed: int, *, samples: int = 400) -> Pool:
     """Two half moons that lie in each other, with noise."""
     x, y = make_moons(samples, noise=0.2, random_state=seed)
     return Pool(train={"": Part(x.astype(np.float32), y)}, class_names=("upper", "lower"))
+
+
+class HypercubePlaces(Places):
+    """In exchange k site i swaps halves with site i xor 2^k: of 2^n sites each has the exact mean after n exchanges."""
+
+    def next_sites(self, t: int, exchange: int | None = None) -> np.ndarray:
+        """To whom each site sends, (sites,); a model is handed on as by gossip."""
+        if exchange is None:
+            return super().next_sites(t)
+        sites = np.arange(self.sites)
+        partners = sites ^ (1 << exchange % max(1, (self.sites - 1).bit_length()))
+        return np.where(partners < self.sites, partners, sites)
+
+
+class Hypercube(Peers):
+    """Sites without a server that average along the edges of a hypercube (recursive doubling)."""
+
+    PLACES = HypercubePlaces

@@ -11,11 +11,13 @@ from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.algorithm.dynamic import DynamicAverages
 from fedsmall.algorithm.gossip import Peers
 from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United, become_global
+from fedsmall.entry_points import Registry
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment
 from fedsmall.travel.schedule import Action, Contact
 
+TOPOLOGIES = Registry[Callable[[Plan, Travellers], Topology]]("fedsmall.topologies", {"gossip": Peers, "ring": Peers})
 TOGETHER = 2**14  # rounds of sites that go by without a moment
 
 
@@ -32,7 +34,7 @@ def topology_for(
         return Region(within, Travellers(within, trainer, combiner_for(plan), initial), plan, united)
     method, travellers = plan.method, Travellers(plan, trainer, combiner or combiner_for(plan), initial)
     if method.topology is not None:
-        return Peers(plan, travellers)
+        return TOPOLOGIES[method.topology.by](plan, travellers)
     if method.is_dynamic:
         return DynamicAverages(plan, travellers)
     return Regions(plan, travellers) if method.region_count > 1 else Server(plan, travellers)

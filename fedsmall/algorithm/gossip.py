@@ -14,7 +14,7 @@ Vaidya & Dominguez-Garcia 2016, whose running sums need no acknowledgements but 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -221,11 +221,11 @@ class PushSum:
         return sites, means
 
 
-@final
 class Peers(Topology):
-    """The sites of ``travellers``, which send each other what others send a server."""
+    """The sites of ``travellers``, which send each other what others send a server, to whom ``PLACES`` say."""
 
     has_places = False
+    PLACES: type[Places] = Places  # a package may bring its own (fedsmall.topologies)
 
     def __init__(self, plan: Plan, travellers: Travellers) -> None:
         super().__init__(plan, travellers)
@@ -256,7 +256,7 @@ class Peers(Topology):
     def _set_out(self, contact: Contact) -> Places:
         if self._places is None:
             self.travellers.depart(contact)
-            self._places = Places(self.topology, self.plan.travel_seed, len(self.names), self.travellers.at)
+            self._places = self.PLACES(self.topology, self.plan.travel_seed, len(self.names), self.travellers.at)
         return self._places
 
     def _agree(self, moment: Moment, places: Places) -> Moment:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 console = terminal()
 
 SCHEMA = "fedsmall.schema.json"  # by which editors complete and check a scenario's keys
+FEW_ROWS = 80  # of a hospital, with which a round has too few steps for a small rate
 SHOWN = 20  # rows of the terminal's table
 METHODS = """
 [[method]]
@@ -157,14 +158,14 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said)]
     lines += [f"# left out: {column} ({why})" for column, why in look.drop.items()]
     lines += [f"name = {to_toml(name)}", ""]
+    hospitals = len({cell for frame in look.frames.values() for cell in frame.get(look.site_column or "", ())})
+    hospitals = hospitals or (len(look.frames) if len(look.frames) > 1 else sites_for(rows))
     if look.site_column:
         lines.append(f"partition = {{natural = {to_toml(look.site_column)}}}    # the hospitals of that column")
     elif len(look.frames) > 1:
         lines.append('partition = {natural = "file"}    # a hospital for each file')
     else:
-        lines.append(
-            f"sites = {sites_for(rows)}    # one table, dealt to as many pretended hospitals; no row is left out"
-        )
+        lines.append(f"sites = {hospitals}    # one table, dealt to as many pretended hospitals; no row is left out")
     binary = len(outcome.get("classes", ())) == 2
     lines += ['model = "linear"              # or "mlp", with stop = {patience = 5, hold_out = 0.2} under its methods']
     lines += ["rounds = 100                  # the rate falls to nothing by then, so a linear model is at its end"]
@@ -174,7 +175,7 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
     if binary and look.frames and _share(look, outcome) < UNEQUAL:
         lines.append('threshold = "youden"          # with a rare class a half would call nobody positive')
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
-    rate = 0.1 if "target" not in outcome else 0.02
+    rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
     return "\n".join(lines) + "\n" + METHODS

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_classification
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine, make_classification
 
 Frame = pd.DataFrame
 LABEL = ("--label", "outcome")
@@ -30,10 +30,10 @@ class Spoiled(NamedTuple):
     is_real: bool = False
 
 
-def generated(rows: int, columns: int, share: float) -> Callable[[Path | None], Frame]:
+def generated(rows: int, columns: int, share: float, draw: int = 1) -> Callable[[Path | None], Frame]:
     def make(_: Path | None) -> Frame:
         x, y = make_classification(
-            rows, columns, n_informative=columns // 2, weights=[1 - share], class_sep=0.8, random_state=1
+            rows, columns, n_informative=columns // 2, weights=[1 - share], class_sep=0.8, random_state=draw
         )
         table = Frame((50 + 10 * x).round(2), columns=[f"marker_{k}" for k in range(columns)])
         return table.assign(outcome=np.where(y, "ill", "well"))
@@ -63,6 +63,12 @@ def relapse(_: Path | None) -> Frame:
     risk = ((table - table.mean()) / table.std()).iloc[:, [0, 1, 4]].sum(axis=1)
     months, censored = rng.exponential(40 * np.exp(-0.5 * risk)), rng.exponential(80, len(table))
     return table.assign(months=np.minimum(months, censored).round(1) + 0.1, relapsed=(months < censored).astype(int))
+
+
+def iris(_: Path | None) -> Frame:
+    data = load_iris(as_frame=True)
+    two = data.frame[data.target > 0].reset_index(drop=True).rename(columns=lambda name: name.removesuffix(" (cm)"))
+    return two.drop(columns="target").assign(outcome=np.where(two["target"] == 2, "virginica", "versicolor"))
 
 
 def wine(_: Path | None) -> Frame:
@@ -162,6 +168,8 @@ TABLES = {
     "rare at hospitals": Spoiled(generated(1500, 6, 0.08), ("one class", "categories"), GERMAN),
     "wide": Spoiled(generated(600, 30, 0.4), ("codes", "spellings"), LATIN),
     "all at once": Spoiled(generated(900, 8, 0.2), (*WRONGS.keys() - {"visits", "one class"},), GERMAN),
+    "thin": Spoiled(generated(400, 6, 0.3, draw=11), ("codes", "dates", "duplicates"), GERMAN),
+    "iris": Spoiled(iris, ("identifiers", "duplicates"), LATIN),
     "fetal health": Spoiled(fetal_health, ("codes", "dates", "identifiers"), GERMAN, is_real=True),
     "heart disease": Spoiled(
         heart_disease,
