@@ -61,10 +61,21 @@ NDArrays = list[np.ndarray]
 class HospitalClient(NumPyClient):
     """Trains and evaluates models at one site; holds the site's data.
 
-    ``trainer`` is the core in which the site trains, alone or among others; ``memory`` outlives a contact, ``kept``
-    does so for compressed models on their way. The arrays of ``fit`` and ``evaluate`` are a model and what travels with
-    it, named by ``config["names"]`` ("arrays/0.weight"). From a secret ``noise_key`` a real site draws the same noise
-    for the same update, so that asking again tells no more.
+    The arrays of ``fit`` and ``evaluate`` are a model and what travels with it, named by ``config["names"]``
+    ("arrays/0.weight").
+
+    Parameters
+    ----------
+    home
+        The site's samples, ready to train on.
+    plan
+        What is trained, and how.
+    trainer
+        The core in which the site trains, alone or among others.
+    memory, kept
+        What outlives a communication round: of the site, and of compressed models on their way.
+    noise_key
+        A secret, from which a real site draws the same noise for the same update: asking again tells no more.
     """
 
     def __init__(

@@ -107,7 +107,26 @@ class Recipe(Frozen):
 
 
 class Tree(Frozen):
-    """A replica tree at every site (RepTreeFL): ``fanout`` r, ``depth`` d, ``drop`` p, or one value per site."""
+    """A replica tree at every site (RepTreeFL; Ghilea & Rekik).
+
+    Parameters
+    ----------
+    fanout, depth, drop
+        Replicas of a model (r), generations (d) and the share of samples that a replica leaves out (p), or one value
+        per site.
+    perturbation
+        Whether samples are left out at random or class by class.
+    fold, diversity
+        How replicas become one: weighed by how far they are from their parent, or a plain mean.
+    fold_at, travel
+        Where they are folded, and whether anchors or whole trees travel.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import Tree
+    >>> Tree(fanout=2, depth=2).drop
+    0.1
+    """
 
     fanout: Positive | tuple[Positive, ...] = 3
     depth: Annotated[int, Field(ge=0)] | tuple[Annotated[int, Field(ge=0)], ...] = 1

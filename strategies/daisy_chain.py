@@ -159,17 +159,37 @@ class _NoSites(SendingGrid):
 class DaisyChain(Strategy):
     """Hands every site's model on to another site, and lets the wrapped strategy aggregate now and then.
 
-    ``strategy`` is any Flower strategy, or a combiner of ours; it sees only the aggregations. ``schedule`` says at
-    which rounds models travel and how (d and b of the paper). ``fraction`` of the sites, drawn anew with the run's
-    ``seed``, takes part in a communication round. The mean is unweighted unless ``weighted``. A model whose update is
-    too large is set aside (:mod:`fedsmall.algorithm.gate`; ``gate`` false for none is). ``method`` says, of what no
-    other argument does, how many models travel and by which route.
-
     The sites are those that are connected when the run starts. The model sent to one that is silent, or whose reply
     fails its check, goes on at the next communication round. After a run ``sites`` are their names, and ``events`` what
-    did not go as it should.
+    did not go as it should. Departs from Algorithm 1 (Kamp et al. 2023) as printed: where both are due, aggregation
+    wins, for with d = 1 it would never come.
 
-    Departs from Algorithm 1 as printed: where both are due, aggregation wins, for with d = 1 it would never come.
+    Parameters
+    ----------
+    strategy
+        Any Flower strategy, or a combiner of ours; it sees only the aggregations.
+    schedule
+        At which rounds models travel and are aggregated (d and b of the paper); d = 1 and b = 10 if not given.
+    seed
+        Of permutations and of the sites that take part.
+    fraction
+        The share of the sites that takes part in a communication round.
+    weighted
+        Whether a mean goes by samples.
+    gate
+        How far an update may be from the others before it is set aside (:mod:`fedsmall.algorithm.gate`); 0 for any.
+    method
+        Of what no other argument says: how many models travel, and by which route.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> from fedsmall.strategies import DaisyChain
+    >>> from fedsmall.travel.schedule import Schedule
+    >>> chain = DaisyChain(FedAvg(), Schedule(permute_every=1, aggregate_every=2))
+    >>> result = chain.start(grid, arrays, 4, train_config=config)
+    >>> sorted(result.evaluate_metrics_clientapp), len(chain.sites)
+    ([2, 4], 3)
     """
 
     def __init__(
@@ -323,7 +343,24 @@ def FedDC(
     weighted: bool = False,
     gate: float = GATE,
 ) -> DaisyChain:
-    """Federated daisy-chaining by its name: d = ``permute_every``, b = ``aggregate_every`` (Kamp et al. 2023)."""
+    """Federated daisy-chaining by its name (Kamp et al. 2023).
+
+    Parameters
+    ----------
+    permute_every, aggregate_every
+        The periods d and b, in rounds; None for never.
+    aggregator
+        "mean", "median", "radon" or another of `fedsmall list aggregators`.
+    seed, fraction, weighted, gate
+        As of :class:`DaisyChain`.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import FedDC
+    >>> result = FedDC(permute_every=1, aggregate_every=3).start(grid, arrays, 3, train_config=config)
+    >>> sorted(result.evaluate_metrics_clientapp)
+    [3]
+    """
     combiner, schedule = Aggregate(aggregator, seed=seed), Schedule(permute_every, aggregate_every)
     return DaisyChain(combiner, schedule, seed=seed, fraction=fraction, weighted=weighted, gate=gate)
 
@@ -331,16 +368,44 @@ def FedDC(
 def Averaging(
     aggregator: str = "mean", *, options: Mapping[str, float] | None = None, weighted: bool = False, seed: int = 0
 ) -> DaisyChain:
-    """FedAvg with the aggregator as a part: unweighted by default, float64 inside, blind to arrival order.
+    """FedAvg with the aggregator as a part: float64 inside, blind to arrival order (McMahan et al. 2017).
 
-    Other than Flower's it keeps every dtype, carries integer buffers, and sets a bad reply aside. Source: McMahan et
-    al. 2017.
+    Other than Flower's it keeps every dtype, carries integer buffers, and sets a bad reply aside.
+
+    Parameters
+    ----------
+    aggregator, options
+        The aggregator's name, and its settings by theirs.
+    weighted
+        Whether a mean goes by samples.
+    seed
+        Of an aggregator that draws.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import Averaging
+    >>> result = Averaging("median").start(grid, arrays, 2, train_config=config)
+    >>> sorted(result.evaluate_metrics_clientapp)
+    [1, 2]
     """
     return _every_contact(Aggregate(aggregator, options, seed), seed=seed, weighted=weighted)
 
 
 def RadonMachine(*, seed: int = 0) -> DaisyChain:
-    """Aggregation by the iterated Radon point (Kamp et al. 2017): one absurd model cannot move it far."""
+    """Aggregation by the iterated Radon point (Kamp et al. 2017): one absurd model cannot move it far.
+
+    Parameters
+    ----------
+    seed
+        Of the order in which models are taken. There must be two models more than parameters, or it does not start.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import RadonMachine
+    >>> RadonMachine().start(grid, arrays, 1, train_config=config)
+    Traceback (most recent call last):
+    fedsmall.errors.PlanError: ...
+    """
     return _every_contact(Aggregate("radon", seed=seed), seed=seed)
 
 
@@ -349,25 +414,79 @@ def SCAFFOLD(*, lr: float = 1.0) -> DaisyChain:
 
     The sites send their controls, as fedsmall's own clients do under a plan of this method, without which it does not
     start.
+
+    Parameters
+    ----------
+    lr
+        The server's rate.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import SCAFFOLD
+    >>> SCAFFOLD(lr=1.0).start(grid, arrays, 1, train_config=config)
+    Traceback (most recent call last):
+    fedsmall.errors.PlanError: ...
     """
     return _every_contact(ServerStep("scaffold", options={"lr": lr}))
 
 
 def FedNova(*, momentum: float = 0.0) -> DaisyChain:
-    """Updates normalised by the local steps taken, weighed by samples (Wang et al. 2020); sites' ``momentum``."""
+    """Updates normalised by the local steps taken, weighed by samples (Wang et al. 2020).
+
+    The sites say how many steps they took, as fedsmall's own clients do, without which it does not go on.
+
+    Parameters
+    ----------
+    momentum
+        That of the sites' optimizer.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import FedNova
+    >>> FedNova(momentum=0.9).start(grid, arrays, 1, train_config=config)
+    Traceback (most recent call last):
+    fedsmall.errors.PlanError: ...
+    """
     return _every_contact(ServerStep("fednova", options={"momentum": momentum}), weighted=True)
 
 
 def FedDyn(*, alpha: float = 0.01) -> DaisyChain:
-    """A dynamic regulariser aligns local and common optima (Acar et al. 2021); ``alpha`` is the sites' too."""
+    """A dynamic regulariser aligns local and global optima (Acar et al. 2021).
+
+    The sites' half is that of fedsmall's own clients, without which it does not go on.
+
+    Parameters
+    ----------
+    alpha
+        The strength of the regulariser; the sites' is the same.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import FedDyn
+    >>> FedDyn(alpha=0.1).start(grid, arrays, 1, train_config=config)
+    Traceback (most recent call last):
+    fedsmall.errors.PlanError: ...
+    """
     return _every_contact(ServerStep("feddyn", options={"alpha": alpha}))
 
 
 def RepTreeFL(tree: Tree | None = None, aggregator: str = "mean", *, seed: int = 0) -> DaisyChain:
     """Sites train trees of replicas, and the server averages the anchors (Ghilea & Rekik, Algorithm 1).
 
-    With ``tree.fold_at = "site"`` one model leaves a site; with "server" the replicas' models come beside the anchor's,
-    and folding them here gives the same bits.
+    Parameters
+    ----------
+    tree
+        How trees grow. With ``fold_at = "site"`` one model leaves a site; with "server" the replicas' models come
+        beside the anchor's, and folding them here gives the same bits. The sites plant them: fedsmall's own clients.
+    aggregator, seed
+        As of :func:`Averaging`.
+
+    Examples
+    --------
+    >>> from fedsmall.strategies import RepTreeFL, Tree
+    >>> RepTreeFL(Tree(fanout=3, depth=1)).start(grid, arrays, 1, train_config=config)
+    Traceback (most recent call last):
+    fedsmall.errors.PlanError: ...
     """
     anchors = Aggregate(aggregator, seed=seed)
     anchors.half_of = FoldTrees.half_of

@@ -9,8 +9,11 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import fedsmall
+import fedsmall.strategies as fedsmall_strategies
+from fedsmall.clients import HospitalClient
 from fedsmall.randomness import rng_for
 
+OF_FLOWER = fedsmall_strategies.__all__
 NAMES = [name for name in fedsmall.__all__ if name != "__version__"]
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(fedsmall, name))]
 
@@ -60,3 +63,35 @@ def test_a_function_says_what_it_gives_and_raises(name):
 
     assert "Returns\n-------" in text
     assert "Raises\n------" in text
+
+
+@pytest.fixture
+def grid():
+    """Three hospitals of the tutorial's Flower app, which know nothing of us, and their first model."""
+    from flwr.app import ArrayRecord, ConfigRecord
+    from torch.nn import Linear
+
+    from fedsmall.sim.engines.inprocess import InProcessGrid
+    from tests.examples.test_flower_apps import modules
+
+    with modules("flower_app") as (client, _):
+        arrays, config = ArrayRecord(Linear(30, 2).state_dict()), ConfigRecord({"lr": 0.1, "epochs": 2})
+        yield {"grid": InProcessGrid(client.app, 3), "arrays": arrays, "config": config}
+
+
+@pytest.mark.parametrize("name", OF_FLOWER)
+def test_the_example_of_a_strategy_runs(name, grid):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(fedsmall_strategies, name), name, globs=grid)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
+    results = [runner.run(example) for example in found]
+
+    assert sum(result.attempted for result in results) >= 2
+    assert sum(result.failed for result in results) == 0
+
+
+@pytest.mark.parametrize("what", [*(getattr(fedsmall_strategies, name) for name in OF_FLOWER), HospitalClient])
+def test_a_strategy_and_a_client_say_what_they_take(what):
+    text = inspect.getdoc(what)
+
+    assert "Parameters\n----------" in text
+    assert [one for one in inspect.signature(what).parameters if one != "self" and one not in text] == []

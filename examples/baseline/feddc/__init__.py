@@ -1,0 +1,1 @@
+"""FedDC's Table 1 as a baseline of Flower."""
