@@ -6,15 +6,7 @@ checkout and in Flower's bundle.
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # what an editor completes and a type checker knows
-    from fedsmall.package.predictor import load as load
-    from fedsmall.sim.api import Result as Result
-    from fedsmall.sim.api import run as run
-    from fedsmall.sim.estimators import FederatedClassifier as FederatedClassifier
-    from fedsmall.sim.estimators import FederatedRegressor as FederatedRegressor
-    from fedsmall.sim.estimators import FederatedSurvival as FederatedSurvival
+from typing import Any
 
 ESTIMATORS = ("FederatedClassifier", "FederatedRegressor", "FederatedSurvival")
 LATE = {"load": "fedsmall.package.predictor", "run": "fedsmall.sim.api", "Result": "fedsmall.sim.api"}
