@@ -73,9 +73,6 @@ FITTED_AFTER = Property(
 )
 NO_MOMENTUM = Property("steps without momentum", "a site's mean gradient is read off its way: set momentum = 0")
 FROM_REST = Property("momentum from rest", 'steps are normalised as from a fresh start: optimizer_state = "reset"')
-CLASSES = Property(
-    "targets that are classes", "of a distilled model they are probabilities, which have no class weights"
-)
 COVERED = Property("an epsilon that covers all", "it counts no other use of patients; privacy = {blur = 1} claims none")
 NOISED_STEPS = Property(
     "steps that are noised and counted", "all else would tell of samples: local_steps, weights as numbers, option 2"
@@ -161,7 +158,6 @@ FEATURES = (
     _when_set("method.ema", needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
     _when_set("method.snapshots", needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
     _when_set("method.keep_last", needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}),
-    _when_set("method.distil", needs={WEIGHTS}, takes={COVERED, CLASSES}),
     Feature(
         'intercepts = "hospital"',
         lambda p: p.method.adds_intercepts,
@@ -232,7 +228,6 @@ FEATURES = (
     Feature('optimizer_state = "stay"', lambda p: p.recipe.moments == "stay", takes={MOMENTS_ALONG, NO_MEMORY}),
     _when_set("recipe.local_epochs", takes={NOISED_STEPS}),
     Feature('class_weights = "balanced"', lambda p: p.recipe.class_weights == "balanced", takes={NOISED_STEPS}),
-    _when_set("recipe.class_weights", needs={CLASSES}),
     _when_set("recipe.augment", takes={SECRET_DRAWS}),
     # what leaves a site, and how
     _when_set("method.wire", needs={TRAVEL, WEIGHTS, ONE_SERVER, ROUNDED, EVERY_AVERAGE}),

@@ -137,18 +137,17 @@ class Result:
         site: str | None = None,
         *,
         visitors: str | None = None,
-        distilled: bool = False,
     ) -> "Classifier | Regressor | SurvivalModel | Labeller":
         """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
 
         It takes rows as they were before training: a pandas table, an array, or a file. All seeds answer with their
         mean, unless one is named; ``site`` asks for that site's own model, and ``visitors`` for the last ones that were
-        trained there, which ``keep="sites"`` keeps; ``distilled`` for the one that was made of several.
+        trained there, which ``keep="sites"`` keeps.
         """
         from fedsmall.package.predictor import predictor_of
         from fedsmall.sim.runs.folder import choose_packages, whose_is
 
-        return predictor_of(choose_packages(self.run, method, seed, whose_is(site, visitors, distilled)))
+        return predictor_of(choose_packages(self.run, method, seed, whose_is(site, visitors)))
 
     def predict(
         self, rows: Any, method: str | None = None, seed: int | None = None, *, sheet: str | None = None

@@ -125,7 +125,8 @@ def undeclared(files: list[Path], declared: set[str]) -> set[str]:
     """The third-party packages that files import and pyproject.toml does not name, as ``import (distribution)``."""
     installed = packages_distributions()
     foreign = {name.partition(".")[0] for path in files for name in imported(path)}
-    foreign -= {path.stem for path in files if (path.parent / "pyproject.toml").exists()}  # an app's own modules
+    of_apps = {path for path in (ROOT / "examples").rglob("pyproject.toml")}
+    foreign -= {one.stem for path in of_apps for one in path.parent.iterdir()}  # an app's own modules
     foreign -= {*sys.stdlib_module_names, *MAY_IMPORT, "tests", "examples", "docs"}
     # What is not installed (an extra) is looked for by the name it is imported by.
     return {
@@ -219,7 +220,6 @@ KEYS = [
     "snapshots",
     "ema",
     "keep_last",
-    "distil",
     "wire",
     "rule",
     "server",

@@ -24,7 +24,6 @@ from fedsmall.extensions.audit.likelihood import (
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
-from fedsmall.training.distillation import SOFT
 from fedsmall.training.gradients.layers import as_trained, halves
 from fedsmall.training.gradients.losses import LOSSES
 from fedsmall.training.gradients.mlp import layers_of
@@ -34,6 +33,10 @@ PLAIN = ("FedAvg", "FedDC", "DaisyChain")  # methods whose sites take the steps 
 SITES = 2  # that are attacked
 MOST_CONTACTS = 200  # of a site that are looked at; of more some, in equal distances
 CLOSE = 0.2  # of a record's norm
+SOFT = {
+    "cross_entropy": "soft_cross_entropy",
+    "logistic": "soft_logistic",
+}  # of soft labels
 LONGEST = 1e6  # an update: beyond, noise has fed on itself, and there is nothing to read
 
 

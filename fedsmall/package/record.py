@@ -14,7 +14,7 @@ from fedsmall.errors import PlanError
 from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
 
-COMMON, CENTRAL, DISTILLED = "common", "central", "distilled"  # whose a model is, beside the names of sites
+COMMON, CENTRAL = "common", "central"  # whose a model is, beside the names of sites
 VISITORS = "visitors of "  # before the name of the site that keeps them
 OWN_INTERCEPT = (
     "It holds the intercept of the hospital that made this package: elsewhere it is wrong, and it tells how often the "
@@ -45,7 +45,7 @@ class TrainedOn(Frozen):
 
 
 class Package(Frozen):
-    """One model: ``whose`` is "common", "central", "distilled", a site that trained it last, or "visitors of SITE".
+    """One model: ``whose`` is "common", "central", a site that trained it last, or "visitors of SITE".
 
     ``positive`` is the class whose probability is thresholded, None unless there are two. ``performance`` has metrics
     by the name of the samples that they were measured on, ``limits`` are sentences. ``recalibration`` is an

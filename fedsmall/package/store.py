@@ -29,7 +29,7 @@ from fedsmall import __version__, files
 from fedsmall.data.image_files import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.errors import PlanError
-from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, FORMAT, VISITORS, Package
+from fedsmall.package.record import CENTRAL, COMMON, FORMAT, VISITORS, Package
 from fedsmall.wire import Arrays
 
 CARD, RECORD, WEIGHTS, DIGESTS = FILES = ("README.md", "package.json", "model.safetensors", "SHA256SUMS")
@@ -37,7 +37,6 @@ KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}
 WHO = {
     COMMON: "The global model of all sites",
     CENTRAL: "A model of the same patients pooled",
-    DISTILLED: "One model that the sites made of several",
 }
 SHOWN = 40  # columns that are listed by name
 

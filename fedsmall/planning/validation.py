@@ -16,7 +16,6 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import check_noise, check_patient_level
 from fedsmall.privacy.site_level import check_private
 from fedsmall.training.augmentation import check_augment
-from fedsmall.training.distillation import check_distil
 from fedsmall.training.gradients.layers import halves
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.travel.journey import check_region_names, check_regions
@@ -44,8 +43,6 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
         check_intercepts(task)
     if plan.recipe.augment is not None:
         check_augment(task, halves(plan, task).body is not None)
-    if method.distil:
-        check_distil(plan, task.loss)
     if plan.privacy.is_patient_level:
         check_patient_level(plan, _buffers(plan, task))
     if not method.is_federated:
@@ -71,19 +68,12 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
             f"{method.label} hands models on, and the next site could read whole patients from them: write "
             "privacy = {exposure = 1.0} under the method, or {blur = 0} where every site's policy allows that"
         )
-    check_at_hand(plan)
     instead = 'topology = "server"' if method.topology is not None else "regions = 1"
     if not apart and not method.has_one_server:
         raise PlanError(
             f"{method.label!r} can be simulated; real sites have one server. "
             f"Take {instead}{APART if method.topology is None else ''}."
         )
-
-
-def check_at_hand(plan: Plan) -> None:
-    """Raise PlanError where a plan that is to run outside of a simulation asks for what only that can do."""
-    if plan.method.distil:
-        raise PlanError("distil needs the whole federation at hand, as `fedsmall run` has it. Leave it out here.")
 
 
 def check_run(plan: Plan, federation: Federation) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from fedsmall.entry_points import look_in
-from fedsmall.package.record import CENTRAL, COMMON, DISTILLED
+from fedsmall.package.record import CENTRAL, COMMON
 from fedsmall.package.record import VISITORS as OF_VISITORS
 from fedsmall.package.store import is_package, read
 from fedsmall.sim.cli.options import check_unwritten, complete_folder, say
@@ -21,7 +21,6 @@ MODEL = Argument(help="the folder of a run, or a package: a folder or .zip")
 METHOD = Option(help="of a run: the method, by its label; its main one if not given")
 SITE = Option(help="of a run: this site's own model instead of the common one")
 VISITORS = Option(help="of a run: the last models trained at this site, together")
-DISTILLED_ONE = Option("--distilled", help="of a run: the one model that was made of several")
 
 
 def predict(
@@ -32,7 +31,6 @@ def predict(
     seed: Annotated[int | None, Option(help="of a run: one seed; all if not given")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
-    distilled: Annotated[bool, DISTILLED_ONE] = False,
     prevalence: Annotated[
         float | None, Option(help="how often the positive class is at this new hospital, 0 to 1")
     ] = None,
@@ -53,7 +51,7 @@ def predict(
     look_in(Path.cwd())
     from fedsmall.package.predictor import predictor_of, read_frame, summary, with_prevalence
 
-    stored = packages(model, method, seed, site, visitors, distilled)
+    stored = packages(model, method, seed, site, visitors)
     if prevalence is not None:
         stored = [with_prevalence(of_seed, prevalence) for of_seed in stored]
     stored, faults, source = _by_rows(stored, new, sheet, decimal, unknown)
@@ -82,7 +80,6 @@ def export(
     seed: Annotated[int | None, Option(help="of a run: the seed")] = None,
     site: Annotated[str | None, SITE] = None,
     visitors: Annotated[str | None, VISITORS] = None,
-    distilled: Annotated[bool, DISTILLED_ONE] = False,
 ) -> None:
     """Write one model as ONNX or TorchScript, its scaling inside, or as a package in one .zip.
 
@@ -91,7 +88,7 @@ def export(
     look_in(Path.cwd())
     from fedsmall.package import export as exporting
 
-    stored = packages(model, method, seed, site, visitors, distilled)
+    stored = packages(model, method, seed, site, visitors)
     if len(stored) > 1:
         seeds = ", ".join(str(model_of_seed.package.seed) for model_of_seed in stored)
         raise ValueError(
@@ -108,16 +105,13 @@ def export(
         say(f"its rows are {len(form_of.feature_names)} numbers, in this order: {json.dumps(form_of.feature_names)}")
 
 
-def packages(
-    model: Path, method: str | None, seed: int | None, site: str | None, visitors: str | None, distilled: bool
-) -> list[Any]:
+def packages(model: Path, method: str | None, seed: int | None, site: str | None, visitors: str | None) -> list[Any]:
     """The package at ``model``, or those of a run that are meant."""
-    whose = whose_is(site, visitors, distilled)
+    whose = whose_is(site, visitors)
     if is_package(model):
         if method or whose or seed is not None:
             raise ValueError(
-                "a package is one model; --method, --seed, --site, --visitors and --distilled choose among those of a "
-                "run"
+                "a package is one model; --method, --seed, --site and --visitors choose among those of a run"
             )
         return [read(model)]
     return choose_packages(read_run(complete_folder(model)), method, seed, whose)
@@ -162,7 +156,7 @@ def _who(stored: list[Any]) -> str:
     package = stored[0].package
     seeds = ", ".join(dict.fromkeys(str(model.package.seed) for model in stored))
     whose = f", the model of {package.whose}"
-    if package.whose.startswith(OF_VISITORS) or package.whose == DISTILLED:
+    if package.whose.startswith(OF_VISITORS):
         whose = f", {package.whose}"
     elif package.whose in (COMMON, CENTRAL):
         whose = ""

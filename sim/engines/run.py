@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from flwr.serverapp import Grid
 
@@ -20,12 +19,11 @@ from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import BALANCED, agreed_weights, with_weights
 from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.metrics import evaluate
 from fedsmall.methods import nearest
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import TrainedOn, count_samples
 from fedsmall.plan import Plan
-from fedsmall.planning.validation import among, check_at_hand, check_run
+from fedsmall.planning.validation import among, check_run
 from fedsmall.privacy.reading import Exposure, looks
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, Unseen, predictions_of
 from fedsmall.strategies.grid_trainer import GridTrainer
@@ -33,15 +31,13 @@ from fedsmall.strategies.server.judging import Judge, Judging, SiteJudges
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device, describe_device
-from fedsmall.training.distillation import distillation
 from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.kernel import describe_kernel
-from fedsmall.training.stack import tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
-from fedsmall.wire import Arrays, stack_of_one
+from fedsmall.wire import Arrays
 
 HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
@@ -49,20 +45,11 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
 Tell = Callable[[Contact, Evaluation | None], None]
 
 
-class Distilled(NamedTuple):
-    """One model made of several, what it is worth on the common test set, and what its way cost."""
-
-    model: Arrays
-    metrics: dict[str, float]
-    rounds: int
-    bytes_sent: int
-
-
 @dataclass(kw_only=True)
 class RunRecord(Outcome):
     """The outcome of one plan on an engine, and with what it can be repeated.
 
-    ``read`` is who could read whose data; ``distilled`` the one model that sites made of several. ``predictions`` are
+    ``read`` is who could read whose data; ``predictions`` are
     the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
     ``unseen`` what it says of training samples that it had not seen, by which its ``thresholds`` are found, and its
     ``recalibration`` (intercept, slope, and metrics after it). ``own`` are the models that sites trained last, where
@@ -82,7 +69,6 @@ class RunRecord(Outcome):
     task: Task | None = None
     preparation: Preparation | None = None
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
-    distilled: Distilled | None = None
     unseen: Unseen | None = None
     thresholds: dict[str, float] = field(default_factory=dict)
     recalibration: dict[str, Any] = field(default_factory=dict)
@@ -136,7 +122,7 @@ def run_plan(
     work = _Work(_agreed(plan, federation), trained_on, progress, stop, device, exposed, LastRound(own_models))
     outcome, path, used = ENGINES[engine](work, engine_options)
     record = work.record(plan, federation, outcome, engine, path, used)
-    return replace(record, distilled=work.distilled(outcome), kept=work.kept())
+    return replace(record, kept=work.kept())
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -146,7 +132,6 @@ def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRec
     """
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
-    check_at_hand(plan)
     work = _Work(_agreed(plan, federation), federation, exposed=True)
     return work.record(plan, federation, work.on(grid, tell, in_pieces=False), "flower", "loop", torch.device("cpu"))
 
@@ -199,15 +184,6 @@ class _Work:
         numbers = sum(array.size for array in self.initial(None).values())
         estimate = looks(self.plan, numbers, len(fewest), fewest.x[0].size)
         return self.exposure.result() | ({} if estimate is None else {"looks": round(estimate, 3)})
-
-    def distilled(self, outcome: Outcome) -> Distilled | None:
-        """One model that the sites make of several after a run that was not cut short, where the plan asks for it."""
-        method = self.plan.method
-        if not method.distil or outcome.stopped:
-            return None
-        kept = self.visitors.members() if self.visitors is not None else {}
-        made = distil_members(self.plan, self.federation, outcome.model if method.is_ensemble else None, kept)
-        return made._replace(model=whole_model(self.plan, self.federation.task, made.model))
 
     def kept(self) -> dict[str, Arrays]:
         """The last visitors of each site, whole, where the sites' models are asked for."""
@@ -306,29 +282,6 @@ class _Work:
         """The evaluator of an engine without sites to ask."""
         samples = dict(zip(trainer.names, trainer.samples, strict=True))
         return self.evaluator(trainer, LocalJudges(self.plan, self.federation, trainer), lambda: samples)
-
-
-def distil_members(plan: Plan, federation: Federation, members: Arrays | None, kept: Mapping[str, Arrays]) -> Distilled:
-    """The model that sites distil of an ensemble's ``members``, or else each site of what it ``kept``."""
-    teachers = cohort_for(plan, federation.task, federation.names, federation.train)
-    assert isinstance(teachers, OneModelTrainer)
-
-    def teacher(site: str, x: np.ndarray) -> np.ndarray | None:
-        models = members if members is not None else kept.get(site)
-        return None if models is None else _outputs(teachers, models, x)
-
-    student, answers = distillation(plan, federation, teacher)
-    trainer = cohort_for(student, answers.task, answers.names, answers.train)
-    outcome = run_rounds(student, trainer, lambda site: initial_model(student, answers.task, site))
-    assert outcome.model is not None
-    outputs = _outputs(teachers, stack_of_one(outcome.model), federation.test.x)[0]
-    metrics = evaluate(outputs, federation.test.y, federation.task)
-    finite = {name: float(value) for name, value in metrics.items() if not np.isnan(value)}
-    return Distilled(outcome.model, finite, outcome.rounds, outcome.bytes_sent)
-
-
-def _outputs(trainer: OneModelTrainer, models: Arrays, x: np.ndarray) -> np.ndarray:
-    return trainer.predict(trainer.stack_of(tensors_of(models)), x)
 
 
 def keep_freed_memory() -> None:

@@ -138,7 +138,6 @@ def uncovered(run: Run) -> list[str]:
 # Models that answer together: how far they differ, and what a site's last visitors are worth
 
 DIFFER = "{label}: {differ}."
-DISTILLED = "{label}: distilled into one model {metric} {worth}, for {rounds} rounds more ({sent})."
 VISITORS = (
     "{label}: the last {number} visitors of a site together reach {metric} {mean} (mean of the sites, sd {sd}); "
     "{differ}."
@@ -155,11 +154,6 @@ def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
     rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": metric_name(metric)}
     if all(row.get("spread") for row in rows):
         lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
-    if all(metric in row.get("distilled", {}).get("common", {}) for row in rows):
-        models = [row["distilled"] for row in rows]
-        worth = metric_value(metric, _mean([model["common"] for model in models], metric))
-        sent = amount(_mean(models, "bytes_sent"))
-        lines.append(DISTILLED.format(**words, worth=worth, rounds=models[0]["rounds"], sent=sent))
     if all(f"{metric}_mean" in row.get("kept", {}) for row in rows):
         kept = [row["kept"] for row in rows]
         ends = {name: metric_value(metric, _mean(kept, f"{metric}_{name}")) for name in ("mean", "sd")}

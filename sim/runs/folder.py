@@ -32,7 +32,7 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
 from fedsmall.methods import nearest
-from fedsmall.package.record import CENTRAL, COMMON, DISTILLED, VISITORS, describe, members_in, visitors_of
+from fedsmall.package.record import CENTRAL, COMMON, VISITORS, describe, members_in, visitors_of
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
@@ -170,11 +170,8 @@ class Run:
         """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""
         for stored in self.packages[plan_run.index]:
             save_package(folder / PACKAGES / stem(plan_run, stored.package.whose), *stored)
-        if not self.packages[plan_run.index]:
-            if record.model is not None:
-                write(folder / "models" / model_name(plan_run), save(record.model))
-            if record.distilled is not None:
-                write(folder / "models" / f"distilled-{model_name(plan_run)}", save(record.distilled.model))
+        if not self.packages[plan_run.index] and record.model is not None:
+            write(folder / "models" / model_name(plan_run), save(record.model))
 
     def model_of(self, plan_run: PlanRun) -> Arrays | None:
         """The common model at the end of a plan, or None where there was none."""
@@ -406,7 +403,7 @@ def _summary_row(
     """
     last = evaluations[-1] if evaluations else {"common": None, "sites": {}, "extra": {}}
     last = next((evaluation for evaluation in evaluations if record.chosen and evaluation["t"] == record.chosen), last)
-    method, distilled = record.plan.method, record.distilled
+    method = record.plan.method
     pooled = trivial.pop("pooled", None) if trivial else None
     row = {
         "method": method.name,
@@ -429,8 +426,6 @@ def _summary_row(
     in_some = {
         "kept": _without_singles(last.get("kept")),
         "spread": _without_singles(last.get("spread")),
-        "distilled": distilled
-        and {"common": distilled.metrics, "rounds": distilled.rounds, "bytes_sent": distilled.bytes_sent},
         "privacy": record.privacy,
         "validation": last.get("validation"),
         "bytes_between": record.bytes_between if record.plan.method.region_count > 1 else None,
@@ -466,7 +461,7 @@ def _without_singles(tree: Any) -> Any:
 
 
 def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str]) -> list[Stored]:
-    """The common model or Central's, then the distilled one, then the sites' own and their visitors.
+    """The common model or Central's, then the sites' own and their visitors.
 
     ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
     nothing is known of the data.
@@ -474,8 +469,6 @@ def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str])
     if record.preparation is None or record.task is None or record.plan.has_own_models:
         return []
     models: dict[str, Arrays] = {} if record.model is None else {COMMON: record.model}
-    if record.distilled is not None:
-        models[DISTILLED] = record.distilled.model
     models |= record.own | {visitors_of(site): members for site, members in record.kept.items()}
     return [_stored(record, row, whose, model, notes) for whose, model in models.items()]
 
@@ -508,9 +501,9 @@ def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]
     if whose.startswith(VISITORS):
         site = whose.removeprefix(VISITORS)
         measured = {f"held out at {site}": row.get("kept", {}).get("held_out", {}).get(site)}
-    elif whose in (COMMON, CENTRAL, DISTILLED):
-        trivial, source = row.get("trivial") or {}, row["distilled"] if whose == DISTILLED else row
-        measured = {"test samples": source.get("common"), str(trivial.get("label")): trivial.get("common")}
+    elif whose in (COMMON, CENTRAL):
+        trivial = row.get("trivial") or {}
+        measured = {"test samples": row.get("common"), str(trivial.get("label")): trivial.get("common")}
     else:
         measured = {}
     return {
@@ -533,12 +526,11 @@ def _notes_of_model(record: "RunRecord") -> list[str]:
     return notes
 
 
-def whose_is(site: str | None = None, visitors: str | None = None, distilled: bool = False) -> str | None:
+def whose_is(site: str | None = None, visitors: str | None = None) -> str | None:
     """Whose model is meant, None for that of all sites; PlanError where more than one is asked for."""
-    asked = [site, visitors_of(visitors) if visitors is not None else None, DISTILLED if distilled else None]
-    if len(wanted := [whose for whose in asked if whose is not None]) > 1:
-        raise PlanError("site, visitors and distilled each mean another model; give one of them")
-    return wanted[0] if wanted else None
+    if site is not None and visitors is not None:
+        raise PlanError("site and visitors each mean another model; give one of them")
+    return site if visitors is None else visitors_of(visitors)
 
 
 def choose_packages(
@@ -572,10 +564,8 @@ def main_method(run: Run) -> str:
 
 def _raise_missing(label: str, whose: str | None, packages: list[Stored]) -> list[Stored]:
     """Raise PlanError that says why there is no such model, and which there are."""
-    if whose == DISTILLED:
-        raise PlanError(f"{label} was not distilled into one model; distil = 100 under the method does that")
     of_visitors = whose is not None and whose.startswith(VISITORS)
-    known = [stored.package.whose for stored in packages if stored.package.whose not in (COMMON, CENTRAL, DISTILLED)]
+    known = [stored.package.whose for stored in packages if stored.package.whose not in (COMMON, CENTRAL)]
     known = [name.removeprefix(VISITORS) for name in known if name.startswith(VISITORS) == of_visitors]
     if whose is not None and known:
         what, site = "are no visitors" if of_visitors else "is no model", whose.removeprefix(VISITORS)

@@ -125,7 +125,7 @@ LOSSES: dict[str, Loss] = {
     "ordinal": Loss(_ordinal, _ordinal_slope),
     # of times until an event (fedsmall.data.outcomes.Survival): the negative log-likelihood of discrete hazards
     "hazard": Loss(_hazard, _hazard_slope),
-    # of probabilities in place of classes, (..., samples, outputs), which sum to one: what a model is distilled with
+    # of probabilities in place of classes, (..., samples, outputs), which sum to one
     "soft_cross_entropy": Loss(
         lambda out, y: torch.logsumexp(out, -1) - (y * out).sum(-1), lambda out, y: torch.softmax(out, -1) - y
     ),

@@ -322,7 +322,6 @@ def test_numbers_are_grades_by_their_size(tmp_path):
 
 OF_CLASSES_ALONE = {
     "threshold": ({"threshold": 0.3}, "threshold says who is called positive, and this task predicts grades"),
-    "distil": ({"method": method("FedDC", groups=2, distil=3)}, "loss is 'ordinal'. Leave distil out"),
     "kl": (
         {"method": method("RepTreeFL", tree={"diversity": "kl"})},
         'diversity = "kl" reads scores of classes, .* grades',
@@ -389,7 +388,6 @@ OF_OTHERS = {
         {"recipe": Recipe(class_weights="balanced")},
         "class_weights are for classes, .* predicts labels",
     ),
-    "distil": ({"method": method("FedDC", groups=2, distil=3)}, "Leave distil out"),
     "kl": ({"method": method("RepTreeFL", tree={"diversity": "kl"})}, 'diversity = "kl" reads scores .* labels'),
     "a partition by class": ({"partition": {"dirichlet": 0.3}}, "goes by classes and this task has none"),
     "a metric of classes": ({"metric": "accuracy"}, "there is no 'accuracy' for this task"),

@@ -260,11 +260,6 @@ name = "FedDC"
 label = "visited"
 aggregate_every = 4
 keep_last = 3
-[[method]]
-name = "TravellingGroups"
-label = "made one"
-groups = 2
-distil = 10
 """
 
 
@@ -297,24 +292,11 @@ def test_the_visitors_of_a_site_predict_as_the_run_judged_them(beside, here, tmp
     assert "The last models that were trained at bonn, trained by visited" in card
 
 
-def test_what_was_distilled_predicts_as_the_run_judged_it(beside, here, tmp_path):
-    one = next(one for one in beside.done if one.label == "made one")
-    raw = pandas.concat([held_out(beside, 0, name) for name in ("bonn", "essen")])
-    raw.to_csv(tmp_path / "new.csv", index=False)
-
-    rows = here(beside.folder, "new.csv", "--method", "made one", "--distilled")
-
-    assert right(rows, raw) == pytest.approx(one.row["distilled"]["common"]["accuracy"])
-    assert "spread" not in rows[0]
-    assert not (beside.folder / "models").exists()
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         (["--method", "visited", "--visitors", "bon"], "there are no visitors of the site 'bon'. Did you mean 'bonn'"),
         (["--method", "FedDC", "--visitors", "bonn"], "visitors of sites were not kept for FedDC; keep_last = 5"),
-        (["--method", "FedDC", "--distilled"], "FedDC was not distilled into one model; distil = 100"),
         (["--method", "visited", "--site", "bon"], "there is no model of the site 'bon'. Did you mean 'bonn'"),
         (["--site", "bonn", "--visitors", "bonn"], "each mean another model; give one of them"),
     ],
