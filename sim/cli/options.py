@@ -24,8 +24,7 @@ DATA_ROOT = Option(
     help="the folder with data files (MedMNIST, heart_disease, susy)",
 )
 PROCESSES = Option(min=1, help="how many plans run at once; one for each core if not given")
-WORKERS = Option(min=1, help="cohort: processes that share the sites of one plan, for many sites or long walks")
-ADDRESS = Option(help='cohort, ray: a running Ray cluster ("auto", or its address) that the sites are spread over')
+ADDRESS = Option(help='ray: a running Ray cluster ("auto", or its address) that the sites are spread over')
 
 # a word of another's stands there as it came, and does nothing else
 console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)

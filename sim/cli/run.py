@@ -23,7 +23,6 @@ from fedsmall.sim.cli.options import (
     OUT,
     PROCESSES,
     SET,
-    WORKERS,
     check_unwritten,
     command_group,
     complete_folder,
@@ -52,7 +51,6 @@ def run(
     setting: Annotated[list[str] | None, SET] = None,
     data_root: Annotated[Path | None, DATA_ROOT] = None,
     processes: Annotated[int | None, PROCESSES] = None,
-    workers: Annotated[int | None, WORKERS] = None,
     address: Annotated[str | None, ADDRESS] = None,
     hospitals: Annotated[bool, Option(help="also with 1, 2, 5, 10, ... of the hospitals: does joining pay")] = False,
 ) -> None:
@@ -68,7 +66,7 @@ def run(
         if given := [name for name, value in options.items() if value is not None]:
             raise PlanError(f"--{given[0]} is of models that travel; a scenario with {kind} has no such choice")
         return load_extension(SCENARIOS, kind).run(scenario, out, setting)  # type: ignore[no-any-return]
-    if not scenario_files.read(scenario).get("method") and not any((engine, device, out, processes, workers, address)):
+    if not scenario_files.read(scenario).get("method") and not any((engine, device, out, processes, address)):
         from fedsmall.sim.cli.tune import choose
 
         return choose(scenario, setting=setting, data_root=data_root)
@@ -78,9 +76,7 @@ def run(
     from fedsmall.sim.runs.execute import execute
 
     folder = out or free_folder(asked.name)
-    shared = {name: value for name, value in (("workers", workers), ("address", address)) if value is not None}
-    settings = shared | ({"device": device} if device else {})
-    processes = 1 if shared else processes  # one plan at a time has all the workers
+    settings = {name: value for name, value in (("device", device), ("address", address)) if value}
     where: dict[str, Any] = {"engine": engine, "data_root": data_root, "processes": processes}
     done = execute(asked, folder, watcher=watcher(console, asked.plans(), asked.name), options=settings, **where)
     if hospitals:

@@ -4,7 +4,7 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -302,15 +302,10 @@ Ran = tuple[Outcome, str, torch.device]  # what came of a run, by which path, an
 
 def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     keep_freed_memory()
-    whole = work.trainer()
-    evaluator = work.local_evaluator(whole)
-    sharing: AbstractContextManager[Trainer] = nullcontext(whole)
-    if (options.get("workers") or 1) > 1 or options.get("address") is not None:
-        from fedsmall.sim.engines.workers import with_workers
-
-        sharing = with_workers(whole, work.federation, **options)
-    with sharing as trainer, threads_for(whole.path):
-        return work.through(trainer, evaluator), whole.path, whole.device
+    trainer = work.trainer()
+    evaluator = work.local_evaluator(trainer)
+    with threads_for(trainer.path):
+        return work.through(trainer, evaluator), trainer.path, trainer.device
 
 
 @contextmanager
@@ -344,7 +339,7 @@ def _ray(work: _Work, options: dict[str, Any]) -> Ran:
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
 ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
-OPTIONS = {"cohort": ("device", "workers", "address"), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
+OPTIONS = {"cohort": ("device",), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
 
 
 def check_engine(engine: str, options: Mapping[str, Any]) -> None:
@@ -355,7 +350,7 @@ def check_engine(engine: str, options: Mapping[str, Any]) -> None:
         if option not in OPTIONS[engine]:
             able = ", ".join(name for name, known in OPTIONS.items() if option in known)
             raise PlanError(f"{option} is not for the engine {engine!r}; it is for: {able or 'none'}.")
-    if engine == "ray" or options.get("address") is not None:
+    if engine == "ray":
         import_extra("ray", "ray")
     if options.get("address") is not None:
         from fedsmall.sim.engines.ray import connect

@@ -125,26 +125,16 @@ def table_of(said: str, label: str) -> list[str]:
     return [line for line in said.splitlines() if label in line and " s left" not in line]
 
 
-@pytest.mark.thorough
-def test_workers_share_the_sites_of_a_plan(fedsmall, tmp_path):
-    path = write(tmp_path, FAST)
-
-    alone, together = (fedsmall("run", path, *more) for more in ((), ("--workers", "2")))
-
-    assert together[0] == 0
-    assert table_of(together[1], "FedDC") == table_of(alone[1], "FedDC") != []
-
-
 def test_an_option_of_another_engine_is_refused(fedsmall, tmp_path):
-    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--engine", "inprocess", "--workers", "2")
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--engine", "inprocess", "--address", "auto")
 
     assert (code, complained.count("\n")) == (2, 1)
-    assert "workers is not for the engine 'inprocess'; it is for: cohort." in complained
+    assert "address is not for the engine 'inprocess'; it is for: ray." in complained
 
 
 @pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_one_line(fedsmall, tmp_path):
-    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--address", "auto")
+    code, _, complained = fedsmall("run", write(tmp_path, FAST), "--engine", "ray", "--address", "auto")
 
     assert (code, complained.count("\n")) == (2, 1)
     assert "No Ray cluster answers at 'auto'" in complained
@@ -483,7 +473,7 @@ def test_the_shell_completes_commands_and_options(fedsmall, monkeypatch):
     for words, found in (
         ("fedsmall re", "report"),
         ("fedsmall site key", "keygen"),
-        ("fedsmall run --wor", "--workers"),
+        ("fedsmall run --hosp", "--hospitals"),
     ):
         monkeypatch.setenv("_FEDSMALL_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", words)

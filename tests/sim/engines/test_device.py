@@ -1,7 +1,5 @@
 """Whatever a run does, it does where it is told: on a second device here, and on a GPU where torch sees one."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -11,10 +9,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.ray import gpu_share
 from fedsmall.sim.engines.run import ENGINES, run_plan, versions
-from fedsmall.sim.engines.workers import ParallelCohort
-from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training import device as devices
-from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import cohort_for
 from tests.fedsmall.training.second_device import second_device
 from tests.sim.engines.devices import RUNS, WITHIN, run_on
@@ -28,7 +23,6 @@ from tests.sim.engines.harness import (
     plan_of,
 )
 from tests.sim.engines.on_ray import ON_RAY
-from tests.sim.engines.test_workers import InTurn
 
 
 @pytest.mark.slow
@@ -56,22 +50,6 @@ def test_a_client_trains_and_judges_on_its_own_device(monkeypatch) -> None:
 
     assert devices == {place}
     assert_equal_bits(here.model, there.model)
-
-
-@pytest.mark.thorough
-def test_workers_take_their_parts_from_a_device_and_bring_them_back() -> None:
-    plan = plan_of(sites=10, recipe=ADAM)
-    federation = build_federation(plan)
-    given = plan, federation.task, federation.names, federation.train, "auto"
-    start = partial(initial_model, plan, federation.task)
-    here = run_rounds(plan, Cohort(*given[:4]), start)
-
-    with second_device() as place:
-        workers = InTurn((*given, place), 2)
-        there = run_rounds(plan, ParallelCohort(Cohort(*given[:4], device=place), workers), start)
-
-    assert set(workers.parts) == {2}
-    assert_alike(here, there, 1e-12)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
