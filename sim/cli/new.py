@@ -25,7 +25,7 @@ from fedsmall.planning.look import (
     look_at,
     read_tables,
 )
-from fedsmall.sim.cli.new_images import UNEQUAL, holds_images, scenario_of_images, sites_for
+from fedsmall.sim.cli.new_images import FEDERATED, UNEQUAL, holds_images, name_classes, scenario_of_images, sites_for
 from fedsmall.sim.cli.options import check_unwritten, terminal
 from fedsmall.sim.runs.scenario import build, to_toml
 from fedsmall.sim.runs.schema import scenario_schema
@@ -44,19 +44,6 @@ name = "StandaloneRidge"      # a regression at every hospital alone: what feder
 
 [[method]]
 name = "Ridge"                # the regression of all rows pooled, exact by sums; on small tables hard to beat
-
-[[method]]
-name = "FedAvg"               # averaged every round
-aggregate_every = 1
-
-[[method]]
-name = "FedDC"                # handed on every round, averaged every tenth
-permute_every = 1
-aggregate_every = 10
-privacy = {blur = 1}          # records are harder to read; {exposure = 1.0} sets a limit, and costs more
-
-[[method]]
-name = "Central"              # the same patients pooled: what may not be done
 """
 
 
@@ -131,22 +118,9 @@ def _outcome_of(
     if is_amount(rows[column], look.missing):
         return {"target": column}, [f"{column} is a number, and predicted as one"]
     spellings, counts = classes_of_label(rows[column], look.missing)
-    if len(spellings) < 2:
-        raise PlanError(f"column {column!r} holds one value only; there is nothing to learn")
-    names = list(spellings)
-    if positive is not None and (len(names) != 2 or positive not in names):
-        raise PlanError(f"--positive is one of two classes; {column!r} has {', '.join(names)}")
-    names = sorted(names, key=lambda name: name == positive) if positive else names
-    names = names if len(names) == 2 else sorted(names)
-    shown = ", ".join(f"{name} ({counts[name]})" for name in names)
-    said = [f"{column} is one of {len(names)} classes: {shown}"]
+    names, said = name_classes(f"column {column!r}", {name: counts[name] for name in spellings}, positive)
     alike = any(len(words) > 1 for words in spellings.values())
-    classes: Any = {name: spellings[name][1:] for name in names} if alike else names
-    if len(names) != 2:
-        return {"label": column, "classes": classes}, said
-    why = "as asked" if positive else "the rarer"
-    said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive for the other)")
-    return {"label": column, "classes": classes}, said
+    return {"label": column, "classes": {name: spellings[name][1:] for name in names} if alike else names}, said
 
 
 def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], said: Sequence[str], rows: int) -> str:
@@ -178,7 +152,7 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
     rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
-    return "\n".join(lines) + "\n" + METHODS
+    return "\n".join(lines) + "\n" + METHODS + FEDERATED.replace("{}", "")
 
 
 def _share(look: Look, outcome: Mapping[str, Any]) -> float:

@@ -4,6 +4,7 @@ Its recipe reaches logistic regression on the pooled pixels at ten sites of sixt
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -32,7 +33,8 @@ local_epochs = 1              # a round: every hospital goes over its images onc
 
 [[method]]
 name = "Standalone"           # a network at every hospital alone: what federation has to beat
-
+"""
+FEDERATED = """
 [[method]]
 name = "FedAvg"               # averaged every round
 aggregate_every = 1
@@ -41,11 +43,10 @@ aggregate_every = 1
 name = "FedDC"                # handed on every round, averaged every tenth
 permute_every = 1
 aggregate_every = 10
-privacy = {blur = 1}          # pictures are harder to read; {exposure = 1.0} sets a limit, and costs more
-recipe = {optimizer_state = "reset"}
-
+privacy = {blur = 1}          # records are harder to read; {exposure = 1.0} sets a limit, and costs more
+{}
 [[method]]
-name = "Central"              # the same images pooled: what may not be done
+name = "Central"              # the same patients pooled: what may not be done
 """
 
 
@@ -59,6 +60,23 @@ def sites_for(samples: int) -> int:
     return max(2, min(DEALT, samples // LEAST_ROWS))
 
 
+def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
+    """The classes of ``what`` in a task's order, of two the positive one last, and sentences on them."""
+    names = sorted(counts, key=lambda name: -counts[name])
+    if len(names) < 2:
+        raise PlanError(f"{what} holds one value only; there is nothing to learn")
+    if positive is not None and (len(names) != 2 or positive not in names):
+        raise PlanError(f"--positive is one of two classes; {what} has {', '.join(names)}")
+    names = sorted(names, key=lambda name: name == positive) if len(names) == 2 and positive else names
+    names = names if len(names) == 2 else sorted(names)
+    said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
+    if len(names) == 2:
+        why = "as asked" if positive else "the rarer"
+        more = "sensitivity and probabilities are of it (--positive for the other)"
+        said.append(f"positive is {names[1]}, {why}: {more}")
+    return names, said
+
+
 def scenario_of_images(folder: Path, path: str, name: str, positive: str | None) -> tuple[str, list[str]]:
     """A scenario's text for the images in ``folder``, which it calls ``path``, and what was decided, in sentences."""
     files = [file for file in sorted(folder.rglob("*")) if is_image(file) and "__MACOSX" not in file.parts]
@@ -68,16 +86,8 @@ def scenario_of_images(folder: Path, path: str, name: str, positive: str | None)
     if kinds := sorted({file.suffix.lower() for file in files} & {*DICOM, *NIFTI, ".gz"}):
         raise PlanError(f"of {', '.join(kinds)} a scenario must say which values count: docs/images.md has how")
     counts = Counter(file.parent.name for file in files)
-    classes = sorted(counts, key=lambda of_class: (-counts[of_class], of_class))
-    if positive is not None:
-        if len(classes) != 2 or positive not in classes:
-            raise PlanError(f"--positive is one of two classes; the folders are {', '.join(sorted(classes))}")
-        classes.sort(key=lambda of_class: of_class == positive)
+    classes, said = name_classes("an image", counts, positive)
     is_binary = len(classes) == 2
-    classes = classes if is_binary else sorted(classes)
-    said = [f"{len(files)} images of {len(classes)} classes: {', '.join(f'{c} ({counts[c]})' for c in classes)}"]
-    if is_binary:
-        said.append(f"positive is {classes[1]}, {'as asked' if positive else 'the rarer'} (--positive for the other)")
     task: dict[str, object] = {"images": path, "classes": classes}
     sizes, is_grey = _sizes(files)
     if len(sizes) > 1 or max(max(sizes)) > LARGEST:
@@ -95,7 +105,10 @@ def scenario_of_images(folder: Path, path: str, name: str, positive: str | None)
     text += 'metric = "auc"\n' if is_binary else ""
     if is_binary and counts[classes[1]] < UNEQUAL * len(files):
         text += '# threshold = "youden"        # the rarer class is rare; every network is trained six times for it\n'
-    return text + "\n[task]\n" + "".join(f"{key} = {to_toml(value)}\n" for key, value in task.items()) + RECIPE, said
+    methods = FEDERATED.replace("{}", 'recipe = {optimizer_state = "reset"}\n')
+    return text + "\n[task]\n" + "".join(
+        f"{key} = {to_toml(value)}\n" for key, value in task.items()
+    ) + RECIPE + methods, said
 
 
 def _sizes(files: list[Path]) -> tuple[set[tuple[int, int]], bool]:

@@ -12,6 +12,7 @@ GIVEN = {
     "ParallelFedAvg": {"name": "ParallelFedAvg"},
     "FedPAGE": {"name": "FedAvg", "rule": "page"},
     "FedFa": {"name": "FedAvg", "server": "fedfa"},
+    "distil": {"name": "TravellingGroups", "groups": 2, "distil": 10},
     "phases": {"name": "FedDC", "phases": [{"rounds": 3}, {}]},
     "turns": {"name": "TravellingGroups", "turns": True},
     "matched_mean": {"name": "FedAvg", "aggregator": "matched_mean"},

@@ -233,7 +233,7 @@ def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_
     ("words", "spoiled", "complaint"),
     [
         (["--label", "state"], None, "folders name their classes"),
-        (["--positive", "sick"], None, "ill, well"),
+        (["--positive", "sick"], None, "well, ill"),
         ([], "1.png", "a folder for each class"),
         ([], "well/junk.png", "junk.png is no image"),
         ([], "well/scan.dcm", "docs/images.md"),
