@@ -72,8 +72,10 @@ class HospitalClient(NumPyClient):
         What is trained, and how.
     trainer
         The core in which the site trains, alone or among others.
-    memory, kept
-        What outlives a communication round: of the site, and of compressed models on their way.
+    memory
+        What outlives a communication round of the site.
+    kept
+        The same of compressed models on their way.
     noise_key
         A secret, from which a real site draws the same noise for the same update: asking again tells no more.
     """

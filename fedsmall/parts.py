@@ -109,7 +109,7 @@ class Recipe(Frozen):
 class Tree(Frozen):
     """A replica tree at every site (RepTreeFL; Ghilea & Rekik).
 
-    Parameters
+    Attributes
     ----------
     fanout, depth, drop
         Replicas of a model (r), generations (d) and the share of samples that a replica leaves out (p), or one value

@@ -256,8 +256,10 @@ def run(
         a task, a number.
     data
         One table, or the path of a CSV, with the columns ``label`` and ``site``; without ``site`` rows are dealt.
-    label, site
-        The names of these columns.
+    label
+        The column that is predicted.
+    site
+        The column that names the hospital.
     test
         A common test set, (x, y); without it each site holds out a quarter.
     methods

@@ -104,10 +104,14 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         A name ("FedDC", "Ridge", ...), or a table of a method's keys.
     model
         A name, a torch module that trains on from its own weights, or a function from a task to one.
-    rounds, recipe
+    rounds
         As in a scenario.
-    sites, seed
-        Rows without ``groups`` are dealt to so many sites by the seed.
+    recipe
+        As in a scenario.
+    sites
+        Rows without ``groups`` are dealt to so many sites.
+    seed
+        Of all that is drawn.
     settings
         Further keys of a scenario.
 

@@ -347,12 +347,14 @@ def FedDC(
 
     Parameters
     ----------
-    permute_every, aggregate_every
-        The periods d and b, in rounds; None for never.
+    permute_every
+        The period d, in rounds; None for never.
+    aggregate_every
+        The period b.
     aggregator
         "mean", "median", "radon" or another of `fedsmall list aggregators`.
-    seed, fraction, weighted, gate
-        As of :class:`DaisyChain`.
+    seed
+        As of :class:`DaisyChain`, like ``fraction``, ``weighted`` and ``gate``.
 
     Examples
     --------
@@ -374,8 +376,10 @@ def Averaging(
 
     Parameters
     ----------
-    aggregator, options
-        The aggregator's name, and its settings by theirs.
+    aggregator
+        The aggregator's name.
+    options
+        Its settings by their names.
     weighted
         Whether a mean goes by samples.
     seed
@@ -478,8 +482,8 @@ def RepTreeFL(tree: Tree | None = None, aggregator: str = "mean", *, seed: int =
     tree
         How trees grow. With ``fold_at = "site"`` one model leaves a site; with "server" the replicas' models come
         beside the anchor's, and folding them here gives the same bits. The sites plant them: fedsmall's own clients.
-    aggregator, seed
-        As of :func:`Averaging`.
+    aggregator
+        As of :func:`Averaging`, like ``seed``.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import re
 
 import numpy as np
 import pandas
@@ -93,5 +94,5 @@ def test_the_example_of_a_strategy_runs(name, grid):
 def test_a_strategy_and_a_client_say_what_they_take(what):
     text = inspect.getdoc(what)
 
-    assert "Parameters\n----------" in text
+    assert re.search(r"(Parameters|Attributes)\n-{10}", text)
     assert [one for one in inspect.signature(what).parameters if one != "self" and one not in text] == []
