@@ -87,7 +87,7 @@ WHO = {
     "neighbour": "A hospital that writes down what it is sent",
     "colluders": "{colluders} hospitals that put together what they are sent",
     "update": "Whoever sees one update of a hospital and knows the model that it set out from",
-    "sealed": "A server that sees single models at averages only (sealed hops)",
+    "sealed": "A server that sees single models at averages only (sealed handovers)",
     "server": "The server, which sees every model,",
 }
 LABELS = {
@@ -98,7 +98,7 @@ LABELS = {
     "neighbour": "another hospital, all it receives",
     "colluders": "hospitals that collude, all they receive",
     "update": "one update, start known",
-    "sealed": "server under sealed hops",
+    "sealed": "server under sealed handovers",
     "server": "server, everything",
 }
 WHOSE = {"neighbour": "another's patients", "colluders": "the others' patients"}

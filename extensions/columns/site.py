@@ -213,7 +213,7 @@ class ColumnDesk:
         if path is None or not path.is_file():
             if plan.of is not None:
                 raise PlanError("the table of new patients is not there (predict_from)")
-            raise PlanError("a run over split columns wants one table at every site; this one has none")
+            raise PlanError("a run over split columns needs one table at every site; this one has none")
         return path
 
     def _party(self, plan: ColumnPlan, policy: Policy, notebook: Notebook) -> Party:

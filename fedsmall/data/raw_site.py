@@ -271,7 +271,7 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     single = sum(site.train.y.ndim == 1 and len(np.unique(site.train.y)) == 1 for site in sites)
     notes = [f"{single} of {len(sites)} sites hold samples of one class only"] if single else []
     notes += [
-        f"{site.name} has fewer than {site.floor} values of {', '.join(withheld)}; others decide their scaling"
+        f"{site.name} did not contribute to standardising {', '.join(withheld)} (fewer than {site.floor} values)"
         for site in sites
         if site.floor > 1 and (withheld := site.withheld())
     ]

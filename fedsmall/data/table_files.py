@@ -242,7 +242,7 @@ def check_header(frame: "DataFrame") -> None:
     if unnamed * 2 > len(names):
         raise DataError(f"the first line is no header: {unnamed} of its {len(names)} cells are empty")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"{len(twice)} names stand over two columns, {twice[0]!r} first; give every column its own")
+        raise DataError(f"{len(twice)} duplicate column names, {twice[0]!r} first; give every column its own")
     numbers = [name for name in names if is_number(name.replace(",", ".")) and name.lower() not in NO_NUMBERS]
     counted = {str(place) for place in range(len(names) + 1)}  # as a program names columns that have no names
     if len(numbers) * 2 >= len(names) and not set(numbers) <= counted:

@@ -92,7 +92,7 @@ def resume(
     contact: Annotated[
         int | None,
         Option(
-            "--from", min=1, metavar="CONTACT", help="an earlier communication round that the run's journal still holds"
+            "--from", min=1, metavar="ROUND", help="an earlier communication round that the run's journal still holds"
         ),
     ] = None,
 ) -> None:

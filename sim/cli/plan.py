@@ -123,7 +123,7 @@ def _privacy(advice: Advice, epsilon: float) -> str:
 
 def _hidden(advice: Advice, parameters: int | None) -> str:
     sites = advice.sites
-    sealed = f"Sealed hops (privacy = {{sealed = true}}) cost about {OVERHEAD:,} bytes each and no exchange."
+    sealed = f"Sealed handovers (privacy = {{sealed = true}}) cost about {OVERHEAD:,} bytes each and no exchange."
     if sites < LEAST:
         return f"{sealed}\nSecure sums take three sites at least."
     helpers = committee_size(sites, SUMS)

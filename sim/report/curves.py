@@ -347,7 +347,9 @@ def of_sums(
         figure = draw(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *lines])
         drawings.append(Drawing(figure, "ROC curve", caption, as_csv(rows), "roc.csv"))
     if together.get("confidence"):
-        caption = "Calibration: of those named with such a probability, how many are. Upright: Wilson's interval."
+        caption = (
+            "Calibration: of those named with such a probability, how many are. Vertical bars: 95% interval (Wilson)."
+        )
         sums = zip(*together["confidence"], strict=True)  # of each bin samples, their probabilities, who was right
         bins = [Bin(int(n), float(sure / n), wilson(int(right), int(n))) for n, sure, right in sums if n]
         place = square("probability of the class that is named", "share that is of it")

@@ -304,7 +304,9 @@ def reader_sentences(run: Run) -> list[str]:
     lines = [f"{row.label}: {_read(row)}" for row in rows]
     if lines:
         seed = run.plans[0].seed
-        lines.insert(0, f"Patients whose whole record could be read from what was sent (within 1%, seed {seed}):")
+        lines.insert(
+            0, f"Patients whose complete record could be reconstructed from what was sent (within 1%, seed {seed}):"
+        )
     if any(row.anybody for row in rows):
         lines.append(CURE)
     lines += [LOOKS.format(label=row.label, error=row.read["looks"] ** -0.5) for row in rows if row.read.get("looks")]
@@ -316,7 +318,7 @@ def reader_sentences(run: Run) -> list[str]:
 def looked_at(rows: Sequence[Readable]) -> str:
     """At how many contacts the counts were taken, where those are not all."""
     few = [f"{row.looked} ({row.label})" for row in rows if row.looked]
-    return f"Contacts looked at: {', '.join(few)}; the rest was not, so more may be read." if few else ""
+    return f"Communication rounds looked at: {', '.join(few)}; the rest was not, so more may be read." if few else ""
 
 
 def _read(row: Readable) -> str:

@@ -346,7 +346,7 @@ def chain(run: Run, followed: int = 3) -> Figure | None:
         shown = [t for t in averages if t <= rounds[:contacts][-1]]
         for t in shown:
             paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
-        paths.set_xlabel("round" + " (dashed upright line: all models are averaged)" * bool(shown))
+        paths.set_xlabel("round" + " (dashed vertical line: all models are averaged)" * bool(shown))
         paths.set_title(f"{plan.method.label}, seed {plan.seed}: where {min(followed, sites)} of {sites} models were")
         _seen(seen, rounds, places, sites)
         if len(names := site_names(run)) == sites <= MOST_NAMES:

@@ -47,8 +47,8 @@ IMPORTANCE = (
     "shuffled, over 10 shuffles. Columns that say the same share it, and none of it is a cause."
 )
 READABLE = (
-    "Of how many patients the whole record, within 1%, could be read from what was sent (seed {}): change of weights "
-    "over change of bias of each unit behind the input. A lower bound: other attacks find more."
+    "Number of patients whose complete record an honest-but-curious party could reconstruct, within 1%, from what was "
+    "sent (seed {}; gradient inversion at the first layer). A lower bound: other attacks find more."
 )
 IN_DATA = "Mean (SD) of each column before scaling, for categories the share, and how many rows lack it."
 GROWN = (
@@ -149,6 +149,8 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
 def question_section(run: Run, shown: model.Clinical | None) -> Section:
     """What is asked of which classes, and what was run on what."""
     asked: list[str] = [run.scenario.about or model.question(run)]
+    if shown and shown.is_binary and not run.scenario.about:
+        asked = []
     if shown:
         names = shown.classes
         several = f"The {len(names)} classes are {', '.join(names)}; curves are of each against the rest."
@@ -157,7 +159,7 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
     low, high = about.get("samples_per_site", (0, 0))
     samples, seeds = str(low) if low == high else f"{low} to {high}", len(run.scenario.seeds)
     facts_of_run = [
-        f"{about.get('sites')} sites, {samples} samples each, judged on {about.get('test_samples')} test samples",
+        f"{about.get('sites')} sites, {samples} samples each, evaluated on {about.get('test_samples')} test samples",
         f"model {plan.model}, {plan.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}",
         f"engine {engine_of(about)}",
         f"{about.get('cores')} cores, {about.get('machine')}, {str(about.get('started'))[:10]}",

@@ -215,7 +215,7 @@ def _values(group: Sequence[PlanRun], name: str) -> list[float]:
 OF_MODEL = Markup(
     "The global model of <b>{label}</b> with seed {seed}{folds}, on {samples} test samples{positive}. Intervals are "
     "95%. Those <b>over patients</b>{how} say what other patients of the same kind would change for this one model; "
-    "those <b>over seeds</b> ({seeds}) what another draw of data and chance would change for the method."
+    "those <b>over random splits</b> ({seeds} seeds) what another draw of data and chance would change for the method."
 )
 AT_THRESHOLDS = Markup(
     'PPV and NPV hold where {} is as frequent as in these test samples. <code>threshold = "youden"</code>, '
@@ -305,8 +305,10 @@ def purpose(run: Run) -> str:
         missing.append("an ethical approval (ethics, under [study])")
     missing.append("a look at its calibration, and approval, where it is to be used")
     if use := run.scenario.study.intended_use:
-        return f"This is of a model for patients, meant for this: {use.rstrip('.')}. It still wants {_listed(missing)}."
-    return f"This is a comparison of methods, not a model for patients. For that it wants {_listed(missing)}."
+        return (
+            f"This is of a model for patients, meant for this: {use.rstrip('.')}. It still requires {_listed(missing)}."
+        )
+    return f"This is a comparison of methods, not a model for patients. For that it requires {_listed(missing)}."
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -339,7 +341,7 @@ def _ranking(shown: Clinical) -> Section:
     }
     drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.is_binary))
     notes = [RANKED + HINGE * (_task(shown.run).get("loss") == "hinge"), *_recalibration(shown)]
-    cells = Cells([*of_class, "statistic", "over patients", "over seeds"], rows, words=words)
+    cells = Cells([*of_class, "statistic", "over patients", "over random splits"], rows, words=words)
     return Section("Discrimination and calibration", "ranking", table=cells, notes=notes, figures=drawn)
 
 
@@ -478,7 +480,7 @@ def outcome_sections(shown: Outcome, part: str = "model", title: str = "The mode
     how = " (500 bootstrap resamples)"
     words = _of_model(shown.label, shown.seed, shown.folds, shown.samples, shown.seeds, how)
     rows = [[worth.name, _number(worth.of_samples), over_seeds(worth.of_seeds, ".4g")] for worth in shown.worth]
-    cells = Cells(["statistic", "over patients", "over seeds"], rows, words=(0,))
+    cells = Cells(["statistic", "over patients", "over random splits"], rows, words=(0,))
     first = Section(title, part, [Markup("{}. {}").format(shown.asks, words)], cells, shown.notes, shown.figures)
     if not shown.sites:
         return [first]

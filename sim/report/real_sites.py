@@ -199,7 +199,7 @@ def _hospitals(home: RealRun) -> Cells:
     heads = ["ROC-AUC", "accuracy", *errors, "Brier"] if home.classes else []
     heads = heads or (["ROC-AUC, mean over labels", "Brier"] if home.labels else [])
     rows = [_row(home, at) for at in home.homes]
-    return Cells(["hospital", "trained on", "judged on", *heads], rows, caption)
+    return Cells(["hospital", "trained on", "evaluated on", *heads], rows, caption)
 
 
 def _row(home: RealRun, at: Home) -> list[object]:

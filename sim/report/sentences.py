@@ -108,11 +108,11 @@ def by(shown: Table, lead: Comparison) -> str:
     gap = lead.difference
     mean = _signed(shown, gap, gap.mean) + (" points" if shown.percent else "")
     if gap.n == 1:
-        return f"{mean}; one seed cannot tell this from chance"
+        return f"{mean}; one run only, no inference possible"
     if lead.is_of_one_test_set:
         return f"{mean}; {gap.n} seeds on one test set, whose predictions are not kept, cannot tell this from chance"
     if _equal(gap):
-        return f"the same number with all {gap.n} seeds"
+        return f"identical in all {gap.n} runs"
     if gap.flat:
         return f"{mean} with each of {gap.n} seeds, so there is no interval and no verdict"
     wide = gap.corrected(shown.comparisons)
@@ -201,8 +201,8 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
     gap = judged.between(groups[reference.label], groups[alone.label], (shown.whose, "sites"))
     gain = f" ({by(shown, gap)})" if gap else ""
     return (
-        f"A site alone reaches {metric} {value(shown, alone.sites.mean)} on average, the {shown.models} of "
-        f"{reference.label} {value(shown, ours.mean)}{gain}{ends}."
+        f"Models trained at a single site reach {metric} {value(shown, alone.sites.mean)} on average, the "
+        f"{shown.models} of {reference.label} {value(shown, ours.mean)}{gain}{ends}."
     )
 
 
@@ -273,9 +273,9 @@ def _equal(gap: Interval) -> bool:
 
 def _verb(shown: Table, lead: Comparison, learnt: bool = True) -> str:
     if lead.difference.n == 1:
-        return "stands beside"
+        return "ran once beside"
     if _equal(lead.difference):
-        return "does as well as"
+        return "equals"
     if not lead.decides(shown.comparisons):
         return "cannot be told apart from"
     if not shown.is_better(lead):

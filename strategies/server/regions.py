@@ -52,7 +52,7 @@ class Line:
             if handed is None and (last := self.handover.last_down()) > t:
                 raise PlanError(
                     f"the other regions have gone on to round {last} without this one, which is at round {t}. Take the "
-                    "run above back, with `fedsmall resume RUN --from CONTACT` there, or start a new run"
+                    "run above back, with `fedsmall resume RUN --from ROUND` there, or start a new run"
                 )
             return handed
 

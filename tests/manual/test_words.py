@@ -74,6 +74,22 @@ REPLACED = {  # by what the field says; the glossary has both
 }
 
 
+OF_REPORTS = {  # in messages and templates, what clinicians and statisticians did not understand
+    r"site alone reaches": "models trained at a single site reach",
+    r"stands? beside": "ran once beside",
+    r"does as well as": "equals",
+    r"record could be read": "record could be reconstructed",
+    r"decide their scaling": "did not contribute to standardising",
+    r"brought back": "back-transformed",
+    r"names stand over": "duplicate column names",
+    r"upright": "vertical",
+    r"none to judge": "not estimable",
+    r"observed share": "observed frequency",
+    r"who took part": "participants",
+    r"holds 1 different": "is constant",
+}
+
+
 def said(page: str) -> str:
     """What a page says in its own words: no headings, code, targets of links, or tables that are made."""
     for left_out in (r"<!-- table .*?<!-- end -->", r"^```.*?^```", r"^(?:#|    ).*?$", r"`[^`\n]*`", r"\]\([^)]*\)"):
@@ -90,8 +106,8 @@ def test_a_page_says_what_the_field_says(page):
     assert replaced_in(text) == {}
 
 
-def replaced_in(text: str) -> dict[str, str]:
-    return {word: better for word, better in REPLACED.items() if re.search(rf"\b{word}\b", text)}
+def replaced_in(text: str, words: dict[str, str] = REPLACED) -> dict[str, str]:
+    return {word: better for word, better in words.items() if re.search(rf"\b{word}\b", text, re.IGNORECASE)}
 
 
 def messages(tree: ast.Module) -> str:
@@ -105,7 +121,7 @@ def messages(tree: ast.Module) -> str:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_message_says_what_the_field_says(path):
-    assert replaced_in(messages(ast.parse(path.read_text(encoding="utf-8")))) == {}
+    assert replaced_in(messages(ast.parse(path.read_text(encoding="utf-8"))), REPLACED | OF_REPORTS) == {}
 
 
 TEMPLATES = sorted(path for room in ROOMS for kind in ("html", "md") for path in (ROOT / room).rglob(f"*.{kind}"))
@@ -115,7 +131,7 @@ TEMPLATES = sorted(path for room in ROOMS for kind in ("html", "md") for path in
 def test_a_template_says_what_the_field_says(path):
     text = re.sub(r"\{\{.*?\}\}|\{%.*?%\}", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
 
-    assert replaced_in(text) == {}
+    assert replaced_in(text, REPLACED | OF_REPORTS) == {}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith((*ARCHIVES, "glossary"))])

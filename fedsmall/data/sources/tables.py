@@ -261,7 +261,8 @@ def _categories(frames: Tables, categorical: Categorical, chosen: Sequence[str])
     for column in [column for column in categorical if column in chosen]:
         present = [value for frame in frames.values() for value in _present(frame, column)]
         if not 2 <= (count := len(set(map(plain, present)))) <= MOST_CLASSES:
-            raise DataError(f"column {column!r} holds {count} different values, so it is no category; leave it out")
+            what = "is constant" if count == 1 else f"holds {count} different values"
+            raise DataError(f"column {column!r} {what}, so it is no category; leave it out")
         categories[column] = class_names(present, None)
     return categories
 

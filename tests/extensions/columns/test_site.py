@@ -361,5 +361,5 @@ def test_points_go_round_the_parties_of_the_plan_alone(stations):
 def test_a_site_without_a_table_takes_no_part(stations, tmp_path):
     stations["laboratory"].data = None
 
-    with pytest.raises(RuntimeError, match="wants one table at every site"):
+    with pytest.raises(RuntimeError, match="needs one table at every site"):
         led(Carrier(stations))

@@ -91,7 +91,7 @@ def test_words_in_comments_text_and_quoted_names_are_no_statements(ask, text):
         ("SELECT '--' ; DROP TABLE ward", NO_SELECT),
         ("SELECT nobody FROM ward", r"SQLITE_ERROR.*no such table or column"),
         ("SELECT * FROM ward WHERE 0", "no row under the header"),
-        ("SELECT age, age FROM ward", "stand over two columns"),
+        ("SELECT age, age FROM ward", "duplicate column names"),
     ],
 )
 def test_what_is_no_query_of_a_site_is_refused_in_one_line(ask, tmp_path, text, said):

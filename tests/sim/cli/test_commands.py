@@ -39,7 +39,7 @@ def test_a_run_prints_its_table_and_writes_its_report(fedsmall, tmp_path):
     assert code == 0
     assert complained == ""
     assert "FedAvg, b = 3" in said
-    assert "A site alone reaches accuracy" in said
+    assert "Models trained at a single site reach accuracy" in said
     assert "Report: out/report.html" in said
     assert (tmp_path / "out" / "report.html").is_file()
     assert len(json.loads((tmp_path / "out" / "summary.json").read_text())) == 5

@@ -240,11 +240,13 @@ def test_a_run_reports_the_sites_own_models_and_says_so(fedsmall, tmp_path):
     assert code == 0, complained
     assert "global model" not in said
     assert "local models, mean absolute error" in said
-    assert re.search(r"A site alone reaches mean absolute error \S+ on average, the local models of FedDC", said)
+    assert re.search(
+        r"Models trained at a single site reach mean absolute error \S+ on average, the local models of FedDC", said
+    )
     page = html.unescape((tmp_path / "r" / "report.html").read_text())
     assert "common layers, completed with the site's own, on each site's own held-out samples" in page
     assert "The other layers of its model never leave it." in page
-    assert "judged on 4 test samples" in page
+    assert "evaluated on 4 test samples" in page
 
 
 @pytest.mark.thorough

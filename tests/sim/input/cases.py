@@ -239,7 +239,7 @@ MISSING = {
 HEADERS = {
     "no header": bad(BODY, "the first line looks like a patient", label="0"),
     "a header of numbers that count": good("0,1,2\n" + BODY, label="2"),
-    "a column twice": bad(GOOD.replace("age,dose", "age,age"), "1 names stand over two columns, 'age' first"),
+    "a column twice": bad(GOOD.replace("age,dose", "age,age"), "1 duplicate column names, 'age' first"),
     "a column without a name": good(rows(line="{row},{age},{dose},{ill}", head=",age,dose,ill")),
     "most columns without a name": bad(GOOD.replace("age,dose,ill", ",,ill"), "the first line is no header"),
     "blanks around names": good(GOOD.replace("age,dose,ill", " age , dose , ill ")),
@@ -320,7 +320,7 @@ COLUMNS = {
         ', categorical = ["dose"]',
     ),
     "words of one kind": bad(
-        rows(line="{age},x,{ill}"), "holds 1 different values, so it is no category", more=', categorical = ["dose"]'
+        rows(line="{age},x,{ill}"), "is constant, so it is no category", more=', categorical = ["dose"]'
     ),
     "a category that is no column": bad(GOOD, "there is no column 'sex'", more=', categorical = ["sex"]'),
     "a category that is no list": bad(GOOD, "categorical", more=", categorical = 5"),

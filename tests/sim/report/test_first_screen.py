@@ -62,7 +62,7 @@ def test_what_the_study_says_fills_items_of_tripod_and_makes_the_page_one_of_a_m
     assert answers["6a"].startswith("Participants")
     assert not answers["2"]
     first = purpose(kept)
-    assert first.startswith("This is of a model for patients, meant for this: Triage in the ward. It still wants ")
+    assert first.startswith("This is of a model for patients, meant for this: Triage in the ward. It still requires ")
     assert "ethic" not in first
     with pytest.raises(PlanError, match=r"study\.etics"):
         run(progress=False, study={"etics": "yes"}, **federation())

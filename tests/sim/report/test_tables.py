@@ -92,13 +92,13 @@ def test_a_run_cut_short_counts_nowhere():
 def test_equal_numbers_are_called_equal():
     _, travelling = sentences(made({**GOOD, "often": GOOD["FedDC"]}))
 
-    assert "it does as well as FedAvg with the same traffic (b = 1) (the same number with all 6 seeds)" in travelling
+    assert "it equals FedAvg with the same traffic (b = 1) (identical in all 6 runs)" in travelling
 
 
 def test_one_seed_claims_nothing():
     _, travelling = sentences(made({label: values[:1] for label, values in GOOD.items()}))
 
-    assert "one seed cannot tell this from chance" in travelling
+    assert "one run only, no inference possible" in travelling
     assert not re.search(r"better|worse|interval", travelling)
 
 
@@ -268,7 +268,8 @@ def test_sites_with_models_of_their_own_are_compared_by_these():
         "often": -0.23,
     }
     assert federation.startswith(
-        "A site alone reaches mean absolute error 0.61 on average, the local models of FedDC 0.31 (-49.2%, 95%"
+        "Models trained at a single site reach mean absolute error 0.61 on average, the local models of FedDC 0.31 "
+        "(-49.2%, 95%"
     )
     assert "FedDC is better than FedAvg with the same time between averages" in travelling
 
