@@ -32,7 +32,8 @@ def _rows(run: Run, key: str) -> dict[str, list[dict[str, Any]]]:
     return {label: [plan_run.row[key] for plan_run in done] for label, done in _runs_with(run, key).items()}
 
 
-def _federated(run: Run) -> list[Plan]:
+def federated_plans(run: Run) -> list[Plan]:
+    """The plans whose sites send something."""
     return [plan for plan in run.plans if plan.method.is_federated]
 
 
@@ -126,7 +127,7 @@ def _promise(label: str, done: Sequence[PlanRun]) -> str:
 
 def uncovered(run: Run) -> list[str]:
     """What the epsilon or exposure of a run does not cover, in one line, where there is one."""
-    limits = [word for word, kinds in LIMITS.items() if _under(_federated(run), *kinds)]
+    limits = [word for word, kinds in LIMITS.items() if _under(federated_plans(run), *kinds)]
     if not limits:
         return []
     task = run.plans[0].task
@@ -349,8 +350,9 @@ HIDDEN = {
     "patient": "noise is in every local step under {}",
     "site": "what leaves is clipped and noised under {}",
     "exposure": "what leaves is noised, by how much of a record may be told, under {}",
-    "blur": "what leaves is blurred under {}",
+    "blur": "noise without a guarantee is on what leaves under {} (blur)",
 }
+OPEN = "Nothing is added to hide the model: it is sent as it was trained."
 SENT: dict[str, Callable[[Plan], Any]] = {
     "The other layers of its model never leave it.": lambda plan: plan.has_own_models,
     "The moments of its optimizer travel with the model.": lambda plan: (
@@ -376,12 +378,12 @@ HELD_OUT = "At evaluations it tells what the model is worth on its held-out pati
 
 def leaves_a_site(run: Run) -> list[str]:
     """What a site sends at a contact, one sentence each; it follows from the plans and the size of the model."""
-    plans = _federated(run)
+    plans = federated_plans(run)
     if not plans:
         return ["Nothing: no method of this run is federated."]
     first = [f"In each communication round a site sends {_sent(run, plans)}.", *say(SENT, plans)]
     first += [*dynamic_sentences(run), *_rounding_lines(plans), *say(SENT_BESIDE, plans), *[HELD_OUT] * run.real]
-    first += [*say(SENT_AT_EVALUATIONS, plans), _noise_sentence(plans), *promises(run), *uncovered(run)]
+    first += [*say(SENT_AT_EVALUATIONS, plans), *(noise_sentences(plans) or [OPEN]), *promises(run), *uncovered(run)]
     counted = "what can be reconstructed from models stands below"
     if not readers(run) and not blind(run):
         counted = "what could be reconstructed from models was not counted (docs/security.md)"
@@ -390,14 +392,18 @@ def leaves_a_site(run: Run) -> list[str]:
 
 
 def _sent(run: Run, plans: Sequence[Plan]) -> str:
-    is_partial = any(plan.has_own_models for plan in plans)
-    sent = ["the trained layers that all sites share" if is_partial else "its trained model"]
-    model = next((model for plan_run in run.done if (model := run.model_of(plan_run)) is not None), None)
-    if model is not None:
+    trained = [plan for plan in plans if plan.method.extension is None]
+    is_partial = any(plan.has_own_models for plan in trained)
+    sent = ["the trained layers that all sites share" if is_partial else "its trained model"] * bool(trained)
+    of_trained = (run.model_of(plan_run) for plan_run in run.done if plan_run.plan in trained)
+    if (model := next((model for model in of_trained if model is not None), None)) is not None:
         numbers, size = (sum(getattr(array, name) for array in model.values()) for name in ("size", "nbytes"))
         sent[0] += f" ({numbers:,} numbers, {amount(size)})"
+    if summed := _labels([plan for plan in plans if plan.method.extension is not None]):
+        sent.append(f"under {summed} sums over its rows")
     sent += ["the number of its samples"] * (not all(plan.privacy.is_patient_level for plan in plans))
-    return " and ".join([*sent, *["its training loss"] * any(map(tells_loss, plans))])
+    sent += ["its training loss"] * any(map(tells_loss, plans))
+    return " and ".join([*filter(None, [", ".join(sent[:-1])]), *sent[-1:]])
 
 
 def dynamic_sentences(run: Run) -> list[str]:
@@ -420,12 +426,13 @@ def _rounding_lines(plans: Sequence[Plan]) -> list[str]:
     return largest + [ROUNDED.format(_labels(wires[wire]), bits, wire) for wire, bits in BITS.items() if wire in wires]
 
 
-def _noise_sentence(plans: Sequence[Plan]) -> str:
+def noise_sentences(plans: Sequence[Plan]) -> list[str]:
+    """What is added to what sites send, in one sentence; none where nothing is."""
     parts = [text.format(labels) for kind, text in HIDDEN.items() if (labels := _under(plans, kind))]
     if not parts:
-        return "Nothing is added to hide the model: it is sent as it was trained."
+        return []
     text, is_open = "; ".join(parts), bool(_under(plans, ""))
-    return text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if is_open else ".")
+    return [text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if is_open else ".")]
 
 
 def _under(plans: Sequence[Plan], *kinds: str) -> str:

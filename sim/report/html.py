@@ -34,8 +34,8 @@ CARD = Markup("""<h3>Use the model</h3>
 <details><summary>The model card ({}, seed {})</summary>
 <pre>{}</pre></details>""")
 TWO_CLASSES = Markup(
-    "The model predicts the probability of <b>{1}</b>, not {0}, for a new patient (<code>classes = [...]</code> in the "
-    "task puts another class last)."
+    "The model predicts the probability of <b>{2}{1}</b>, not {0}, for a new patient (<code>classes = [...]</code> in "
+    "the task puts another class last)."
 )
 COMPARED = "{} {}: mean over runs, with its 95% interval. Differences are between {} models, seed by seed."
 UNSEEN = (
@@ -154,7 +154,9 @@ def question_section(run: Run, shown: model.Clinical | None) -> Section:
     if shown:
         names = shown.classes
         several = f"The {len(names)} classes are {', '.join(names)}; curves are of each against the rest."
-        asked.append(TWO_CLASSES.format(*names) if shown.is_binary else several)
+        task = run.plans[0].task
+        label = f"{task['label']} = " if isinstance(task, dict) and "label" in task else ""
+        asked.append(TWO_CLASSES.format(*names, label) if shown.is_binary else several)
     about, plan = run.about, run.plans[0]
     low, high = about.get("samples_per_site", (0, 0))
     samples, seeds = str(low) if low == high else f"{low} to {high}", len(run.scenario.seeds)
@@ -172,7 +174,8 @@ def protection_sections(run: Run) -> list[Section]:
     if not any(plan_run.plan.method.is_federated for plan_run in run.done):
         return []
     leaves, read = facts.leaves_a_site(run), facts.reader_sentences(run)
-    measures = [*facts.promises(run), *facts.uncovered(run)]
+    noise = facts.noise_sentences(facts.federated_plans(run))
+    measures = [*noise, *facts.promises(run), *facts.uncovered(run)]
     lines = [
         ("Who holds the data", "each hospital its own."),
         ("What is disclosed, and to whom", f"{leaves[0]} {leaves[-1]}"),

@@ -7,6 +7,7 @@ import pytest
 from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.patient_level import epsilon_of, protection_of
 from fedsmall.sim.report.facts import promises
+from fedsmall.sim.report.html import write_report
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 
@@ -53,3 +54,14 @@ def test_an_epsilon_that_was_asked_for_is_kept_by_every_site(run):
     spent = run.done[2].row["privacy"]
 
     assert 2.99 < spent["epsilon_least"] <= spent["epsilon"] <= 3
+
+
+def test_a_page_with_a_regression_counts_the_numbers_of_the_networks_and_names_its_sums_and_the_noise(tmp_path):
+    blurred = {"name": "FedDC", "privacy": {"blur": 1}}
+    table = {"name": "t", "task": "breast_cancer", "model": "linear", "sites": 4, "rounds": 3}
+    run = execute(build({**table, "method": [{"name": "Ridge"}, blurred, {"name": "FedAvg"}]}), tmp_path / "run")
+
+    page = write_report(tmp_path / "run", [run], "t").read_text()
+
+    assert "a site sends its trained model (62 numbers, 248 B), under Ridge sums over its rows, the number" in page
+    assert "<b>Measures</b>: Noise without a guarantee is on what leaves under FedDC (blur);" in page
