@@ -58,7 +58,7 @@ class Policy(Frozen):
     ``sealed`` demands that models are handed on in letters that no server opens (None: where the site has an identity
     and the plan can have letters), ``secure`` that a server learns only
     the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
-    run that are sealed anew because a site was silent. ``columns``: the site takes part in runs over split columns (an
+    run that are sealed again because a site was silent. ``columns``: the site takes part in runs over split columns (an
     extension), in which other sites learn which patients both have; ``least_side`` of them must be on either side of a
     split. ``predict_from`` is the table of new patients, beside the policy's file, about whom such a forest may be
     asked.

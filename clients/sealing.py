@@ -75,7 +75,7 @@ class SealedTask:
         received, group = parts(arrays), self.routes.group(self.t, self.site)
         model, rule, is_common = received.get(MODEL, {}), received.get(RULE, {}), bool(self.config[COMMON])
         if rule and digest_of(rule) != (self.order.average.commons[-1] if self.order.average else ""):
-            raise LetterError("what came for the local rule is not what all sites were told of")
+            raise LetterError("what came for the local rule is not what all sites received")
         if is_common or self.routes.number(self.t) == 0:
             self._check_common(model, group)
             self.store.shelf.put(f"common.{group}", model)
@@ -101,7 +101,7 @@ class SealedTask:
             return
         now = {self.routes.last_average(t): average.before, t: after(average.before, t, average.commons)}
         if any(self.transcript.at.get(t, digest) != digest for t, digest in now.items()):
-            raise LetterError("the order speaks of other global models than this site was told of before")
+            raise LetterError("the order names other global models than this site received before")
         if t not in self.transcript.at:  # who was silent at an average takes the server's word for what was before
             self.transcript.at |= now
             self.store.shelf.put("thread", words=self.transcript.at)
@@ -112,7 +112,7 @@ class SealedTask:
         else:
             expected = dict(enumerate(self.order.average.commons)).get(group, "")
         if digest_of(model) != expected:
-            raise LetterError("the global model that came is not the one that all sites were told of")
+            raise LetterError("the global model that came is not the one that all sites received")
 
     def _last_common(self, group: int) -> Arrays:
         """A group's last global model; empty where none ever came."""

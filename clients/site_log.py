@@ -1,6 +1,6 @@
 """The log of one site, and beside it what a shorter log cannot take back: number of lines, last digest, budget.
 
-A chain of digests cannot show that its end was cut off, that it was written anew, or that it is another site's;
+A chain of digests cannot show that its end was cut off, that it was rewritten, or that it is another site's;
 ``log.state.json`` can, and the privacy budget is counted from whichever of both has spent more. Who can write both can
 put both back; the site's signed statements, which the coordinator holds and sends with every order, show that. Nothing
 is appended to a log that contradicts either. The same holds of the site's guards, the files ``told_*.json`` that
@@ -213,7 +213,7 @@ class SiteLog:
         if check.lines < state.lines:
             return f"its end was cut off: it had {state.lines} lines and has {check.lines}"
         if state.lines and entries[state.lines - 1]["digest"] != state.head:
-            return f"it was written anew: its line {state.lines} is not the one that was written here"
+            return f"it was rewritten: its line {state.lines} is not the one that was written here"
         if check.lines > state.lines + 1:  # one, where a crash came between the line and the state
             return f"{check.lines - state.lines} lines were added by another program"
         if _ledger(state) != _ledger(_with_ledger(LogState(site=self.name), entries[: state.lines])):

@@ -170,7 +170,7 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
     if before is not None and (before.plan == plan or (kind == "roll" and _begins(plan, before.plan))):
         return
     if before is not None and not _begins(before.plan, plan):
-        raise PlanError("the plan is another than that of which this run's sites were told")
+        raise PlanError("the plan is another than that that this run's sites received")
     record: dict[str, Any] = {"run": str(config[RUN]), "id": str(config.get(RUN_ID, "")), "sites": sites}
     write_private(
         folder / AGREED, json.dumps(record | {"plan": plan.model_dump(mode="json", exclude_defaults=True)}).encode()

@@ -290,7 +290,7 @@ def take_scaling(site: "Station", order: SiteRequest) -> Answer:
 def tell_sums(site: "Station", order: SiteRequest) -> Answer:
     """Sums of features and classes. Raises PlanError where the roll call has asked for them."""
     if not order.plan.privacy.secure:
-        raise PlanError("sums are told with the answer to the roll, in a run that does not hide them")
+        raise PlanError("sums are sent with the answer to the roll, in a run that does not hide them")
     return {"config": {}}, site.telling.before_the_first(order)
 
 

@@ -262,7 +262,7 @@ class Telling:
             return None
         sums, again = told_sums(self._guard(order, TOLD_SUMS), sums, raw.summed_values, raw.summed_names, raw.floor)
         if again:
-            reason = f"fewer than {raw.floor} new values of {again} features since sums were told: told as before"
+            reason = f"fewer than {raw.floor} new values of {again} features since sums were sent: sent as before"
             self.log.write("kept", run=str(order.config[RUN]), kind="sums", reason=reason)
         return sums
 
@@ -297,5 +297,5 @@ class Telling:
     def _note_untold(self, order: SiteRequest, kind: str, judged: int, patients: int) -> None:
         if judged < patients:
             whom = "the patients of before" if judged else "nobody"
-            reason = f"sums are told of {whom}: fewer than {order.policy.count_floor} are new"
+            reason = f"sums are sent of {whom}: fewer than {order.policy.count_floor} are new"
             self.log.write("kept", run=str(order.config[RUN]), kind=kind, t=order.config[ROUND], reason=reason)

@@ -41,7 +41,7 @@ ONE_COUNT = Property("one count of models", "how many travel is said once, and o
 ONE_GLOBAL = Property("one global model", "models are held near it, or sent as what has changed since")
 COMMON_START = Property("a common start", "what models are compared with is a model that all sites have had")
 SINGLE_MODELS = Property("single models at the server", "of a secure sum it sees the sum alone")
-READABLE = Property("models that the server can read", "it builds, compares or passes on single ones")
+READABLE = Property("models that the server can read", "it builds, compares or forwards single ones")
 # how models become one
 MEAN = Property("the mean", "it alone comes out of a sum, of a part of the models, or of their largest changes")
 WEIGHING = Property("an aggregator that weighs", "others give every model the same say")

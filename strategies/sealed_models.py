@@ -143,7 +143,7 @@ class SealedModels(Form):
                 continue
             del self._letters[row]
             if letter.model is not None:
-                why = f"the site it was sealed to was silent, and {letter.by} did not seal it anew"
+                why = f"the site it was sealed to was silent, and {letter.by} did not seal it again"
                 self.note(t, site, "replaced", f"{why}; the last global model takes its place")
         for row in exchange.row_of.values():
             own = self._letters.get(row)
@@ -166,7 +166,7 @@ class SealedModels(Form):
                 try:
                     fetched[site] = _letter(replies.get(by))
                 except ReplyError as error:
-                    self.note(t, by, "set aside", f"it did not seal its traveller anew for {site}: {error}")
+                    self.note(t, by, "set aside", f"it did not seal its traveller again for {site}: {error}")
         return fetched
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:

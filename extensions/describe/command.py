@@ -45,7 +45,7 @@ HEADING, METHODS, Sheet = "Without a model (docs/regression.md)", ("fedsmall des
 LEAVES = "of each column, by class: counts, sums, sums of squares, counts in cells; nothing of few patients"
 CAPTION = (
     "Mean ± standard deviation; median [quartiles], from counts in cells; of columns of 0 and 1 how many are 1. "
-    "Nothing is told of fewer patients than a hospital's floor; where few values are missing more count as missing.{}"
+    "Nothing is said of fewer patients than a hospital's floor; where few values are missing more count as missing.{}"
 )
 SECURE = " Sums over all sites, of which nobody has seen those of one."
 console = terminal()

@@ -83,7 +83,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         _leakage(raw, floor),
     ]
     if withheld := list_some(raw.withheld()):
-        told = f"Fewer than {raw.floor} values, so nothing is told of {withheld}; other sites decide its scaling"
+        told = f"Fewer than {raw.floor} values, so nothing is sent of {withheld}; other sites decide its scaling"
         findings.append(_note(told))
     return Check((*findings, *_idle(plan, raw)), leaving, tuple(line.format(floor=floor) for line in NEVER))
 
@@ -243,7 +243,7 @@ def _by_method(plan: Plan) -> Iterable[str]:
         how = "sealed: it alone can open it" if privacy.sealed else "as it is"
         yield f"Daisy-chaining: the model that was trained here goes on to another site, {how}."
     if privacy.secure:
-        yield "At averages the model leaves masked: the server is told the sum over the sites alone (experimental)."
+        yield "At averages the model leaves masked: the server receives the sum over the sites alone (experimental)."
     if privacy.is_patient_level:
         yield (
             "What a model learns here is noised at every step, so that no patient of ours can be told from it; the "

@@ -112,7 +112,7 @@ class Mailbox:
         except (InvalidSignature, InvalidTag, ValueError):
             raise LetterError(
                 f"the {kind} letter of round {t}, said to be from {sender}, does not open: it was changed, is of "
-                "another run, round or receiver, or the two sites were told different things"
+                "another run, round or receiver, or the two sites received different things"
             ) from None
         except KeyError:
             raise LetterError(f"a letter from {sender!r}, who is not in this run") from None

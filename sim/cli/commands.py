@@ -48,7 +48,7 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry(".run:run", "Run a scenario and write its report.", RUN),
     "compare": Entry(".run:compare", "Put finished runs side by side, with paired differences.", RUN),
     "retrain": Entry(".run:retrain", "A run again without a hospital that leaves, from the same seeds.", RUN),
-    "report": Entry(".run:report", "Make the report of a run anew, from its folder.", RUN),
+    "report": Entry(".run:report", "Regenerate the report of a run, from its folder.", RUN),
     "predict": Entry(".predict:predict", "What saved models say of new rows: probabilities and a class.", RUN),
     "columns": Entry(
         "fedsmall.commands:columns", "Boosted trees over columns that several parties hold of the same patients.", RUN

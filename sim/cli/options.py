@@ -16,7 +16,7 @@ DEVICE = Option(
     help="where models train: auto, cpu, cuda, cuda:1, mps, kernel or kernel:4; what the scenario says if not given"
 )
 OUT = Option(help="the run's folder; runs/NAME if not given. Never written over")
-SET = Option("--set", metavar="KEY=VALUE", help="set a key of the scenario anew: --set recipe.lr=0.1")
+SET = Option("--set", metavar="KEY=VALUE", help="change a key of the scenario: --set recipe.lr=0.1")
 DATA_ROOT = Option(
     exists=True,
     file_okay=False,

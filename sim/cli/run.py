@@ -117,7 +117,7 @@ def report(
     folder: Annotated[Path, Argument(help="the folder of a run")],
     dpia: Annotated[bool, Option("--dpia", help="write the annex to a data protection impact assessment, too")] = False,
 ) -> None:
-    """Make the report of a run anew, from its folder alone, and print its table."""
+    """Regenerate the report of a run, from its folder alone, and print its table."""
     runs = read_all(complete_folder(folder))
     for run in runs:
         _show(run)

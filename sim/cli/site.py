@@ -126,7 +126,7 @@ def pause(kit: Kit = HERE, home: Home = None) -> None:
         say(f"{site.card.site} is paused already")
         return
     say(f"{site.card.site} is paused: it answers no order to train, and drops what it trains now.")
-    say("The coordinator is told that the hospital has paused. `fedsmall site unpause` ends it.")
+    say("The coordinator is informed that the hospital has paused. `fedsmall site unpause` ends it.")
 
 
 def unpause(kit: Kit = HERE, home: Home = None) -> None:

@@ -77,7 +77,7 @@ def _site_faults(site: str, of_site: Sequence[Entry], of_run: Sequence[Entry], p
         elif signed.line > len(of_site):
             yield f"{site}'s log was cut off, or is an older one: it signed line {signed.line} and has {len(of_site)}"
         elif of_site[signed.line - 1]["digest"] != signed.head:
-            yield f"{site}'s log was written anew, or is another's: its line {signed.line} is not the one it signed"
+            yield f"{site}'s log was rewritten, or is another's: its line {signed.line} is not the one it signed"
         elif of_site[signed.line - 1].get("sha256") != answer["sha256"]:
             yield f"what {site} sent with its line {signed.line} is not what the coordinator got"
 
@@ -86,7 +86,7 @@ def _seen_fault(who: str, line: int, head: str, of_run: Sequence[Entry]) -> Iter
     if line > len(of_run):
         yield f"the coordinator's log was cut off: {who} its line {line}, and it has {len(of_run)}"
     elif of_run[line - 1]["digest"] != head:
-        yield f"the coordinator's log was written anew: its line {line} is not the one that {who}"
+        yield f"the coordinator's log was rewritten: its line {line} is not the one that {who}"
 
 
 def _told_faults(site: str, entries: Sequence[Entry], public: bytes | None) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _other_runs(site: str, entries: Sequence[Entry], folder: Path) -> Iterator[s
     for path in sorted(folder.glob("*/log.jsonl")):
         for signed in _signed_statements(site, list(AuditLog(path).entries())):
             if heads.get(signed.line, signed.head) != signed.head:
-                yield f"{site}'s log was written anew: it signed another line {signed.line} in {path.parent.name}"
+                yield f"{site}'s log was rewritten: it signed another line {signed.line} in {path.parent.name}"
 
 
 def _answers(site: str, entries: Sequence[Entry]) -> list[tuple[Entry, Statement | None]]:

@@ -158,7 +158,7 @@ def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
 
 def _go_back(home: Path, contact: int) -> None:
     if kind := kind_of_run(home):
-        raise PlanError(f"{home.name!r} is over split {kind}, where nothing is told twice. Resume it without --from.")
+        raise PlanError(f"{home.name!r} is over split {kind}, where nothing is sent twice. Resume it without --from.")
     if RunSheet.model_validate_json((home / "sheet.json").read_text()).plan.privacy.counted:
         raise PlanError(
             f"{home.name!r} runs under a privacy ledger, which cannot be taken back: what left the sites has left. "

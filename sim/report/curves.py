@@ -335,7 +335,7 @@ def of_sums(
     """ROC curve, calibration and seconds of contacts, as far as told; ``names`` are those of the curves."""
     drawings = []
     if points := together.get("roc"):
-        caption = "ROC curve of all patients together, a point at every edge of the bins in which scores were told."
+        caption = "ROC curve of all patients together, a point at every edge of the bins in which scores were sent."
         shown = [(label, look)] if len(names) == 1 else list(zip(names, CLASSES, strict=False))[:MOST_CURVES]
         lines = [
             Line(x, y, {"color": of_class.colour, "marker": ".", "ms": 4, "lw": 1.8, "label": name})

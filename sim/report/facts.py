@@ -93,7 +93,7 @@ def _median(rounds: Sequence[int]) -> str:
 # What methods promise the people in the data: epsilon, from the run's own ledgers
 
 PROMISED = "{label} promises epsilon = {epsilon} at delta = {delta:g} to each {whom}."
-UNCOVERED = "Outside the {limit}: {sums}what models are worth on held-out samples, which is told exactly."
+UNCOVERED = "Outside the {limit}: {sums}what models are worth on held-out samples, which is sent exactly."
 
 
 LIMITS = {"epsilon": ("patient", "site"), "exposure": ("exposure",)}
@@ -255,7 +255,7 @@ BLIND = (
 )
 
 
-CURE = "privacy = {exposure = 1.0} under a method limits what is told of a record: docs/security.md says how far."
+CURE = "privacy = {exposure = 1.0} under a method limits what is disclosed of a record: docs/security.md says how far."
 LOOKS = (
     "{label}: by an estimate, who weighs all blurred models and knows a site's other patients can tell a record to "
     "within {error:.1g} standard deviations; privacy = {{exposure = 1.0}} sets a limit."
@@ -461,7 +461,7 @@ def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
         sizes = {label: amount(mean(sizes_sent)) for label, sizes_sent in between.items()}
         went = ", ".join(f"{size} ({label})" if len(sizes) > 1 else size for label, size in sizes.items()) or "nothing"
         parts.append(
-            f"Under {_labels(regions)} a region's server sees the models of its sites; one above them is told the "
+            f"Under {_labels(regions)} a region's server sees the models of its sites; one above them receives the "
             f"regions' global models. Between servers went {went} a run."
         )
     return " ".join(parts)
@@ -473,6 +473,6 @@ def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
     if not (sealed or secure):
         return f"The server hands {whose}models on and sees each."
     parts = [f"those handed on under {sealed}, which are sealed"] * bool(sealed)
-    parts += [f"those averaged under {secure}, of which it is told the sum alone (experimental)"] * bool(secure)
+    parts += [f"those averaged under {secure}, of which it receives the sum alone (experimental)"] * bool(secure)
     simulated = "" if run.real else " In a simulation seals and masks are left out: the models are the same."
     return f"The server hands {whose}models on and sees each, but for {', and '.join(parts)}.{simulated}"

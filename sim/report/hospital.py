@@ -39,7 +39,7 @@ KINDS = {
     "sealed run a letter that the next site alone can open, and at a secure average numbers under masks",
     "pairs": "that it has taken the keys of masks that cancel",
     "help": "its part of what opens one sum of the sites' numbers",
-    "readdress": "a letter of ours, sealed anew because the site it went to was silent",
+    "readdress": "a letter of ours, sealed again because the site it went to was silent",
     "evaluate": "what a model is worth on its held-out patients; at the end sums over them",
     "validate": "sums over its patients, of models that never saw them",
 }

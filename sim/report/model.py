@@ -235,7 +235,7 @@ RECALIBRATED = (
 )
 OFF = Markup(
     "Its probabilities are off: an interval of calibration intercept or slope does not hold 0 or 1. "
-    "<code>recalibrate = true</code> in the scenario mends that on training samples that the model has not seen."
+    "<code>recalibrate = true</code> in the scenario corrects that on training samples that the model has not seen."
 )
 HINGE = " This model's margins are no probabilities: its calibration says nothing."
 FROM = Markup("{:.3f}<br><small>{}</small>")

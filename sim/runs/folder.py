@@ -257,7 +257,7 @@ def reopen(run: Run, federation: Federation) -> Run:
     now = _about(run.plans, federation, "")
     for key in OF_DATA:
         if json.dumps(now[key], default=float) != json.dumps(run.about.get(key)):
-            raise PlanError(f"the data are not those of the run in {run.place}: {key} differs. Run its scenario anew.")
+            raise PlanError(f"the data are not those of the run in {run.place}: {key} differs. Run its scenario again.")
     return replace(run, done=[ended for ended in run.done if not ended.row["stopped"]])
 
 

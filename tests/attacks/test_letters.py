@@ -42,7 +42,7 @@ LETTERS = post(A).write(TRAVELLER, 4, B, THREAD, CONTENT)
 def line(kind: str = TRAVELLER, t: int = 4, sender: str = A) -> str:
     return (
         f"the {kind} letter of round {t}, said to be from {sender}, does not open: it was changed, is of another run, "
-        "round or receiver, or the two sites were told different things"
+        "round or receiver, or the two sites received different things"
     )
 
 

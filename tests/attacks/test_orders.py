@@ -10,10 +10,10 @@ from fedsmall.wire import LEAVES, ROUNDS
 from tests.attacks.world import World
 from tests.sim.sealing.federation import plan_of
 
-OTHER_PLAN = "the plan is another than that of which this run's sites were told"
+OTHER_PLAN = "the plan is another than that that this run's sites received"
 NOT_DRAWN = "the order's routes are not drawn from what all sites committed themselves to"
 NOT_ITS_OWN = "what site-001 had drawn for the routes is not what it committed itself to"
-OTHER_COMMON = "the order speaks of other global models than this site was told of before"
+OTHER_COMMON = "the order names other global models than this site received before"
 
 
 def test_an_honest_order_is_answered_alike_though_the_run_is_over(world):
@@ -114,9 +114,7 @@ def test_a_first_model_that_the_plan_does_not_give_is_not_trained(world):
     order = world.once("train", t=1)
     crafted = {name: array + 1 for name, array in order.arrays.items()}
 
-    world.refuses(
-        order._replace(arrays=crafted), "the global model that came is not the one that all sites were told of"
-    )
+    world.refuses(order._replace(arrays=crafted), "the global model that came is not the one that all sites received")
 
 
 def test_a_common_model_of_which_others_were_not_told_is_not_trained(world):
@@ -125,9 +123,7 @@ def test_a_common_model_of_which_others_were_not_told_is_not_trained(world):
     said = digest_of({k.removeprefix("arrays/"): a for k, a in crafted.items() if k.startswith("arrays/")})
     average = order.told.average.model_dump()
 
-    world.refuses(
-        order._replace(arrays=crafted), "the global model that came is not the one that all sites were told of"
-    )
+    world.refuses(order._replace(arrays=crafted), "the global model that came is not the one that all sites received")
     world.refuses(order._replace(arrays=crafted).but_told(average=average | {"commons": [said]}), OTHER_COMMON)
     world.refuses(order.but_told(average=average | {"before": "00" * 32}), OTHER_COMMON)
 

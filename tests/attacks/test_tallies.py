@@ -12,8 +12,8 @@ from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import NAMES, Heard, World
 
 A = "site-000"
-COMMON = "the global model that came is not the one that all sites were told of"
-OTHER_PLAN = "the plan is another than that of which this run's sites were told"
+COMMON = "the global model that came is not the one that all sites received"
+OTHER_PLAN = "the plan is another than that that this run's sites received"
 TALLIES = [(SUMS_BEFORE, 0), (JUDGED, 6)]
 EVALUATE = "evaluate"
 

@@ -15,7 +15,7 @@ from fedsmall.sim.consortium import sample_data
 from fedsmall.wire import BALANCE, PLAN, ROUND, ROUNDS, VALIDATE, WAITS
 from tests.clients.test_station import AS_IT_IS, NAMES, config, order, plan, refused, same, scaled
 
-OTHER_PLAN = "the plan is another than that of which this run's sites were told"
+OTHER_PLAN = "the plan is another than that that this run's sites received"
 OTHER_SITES = "the order is for other sites than those with which this run began"
 EVERY_KIND = ("roll", "scaling", "train", "evaluate", VALIDATE, BALANCE)
 LONG = Recipe(lr=0.05, batch=8, local_steps=300_000)  # half a minute and more

@@ -70,7 +70,11 @@ REPLACED = {  # by what the field says; the glossary has both
     r"called what": "confusion matrix",
     r"always the commonest class": "majority class",
     r"not shown to differ": "cannot be told apart",
-    r"made anew": "regenerated",
+    r"anew": "again",
+    r"(?:is|are|was|were) told(?! apart)": "receives; is sent, said or reported",
+    r"came of": "results",
+    r"pass(?:es)? on": "forwards",
+    r"mends?": "corrects",
 }
 
 

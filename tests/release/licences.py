@@ -60,7 +60,7 @@ packages of `constraints.txt` say of themselves; a test holds the two together.
 
 **{gpl}** are under the GNU General Public License, version 3, and come with the extra `survival` alone
 (`pip install 'fedsmall[survival]'`): a data set, and what tests compare with. Nothing else here needs them, and who
-passes on a program together with them must do so under that licence. Licences like MPL and LGPL bind who changes
+distributes a program together with them must do so under that licence. Licences like MPL and LGPL bind who changes
 those packages themselves. Wheels may hold libraries of others, under licences that lie in the wheel.
 
 "Comes with" says who asks for a package: `fedsmall` itself, an extra, or the tools of development alone. On another

@@ -93,7 +93,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
     if "test" in options:
         raise PlanError("sites with files of their own hold out a share of them; take test out of the task")
     if not path.exists():  # its name is the site's own business
-        raise DataError("the site's data are not where its program was told to look")
+        raise DataError("the site's data are not where its program looks")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:
         options["drop"] = [*options.get("drop", []), value]
     if is_query(path):

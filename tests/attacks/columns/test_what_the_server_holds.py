@@ -214,7 +214,7 @@ def test_another_plan_for_each_site_closes_their_letters(desk, scenario, monkeyp
 
     monkeypatch.setattr(desk, "answer", answer)
 
-    with pytest.raises(PlanError, match="the two sites were told different things"):
+    with pytest.raises(PlanError, match="the two sites received different things"):
         led(desk, scenario)
 
 

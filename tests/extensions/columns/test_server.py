@@ -191,7 +191,7 @@ def test_a_server_that_dies_at_every_exchange_leads_to_the_same_forest(desk, sce
 def test_a_run_over_split_columns_is_not_taken_back(desk, scenario):
     prepare(desk.folder, "outcome", scenario)
 
-    with pytest.raises(PlanError, match=r"where nothing is told twice\. Resume it without --from"):
+    with pytest.raises(PlanError, match=r"where nothing is sent twice\. Resume it without --from"):
         runs.resume(desk.folder, "outcome", lambda _: None, 1)
 
 

@@ -104,7 +104,7 @@ SITE_ATTACKS = {
     "cut": (lambda desk, path: keep_lines(path, 3), "essen's log was cut off, or is an older one: it signed line"),
     "written anew": (
         lambda desk, path: forge(path, other_bytes),
-        "essen's log was written anew, or is another's: its line 2 is not the one it signed",
+        "essen's log was rewritten, or is another's: its line 2 is not the one it signed",
     ),
 }
 
@@ -127,7 +127,7 @@ def test_another_sites_log_in_place_of_the_own_is_found(desk):
     name, faults = found(desk)
 
     assert name == "bonn"
-    assert "essen's log was written anew, or is another's" in faults[0]
+    assert "essen's log was rewritten, or is another's" in faults[0]
     assert "is another site's" in SiteLog(desk.site("essen").home, "essen").verify().fault
 
 
@@ -196,7 +196,7 @@ def test_a_log_that_was_grown_again_under_the_same_numbers_is_found_by_what_was_
     desk.run("second")
 
     for run in ("first", "second"):
-        assert "essen's log was written anew: it signed another line" in log_check.check_run(desk.folder, run)[0]
+        assert "essen's log was rewritten: it signed another line" in log_check.check_run(desk.folder, run)[0]
 
 
 COORDINATOR_ATTACKS = {
@@ -205,10 +205,10 @@ COORDINATOR_ATTACKS = {
         lambda path: keep_lines(path, max(n for n, e in enumerate(entries(path)) if e["event"] == "answer")),
         "the coordinator's log was cut off: ",
     ),
-    "written anew": (lambda path: forge(path, other_bytes_here), "the coordinator's log was written anew: its line"),
+    "written anew": (lambda path: forge(path, other_bytes_here), "the coordinator's log was rewritten: its line"),
     "without an answer": (
         lambda path: forge(path, lambda lines: [e for e in lines if e["event"] != "answer" or e.get("t") is None]),
-        "the coordinator's log was written anew",
+        "the coordinator's log was rewritten",
     ),
 }
 

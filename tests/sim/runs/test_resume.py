@@ -88,7 +88,7 @@ def test_other_data_and_what_is_no_run_are_refused_in_one_line(fedsmall, folder)
     code, _, error = fedsmall("resume", "mine")
 
     assert code == 2
-    assert "the data are not those of the run in mine: training_samples differs. Run its scenario anew." in error
+    assert "the data are not those of the run in mine: training_samples differs. Run its scenario again." in error
     assert (folder / "mine" / "summary.json").read_bytes() == before
     assert fedsmall("resume", "nothing")[0] == 2
 

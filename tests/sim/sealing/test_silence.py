@@ -97,7 +97,7 @@ def test_where_its_writer_is_silent_too_a_traveller_begins_from_the_common_model
     assert (3, "replaced") in kinds
     assert outcome.model is not None
     (reason,) = [each["reason"] for each in outcome.events if each["kind"] == "replaced"]
-    assert "did not seal it anew; the last global model takes its place" in reason
+    assert "did not seal it again; the last global model takes its place" in reason
 
 
 def test_letters_of_several_silent_sites_are_written_anew_at_once(tmp_path, monkeypatch):
