@@ -192,7 +192,7 @@ def test_a_patient_who_is_added_does_not_follow_from_two_runs_by_subtraction(sta
     after = sums_of(station, run="second")
 
     assert same(before, after)
-    assert "told as before" in [e for e in station.log.entries() if e["event"] == "kept"][-1]["reason"]
+    assert "sent as before" in [e for e in station.log.entries() if e["event"] == "kept"][-1]["reason"]
 
 
 def test_new_sums_are_told_of_enough_new_patients(station, files):

@@ -50,7 +50,7 @@ def test_a_log_that_was_written_anew_shows(log):
     for t in range(1, 6):
         forged.write("sent", run="r", t=10 * t, site="essen")
 
-    assert "written anew" in log.verify().fault
+    assert "rewritten" in log.verify().fault
     again(log).write("sent", run="r")
     assert "after the 5 lines written here came line 6" in log.verify().fault
 
