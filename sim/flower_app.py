@@ -21,6 +21,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import raised_by_us
 from fedsmall.sim.cli.options import terminal
+from fedsmall.sim.engines.out_of_fold import with_unseen
 from fedsmall.sim.engines.run import RunRecord, Tell, run_on, run_plan
 from fedsmall.sim.report.sentences import metric_name, metric_value
 from fedsmall.sim.report.tables import PRIMARY
@@ -88,7 +89,7 @@ def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
     for index, plan in enumerate(run.plans):
         federation = federations.of(plan)
         record = run_one(grid, plan, federation, partial(tell, console, plan))
-        run.add(index, record, trivial(federation, plan.has_own_models))
+        run.add(index, with_unseen(record, federation), trivial(federation, plan.has_own_models))
     return run
 
 

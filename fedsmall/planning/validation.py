@@ -68,6 +68,8 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
             f"{method.label} hands models on, and the next site could read whole patients from them: write "
             "privacy = {exposure = 1.0} under the method, or {blur = 0} where every site's policy allows that"
         )
+    if plan.recalibrate:
+        raise PlanError("recalibrate goes by single predictions, which no hospital sends. Leave it out here.")
     instead = 'topology = "server"' if method.topology is not None else "regions = 1"
     if not apart and not method.has_one_server:
         raise PlanError(

@@ -13,7 +13,9 @@ from fedsmall.clients.client_app import app as client_app
 from fedsmall.errors import PlanError
 from fedsmall.sim import flower_app
 from fedsmall.sim.engines.inprocess import InProcessGrid
+from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.scenario import load
 from fedsmall.strategies.roster import await_all
 from tests import ROOT
 from tests.flower import local_superlink
@@ -67,6 +69,20 @@ def test_a_scenario_runs_all_its_methods_those_that_pool_among_them(no_report, t
     assert [one.label for one in run.done] == ["FedDC", "Standalone", "Central"]
     assert run.scenario.sites == 3
     assert "Standalone, seed 0: round 4 of 4, trained; local models accuracy" in capsys.readouterr().out
+
+
+def test_it_recalibrates_and_finds_thresholds_as_a_simulation_does(no_report, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'name = "mine"\ntask = "breast_cancer"\nsites = 3\nsamples_per_site = 40\nrounds = 4\n'
+        'threshold = "youden"\nrecalibrate = true\n[[method]]\nname = "FedAvg"\n'
+    )
+
+    run_app(3, scenario=str(tmp_path / "mine.toml"), out=str(tmp_path / "run"))
+
+    (here,) = read(tmp_path / "run").done
+    (there,) = execute(load(tmp_path / "mine.toml")).done
+    assert here.row["recalibration"]["slope"] == pytest.approx(there.row["recalibration"]["slope"])
+    assert here.row["thresholds"] == pytest.approx(there.row["thresholds"])
 
 
 def test_what_a_grid_in_this_process_learns_flowers_clients_learn_to_the_bit(no_report, tmp_path):

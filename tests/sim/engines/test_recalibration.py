@@ -12,8 +12,11 @@ from sklearn.linear_model import LogisticRegression
 from fedsmall import run
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import recalibrate, recalibration_of
+from fedsmall.methods import method
 from fedsmall.package import export, store
 from fedsmall.package.predictor import predictor_of, with_prevalence
+from fedsmall.plan import Plan
+from fedsmall.planning.validation import check_real_sites
 from fedsmall.sim.api import Result
 from fedsmall.sim.report.model import clinical, clinical_sections
 
@@ -137,3 +140,11 @@ def test_members_of_an_ensemble_are_recalibrated_alike() -> None:
 def test_it_is_refused_where_it_means_nothing(wrong: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="recalibrate is for two classes"):
         run(**{"task": "breast_cancer", "sites": 4, "methods": ["FedDC"], "recalibrate": True, **SETTINGS, **wrong})
+
+
+def test_real_sites_send_no_predictions_to_go_by() -> None:
+    plan = Plan(name="p", task="t", rounds=4, recalibrate=True, method=method("FedAvg"))
+
+    with pytest.raises(PlanError, match="recalibrate goes by single predictions"):
+        check_real_sites(plan)
+    check_real_sites(plan.model_copy(update={"recalibrate": False}))
