@@ -5,7 +5,7 @@ Groups of entry points, and what an entry of each is:
 - ``fedsmall.commands``: a Typer app or a function, the command of that name.
 - ``fedsmall.methods``: a :class:`fedsmall.methods.MethodRow`; ``fedsmall.aggregators``: a
   :class:`fedsmall.aggregation.aggregate.Aggregator`; ``fedsmall.tasks``: a function of a data root and a seed that
-  gives a pool of samples; ``fedsmall.topologies``: a :class:`fedsmall.algorithm.travellers.Topology` without a server,
+  gives a pool of samples; ``fedsmall.topologies``: a :class:`fedsmall.algorithm.topologies.Topology` without a server,
   most easily :class:`fedsmall.algorithm.gossip.Peers` with other ``PLACES``. Each is known by its name wherever ours
   are; a name of ours stays ours.
 - ``fedsmall.trainers``: a module, what a method trains in place of a network, by the method's key that asks for it:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.algorithm.dynamic import DynamicAverages
 from fedsmall.algorithm.gossip import Peers
-from fedsmall.algorithm.travellers import Region, Regions, Server, Topology, Travellers, United, become_global
+from fedsmall.algorithm.topologies import Region, Regions, Server, Topology, United, become_global
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.entry_points import Registry
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer

@@ -21,7 +21,8 @@ import torch
 
 from fedsmall.aggregation.server_optimizers import Updates, parameters_of
 from fedsmall.algorithm.commons import combine_soundly
-from fedsmall.algorithm.travellers import Topology, Travellers
+from fedsmall.algorithm.topologies import Topology
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.travel.journey import Event, Moment

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from fedsmall import parts
-from fedsmall.algorithm.travellers import Topology, Travellers
+from fedsmall.algorithm.topologies import Topology
+from fedsmall.algorithm.travellers import Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Rows, Tensors, leaving_state

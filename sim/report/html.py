@@ -16,7 +16,7 @@ from fedsmall.errors import PlanError
 from fedsmall.package import store
 from fedsmall.plan import Plan
 from fedsmall.planning.description import rows_of
-from fedsmall.sim.report import at_home, facts, figures, model, real_sites, sentences, tables
+from fedsmall.sim.report import at_home, facts, figures, model, outcomes, real_sites, sentences, tables
 from fedsmall.sim.report.model import MOST_SITES, Clinical, at_sites
 from fedsmall.sim.report.sections import SMALL, TEMPLATES, Cells, Drawing, Section
 from fedsmall.sim.report.sentences import amount, metric_name, p_of, short, value, with_interval
@@ -148,7 +148,7 @@ def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
 
 def question_section(run: Run, shown: model.Clinical | None) -> Section:
     """What is asked of which classes, and what was run on what."""
-    asked: list[str] = [run.scenario.about or model.question(run)]
+    asked: list[str] = [run.scenario.about or outcomes.question(run)]
     if shown and shown.is_binary and not run.scenario.about:
         asked = []
     if shown:
@@ -324,7 +324,7 @@ def model_card(run: Run) -> Markup:
     return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, card)
 
 
-def links(run: Run, shown: model.Clinical | None, other: model.Outcome | None) -> list[tuple[str, str]]:
+def links(run: Run, shown: model.Clinical | None, other: outcomes.Outcome | None) -> list[tuple[str, str]]:
     """The parts of a run's section to which its page links, with what they are called."""
     parts = {
         "question": "question",
@@ -442,7 +442,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
     ]
 
 
-OF_PAGES = (at_home, facts, figures, model, real_sites, sentences, tables)
+OF_PAGES = (at_home, facts, figures, model, outcomes, real_sites, sentences, tables)
 TEMPLATES.globals |= {module.__name__.rpartition(".")[2]: module for module in OF_PAGES}
 TEMPLATES.globals |= {name: part for name, part in globals().items() if callable(part)}
 TEMPLATES.globals |= {"toml": tomli_w.dumps, "shown_scenario": shown_scenario}

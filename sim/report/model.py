@@ -7,33 +7,25 @@ samples that it has not seen. Other seeds stand beside it.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from fedsmall.data.outcomes import ORDINAL
 from fedsmall.data.subgroups import KEPT_AS, UNKNOWN
 from fedsmall.evaluation import clinical as of_two
 from fedsmall.evaluation.clinical import (
     HALF,
-    NUMBER_STATISTICS,
     SENSITIVITY,
     AtThreshold,
     Estimate,
     at_threshold,
     auc,
-    bootstrap_interval,
-    mean_absolute_error,
-    mean_error,
     wilson,
 )
-from fedsmall.evaluation.metrics import kappa, label_metrics
 from fedsmall.evaluation.statistics import Interval, Scale, interval
-from fedsmall.evaluation.survival import concordance, integrated_brier
 from fedsmall.sim.report import curves
-from fedsmall.sim.report.sections import Cells, Drawing, Section, number, over_seeds, share
+from fedsmall.sim.report.sections import Cells, Section, number, over_seeds, share
 from fedsmall.sim.report.style import looks
 from fedsmall.sim.report.tables import by_label, table
 from fedsmall.sim.runs.folder import PlanRun, Run
@@ -57,17 +49,18 @@ class Worth(NamedTuple):
     of_seeds: Interval | None
 
 
-def _over_seeds(values: Iterable[float], scale: Scale) -> Interval | None:
+def interval_over_seeds(values: Iterable[float], scale: Scale) -> Interval | None:
     """The interval over the seeds whose values are known; None for a single one."""
     known = [value for value in values if np.isfinite(value)]
     return interval(known, scale=scale) if len(known) > 1 else None
 
 
-def _task(run: Run) -> Mapping[str, Any]:
+def task_of(run: Run) -> Mapping[str, Any]:
+    """What run.json says of the task."""
     return run.about.get("task") or {}
 
 
-def _kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
+def kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, Arrays]]]:
     """The method shown ("" for none), and the predictions of methods that kept such an array, by seed, folds joined."""
     parts_of: dict[str, dict[int, list[Arrays]]] = {}
     for label, group in by_label(run.done).items():
@@ -90,11 +83,12 @@ def _kept_predictions(run: Run, *names: str) -> tuple[str, dict[str, dict[int, A
     return main if main in kept else next(iter(kept), ""), kept
 
 
-def _folds(run: Run, label: str) -> int:
+def folds_of(run: Run, label: str) -> int:
+    """Of how many folds a method's models are; 0 for none."""
     return int(next(plan_run.plan.folds or 0 for plan_run in run.done if plan_run.label == label))
 
 
-def _masks_of_sites(sites: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def masks_of_sites(sites: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """The sites by name, with their samples as a mask; none where the test set is nobody's own."""
     return [(name, sites == name) for name in sorted(set(sites.tolist()))[:MOST_SITES]]
 
@@ -158,7 +152,7 @@ class Clinical:
             Worth(
                 name,
                 of_two.estimate_of(name, *pairs[0]),
-                _over_seeds((value(*pair) for pair in pairs), of_two.SCALES.get(name, "share")),
+                interval_over_seeds((value(*pair) for pair in pairs), of_two.SCALES.get(name, "share")),
             )
             for name, value in of_two.VALUES.items()
         ]
@@ -166,7 +160,7 @@ class Clinical:
 
 def clinical(run: Run) -> Clinical | None:
     """The model of classes that a page shows; None where no method has predictions of any, as in older folders."""
-    label, kept = _kept_predictions(run, "probabilities")
+    label, kept = kept_predictions(run, "probabilities")
     if not kept:
         return None
     predictions = {
@@ -176,7 +170,7 @@ def clinical(run: Run) -> Clinical | None:
     group = [method for method in by_label(run.done)[label] if method.plan.seed == seed]
     classes = first.p.shape[1]
     thresholds = _thresholds(group) if classes == 2 else ()
-    return Clinical(run, label, _folds(run, label), class_names(run, classes), predictions, thresholds)
+    return Clinical(run, label, folds_of(run, label), class_names(run, classes), predictions, thresholds)
 
 
 def _predictions_of(arrays: Arrays) -> Predictions:
@@ -186,7 +180,7 @@ def _predictions_of(arrays: Arrays) -> Predictions:
 
 def class_names(run: Run, classes: int) -> tuple[str, ...]:
     """The names of the classes, or their numbers where they have none."""
-    names = tuple(_task(run).get("class_names") or ())
+    names = tuple(task_of(run).get("class_names") or ())
     return names if len(names) == classes else tuple(f"class {label}" for label in range(classes))
 
 
@@ -241,7 +235,10 @@ HINGE = " This model's margins are no probabilities: its calibration says nothin
 FROM = Markup("{:.3f}<br><small>{}</small>")
 
 
-def _of_model(label: str, seed: int, folds: int, samples: int, seeds: int, how: str = "", positive: str = "") -> Markup:
+def describe_model(
+    label: str, seed: int, folds: int, samples: int, seeds: int, how: str = "", positive: str = ""
+) -> Markup:
+    """Which model is shown, on how many samples, and what its intervals are over."""
     of_folds = f", of {folds} folds each on the samples that it has not seen" if folds else ""
     words = {"samples": samples, "seeds": seeds, "how": how, "positive": positive}
     return OF_MODEL.format(label=label, seed=seed, folds=of_folds, **words)
@@ -259,7 +256,7 @@ def clinical_sections(shown: Clinical) -> list[Section]:
     first = Section(
         "The model that is shown",
         "model",
-        [_of_model(shown.label, shown.seed, shown.folds, len(y), len(shown.of_seeds), positive=of_positive)],
+        [describe_model(shown.label, shown.seed, shown.folds, len(y), len(shown.of_seeds), positive=of_positive)],
         Cells(["truth", *(f"called {name}" for name in names), "all"], rows, f"Confusion matrix{cut}."),
     )
     return [first, _ranking(shown), *_at_thresholds(shown), *_hospitals(shown), *_subgroups(shown)]
@@ -340,7 +337,7 @@ def _ranking(shown: Clinical) -> Section:
         for label in sorted(shown.kept, key=lambda label: label != shown.label)
     }
     drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.is_binary))
-    notes = [RANKED + HINGE * (_task(shown.run).get("loss") == "hinge"), *_recalibration(shown)]
+    notes = [RANKED + HINGE * (task_of(shown.run).get("loss") == "hinge"), *_recalibration(shown)]
     cells = Cells([*of_class, "statistic", "over patients", "over random splits"], rows, words=words)
     return Section("Discrimination and calibration", "ranking", table=cells, notes=notes, figures=drawn)
 
@@ -352,7 +349,7 @@ def _recalibration(shown: Clinical) -> list[str]:
         before, after = (row["common"]["loss"] for row in (found, shown_run.row))
         return [RECALIBRATED.format(found["intercept"], found["slope"], before, after)]
     is_offered = shown.is_binary and not shown.run.real and "engine" in shown.run.about  # no simulation, no folds
-    is_offered &= _task(shown.run).get("loss") != "hinge" and not shown_run.plan.method.keeps_intercepts
+    is_offered &= task_of(shown.run).get("loss") != "hinge" and not shown_run.plan.method.keeps_intercepts
     worth = {one.name: one.of_samples for one in shown.worth(1)} if is_offered else {}
     ends = [(worth[name], ideal) for name, ideal in (("calibration intercept", 0), ("calibration slope", 1)) if worth]
     return [OFF] * any(estimate.low > ideal or estimate.high < ideal for estimate, ideal in ends)
@@ -394,7 +391,7 @@ def _at(shown: Clinical, column: str, name: str, mask: np.ndarray) -> AtPart:
 
 def at_sites(shown: Clinical) -> list[AtPart]:
     """The model of two classes on each site's own held-out samples, by name."""
-    masks = _masks_of_sites(shown.predictions.sites) if shown.is_binary else []
+    masks = masks_of_sites(shown.predictions.sites) if shown.is_binary else []
     return [_at(shown, "site", site, mask) for site, mask in masks]
 
 
@@ -453,200 +450,3 @@ def _subgroups(shown: Clinical) -> list[Section]:
     notes = [note] * any(at.hidden for at in parts)
     cells = Cells(["by", "group", "samples", *figures], rows, caption, words=(0, 1))
     return [Section("Subgroup by subgroup", "subgroups", table=cells, notes=notes)]
-
-
-# Grades, labels, numbers, and times until an event
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A model of another outcome, or what a page adds on grades; ``sites``: (site, samples, an estimate by head)."""
-
-    label: str
-    seed: int
-    folds: int
-    samples: int
-    seeds: int
-    asks: str
-    worth: Sequence[Worth]
-    figures: Sequence[Drawing]
-    heads: Sequence[str]
-    sites: Sequence[tuple[str, int, Sequence[Estimate]]]
-    notes: Sequence[str] = ()
-
-
-def outcome_sections(shown: Outcome, part: str = "model", title: str = "The model that is shown") -> list[Section]:
-    """A model of another outcome on a page: its statistics and figures, and hospitals."""
-    how = " (500 bootstrap resamples)"
-    words = _of_model(shown.label, shown.seed, shown.folds, shown.samples, shown.seeds, how)
-    rows = [[worth.name, _number(worth.of_samples), over_seeds(worth.of_seeds, ".4g")] for worth in shown.worth]
-    cells = Cells(["statistic", "over patients", "over random splits"], rows, words=(0,))
-    first = Section(title, part, [Markup("{}. {}").format(shown.asks, words)], cells, shown.notes, shown.figures)
-    if not shown.sites:
-        return [first]
-    at_site = [[site, samples, *map(_number, estimates)] for site, samples, estimates in shown.sites]
-    caption = "The model shown on what each site has held out. Intervals over patients."
-    cells = Cells(["site", "samples", *shown.heads], at_site, caption)
-    return [first, Section("Hospital by hospital", f"{part}-hospitals".removeprefix("model-"), table=cells)]
-
-
-def _number(estimate: Estimate) -> Markup:
-    return number(estimate, ".4g", "not defined here")
-
-
-def question(run: Run) -> str:
-    """What a run asks of a new sample, where its scenario does not say."""
-    task = _task(run)
-    if (target := task.get("target")) is None:
-        return "What is the class of a new sample?"
-    if labels := task.get("labels"):
-        return f"Which of {', '.join(labels)} are there in a new sample?"
-    return f"When does the event come to a new sample, in {target}?" if task.get("cuts") else f"What is its {target}?"
-
-
-class Asked(NamedTuple):
-    """What is predicted and shown of it; ``of_seeds`` are the arrays behind statistics, the first seed's first."""
-
-    asks: str
-    of_seeds: Sequence[tuple[np.ndarray, ...]]
-    statistics: Mapping[str, Statistic]
-    of_sites: Mapping[str, Callable[..., float]]
-    figures: Sequence[Drawing]
-    notes: Sequence[str] = ()
-
-
-def outcome(run: Run) -> Outcome | None:
-    """The model that a page shows of no classes; None where they are classes, or where nothing was kept of it."""
-    task = _task(run)
-    if not task.get("target"):
-        return None
-    label, kept = _kept_predictions(run, "predictions", "survival", "label_probabilities")
-    if not kept:
-        return None
-    seeds = list(kept[label].values())
-    ask = _ask_times if task.get("cuts") else _ask_labels if task.get("labels") else _ask_numbers
-    sites = seeds[0].get("sites", NOWHERE)
-    return _outcome_of((label, next(iter(kept[label])), _folds(run, label)), ask(task, seeds), sites)
-
-
-def _outcome_of(model: tuple[str, int, int], asked: Asked, sites: np.ndarray, more: Sequence[Worth] = ()) -> Outcome:
-    """What is shown of a ``model`` (method, seed, folds): the first seed's predictions, and statistics over seeds."""
-    first, worth, at_sites = asked.of_seeds[0], [], []
-    for name, (statistic, scale) in asked.statistics.items():
-        over = _over_seeds((statistic(*arrays) for arrays in asked.of_seeds), scale)
-        worth.append(Worth(name, bootstrap_interval(statistic, *first), over))
-    for site, mask in _masks_of_sites(sites):
-        if mask.sum() >= LEAST:
-            arrays = [array[mask] for array in first]
-            estimates = [bootstrap_interval(statistic, *arrays) for statistic in asked.of_sites.values()]
-            at_sites.append((site, int(mask.sum()), estimates))
-    counts, worth = (len(first[0]), len(asked.of_seeds)), [*worth, *more]
-    return Outcome(*model, *counts, asked.asks, worth, asked.figures, list(asked.of_sites), at_sites, asked.notes)
-
-
-def _ask_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
-    name, of_seeds = task["target"], [(seed["predictions"][:, 0], seed["labels"][:, 0]) for seed in seeds]
-    shown: dict[str, Statistic] = {statistic: (of, "plain") for statistic, of in NUMBER_STATISTICS.items()}
-    at_sites = {"mean absolute error": mean_absolute_error, "mean error": mean_error}
-    figures = curves.of_numbers(name, *of_seeds[0])
-    return Asked(f"A number is predicted: {name}", of_seeds, shown, at_sites, figures)
-
-
-LABELS: dict[str, tuple[str, Scale]] = {
-    "ROC-AUC, the mean over labels": ("auc", "share"),
-    "F1, the mean over labels": ("macro_f1", "share"),
-    "share of samples of which all labels are right": ("subset_accuracy", "share"),
-    "share of all labels that are right": ("label_accuracy", "share"),
-}
-OF_EACH = {"ROC-AUC": "auc", "F1": "macro_f1", "average precision": "average_precision"}
-CALLED = "A label is called where its probability is above one half. F1 of a label that is nowhere is left out."
-
-
-def _ask_labels(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
-    names, of_seeds = task["labels"], [(seed["label_probabilities"], seed["labels"]) for seed in seeds]
-    counts = zip(names, seeds[0]["labels"].sum(axis=0), strict=True)
-    often = ", ".join(f"{name} in {int(count)}" for name, count in counts)
-    asks = f"Labels are predicted, each by itself; of the test samples they are there so often: {often}"
-    shown: dict[str, Statistic] = {name: (partial(_metric, metric), scale) for name, (metric, scale) in LABELS.items()}
-    for label, name in enumerate(names):
-        shown |= {f"{name}: {word}": (partial(_metric, m, label=label), "share") for word, m in OF_EACH.items()}
-    at_sites = {name: shown[name][0] for name in list(shown)[:3:2]}
-    return Asked(asks, of_seeds, shown, at_sites, curves.of_labels(names, *of_seeds[0]), [CALLED])
-
-
-def _metric(name: str, p: np.ndarray, y: np.ndarray, label: int | None = None) -> float:
-    if label is not None:
-        p, y = p[:, [label]], y[:, [label]]
-    odds = np.log(np.clip(p, 1e-300, None)) - np.log1p(-np.clip(p, None, 1 - 1e-16))
-    return float(label_metrics(odds[None], y, (name,))[name][0])
-
-
-def _of_curves(statistic: Callable[..., Any], survival: np.ndarray, cuts: np.ndarray, labels: np.ndarray) -> float:
-    return float(statistic(survival[None], cuts[0], *labels.T)[0])
-
-
-CONCORDANCE = "concordance index (Harrell)"
-TIMES: dict[str, Statistic] = {
-    CONCORDANCE: (partial(_of_curves, concordance), "plain"),
-    "integrated Brier score": (partial(_of_curves, integrated_brier), "plain"),
-}
-CONCORDANT = (
-    "Concordance: of pairs of which it is known who had the event first, the share that the model has in that order "
-    "(0.5 is chance). Brier score: 0 is perfect; those lost from sight are made up for by others like them, which "
-    "holds where they were lost for reasons that have nothing to do with the event."
-)
-
-
-def _ask_times(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
-    name, of_seeds = task["target"], [(seed["survival"], seed["cuts"], seed["labels"]) for seed in seeds]
-    events = int(seeds[0]["labels"][:, 1].sum())
-    asks = (
-        f"The time until an event is predicted, {name}; it happened in {events} of the test samples, and the others "
-        "were seen without it until their time"
-    )
-    at_sites = {CONCORDANCE: TIMES[CONCORDANCE][0]}
-    return Asked(asks, of_seeds, TIMES, at_sites, curves.of_times(name, *of_seeds[0]), [CONCORDANT])
-
-
-def _kappa(p: np.ndarray, y: np.ndarray) -> float:
-    return kappa(p.argmax(axis=1), y)
-
-
-def _mean_grade_error(p: np.ndarray, y: np.ndarray) -> float:
-    return float(np.abs(p.argmax(axis=1) - y).mean())
-
-
-def _share_within(p: np.ndarray, y: np.ndarray, reach: int) -> float:
-    return float((np.abs(p.argmax(axis=1) - y) <= reach).mean())
-
-
-GRADES: dict[str, Statistic] = {
-    "quadratic weighted kappa": (_kappa, "gain"),
-    "mean absolute error, in grades": (_mean_grade_error, "positive"),
-    "share called right": (partial(_share_within, reach=0), "share"),
-    "share at most one grade off": (partial(_share_within, reach=1), "share"),
-}
-LIKELIEST = (
-    "The grade that is called is the likeliest one. Quadratic weighted kappa (Cohen 1968): 1 where all are called "
-    "right, 0 for what chance or one grade for all would give; two grades off count four times as much as one."
-)
-
-
-def grades(run: Run) -> Outcome | None:
-    """What a page adds on grades; None where classes have no order, or nothing was kept of a model."""
-    shown = clinical(run)
-    if shown is None or _task(run).get("loss") != ORDINAL:
-        return None
-    names, of_seeds = shown.classes, [(of_seed.p, of_seed.y) for of_seed in shown.of_seeds]
-    asks = f"Grades are predicted, from the lowest to the highest: {', '.join(names)}"
-    at_sites = {"kappa": _kappa, "grades off": _mean_grade_error}
-    asked = Asked(asks, of_seeds, GRADES, at_sites, curves.of_grades(names, *of_seeds[0]), [LIKELIEST])
-    recalls = [_recall(label, name, of_seeds) for label, name in enumerate(names)]
-    return _outcome_of((shown.label, shown.seed, shown.folds), asked, shown.predictions.sites, recalls)
-
-
-def _recall(label: int, name: str, of_seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Worth:
-    """The share of a grade's samples that are called so: the first seed's with Wilson's interval."""
-    counts = [(int((p[y == label].argmax(axis=1) == label).sum()), int((y == label).sum())) for p, y in of_seeds]
-    over = _over_seeds((hits / of for hits, of in counts if of), "share")
-    return Worth(f"recall of {name} ({counts[0][1]} samples)", wilson(*counts[0]), over)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
-from fedsmall.algorithm.travellers import Topology, United
+from fedsmall.algorithm.topologies import Topology, United
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.stopping import best_round, has_run_dry, looks
 from fedsmall.plan import Plan

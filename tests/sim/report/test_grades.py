@@ -13,7 +13,7 @@ from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.package import export as exporting
 from fedsmall.package.predictor import predictor_of
 from fedsmall.sim.api import Result
-from fedsmall.sim.report.model import grades
+from fedsmall.sim.report.outcomes import grades
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import Scenario

@@ -14,7 +14,8 @@ from fedsmall.package import export as exporting
 from fedsmall.package.predictor import Labeller, Regressor, SurvivalModel, predictor_of
 from fedsmall.sim.api import Result
 from fedsmall.sim.report.html import page, write_report
-from fedsmall.sim.report.model import LEAST, outcome
+from fedsmall.sim.report.model import LEAST
+from fedsmall.sim.report.outcomes import outcome
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import Scenario

@@ -75,5 +75,5 @@ def test_what_an_epsilon_does_not_cover_is_said(capsys: pytest.CaptureFixture[st
         print_run(terminal(), run)
         shown = " ".join(capsys.readouterr().out.split())
         assert "Outside the epsilon:" in shown
-        assert "told exactly" in page([run], "t")
+        assert "sent exactly" in page([run], "t")
         assert ("the sums by which features are scaled" in shown) is said
