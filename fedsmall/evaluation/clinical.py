@@ -156,6 +156,11 @@ def recalibration_slope(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     return _intercept_and_slope(p, positive)[..., -1]
 
 
+def can_recalibrate(plan: Plan, loss: str, classes: int) -> bool:
+    """Whether there are probabilities of two classes without an order, and no hospital's intercept beside them."""
+    return classes == 2 and loss in ("cross_entropy", "logistic") and not plan.method.keeps_intercepts
+
+
 def recalibration_of(p: np.ndarray, positive: np.ndarray) -> tuple[float, float] | None:
     """The intercept and the slope that recalibrate ``p`` (samples,); None where there are none, or no slope above 0."""
     intercept, slope = (float(number) for number in _intercept_and_slope(p, positive))

@@ -14,6 +14,7 @@ from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
 from fedsmall.data.table_files import COMMA, DATE, common_columns, is_missing, is_number, plain
+from fedsmall.errors import PlanError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -86,6 +87,21 @@ def classes_of_label(cells: "Series", missing: Sequence[str] = ()) -> tuple[dict
     totals = Counter({words[0]: sum(counts[word] for word in words) for words in alike.values()})
     spellings = {words[0]: words for words in alike.values()}
     return {name: spellings[name] for name, _ in totals.most_common()}, totals
+
+
+def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
+    """The classes of ``what`` in a task's order, of two the positive one last, and sentences on them."""
+    is_binary = len(counts) == 2
+    names = sorted(counts, key=lambda name: (name == positive, -counts[name])) if is_binary else sorted(counts)
+    if len(names) < 2:
+        raise PlanError(f"{what} holds one value only; there is nothing to learn")
+    if positive is not None and (not is_binary or positive not in names):
+        raise PlanError(f"--positive is one of two classes; {what} has {', '.join(names)}")
+    said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
+    if is_binary:
+        why = f"positive is {names[1]}, {'as asked' if positive else 'the rarer'}"
+        said.append(f"{why}: sensitivity and probabilities are of it (--positive for the other)")
+    return names, said
 
 
 def is_amount(cells: "Series", missing: Sequence[str] = ()) -> bool:

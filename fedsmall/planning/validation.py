@@ -6,7 +6,8 @@ from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError
-from fedsmall.evaluation.intercepts import OF_LOSS, check_intercepts
+from fedsmall.evaluation.clinical import can_recalibrate
+from fedsmall.evaluation.intercepts import check_intercepts
 from fedsmall.evaluation.stopping import check_stop
 from fedsmall.features import check_features
 from fedsmall.models.own_models import check_own_models
@@ -124,8 +125,7 @@ def _check_task(plan: Plan, task: Task) -> None:
         raise PlanError(f"class_weights are for classes, and this task predicts {task.kind}. Leave them out.")
     if isinstance(weights, tuple) and len(weights) != task.classes:
         raise PlanError(f"class_weights has {len(weights)} numbers and the task {task.classes} classes; give one each.")
-    of_two = task.kind == "classes" and not task.ordered and task.classes == 2 and task.loss in OF_LOSS
-    if plan.recalibrate and (not of_two or plan.method.keeps_intercepts):
+    if plan.recalibrate and not can_recalibrate(plan, task.loss, task.classes):
         raise PlanError("recalibrate is for two classes' probabilities, without hospitals' intercepts. Leave it out.")
     if task.kind == "classes" and not task.ordered:
         return

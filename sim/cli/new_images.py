@@ -4,12 +4,13 @@ Its recipe reaches logistic regression on the pooled pixels at ten sites of sixt
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
 from fedsmall.data.image_files import DICOM, NIFTI, is_image
+from fedsmall.data.sources.tables import ENDINGS as TABLES
 from fedsmall.errors import DataError, PlanError
+from fedsmall.planning.look import name_classes
 from fedsmall.sim.runs.scenario import to_toml
 
 LOOKED_AT = 500  # files of which size and colour are read
@@ -51,30 +52,14 @@ name = "Central"              # the same patients pooled: what may not be done
 
 
 def holds_images(folder: Path) -> bool:
-    """Whether a folder holds image files, however deep."""
-    return folder.is_dir() and any(is_image(path) for path in folder.rglob("*"))
+    """Whether a folder holds image files, however deep; beside tables those in folders within it alone."""
+    of_tables = folder.is_dir() and any(path.name.lower().endswith(TABLES) for path in folder.iterdir())
+    return any(is_image(path) for path in folder.rglob("*") if not of_tables or path.parent != folder)
 
 
 def sites_for(samples: int) -> int:
     """To how many pretended hospitals so many samples are dealt."""
     return max(2, min(DEALT, samples // LEAST_ROWS))
-
-
-def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
-    """The classes of ``what`` in a task's order, of two the positive one last, and sentences on them."""
-    names = sorted(counts, key=lambda name: -counts[name])
-    if len(names) < 2:
-        raise PlanError(f"{what} holds one value only; there is nothing to learn")
-    if positive is not None and (len(names) != 2 or positive not in names):
-        raise PlanError(f"--positive is one of two classes; {what} has {', '.join(names)}")
-    names = sorted(names, key=lambda name: name == positive) if len(names) == 2 and positive else names
-    names = names if len(names) == 2 else sorted(names)
-    said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
-    if len(names) == 2:
-        why = "as asked" if positive else "the rarer"
-        more = "sensitivity and probabilities are of it (--positive for the other)"
-        said.append(f"positive is {names[1]}, {why}: {more}")
-    return names, said
 
 
 def scenario_of_images(folder: Path, path: str, name: str, positive: str | None) -> tuple[str, list[str]]:

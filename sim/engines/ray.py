@@ -22,22 +22,19 @@ QUIET = {
 }
 
 
-def connect(address: str | None) -> bool:
-    """Connect to the Ray cluster at ``address``, or start one; False if connected. PlanError where none answers."""
+def connect(address: str) -> None:
+    """Connect to the Ray cluster at ``address``; PlanError where none answers."""
     os.environ.update(QUIET | os.environ)
     ray = import_extra("ray", "ray")
     if ray.is_initialized():
-        return False
+        return
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as reason:
-        if address is None:
-            raise
         raise PlanError(
             f"No Ray cluster answers at {address!r}. Start one with `ray start --head` (on the other machines "
             "`ray start --address=HEAD:6379`), or leave the address out."
         ) from reason
-    return True
 
 
 def gpu_share(device: torch.device) -> float:

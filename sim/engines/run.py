@@ -49,12 +49,12 @@ Tell = Callable[[Contact, Evaluation | None], None]
 class RunRecord(Outcome):
     """The outcome of one plan on an engine, and with what it can be repeated.
 
-    ``read`` is who could read whose data; ``predictions`` are
-    the model's on the test samples (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none;
-    ``unseen`` what it says of training samples that it had not seen, by which its ``thresholds`` are found, and its
-    ``recalibration`` (intercept, slope, and metrics after it). ``own`` are the models that sites trained last, where
-    asked for, and Central's; ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each
-    site (:mod:`fedsmall.sim.engines.at_home`); ``importance`` what shuffling a column costs.
+    ``read`` is who could read whose data; ``predictions`` are the model's on the test samples
+    (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none; ``unseen`` what it says of
+    training samples that it had not seen, by which its ``thresholds`` are found, and its ``recalibration`` (intercept,
+    slope, and metrics after it). ``own`` are the models that sites trained last, where asked for, and Central's;
+    ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
+    (:mod:`fedsmall.sim.engines.at_home`); ``importance`` what shuffling a column costs.
     """
 
     plan: Plan

@@ -21,6 +21,7 @@ from fedsmall.evaluation.clinical import (
     Estimate,
     at_threshold,
     auc,
+    can_recalibrate,
     wilson,
 )
 from fedsmall.evaluation.statistics import Interval, Scale, interval
@@ -326,10 +327,11 @@ def _at_thresholds(shown: Clinical) -> list[Section]:
 
 def _ranking(shown: Clinical) -> Section:
     of_class, words = ([], (0,)) if shown.is_binary else (["class"], (0, 1))
+    worth = {name: shown.worth(label) for label, name in shown.of_class}
     rows = [
         [*[name][: len(of_class)], each.name, number(each.of_samples), over_seeds(each.of_seeds)]
-        for label, name in shown.of_class
-        for each in shown.worth(label)
+        for name, of_name in worth.items()
+        for each in of_name
     ]
     groups = by_label(shown.run.done).values()
     pairs = {
@@ -337,22 +339,23 @@ def _ranking(shown: Clinical) -> Section:
         for label in sorted(shown.kept, key=lambda label: label != shown.label)
     }
     drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.is_binary))
-    notes = [RANKED + HINGE * (task_of(shown.run).get("loss") == "hinge"), *_recalibration(shown)]
+    notes = [RANKED + HINGE * (task_of(shown.run).get("loss") == "hinge"), *_recalibration(shown, worth)]
     cells = Cells([*of_class, "statistic", "over patients", "over random splits"], rows, words=words)
     return Section("Discrimination and calibration", "ranking", table=cells, notes=notes, figures=drawn)
 
 
-def _recalibration(shown: Clinical) -> list[str]:
+def _recalibration(shown: Clinical, worth: Mapping[str, Sequence[Worth]]) -> list[str]:
     """What recalibration did to the model shown, or that it is to be had where its calibration is off; else nothing."""
     shown_run = next(one for one in shown.run.done if one.label == shown.label and one.plan.seed == shown.seed)
     if found := shown_run.row.get("recalibration"):
         before, after = (row["common"]["loss"] for row in (found, shown_run.row))
         return [RECALIBRATED.format(found["intercept"], found["slope"], before, after)]
-    is_offered = shown.is_binary and not shown.run.real and "engine" in shown.run.about  # no simulation, no folds
-    is_offered &= task_of(shown.run).get("loss") != "hinge" and not shown_run.plan.method.keeps_intercepts
-    worth = {one.name: one.of_samples for one in shown.worth(1)} if is_offered else {}
-    ends = [(worth[name], ideal) for name, ideal in (("calibration intercept", 0), ("calibration slope", 1)) if worth]
-    return [OFF] * any(estimate.low > ideal or estimate.high < ideal for estimate, ideal in ends)
+    is_simulated = not shown.run.real and "engine" in shown.run.about  # elsewhere there are no folds
+    able = can_recalibrate(shown_run.plan, task_of(shown.run).get("loss", ""), len(shown.classes))
+    ideals = {"calibration intercept": 0, "calibration slope": 1}
+    judged = [(one.of_samples, ideals[one.name]) for one in worth.get(shown.classes[-1], ()) if one.name in ideals]
+    is_off = any(estimate.low > ideal or estimate.high < ideal for estimate, ideal in judged)
+    return [OFF] * (is_simulated and able and is_off)
 
 
 class AtPart(NamedTuple):

@@ -76,14 +76,13 @@ class Table:
     @property
     def alone(self) -> Interval | None:
         """What models trained at a single site come to on average, where a method trains such."""
-        own = (row for row in self.rows if row.method and not row.method.is_federated and not row.method.is_central)
-        return next((row.sites for row in own), None)
+        return next((row.sites for row in self.rows if row.family == "standalone"), None)
 
     @property
     def central(self) -> dict[str, Interval]:
         """What models of all samples pooled come to, by their rows' labels."""
-        rows = [row for row in self.rows if (row.method.is_central if row.method else row.label == POOLED)]
-        return {row.label: row.common for row in rows if row.common}
+        pooled = {row.label: row.common for row in self.rows if row.family == "central" or row.label == POOLED}
+        return {label: mean for label, mean in pooled.items() if mean}
 
     @property
     def models(self) -> str:

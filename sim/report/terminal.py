@@ -69,11 +69,9 @@ def plain_grid(cells: Cells, title: str, width: int) -> Grid:
     made = Grid(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
     made.collapse_padding = is_narrow
     for place, head in enumerate(cells.heads):
-        is_number = place not in words
-        name = fill(str(head), NARROWEST) if is_narrow and is_number else str(head)
-        made.add_column(
-            name, justify="right" if is_number else "left", no_wrap=is_narrow and is_number, overflow="fold"
-        )
+        in_two = is_narrow and place not in words
+        name = fill(str(head), NARROWEST) if in_two else str(head)
+        made.add_column(name, justify="left" if place in words else "right", no_wrap=in_two, overflow="fold")
     for place, row in enumerate(cells.rows):
         said = [_in_two(str(cell)) if is_narrow and k not in words else str(cell) for k, cell in enumerate(row)]
         made.add_row(*said, style="bold" if place == cells.reference else "")

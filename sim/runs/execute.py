@@ -32,7 +32,7 @@ from fedsmall.sim.engines.importance import importance_of
 from fedsmall.sim.engines.out_of_fold import with_unseen
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
-from fedsmall.sim.runs.folder import Failed, Run, cores, reopen, start
+from fedsmall.sim.runs.folder import Failed, PlanRun, Run, cores, reopen, start
 from fedsmall.sim.runs.progress import Watcher, called
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
@@ -149,20 +149,26 @@ def execute(
         else:
             records = _run_one_by_one(left, job, federations.of, watcher.moved, interrupted)
         for index, ended in records:
-            if isinstance(ended, Failed):
-                run.fail(index, ended)
-                LOG.warning("%s failed: %s", called(plans[index]), ended.reason)
-            else:
-                added = run.add(index, *ended)
-                LOG.info("%s done: %s", called(plans[index]), added.row["common"])
-                if track is not None:
-                    track(run, added)
+            _take_in(run, index, ended, track)
             watcher.end(plans[index])
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()
     for note in run.about["notes"]:
         LOG.info("note: %s", note)
     return run
+
+
+def _take_in(run: Run, index: int, ended: Ended | Failed, track: Callable[[Run, PlanRun], None] | None) -> None:
+    """Write down what the plan at ``index`` came to, and tell the log and the run's tracker."""
+    name = called(run.plans[index])
+    if isinstance(ended, Failed):
+        run.fail(index, ended)
+        LOG.warning("%s failed: %s", name, ended.reason)
+        return
+    added = run.add(index, *ended)
+    LOG.info("%s done: %s", name, added.row["common"])
+    if track is not None:
+        track(run, added)
 
 
 def judged_by(scenario: Scenario, federation: Federation) -> Scenario:

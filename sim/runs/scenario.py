@@ -18,16 +18,7 @@ from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Th
 from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
-OF_THE_RUN = {
-    "about",
-    "seeds",
-    "engine",
-    "device",
-    "keep",
-    "track",
-    "reference",
-    "study",
-}  # keys that are no part of a plan
+OF_THE_RUN = {"about", "seeds", "engine", "device", "keep", "track", "reference", "study"}  # no part of a plan
 SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
 UNNAMED = "(your files)"
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder
@@ -96,12 +87,11 @@ class Scenario(Frozen):
     (every method has its own best learning rate), or a ``stop`` of its own, ``false`` for none. ``metric`` is what
     methods are judged by, such as "auc"; by default accuracy, or the AUC where classes are unequal. From probability
     ``threshold`` on a sample is called positive, and ``recalibrate`` mends its log-odds first. ``stop`` ends runs
-    early. ``folds`` asks for cross-validation;
-    ``about`` is one sentence; ``reference`` is the label of the method that tables measure the others against.
-    ``route_seed`` draws who is where, by default the seed. ``engine`` and ``device`` say on what a simulation runs, and
-    are no part of a plan: at real sites a device is the site's own matter. ``keep`` says which models are saved at the
-    end: the common ones and Central's, or beside them the sites' own. ``track`` names a tool that is told of every plan
-    (:mod:`fedsmall.extensions.tracking`). ``study`` is what the report says of the study beside the numbers.
+    early. ``folds`` asks for cross-validation; ``about`` is one sentence; ``reference`` is the label of the method that
+    tables measure the others against. ``route_seed`` draws who is where, by default the seed. ``engine`` and ``device``
+    say on what a simulation runs, and are no part of a plan: at real sites a device is the site's own matter. ``keep``
+    says which models are saved at the end: the common ones and Central's, or beside them the sites' own. ``track``
+    names a tool that is told of every plan (:mod:`fedsmall.extensions.tracking`). ``study`` goes into the report.
     """
 
     name: str

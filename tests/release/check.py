@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 import zipfile
@@ -52,6 +53,17 @@ class Stranger:
         """What a command prints. Raises SystemExit, with all that was printed, where it does not end well."""
         return self._said([str(self.environment / "bin" / "fedsmall"), *words])
 
+    def shell(self, lines: str) -> str:
+        """What lines of a shell print, the environment's programs before all others."""
+        return self._said(
+            ["env", f"PATH={self.environment / 'bin'}{os.pathsep}{os.environ['PATH']}", "bash", "-ec", lines]
+        )
+
+    def install(self, what: Path) -> None:
+        """Install a wheel, or a folder that can be built, and nothing that it needs: that is borrowed."""
+        call = [*UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*call, "--python", str(self.environment / "bin" / "python"), str(what)], check=True)
+
     def _said(self, call: list[str]) -> str:
         strange = {
             k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FEDSMALL", "VIRTUAL_ENV", "MAKE"))
@@ -65,6 +77,18 @@ class Stranger:
         if done.returncode:
             raise SystemExit(f"{' '.join(call[:3])} ... ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
+
+
+def stranger_with(wheel: Path, folder: Path) -> Stranger:
+    """Somebody with the wheel in an environment of their own in a folder, which borrows what the wheel needs."""
+    stranger = Stranger(folder / "venv", folder / "empty")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(stranger.environment)], check=True)
+    # A path file adds the folder, and reads no path file in it: so the checkout's own, if it is installed, is not seen.
+    site = next(stranger.environment.glob("lib/python3*/site-packages"))
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    stranger.install(wheel)
+    stranger.folder.mkdir()
+    return stranger
 
 
 def check_installed(stranger: Stranger, version: str) -> None:

@@ -3,12 +3,7 @@
 The app of one's own is typed by tests/examples/test_from_an_empty_folder.py, from the same kind of folder.
 """
 
-import os
 import re
-import subprocess
-import sys
-import sysconfig
-from pathlib import Path
 
 import pytest
 from sklearn.datasets import load_breast_cancer
@@ -32,42 +27,21 @@ def blocks(text: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
-    """Somebody with the wheel in an environment that borrows from this one what the wheel needs, and two tables."""
+    """Somebody with the wheel and two tables."""
     folder = tmp_path_factory.mktemp("walk")
     build(ROOT, folder, "wheel")
-    environment, empty = folder / "venv", folder / "empty"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    site = next(environment.glob("lib/python3*/site-packages"))
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    install(environment, only(folder, "fedsmall-*.whl"))
-    empty.mkdir()
+    stranger = check.stranger_with(only(folder, "fedsmall-*.whl"), folder)
     table = load_breast_cancer(as_frame=True).frame.iloc[:, [0, 1, 4, 7, 30]].sample(frac=1, random_state=0)
     table["outcome"] = table.pop("target").map({0: "malignant", 1: "benign"})
-    table[:300].to_csv(empty / "patients.csv", index=False)
-    table[300:].drop(columns="outcome").to_csv(empty / "new-patients.csv", index=False)
-    return Stranger(environment, empty)
-
-
-def install(environment: Path, what: Path) -> None:
-    python = environment / "bin" / "python"
-    call = [*check.UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*call, "--python", str(python), str(what)], check=True)
-
-
-def typed(stranger: Stranger, lines: str) -> str:
-    strange = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "FEDSMALL", "VIRTUAL_ENV", "MAKE"))}
-    path = f"{stranger.environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-ec", lines], cwd=stranger.folder, env=strange | {"PATH": path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    table[:300].to_csv(stranger.folder / "patients.csv", index=False)
+    table[300:].drop(columns="outcome").to_csv(stranger.folder / "new-patients.csv", index=False)
+    return stranger
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_readme_s_three_commands_and_its_python_end_in_a_report_and_predictions(stranger: Stranger) -> None:
-    said = typed(stranger, blocks(README, "bash")[0])
+    said = stranger.shell(blocks(README, "bash")[0])
     python = stranger.python(TWO_SITES + blocks(README, "python")[0])
 
     assert (stranger.folder / "mine.toml").exists()
@@ -81,7 +55,7 @@ def test_readme_s_three_commands_and_its_python_end_in_a_report_and_predictions(
 def test_the_first_tutorial_ends_in_two_runs_side_by_side(stranger: Stranger) -> None:
     (stranger.folder / "handful.toml").write_text(blocks(TUTORIAL, "toml")[0])
 
-    said = typed(stranger, blocks(TUTORIAL, "bash")[1])
+    said = stranger.shell(blocks(TUTORIAL, "bash")[1])
 
     assert (stranger.folder / "runs" / "handful-2" / "report.html").exists()
     assert "FedAvg, same period" in said
@@ -90,7 +64,7 @@ def test_the_first_tutorial_ends_in_two_runs_side_by_side(stranger: Stranger) ->
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_package_of_one_s_own_is_installed_and_known_by_its_names(stranger: Stranger) -> None:
-    install(stranger.environment, ROOT / "examples" / "own_package")
+    stranger.install(ROOT / "examples" / "own_package")
 
     assert "FedWinsor" in stranger.fedsmall("list", "methods")
     assert "along a hypercube" in stranger.fedsmall("run", str(ROOT / "examples" / "own_package" / "moons.toml"))

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -36,18 +35,8 @@ def wheel(built) -> Path:
 
 @pytest.fixture(scope="module")
 def stranger(wheel, tmp_path_factory) -> Stranger:
-    """Somebody with the wheel in an environment of their own, which borrows from this one what the wheel needs."""
-    folder = tmp_path_factory.mktemp("stranger")
-    environment = folder / "venv"
-    python = environment / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    # A path file adds the folder, and reads no path file in it: so the checkout's own, if it is installed, is not seen.
-    site = next(environment.glob("lib/python3*/site-packages"))
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    install = [*check.UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(python), str(wheel)]
-    subprocess.run(install, check=True)
-    (folder / "empty").mkdir()
-    return Stranger(environment, folder / "empty")
+    """Somebody who has the wheel, and this checkout nowhere."""
+    return check.stranger_with(wheel, tmp_path_factory.mktemp("stranger"))
 
 
 def known_to_git(*kinds: str) -> set[str]:

@@ -1,4 +1,6 @@
+import ast
 import warnings
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import fedsmall
 from fedsmall import FederatedClassifier, FederatedRegressor, FederatedSurvival
+from tests import ROOT
 
 RNG = np.random.default_rng(0)
 TABLE = DataFrame({"a": RNG.normal(size=90), "b": RNG.normal(size=90), "sex": RNG.choice(["m", "f"], 90)})
@@ -122,6 +125,14 @@ def test_a_module_and_a_function_are_models():
 
 def test_fedsmall_names_what_it_has():
     assert set(dir(fedsmall)) == set(fedsmall.__all__)
+    stub = ast.parse((ROOT / "fedsmall" / "__init__.pyi").read_text(encoding="utf-8"))
+    brought = {
+        name.name: getattr(import_module(line.module), name.name)
+        for line in stub.body
+        if isinstance(line, ast.ImportFrom) and line.module.startswith("fedsmall")
+        for name in line.names
+    }
+    assert brought == {name: getattr(fedsmall, name) for name in fedsmall.__all__ if name != "__version__"}
     assert all(getattr(fedsmall, name) for name in dir(fedsmall))
 
 

@@ -218,6 +218,18 @@ def test_three_commands_make_of_images_a_report_as_good_as_a_regression_on_their
     assert worth["FedDC"] > pooled[0] - WITHIN
 
 
+def test_a_picture_beside_tables_does_not_make_them_images(fedsmall, tmp_path):
+    spoil("few", tmp_path / "a.csv")
+    (tmp_path / "hospitals").mkdir()
+    (tmp_path / "a.csv").rename(tmp_path / "hospitals" / "essen.csv")
+    (tmp_path / "hospitals" / "logo.png").write_bytes(b"\x89PNG")
+
+    code, _, complained = fedsmall("new", "hospitals", "--label", "outcome")
+
+    assert (code, complained) == (0, "")
+    assert "csv" in scenario_of(tmp_path / "mine.toml")["task"]
+
+
 def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_path):
     draw(tmp_path / "scans", sizes=(40, 60), colour=True)
 
