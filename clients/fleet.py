@@ -63,7 +63,7 @@ class Fleet:
     def __init__(self, address: str, authority: bytes, key: Path, note: Path) -> None:
         private = load_ssh_private_key(key.read_bytes(), None)
         if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise ValueError("the kit's key is none that `fedsmall site keygen` makes")
+            raise ValueError("the startup kit's key is none that `fedsmall site keygen` makes")
         self.public = public_key_to_bytes(private.public_key())
         signing = NodeAuthHttpInterceptor(private, private.public_key())
         speaking = RuntimeVersionHttpInterceptor(component_name="SuperNode")

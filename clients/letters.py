@@ -112,7 +112,7 @@ class KeyStore:
     def sent(self, t: int) -> bytes:
         """The model sealed after round ``t``. Raises LetterError where it is gone."""
         if (content := self._sent.read(f"{t:09d}{ARRAYS}")) is None:
-            raise LetterError(f"the traveller of round {t} is not kept here any more")
+            raise LetterError(f"the circulating model of round {t} is not kept here any more")
         return content
 
     def write_pair_keys(self, mailbox: Mailbox, sites: Sequence[str]) -> Arrays:
@@ -131,11 +131,11 @@ class KeyStore:
     def take_pair_keys(self, mailbox: Mailbox, sites: Sequence[str], letters: Mapping[str, np.ndarray]) -> None:
         """Keep the keys in the letters of all ``sites`` before this one. LetterError where one is missing or new."""
         if sorted(letters) != [site for site in sorted(sites) if site < self.site]:
-            raise LetterError("the letters with the keys of masks are not those of the sites before this one")
+            raise LetterError("the keys of masks are not those of the sites before this one")
         taken = {site: mailbox.open(PAIR, 0, site, "", letter.tobytes()).hex() for site, letter in letters.items()}
         keys = self.shelf.words("pairs") or {}
         if any(len(key) != 2 * KEY_BYTES or keys.get(site, key) != key for site, key in taken.items()):
-            raise LetterError("another key of masks than before, or none, was in a letter")
+            raise LetterError("another key of masks than before, or none, was in an encrypted message")
         self.shelf.put("pairs", words=keys | taken)
 
     def pair_keys(self, sites: Sequence[str]) -> dict[str, bytes]:
@@ -169,7 +169,7 @@ class KeyStore:
         readdressed, mark = self.shelf.words("readdressed") or [], [t, to]
         if mark not in readdressed:
             if len(readdressed) >= most:
-                raise LetterError(f"{most} travellers of this run were readdressed here, and no more will be")
+                raise LetterError(f"{most} circulating models of this run were readdressed here, and no more will be")
             self.shelf.put("readdressed", words=[*readdressed, mark])
 
     def end(self) -> None:
@@ -228,7 +228,7 @@ def check_identities(home: Path, identities: Mapping[str, str], pinned: str | No
     """
     if pinned is not None and pinned.removeprefix("sha256:") != roll_digest(identities):
         raise LetterError(
-            f"the consortium's roll is sha256:{roll_digest(identities)}, and the policy here pins another (roll); "
+            f"the consortium's key list is sha256:{roll_digest(identities)}, and the policy here pins another (roll); "
             "compare `fedsmall site roll` with the other hospitals"
         )
     known = known_identities(home)
@@ -248,8 +248,8 @@ def identity_of(path: Path) -> bytes:
     """The secret half of a site's identity. Raises PlanError where it has none."""
     if not path.exists():
         raise PlanError(
-            "this site has no identity for letters yet; `fedsmall site keygen` makes one, and its public half goes to "
-            "the coordinator"
+            "this site has no identity for encrypted messages yet; `fedsmall site keygen` makes one, and its public "
+            "half goes to the coordinator"
         )
     return path.read_bytes()
 

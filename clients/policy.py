@@ -31,6 +31,13 @@ from fedsmall.wire import Arrays
 
 OWN = "own"
 SLACK = 1e-6  # sums of epsilons are rounded
+LIMITS = {
+    "least_samples": "this site has fewer than the {1} samples its policy asks for",
+    "least_per_class": "this site has fewer than the {1} samples of a class that its policy asks for",
+    "least_sites": "the federation has {0} sites; the policy here asks for {1}",
+    "most_rounds": "the plan has {0} rounds; the policy here allows {1}",
+    "most_numbers": "a model of the plan has {0:,} numbers; the policy here allows {1:,}",
+}  # what is counted, and the policy's limit
 
 
 class Policy(Frozen):
@@ -124,22 +131,14 @@ class Policy(Frozen):
             raise PolicyError(f"task {task!r} is not among those allowed here ({', '.join(self.tasks)})")
         if self.methods and method.name not in self.methods:
             raise PolicyError(f"method {method.name!r} is not among those allowed here ({', '.join(self.methods)})")
-        if samples < self.least_samples:
-            raise PolicyError(f"this site has fewer than the {self.least_samples} samples its policy asks for")
-        if per_class is not None and per_class < self.least_per_class:
-            raise PolicyError(
-                f"this site has fewer than the {self.least_per_class} samples of a class that its policy asks for"
-            )
-        if sites < self.least_sites:
-            raise PolicyError(f"the federation has {sites} sites; the policy here asks for {self.least_sites}")
-        if (key := unseen_key(plan)) is not None and not self.judge:
-            raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {key} out")
-        if plan.rounds > self.most_rounds:
-            raise PolicyError(f"the plan has {plan.rounds} rounds; the policy here allows {self.most_rounds}")
-        if numbers > self.most_numbers:
-            raise PolicyError(
-                f"a model of the plan has {numbers:,} numbers; the policy here allows {self.most_numbers:,}"
-            )
+        found = {"samples": samples, "per_class": per_class, "sites": sites, "rounds": plan.rounds, "numbers": numbers}
+        for key, reason in LIMITS.items():
+            kind, what = key.split("_", 1)
+            limit, count = getattr(self, key), found[what]
+            if count is not None and (count < limit if kind == "least" else count > limit):
+                raise PolicyError(f"{reason.format(count, limit)} ({key})")
+        if (asked := unseen_key(plan)) is not None and not self.judge:
+            raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {asked} out")
         if not plan.privacy.is_patient_level:  # where noise hides each patient, a small lot is no danger
             self._check_batch(plan.recipe, samples)
         self._check_letters(plan, sites, has_identity)
@@ -206,7 +205,7 @@ class Policy(Frozen):
             return
         if not self.permute:
             raise PolicyError(
-                "the policy here lets no model be handed on to another site, nor an average of too few (least_sites); "
+                "the policy here lets no model be handed over to a site, nor an average of too few (least_sites); "
                 "take a method that averages over more sites"
             )
         if self.least_blur and not plan.method.trains_networks:
@@ -216,7 +215,7 @@ class Policy(Frozen):
             )
         if as_blur(plan.privacy, numbers) < self.least_blur:
             raise PolicyError(
-                "the plan hands on models, or averages of too few, with less noise than demanded here (least_blur); "
+                "the plan hands over models, or averages of too few, with less noise than demanded here (least_blur); "
                 f"write privacy = {{exposure = 1.0}} under its method, or {{blur = {self.least_blur:g}}} for less"
             )
 
@@ -226,7 +225,7 @@ class Policy(Frozen):
             is_asked = with_letters(plan, sites).privacy.sealed
         if is_asked and not plan.privacy.sealed:
             raise PolicyError(
-                "the policy here lets models be handed on in letters only (sealed); write privacy = {sealed = true}"
+                "the policy here lets models be handed over encrypted only (sealed); write privacy = {sealed = true}"
             )
         if self.secure and not plan.privacy.secure:
             raise PolicyError(

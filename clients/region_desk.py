@@ -142,7 +142,7 @@ def main(arguments: list[str]) -> None:
     """``-m fedsmall.clients.region_desk NAME HOME POLICY SOCKET RUNS``, as `fedsmall site up --region` runs it."""
     name, home, policy, path, runs = arguments
     desk = RegionDesk(name, Path(runs), Path(home), Path(policy))
-    serve(Path(path), desk.answer, f"station {name}: ready")
+    serve(Path(path), desk.answer, f"data process {name}: ready")
 
 
 if __name__ == "__main__":

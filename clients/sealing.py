@@ -133,11 +133,11 @@ class SealedTask:
         """The arrays in a letter, which must be of the model that the plan has here now, and its writer."""
         letter = record.get(terms.LETTER)
         if by is None or letter is None or letter.dtype != np.uint8:
-            raise LetterError("the order brings no letter where one was to come")
+            raise LetterError("the order brings no encrypted message where one was to come")
         since = self.routes.last_average(self.t)
         in_time = since < by.t < self.t if kind == terms.TRAVELLER else by.t == since
         if not in_time or self.routes.traveller(by.t, by.site) != self.routes.traveller(self.t, self.site):
-            raise LetterError(f"a letter of {by.site} from round {by.t} is not of the traveller that comes here now")
+            raise LetterError(f"a message of {by.site} from round {by.t} is not of the model that comes here now")
         content = self.mailbox.open(kind, by.t, by.site, self.transcript.before(by.t), letter.tobytes())
         held = arrays_in(content, by.site)
         coded = held if kind == terms.TRAVELLER else join(**{CARRIED: held})
@@ -273,7 +273,7 @@ class SealedTask:
     def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
         """The model sealed after round ``written``, for the site that trains it now; LetterError for none."""
         if not self.routes.last_average(self.t) < written < self.t:
-            raise LetterError(f"the traveller of round {written} does not go on to round {self.t}")
+            raise LetterError(f"the circulating model of round {written} does not go on to round {self.t}")
         to = self.routes.site_of(self.t, self.routes.traveller(written, self.site))
         content = self.store.sent(written)
         self.store.count_readdressed(written, to, policy.most_readdressed)
@@ -430,7 +430,7 @@ class Letters:
             raise LetterError("the message does not say who belongs to the consortium") from None
         if roll.get(self.name) != name_of(identity_of(self.identity)):
             raise LetterError(
-                "the consortium's roll has another identity for this site; send the coordinator site.key.pub"
+                "the consortium's key list has another identity for this site; send the coordinator site.key.pub"
             )
         if fresh := [name for name in check_identities(self.home, roll, policy.roll) if name != self.name]:
             pinned = "as the policy pins it" if policy.roll else "compare `fedsmall site roll` with theirs"
@@ -455,7 +455,7 @@ class Letters:
 
     def _sealed_task(self, order: SiteRequest, of: str = "") -> SealedTask:
         if not order.plan.privacy.hidden:
-            raise PlanError("the plan has no letters to open")
+            raise PlanError("the plan has no encrypted messages to open")
         store, words = self.key_store(order.config), order_in(order.config)
         if self._session is None or not self._session.is_for(store, order.plan, words):
             self._session = store.open(order.plan, words)

@@ -35,7 +35,7 @@ from fedsmall.wire import BROKEN, COMMON, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WA
 
 Answer = tuple[Header, Arrays]
 Handle = Callable[[str, Mapping[str, Any], Arrays], Answer]
-FAILED = "its program failed; the traceback is in the station's log at the site"
+FAILED = "its program failed; the traceback is in the data process's log at the site"
 TOLD = (PlanError, DataError, PolicyError)  # errors whose words were written to leave the site
 TRAINED = "trained.txt"  # in the folder of a run: the orders that were trained
 TWICE = 2  # how often a plan's rounds may be trained in all, where the server takes a run back and others answer then
@@ -164,7 +164,7 @@ def _check_agreed(kind: str, order: SiteRequest, folder: Path) -> None:
     plan = remove_seal(plan) if plan.privacy.hidden else plan  # its routes are drawn when all have met
     sites = tuple(sorted({str(site) for site in config[SITES]}))
     if before is None and kind != "roll":
-        raise PlanError("this site was called to no roll of this run, which fixes its plan and its sites")
+        raise PlanError("this site has had no handshake of this run, which fixes its plan and its sites")
     if before is not None and before.sites != sites:
         raise PlanError("the order is for other sites than those with which this run began")
     if before is not None and (before.plan == plan or (kind == "roll" and _begins(plan, before.plan))):

@@ -64,7 +64,7 @@ def check_length(path: Path) -> None:
     """Raise ValueError where the path is too long for a socket."""
     if (length := len(os.fsencode(path.absolute()))) > LONGEST_PATH:
         raise ValueError(
-            f"the path of the station's socket has {length} bytes, the system allows {LONGEST_PATH}; "
+            f"the path of the data process's socket has {length} bytes, the system allows {LONGEST_PATH}; "
             "use a shorter folder, with --home"
         )
 

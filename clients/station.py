@@ -290,7 +290,7 @@ def take_scaling(site: "Station", order: SiteRequest) -> Answer:
 def tell_sums(site: "Station", order: SiteRequest) -> Answer:
     """Sums of features and classes. Raises PlanError where the roll call has asked for them."""
     if not order.plan.privacy.secure:
-        raise PlanError("sums are sent with the answer to the roll, in a run that does not hide them")
+        raise PlanError("sums are sent with the answer to the handshake, in a run that does not hide them")
     return {"config": {}}, site.telling.before_the_first(order)
 
 
@@ -366,7 +366,7 @@ def main(arguments: list[str]) -> None:
     name, home, policy, path, device, *data = arguments
     tables = Path(os.environ.get(TABLES, Path.home() / ".fedsmall"))
     station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device, tables=tables)
-    serve(Path(path), station.answer, f"station {name}: ready")
+    serve(Path(path), station.answer, f"data process {name}: ready")
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ class Telling:
         Raises PlanError for unknown sums, classes that the plan does not balance, and sums that the plan hides.
         """
         if order.plan.privacy.secure and order.config.get(TELL):
-            raise PlanError("this run's sums are hidden, and the roll call asks for them in the clear")
+            raise PlanError("this run's sums are hidden, and the handshake asks for them in the clear")
         return self.before_the_first(order)
 
     def before_the_first(self, order: SiteRequest) -> Arrays:

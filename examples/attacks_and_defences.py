@@ -4,31 +4,43 @@
     python -m examples.attacks_and_defences --show                       # the table of what is kept, in the page, too
 
 FedAvg that averages after every round, where the server sees most; the server is the attacker. It knows the plan, its
-seed and all that was sent; under secure sums, the sums. The ladder and the picture are of the
-contact that the server crafts, or of the first one; nobody looks at the models that come, so a policy is no defence
-here, but for the column that says whether a station would have refused the crafted one.
+seed and all that was sent; under secure sums, the sums. Sealing is for models that are handed over: its rows are
+FedDC's, of which the server sees what comes to an average after ten sites. The ladder and the picture are of what comes
+back first. Nobody looks at the models that come but under "limits", the first policy of a site and nothing else: it
+refuses plans and crafted models, and adds noise where its own attack reads somebody.
 """
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from examples.kept import measured
+from fedsmall.aggregation.sums import with_letters
 from fedsmall.algorithm.departing import make_private
-from fedsmall.clients.incoming import sign_of_craft
-from fedsmall.data.federation import Federation
-from fedsmall.errors import ReplyError
+from fedsmall.clients.incoming import inner_inputs, sign_of_craft
+from fedsmall.clients.policy import Policy
+from fedsmall.clients.self_check import blur_update
+from fedsmall.data.federation import Federation, Samples
+from fedsmall.errors import PolicyError, ReplyError
+from fedsmall.evaluation.metrics import evaluate
+from fedsmall.extensions.audit import federations
 from fedsmall.extensions.audit.attack import audit
 from fedsmall.extensions.audit.by_likelihood import explain
-from fedsmall.extensions.audit.federations import world_of
+from fedsmall.extensions.audit.federations import World, side_by_side, world_of
 from fedsmall.models.registry import common_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
+from fedsmall.planning.validation import parameter_count
+from fedsmall.privacy.reading import records_read
 from fedsmall.research.attacks.crafted import distances_to_records, read_ladders, with_ladders
 from fedsmall.research.attacks.floats import step_of
 from fedsmall.research.attacks.pictures import likeness, read_picture
@@ -36,11 +48,12 @@ from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build
-from fedsmall.training.stack import Rows
+from fedsmall.training.stack import Rows, Stack, Tensors
 from fedsmall.training.trainer import Leg, Signals
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.travel.schedule import Action
+from fedsmall.wire import MODEL, Arrays, Traveller, join, split
 
 KEPT = DOCS / "evidence" / "attacks-and-defences.json"
 SEEDS, RUNS, SITES = 3, 16, 4  # of accuracy; federations of the membership attack; sites that are sent a crafted model
@@ -57,8 +70,11 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "epsilon 8": PATIENT | {"epsilon": 8.0},
     "epsilon 3": PATIENT | {"epsilon": 3.0},
     "epsilon 1": PATIENT | {"epsilon": 1.0},
+    "sealed": {"sealed": True, "blur": 0.0},
     "secure sums": {"sealed": True, "secure": True, "blur": 0.0},
+    "limits": {"blur": 0.0},
 }
+POLICY = Policy()
 CANCER = {"task": "breast_cancer", "model_options": {"hidden": [64]}}
 SETS: dict[str, dict[str, Any]] = {
     "breast cancer, 40 x 4": CANCER | {"sites": 40, "samples_per_site": 4, "batch": 4},
@@ -87,13 +103,14 @@ class Cell:
     """What one defence leaves to each attack on one set; None or "" where an attack does not apply.
 
     Counts are of patients, ``membership`` is the server's AUC with its interval, ``digits`` whether the last digits of
-    what leaves tell a site without any gradient from one with, ``refused`` why a station takes no ladder.
+    what leaves tell a site without any gradient from one with, ``refused`` why a site takes no ladder. Accuracies
+    are words where a site's first policy refuses the plan: then nothing leaves.
     """
 
     data: str
     defence: str
-    accuracy: float | None
-    chained: float | None
+    accuracy: float | str | None
+    chained: float | str | None
     patients: int
     division: int | None
     likelihood: tuple[int, int, int] | str
@@ -105,11 +122,15 @@ class Cell:
 
 
 class Sent(NamedTuple):
-    """What sites sent after a model that came to all of them, as the server sees it: one model each, or one sum."""
+    """What sites sent after a model that came to all of them, as the server sees it: one model each, or one sum.
+
+    ``patients`` are the places in ``everybody`` of those that each was trained on.
+    """
 
     start: Arrays
     models: Sequence[Arrays]
-    records: Sequence[np.ndarray]
+    patients: Sequence[np.ndarray]
+    everybody: np.ndarray
 
 
 def plan_of(data: str, defence: str, method: dict[str, Any] = AVERAGES) -> Plan:
@@ -125,26 +146,122 @@ def plan_of(data: str, defence: str, method: dict[str, Any] = AVERAGES) -> Plan:
 
 def attack(data: str, defence: str, root: Path | None) -> Cell:
     """Try every attack on a set under a defence."""
-    plan = plan_of(data, defence)
+    if defence == "limits":
+        return attack_sites_with_limits(data, root)
+    chained, is_sealed = plan_of(data, defence, CHAIN), defence == "sealed"
+    plan = chained if is_sealed else plan_of(data, defence)
     federation = build_federation(plan, root)
-    found = explain(plan, root)
-    views = {finding.view: finding.auc for finding in audit(plan, world_of(plan, root), RUNS)}
-    seen = views.get("commons" if plan.method.hidden else "server")
-    chain = plan.model == "mlp"
+    found = "what is between two averages is sealed" if is_sealed else explain(plan, root)
+    is_flat = plan.model == "mlp"
     return Cell(
         data,
         defence,
-        accuracy(plan, root),
-        accuracy(plan_of(data, defence, CHAIN), root),
+        None if is_sealed else accuracy(plan, root),
+        accuracy(chained, root),
         sum(map(len, federation.train)),
         run_plan(plan, federation, "cohort", exposed=True).read.get("server"),
         found if isinstance(found, str) else (found.close, found.named, found.patients),
-        (seen.value, seen.low, seen.high) if seen else None,
-        climb(plan, federation) if chain else None,
-        None if chain else look(plan, federation),
-        tell_by_digits(plan, federation) if chain and plan.privacy.counted else None,
-        refusal(plan, federation) if chain else "",
+        membership(plan, root),
+        climb(plan, federation) if is_flat else None,
+        None if is_flat else look(plan, federation),
+        tell_by_digits(plan, federation) if is_flat and plan.privacy.counted else None,
+        refusal(plan, federation) if is_flat else "",
     )
+
+
+def attack_sites_with_limits(data: str, root: Path | None) -> Cell:
+    """Try every attack on sites that have their first policy, and a plan that has no defence."""
+    plan = plan_of(data, "limits")
+    federation = build_federation(plan, root)
+    patients, chained = sum(map(len, federation.train)), why_refused(plan_of(data, "limits", CHAIN), federation)
+    ladder = refusal(plan, federation) if plan.model == "mlp" else ""
+    if why := why_refused(plan, federation):
+        return Cell(data, "limits", why, chained, patients, None, why, None, None, None, None, ladder)
+    train = federation.train
+    with as_sites_send(federation, train):
+        found = explain(plan, root)
+        runs = [run_at_sites(plan.model_copy(update={"seed": seed}), root) for seed in range(SEEDS)]
+    world = world_of(plan, root)
+    with as_sites_send(federation, world.samples(np.ones(int(world.sizes.sum()), dtype=bool))):
+        known = membership(plan, root)
+    return Cell(
+        data,
+        "limits",
+        float(np.mean([right for right, _ in runs])),
+        chained,
+        patients,
+        runs[0][1],
+        found if isinstance(found, str) else (found.close, found.named, found.patients),
+        known,
+        (0, patients) if ladder else climb(plan, federation),
+        None,
+        None,
+        ladder,
+    )
+
+
+def why_refused(plan: Plan, federation: Federation) -> str:
+    """By which of its limits a site with its first policy refuses a plan; "" where it takes it."""
+    sites, numbers = len(federation.names), parameter_count(plan, federation.task)
+    try:
+        for site in federation.train:
+            sizes = {"samples": len(site), "sites": sites, "numbers": numbers}
+            POLICY.check_plan(with_letters(plan, sites), federation.task.name, has_identity=True, **sizes)
+    except PolicyError as error:
+        return f"refused{re.findall(r' [(][a-z_]+[)]', str(error))[0]}"
+    return ""
+
+
+@contextmanager
+def as_sites_send(federation: Federation, samples: Sequence[Samples]) -> Iterator[None]:
+    """While within, models leave sites, who have these ``samples``, as they are sent under the first policy.
+
+    What a site's attack on itself reads is noised until it reads nobody. In federations of an audit patients who are
+    not there are looked for, too; they are not found.
+    """
+    records = {name: site.x.reshape(len(site), -1) for name, site in zip(federation.names, samples, strict=True)}
+
+    def leave(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
+        for row, name in enumerate(names):
+            start, model, x = row_of(received.state, row), row_of(stack.state, row), records[name.split("/")[-1]]
+            inner = inner_inputs(start, plan, federation.task, x)
+            key = f"{name} {t}".encode()
+            sent = blur_update(join(**{MODEL: start}), join(**{MODEL: model}), plan, x, 1, POLICY, key, inner).sent
+            for part, array in split(sent, MODEL).items():
+                stack.state[part][row] = torch.from_numpy(np.array(array))
+
+    with patch.object(federations, "make_private", leave):
+        yield
+
+
+def run_at_sites(plan: Plan, root: Path | None) -> tuple[float, int]:
+    """The global model's accuracy after a run of an audit's federations, and how many patients a division reads."""
+    federation = build_federation(plan, root)
+    task, records = federation.task, [samples.x.reshape(len(samples), -1) for samples in federation.train]
+    is_read = [np.zeros(len(site), dtype=bool) for site in records]
+    nobody = tuple(Samples(samples.x[:0], samples.y[:0]) for samples in federation.train)
+    world, alone = World(plan, task, federation.names, federation.train, nobody, 0.0), np.zeros((1, 0), dtype=bool)
+    for step in side_by_side(plan, world, alone):
+        for row, place in enumerate(step.at):
+            start, sent = row_of(step.received, row), row_of(step.sent, row)
+            is_read[place] |= records_read(start, sent, records[place])
+        last = step.commons
+    state = {name: tensor[0] for name, tensor in last.items()}
+    outputs = torch.func.functional_call(common_model(plan, task), state, (torch.from_numpy(federation.test.x),))
+    right = evaluate(outputs.detach().numpy(), federation.test.y, task)["accuracy"]
+    return right, int(sum(map(np.count_nonzero, is_read)))
+
+
+def row_of(models: Tensors, row: int) -> Arrays:
+    """One model of a stack, as arrays of its own."""
+    return {name: tensor[row].detach().numpy().copy() for name, tensor in models.items()}
+
+
+def membership(plan: Plan, root: Path | None) -> tuple[float, float, float] | None:
+    """The server's AUC, with its interval, of who was in the data: by all that it sees of some federations."""
+    views = {finding.view: finding.auc for finding in audit(plan, world_of(plan, root), RUNS)}
+    party = "commons" if plan.method.hidden else "sealed" if plan.privacy.sealed else "server"
+    return (views[party].value, views[party].low, views[party].high) if party in views else None
 
 
 def accuracy(plan: Plan, root: Path | None) -> float | None:
@@ -162,49 +279,52 @@ def accuracy(plan: Plan, root: Path | None) -> float | None:
 
 
 def answers(plan: Plan, federation: Federation, start: Arrays) -> Sent:
-    """What the first sites send, under the plan's privacy, after the first contact with the model ``start``."""
-    (contact, _), sites = next(iter(journey(plan, len(federation.names)))), SITES
-    if plan.privacy.secure:
-        sites = len(federation.names)
-    samples, names = federation.train[:sites], federation.names[:sites]
+    """What the server sees first of ``start``, sent to every site, under the plan's privacy: a few models, or the sum.
+
+    In a chain whose models are sealed that is after as many sites as there are between two averages.
+    """
+    names, samples = federation.names, federation.train
     trainer = cohort_for(plan, federation.task, names, samples)
     stack = trainer.stack([Traveller(start)]).rows(np.zeros(len(names), dtype=np.int64))
-    received = stack.clone()
-    leg = Leg(np.arange(len(names)), contact.t, contact.rounds, True, False)
-    trainer.walk(stack, [leg], Signals(np.ones(len(names), dtype=bool), {}, {}))
-    make_private(plan, stack, received, names, contact.t)
+    everybody = np.concatenate([trainer.seen(site.x) for site in samples])
+    of_site = np.split(np.arange(len(everybody)), np.cumsum([len(site) for site in samples])[:-1])
+    is_first, memory, visited = True, {}, [np.array([], dtype=np.int64) for _ in names]
+    for contact, at in journey(plan, len(names)):
+        received, is_last = stack.clone(), contact.action is Action.AGGREGATE
+        leg = Leg(at, contact.t, contact.rounds, is_first, is_last)
+        memory = trainer.walk(stack, [leg], Signals(np.full(len(names), is_first), {}, memory)).memory
+        make_private(plan, stack, received, [names[place] for place in at], contact.t)
+        for row, place in enumerate(at):
+            visited[row] = np.union1d(visited[row], of_site[place])
+        is_first = False
+        if is_last or not plan.privacy.sealed:
+            break
     models = Rows(stack.state).arrays()
     each = [{name: array[row] for name, array in models.items()} for row in range(len(names))]
-    records = [trainer.seen(site.x) for site in samples]
     if not plan.privacy.secure:
-        return Sent(start, each, records)
+        return Sent(start, each[:SITES], visited[:SITES], everybody)
     total = {name: np.mean([model[name] for model in each], axis=0, dtype=np.float64) for name in each[0]}
-    return Sent(start, [total], [np.concatenate(records)])
+    return Sent(start, [total], [np.arange(len(everybody))], everybody)
 
 
 def climb(plan: Plan, federation: Federation) -> tuple[int, int]:
     """Patients who are read from one order with a ladder, of how many."""
     start = with_ladders(initial_model(plan, federation.task), WAYS, np.random.default_rng(0))
     sent = answers(plan, federation, start)
-    near = [
-        distances_to_records(read_ladders(start, model, WAYS), records)
-        for model, records in zip(sent.models, sent.records, strict=True)
-    ]
-    return int((np.concatenate(near) <= WITHIN).sum()), sum(map(len, sent.records))
+    read = np.zeros(len(sent.everybody), dtype=bool)
+    for model, places in zip(sent.models, sent.patients, strict=True):
+        found = read_ladders(start, model, WAYS)
+        read[places] |= distances_to_records(found, sent.everybody[places]) <= WITHIN
+    return int(read.sum()), len(np.unique(np.concatenate(sent.patients)))
 
 
 def look(plan: Plan, federation: Federation) -> tuple[int, int]:
     """Sites one of whose pictures is recognised among all, from the first update; of how many."""
-    start, model, rng = (
-        initial_model(plan, federation.task),
-        common_model(plan, federation.task),
-        np.random.default_rng(0),
-    )
-    everybody = np.concatenate([samples.x for samples in federation.train])
-    found, sent = 0, answers(plan, federation, start)
-    for one, records in zip(sent.models, sent.records, strict=True):
-        like = likeness(everybody, read_picture(model, start, one, federation.task.input_shape, rng))
-        own = likeness(records, everybody[like.argmax()]).max()
+    start, model = initial_model(plan, federation.task), common_model(plan, federation.task)
+    found, sent, rng = 0, answers(plan, federation, start), np.random.default_rng(0)
+    for one, places in zip(sent.models, sent.patients, strict=True):
+        like = likeness(sent.everybody, read_picture(model, start, one, federation.task.input_shape, rng))
+        own = likeness(sent.everybody[places], sent.everybody[like.argmax()]).max()
         found += bool(like.max() > ALIKE and own > 0.999)
     return found, len(sent.models)
 
@@ -219,7 +339,7 @@ def tell_by_digits(plan: Plan, federation: Federation) -> bool:
 
 
 def refusal(plan: Plan, federation: Federation) -> str:
-    """Why a station would train on no ladder."""
+    """Why a site would train on no ladder."""
     first, site = initial_model(plan, federation.task), federation.train[0]
     ladder = with_ladders(first, WAYS, np.random.default_rng(0))
     return sign_of_craft(ladder, first, plan, federation.task, site.x)
@@ -243,13 +363,18 @@ def table(cells: Sequence[Cell]) -> str:
 
 
 def _row(cell: Cell) -> list[str]:
-    points = ["no finite model" if a is None else f"{100 * a:.1f}" for a in (cell.accuracy, cell.chained)]
+    points = [_points(found) for found in (cell.accuracy, cell.chained)]
+    points[0] = "-" if cell.defence == "sealed" else points[0]
     division = "-" if cell.division is None else f"{cell.division} of {cell.patients}"
     likelihood = "-" if isinstance(cell.likelihood, str) else "{}, {} of {}".format(*cell.likelihood)
     membership = "-" if cell.membership is None else "{:.2f} ({:.2f} to {:.2f})".format(*cell.membership)
     counts = ["-" if count is None else "{} of {}".format(*count) for count in (cell.ladder, cell.pictures)]
     digits = "-" if cell.digits is None else "yes" if cell.digits else "no"
     return [cell.data, cell.defence, *points, division, likelihood, membership, *counts, digits]
+
+
+def _points(accuracy: float | str | None) -> str:
+    return "no finite model" if accuracy is None else accuracy if isinstance(accuracy, str) else f"{100 * accuracy:.1f}"
 
 
 def measure(data: str) -> list[Cell]:

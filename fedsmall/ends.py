@@ -87,5 +87,5 @@ def signer(key: Path) -> Sign:
     """What signs with the private key in a file. Raises ValueError where it is none of `fedsmall site keygen`'s."""
     private = load_ssh_private_key(key.read_bytes(), None)
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ValueError("the kit's key is none that `fedsmall site keygen` makes")
+        raise ValueError("the startup kit's key is none that `fedsmall site keygen` makes")
     return lambda content: base64.b64encode(private.sign(content, ALGORITHM)).decode()

@@ -54,9 +54,9 @@ PLAIN_AVERAGE = Property("averages that nothing moves", "the mean of the models 
 ALL_SITES = Property("all sites at every average", "each says how far its model has gone from the last one")
 LAST_MODEL = Property("the model of the last round", "an early stop keeps that of an earlier one")
 # where models go, and what goes with them
-STAYING = Property("models that stay where they trained", "one that is handed on is sent, averaged or not")
-STRAIGHT_WAY = Property("a straight way from the global model", "a model that is handed on has come another way")
-KNOWN_WAY = Property("a way known beforehand", "who seals knows who opens; folds of sites are dealt by their samples")
+STAYING = Property("models that stay where they trained", "one that is handed over is sent, averaged or not")
+STRAIGHT_WAY = Property("a straight way from the global model", "a model that is handed over has come another way")
+KNOWN_WAY = Property("a way known beforehand", "who seals knows who opens; folds of sites are drawn by their samples")
 UNVISITED = Property("sites that a model never visits", "there it is judged")
 ONE_MESSAGE = Property("one message a round", "without a server a model goes in several, which may be late or lost")
 ONE_MODEL = Property("one model of each site", 'replicas stay there: fold_at = "site" and travel = "anchors"')

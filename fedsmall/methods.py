@@ -39,12 +39,12 @@ OURS: dict[str, MethodRow] = {
         {"permute_every": 1, "models": 1, "route": "cyclic"},
     ),
     "TravellingGroups": MethodRow(
-        "Models travel in groups, each averaged by itself at new sites; the groups' models answer together.",
+        "Models travel in groups, each averaged by itself at new sites; the groups' models are an ensemble.",
         "FedDC within groups that never merge",
         {"aggregate_every": 1, "groups": 5},
     ),
     "TravellingEnsemble": MethodRow(
-        "Every site's model travels and none is averaged; they answer together.",
+        "Every site's model travels and none is averaged; they are an ensemble.",
         "the daisy chain of Kamp, Fischer & Vreeken 2023 without its average",
         {"permute_every": 1, "groups": "each"},
     ),
@@ -128,7 +128,7 @@ OURS: dict[str, MethodRow] = {
         {"aggregate_every": 1, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}, "aggregator": "geometric_median"},
     ),
     "FedDC+RepTreeFL": MethodRow(
-        "Anchors travel; every site grows its replicas from the traveller.",
+        "Anchors travel; every site grows its replicas from the circulating model.",
         "a composition of the parts",
         {"permute_every": 1, "aggregate_every": 10, "tree": {"fanout": 3, "depth": 1, "drop": 0.1}},
     ),

@@ -101,7 +101,7 @@ class Result:
             raise PlanError(f"There is no figure {kind!r}. Known: {', '.join(known)}.")
         made = known[kind](self.run)
         if made is None:
-            raise PlanError("no method of this run hands models on, so there is no chain to draw")
+            raise PlanError("no method of this run hands over models, so there is no chain to draw")
         made._repr_png_ = partial(_png, made)  # type: ignore[attr-defined]  # a cell shows it without %matplotlib inline
         return made
 
@@ -109,7 +109,7 @@ class Result:
         """The models of the main method on their way through the sites, for a cell; PlanError where none travel."""
         drawn = load_extension("fedsmall.pages", "travels").file_of(self.run)
         if drawn is None:
-            raise PlanError("no method of this run hands models on, so there is nothing to watch")
+            raise PlanError("no method of this run hands over models, so there is nothing to watch")
         return Animation(drawn)
 
     @property

@@ -35,7 +35,7 @@ from fedsmall.strategies.roster import await_all, await_sites
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.travel.schedule import Action, Contact
 
-DOES = {Action.TRAIN: "trained", Action.PERMUTE: "handed on", Action.AGGREGATE: "averaged"}
+DOES = {Action.TRAIN: "trained", Action.PERMUTE: "handed over", Action.AGGREGATE: "averaged"}
 
 app = ServerApp()
 

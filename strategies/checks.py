@@ -221,7 +221,7 @@ def check_metrics(metrics: Mapping[str, Any], limits: Limits = Limits()) -> None
         if not (isinstance(count, int | float) and 0 < count <= MOST):  # false for NaN too
             raise ReplyError(f"{name!r} is not a sane count")
         if count > most:
-            limit = "the site said at the roll call" if name == EXAMPLES else "were ordered"
+            limit = "the site said at the handshake" if name == EXAMPLES else "were ordered"
             raise ReplyError(f"{name!r} is more than {limit}")
     for name, value in metrics.items():
         if limits.metrics is not None and name not in limits.metrics:

@@ -166,7 +166,7 @@ class SealedModels(Form):
                 try:
                     fetched[site] = _letter(replies.get(by))
                 except ReplyError as error:
-                    self.note(t, by, "set aside", f"it did not seal its traveller again for {site}: {error}")
+                    self.note(t, by, "set aside", f"it did not seal its circulating model again for {site}: {error}")
         return fetched
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
@@ -216,7 +216,7 @@ class SealedModels(Form):
         records, metrics, t = array_records(content), content.metric_records[METRICS], exchange.leg.t
         before = self._letters.get(row)
         if metrics.pop(terms.NOT_TAKEN, None) is not None and before is not None:
-            note(before.by, "replaced", f"{site} could not use its letter; it took the last global model")
+            note(before.by, "replaced", f"{site} could not use its encrypted message; it took the last global model")
         if metrics.pop(terms.REFUSED, None) is not None:
             note(site, "set aside", "by itself: its update is too large or not finite")
         closes = exchange.leg.closes
@@ -378,7 +378,7 @@ def check_letter(record: ArrayRecord, bytes_of_model: int) -> None:
     """Raise ReplyError unless this is one letter, of a model's size."""
     most = MOST_OF_A_MODEL * bytes_of_model + BESIDE
     if list(record) != [terms.LETTER] or record[terms.LETTER].dtype != "uint8" or len(record[terms.LETTER].data) > most:
-        raise ReplyError("expected one letter, of a model's size")
+        raise ReplyError("expected one encrypted message, of a model's size")
     read_array(terms.LETTER, record[terms.LETTER])
 
 
@@ -390,7 +390,7 @@ def _records(letter: Letter) -> Records:
 def _letter(reply: Message | None) -> ArrayRecord:
     record = records_of(reply).get(MODEL)
     if record is None or list(record) != [terms.LETTER]:
-        raise ReplyError("no letter came")
+        raise ReplyError("no encrypted message came")
     read_array(terms.LETTER, record[terms.LETTER])
     return record
 
@@ -410,7 +410,7 @@ def _summand(reply: Message | None, helpers: Sequence[str]) -> Summand:
     record, seeds = records.get(terms.TALLY), records.get(terms.SEEDS)
     is_one = record is not None and list(record) == [terms.MASKED]
     if record is None or seeds is None or not is_one or set(records) != {terms.TALLY, terms.SEEDS}:
-        raise ReplyError("expected one masked summand, and letters")
+        raise ReplyError("expected one masked summand, and encrypted messages")
     masked = read_array(terms.MASKED, record[terms.MASKED])
     if masked.dtype != np.uint64 or masked.ndim != 1 or not len(masked) or len(masked) % WORDS:
         raise ReplyError("its summand is none")
@@ -420,7 +420,7 @@ def _summand(reply: Message | None, helpers: Sequence[str]) -> Summand:
 
 def _check_seeds(seeds: ArrayRecord, helpers: Sequence[str]) -> None:
     if sorted(seeds) != helpers:
-        raise ReplyError("its letters are not for the helpers that the plan has drawn")
+        raise ReplyError("its encrypted messages are not for the helpers that the plan has drawn")
     for helper, letter in seeds.items():
         if letter.dtype != "uint8" or len(letter.data) > BESIDE:
-            raise ReplyError(f"its letter for {helper} is none")
+            raise ReplyError(f"its encrypted message for {helper} is none")

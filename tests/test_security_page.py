@@ -10,7 +10,7 @@ from tests.sim.cli.lines import assert_known
 from tests.test_pages import targets
 
 CHECKS = (
-    *("proxy", "pinned", "keys", "code", "pickle", "caps", "veto", "log of", "class", "budget", "travellers"),
+    *("proxy", "pinned", "keys", "code", "pickle", "caps", "veto", "log of", "class", "budget", "circulating models"),
     *("compared", "hardened", "materials", "membership", "rest", "restart", "replay"),
 )
 WORD = re.compile(r"`([^`]+)`")

@@ -31,8 +31,8 @@ def page() -> str:
     """All kinds of files, the data sets by name, the partitions, and the models with their options."""
     parts = [HEAD, "## Your own files\n", *(_kind(name, function_of(place)) for name, place in KINDS.items())]
     parts += ["## Data sets by name\n\n| `task` | what it is |\n|---|---|", *map(_named, TASKS)]
-    parts += ["\n## Partitions\n\n[Who gets what](../samples.md#how-samples-are-dealt).\n\n| `partition` |\n|---|"]
-    parts += [f"| `{_partition(kind, value)}` |" for kind, value in PARTITIONS.items()]
+    parts += ["\n## Partitions\n\n[Who gets what](../samples.md#how-samples-are-split-over-sites).\n"]
+    parts += ["| `partition` |\n|---|", *(f"| `{_partition(kind, value)}` |" for kind, value in PARTITIONS.items())]
     parts += [
         "\n## Models\n\n| `model` | what it is | `model_options`, and their defaults |\n|---|---|---|",
         *map(_model, [*MODELS, *extensions("fedsmall.models")]),

@@ -69,7 +69,7 @@ def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
     if plan.has_own_models:
         raise PlanError("sites of this run have models of their own, of which only a part was released")
     if plan.method.is_ensemble:
-        raise PlanError("several models answer together in this run; this audit holds one model against patients")
+        raise PlanError("the model of this run is an ensemble; this audit holds one model against patients")
     raw = load_site(plan, site, data)
     train, held = raw.samples(_scaling(folder) if raw.scaled else None)
     if held is None or not len(held):

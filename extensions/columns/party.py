@@ -212,7 +212,7 @@ class Party:
         ring = self._ring(message)
         content = self.letters.open(POINTS, hop, ring[ring.index(self.name) - 1], message.arrays["letter"].tobytes())
         if len(content) % BYTES:
-            raise ReplyError("a letter with points holds part of one")
+            raise ReplyError("an encrypted message with points holds part of one")
         return np.frombuffer(content, np.uint8).reshape(-1, BYTES)
 
     def _ring(self, message: Message) -> tuple[str, ...]:

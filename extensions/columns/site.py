@@ -282,8 +282,8 @@ def check_policy(policy: Policy, plan: ColumnPlan) -> None:
         raise PolicyError("the policy here takes no part in runs over split columns (columns = false)")
     if policy.sealed and not plan.sealed:
         raise PolicyError(
-            "the policy here lets parties speak to each other in letters only (sealed); the coordinator is to admit "
-            "all sites with their identities"
+            "the policy here lets parties send each other encrypted messages only (sealed); the coordinator is to "
+            "admit all sites with their identities"
         )
     if plan.of is not None:
         if policy.predict_from is None:
@@ -303,7 +303,7 @@ def describe(plan: ColumnPlan, site: str) -> list[str]:
     settings, is_active = plan.settings, site == plan.active
     letters = "the server cannot open them" if plan.sealed else "none; the server can read all"
     parties = [f"parties: {', '.join(plan.parties)}; {plan.active} has the labels"]
-    parties += [f"letters between parties: {letters}"]
+    parties += [f"encrypted messages between parties: {letters}"]
     if plan.of is not None:
         leaves = "which of these patients come to a split of others" if is_active else "who goes left at ours"
         return [

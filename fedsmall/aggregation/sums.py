@@ -165,8 +165,8 @@ def check_hidden(plan: Plan, sites: int) -> None:
     privacy, method = plan.privacy, plan.method
     if privacy.sealed and not (method.permutes or privacy.secure):
         raise PlanError(
-            f"sealed = true hides models that are handed on, and {method.label!r} hands none on: the server would see "
-            "each at every average. Take secure = true."
+            f"sealed = true hides models that are handed over, and {method.label!r} hands over none: the server would "
+            "see each at every average. Take secure = true."
         )
     models, least = method.travelling(sites), method.averaged(sites)
     if not privacy.secure or least >= LEAST:

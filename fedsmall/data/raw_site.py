@@ -295,7 +295,7 @@ def _note_patients(sites: Sequence[RawSite], test: Part) -> tuple[str, ...]:
     held = "" if test.patients is None else f", and {len(test)} of {len(np.unique(test.patients))} are held out"
     both = 0 if test.patients is None else len(np.intersect1d(test.patients, np.concatenate(trained)))
     sides = f", but {both} patients of the source's own test set are trained on" if both else " and on one side"
-    dealt = f"Dealt by patients: {samples} samples of {patients} are trained on{held}"
+    dealt = f"Split by patients: {samples} samples of {patients} are trained on{held}"
     return (f"{dealt}; all of a patient's are at one site{sides}",)
 
 
@@ -312,7 +312,7 @@ def _note_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[s
         return (f"{equal} samples equal another to the last bit; none of them is both trained on and held out",)
     if splits.coarse(group):
         return (
-            f"{equal} of {len(group)} samples equal another: with so few different ones they were dealt as samples of "
+            f"{equal} of {len(group)} samples equal another: with so few different ones they were split as samples of "
             "different patients, so equal ones are trained on and held out",
         )
     whose = "the source's own test set" if official else "what one site holds out and another trains on"

@@ -437,7 +437,7 @@ def predictor_of(stored: Sequence[Stored]) -> Predictor:
     for package, _ in stored[1:]:
         same = (package.task, package.class_names, package.labels, package.loss, package.preparation.form.kind)
         if same != (first.task, first.class_names, first.labels, first.loss, first.preparation.form.kind):
-            raise PlanError(f"{first.label} and {package.label} are of different tasks; they cannot answer together")
+            raise PlanError(f"{first.label} and {package.label} are of different tasks; they cannot be an ensemble")
     return MODELS[first.kind](tuple(stored))
 
 

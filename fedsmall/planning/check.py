@@ -213,7 +213,7 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
     arrays = list_some([f"{name} {tuple(array.shape)}" for name, array in model.items()])
     count = "" if plan.privacy.is_patient_level else "its number of samples, "
     rows = "how its rows become samples (columns, categories, public ranges)"
-    lines = [f"At the roll call: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
+    lines = [f"At the handshake: the site's name, {count}the names and shapes of the model's arrays, {rows}."]
     if raw.scaled:
         outcome = raw.preparation.outcome
         whose = f" and for {outcome.name}" if outcome is not None and outcome.agrees else ""

@@ -66,7 +66,7 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
     method = plan.method
     if method.permutes and plan.privacy.open and plan.privacy.blur is None:
         raise PlanError(
-            f"{method.label} hands models on, and the next site could read whole patients from them: write "
+            f"{method.label} hands over models, and the next site could read whole patients from them: write "
             "privacy = {exposure = 1.0} under the method, or {blur = 0} where every site's policy allows that"
         )
     if plan.recalibrate:

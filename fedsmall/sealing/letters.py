@@ -111,11 +111,11 @@ class Mailbox:
             return SUITE.decrypt(box, self._sealing, info)
         except (InvalidSignature, InvalidTag, ValueError):
             raise LetterError(
-                f"the {kind} letter of round {t}, said to be from {sender}, does not open: it was changed, is of "
+                f"the {kind} message of round {t}, said to be from {sender}, does not open: it was changed, is of "
                 "another run, round or receiver, or the two sites received different things"
             ) from None
         except KeyError:
-            raise LetterError(f"a letter from {sender!r}, who is not in this run") from None
+            raise LetterError(f"an encrypted message from {sender!r}, who is not in this run") from None
 
     def _bound(self, kind: str, t: int, sender: str, to: str, transcript: str) -> bytes:
         return canon(VERSION, kind, self.run, t, sender, to, transcript, self.plan)

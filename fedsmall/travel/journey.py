@@ -130,7 +130,7 @@ def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
     if not routes or plan.method.by_samples:
         return None
     if not len(sizes):
-        raise ValueError("folds of sites are dealt by their numbers of samples, one a site; give them")
+        raise ValueError("folds of sites are drawn by their numbers of samples, one a site; give them")
     if len(sizes) < routes:
         raise ValueError(f"{len(sizes)} sites make no {routes} folds; ask for the plan among so many sites")
     return _remembered(plan.travel_seed, tuple(sizes), routes)

@@ -12,7 +12,7 @@ from fedsmall.sim.cli.options import command_group, say, say_roll
 from fedsmall.sim.consortium import keys, members, server, supervisor
 from fedsmall.sim.consortium.supervisor import stay
 
-app = command_group("Provision a consortium: authority, certificates, and a kit per site.")
+app = command_group("Provision a consortium: authority, certificates, and a startup kit per site.")
 Folder = Annotated[Path, Option("--folder", "-f", help="the consortium's folder")]
 HERE = Path("consortium")
 LOOPBACK = "127.0.0.1"
@@ -24,7 +24,7 @@ def init(
     host: Annotated[str, Option(help="the name or address that the sites dial")],
     port: Annotated[int, Option(help="the public port, TLS only")] = 8443,
     folder: Folder = HERE,
-    listen: Annotated[str, Option(help="the address the gate listens at")] = "0.0.0.0",
+    listen: Annotated[str, Option(help="the address the reverse proxy listens at")] = "0.0.0.0",
     inner_host: Annotated[str, Option(help="the SuperLink's own host: the loopback, or a private network")] = LOOPBACK,
     inner_port: Annotated[int, Option(help="the SuperLink's own port")] = 18443,
     days: Annotated[int, Option(min=1, help="how long the certificates are good for")] = 365,
@@ -43,11 +43,11 @@ def add_site(
     folder: Folder = HERE,
     days: Annotated[int, Option(min=1, help="how long the site is admitted for")] = 365,
 ) -> None:
-    """Admit a site: first without a key, to get its kit; then with the key that it sent back."""
+    """Admit a site: first without a key, to get its startup kit; then with the key that it sent back."""
     member = members.add_site(folder, name, key, days)
     kit = folder / "kits" / name
     if member.fingerprint is None:
-        say(f"The kit for {name} is in {kit}: it holds no secret. Send it; the site runs")
+        say(f"The startup kit for {name} is in {kit}: it holds no secret. Send it; the site runs")
         say(f"    fedsmall site keygen --kit {name}")
         say(f"and sends back site.key.pub. Then: fedsmall consortium add-site {name} --key site.key.pub")
         say(f"{keys.authority_words(folder / 'ca' / 'ca.crt')}; the site's keygen must say the same.")
@@ -74,7 +74,7 @@ def show(folder: Folder = HERE) -> None:
 
 @app.command("roll")
 def roll(folder: Folder = HERE) -> None:
-    """Who may write sealed letters to whom, and one number that all hospitals read to each other on the telephone."""
+    """The key list, and the one number of it that hospitals read to each other on the telephone."""
     known = members.roll_of(members.load(folder))
     if not known:
         raise ValueError("no site has sent an identity yet; `fedsmall site keygen` makes one with the key")
@@ -98,7 +98,7 @@ def renew(
     host: Annotated[list[str] | None, Option(help="further names the certificate must hold")] = None,
     days: Annotated[int, Option(min=1, help="how long the certificate is good for")] = 365,
 ) -> None:
-    """A new certificate for the server, from the same authority: the kits stay as they are."""
+    """A new certificate for the server, from the same authority: the startup kits stay as they are."""
     record = members.load(folder)
     # a new key before the old is let go: a half-renewed folder keeps the old pair beside it
     for part in ("server.key", "server.crt"):
@@ -114,7 +114,7 @@ server_app = command_group("Run the coordinator's server.")
 def up(
     folder: Folder = HERE,
     detach: Annotated[bool, Option("--detach", "-d", help="return when it is up; stop with `down`")] = False,
-    only: Annotated[str, Option(help="superlink, superexec or gate alone: a container each")] = "",
+    only: Annotated[str, Option(help="`superlink`, `superexec` or `gate` alone: a container each")] = "",
     durable: Annotated[
         bool, Option("--durable", help="the SuperLink's state on the disk: slower; a run survives its death")
     ] = False,
@@ -133,7 +133,8 @@ def up(
 
 @server_app.command("down")
 def down(
-    folder: Folder = HERE, only: Annotated[str, Option(help="superlink, superexec or gate alone, as at `up`")] = ""
+    folder: Folder = HERE,
+    only: Annotated[str, Option(help="`superlink`, `superexec` or `gate` alone")] = "",
 ) -> None:
     """Stop the server; a run that is under way goes on when it is up again, unless it was stopped."""
     say("stopped" if server.down(folder, only) else "nothing ran")

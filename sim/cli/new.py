@@ -140,7 +140,7 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
     elif len(look.frames) > 1:
         lines.append('partition = {natural = "file"}    # a hospital for each file')
     else:
-        lines.append(f"sites = {hospitals}    # one table, dealt to as many pretended hospitals; no row is left out")
+        lines.append(f"sites = {hospitals}    # one table, split over as many pretended hospitals; no row is left out")
     binary = len(outcome.get("classes", ())) == 2
     lines += ['model = "linear"              # or "mlp", with stop = {patience = 5, hold_out = 0.2} under its methods']
     lines += ["rounds = 100                  # the rate falls to nothing by then, so a linear model is at its end"]

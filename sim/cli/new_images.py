@@ -41,7 +41,7 @@ name = "FedAvg"               # averaged every round
 aggregate_every = 1
 
 [[method]]
-name = "FedDC"                # handed on every round, averaged every tenth
+name = "FedDC"                # handed over every round, averaged every tenth
 permute_every = 1
 aggregate_every = 10
 privacy = {blur = 1}          # records are harder to read; {exposure = 1.0} sets a limit, and costs more
@@ -84,7 +84,7 @@ def scenario_of_images(folder: Path, path: str, name: str, positive: str | None)
         task["channels"] = 3
     dealt = 'partition = {natural = "folder"}    # a hospital for each folder'
     if depths == {2}:
-        dealt = f"sites = {sites_for(len(files))}    # one folder, dealt to as many pretended hospitals"
+        dealt = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said), f"name = {to_toml(name)}", "", dealt]
     text = "\n".join(lines) + SETTINGS
     text += 'metric = "auc"\n' if is_binary else ""

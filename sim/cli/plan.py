@@ -133,7 +133,7 @@ def _hidden(advice: Advice, parameters: int | None) -> str:
     if parameters:
         numbers = f"{amount(NUMBER * parameters)} a site instead of {amount(PLAIN * parameters)}"
     letters = amount(helpers * (OVERHEAD + BYTES * sites))
-    numbers += f", and {letters} in letters to {helpers} helpers, of whom {threshold(helpers)} must answer"
+    numbers += f", and {letters} in encrypted messages to {helpers} helpers, of whom {threshold(helpers)} must answer"
     return (
         f"{sealed}\nSecure sums (secure = true, experimental) cost an exchange more for each average, {often}, and "
         f"there {numbers}; one for each evaluation, and three before the first communication round."

@@ -111,7 +111,7 @@ def packages(model: Path, method: str | None, seed: int | None, site: str | None
     if is_package(model):
         if method or whose or seed is not None:
             raise ValueError(
-                "a package is one model; --method, --seed, --site and --visitors choose among those of a run"
+                "a package is one model; --method, --seed, --site and `--visitors` choose among those of a run"
             )
         return [read(model)]
     return choose_packages(read_run(complete_folder(model)), method, seed, whose)

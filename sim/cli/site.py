@@ -29,20 +29,20 @@ from fedsmall.sim.runs.files import check_free, write
 
 app = command_group("Run a hospital's side of a consortium.")
 Kit = Annotated[Path, Option("--kit", "-k", help="the folder that the coordinator sent")]
-Home = Annotated[Path | None, Option(help="where the site's programs write; by default the kit's state folder")]
+Home = Annotated[Path | None, Option(help="where the site's programs write; by default the startup kit's state folder")]
 RunName = Annotated[str, Argument(help="the run's name; `fedsmall site log` shows it")]
 HERE = Path()
 
 
 def site_of(kit: Path, home: Path | None) -> Site:
-    """The site of a kit, whose programs write to ``home``; ValueError where the folder is no kit."""
+    """The site of a startup kit, whose programs write to ``home``; ValueError where the folder is no kit."""
     site = Site(kit, home or kit / "state")
     site.check_is_kit()
     return site
 
 
 def policy_of(kit: Path) -> Policy:
-    """The policy that lies in a kit; the default one where none does."""
+    """The policy that lies in a startup kit; the default one where none does."""
     return load_policy(kit / "policy.toml") if (kit / "policy.toml").exists() else Policy()
 
 
@@ -51,7 +51,7 @@ def keygen(kit: Kit = HERE) -> None:
     site = Site(kit, kit)
     card, public = site.card, kit / "site.key.pub"
     if site.key.exists() and site.identity.exists():
-        raise ValueError("this kit has a key already; it is not overwritten")
+        raise ValueError("this startup kit has a key already; it is not overwritten")
     if not site.key.exists():
         keys.new_site_key(site.key)
     if not site.identity.exists():
@@ -75,18 +75,18 @@ def up(
     data: Annotated[Path | None, Option(help="the site's file or folder of data")] = None,
     home: Home = None,
     classic: Annotated[
-        bool, Option("--classic", help="Flower's SuperNode and SuperExec in place of the one resident program")
+        bool, Option("--classic", help="Flower's SuperNode and SuperExec in place of the one site agent")
     ] = False,
     port: Annotated[int, Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
     detach: Annotated[bool, Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")] = False,
-    only: Annotated[str, Option(help="station (data, no network) or network (no data): a container each")] = "",
+    only: Annotated[str, Option(help="`station` (data, no network) or `network` (no data): a container each")] = "",
     device: Annotated[str, Option(help="where the site trains: auto, cpu, cuda, cuda:1 or mps")] = "cpu",
     region: Annotated[
         Path | None, Option(metavar="CONSORTIUM", help="speak for a region: the folder of its own consortium")
     ] = None,
     insecure: Annotated[bool, Option(help="plain text; on the loopback only, for trials")] = False,
 ) -> None:
-    """Join the federation: start the station and the resident; all connections go out."""
+    """Join the federation: start the data process and the site agent; all connections go out."""
     site = site_of(kit, home)
     sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic, region=region)
     say(keys.authority_words(kit / "ca.crt"))
@@ -190,7 +190,7 @@ def audit(
     run: Annotated[Path, Argument(help="the folder of a finished run: sheet, scaling and model")],
     data: Annotated[Path | None, Option(help="the site's file or folder of data")] = None,
     kit: Kit = HERE,
-    site: Annotated[str, Option(help="the site's name; the kit's if not given")] = "",
+    site: Annotated[str, Option(help="the site's name; the startup kit's if not given")] = "",
 ) -> None:
     """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
     for line in load_extension("fedsmall.audits", "own_site")(run, site or Site(kit, kit).card.site, data):
@@ -211,7 +211,7 @@ def package(
     from fedsmall.clients.kept import OWN_MODEL, VISITORS, load_kept
 
     if own and visitors:
-        raise PlanError("--own and --visitors each mean other models; give one of them")
+        raise PlanError("--own and `--visitors` each mean other models; give one of them")
     site, what = site_of(kit, home), COMMON
     if own or visitors:
         what = VISITORS if visitors else OWN_MODEL
@@ -221,7 +221,7 @@ def package(
         SiteLog(site.home, site.card.site).of_run(run)
         raise PlanError(
             f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
-            + (", or it keeps no visitors (keep_last)" if visitors else "")
+            + (", or it keeps no received models (keep_last)" if visitors else "")
         )
     folder = out or Path(f"{run}-{what}")
     check_free(folder)
@@ -271,7 +271,7 @@ def predictions(
 
 
 def forget(run: RunName, kit: Kit = HERE, home: Home = None) -> None:
-    """Delete what this site keeps of a run: models, visitors, memory. Log, privacy account and guards stay."""
+    """Delete what this site keeps of a run: models, received models, memory. Log, privacy account and guards stay."""
     site = site_of(kit, home)
     if is_answered(site.socket_path):
         raise PlanError("this site is up, and its program writes the log; `fedsmall site down` first")

@@ -80,9 +80,9 @@ def _explain_error(error: httpx.HTTPError, address: str) -> str:
         return f"the proxy {proxy} does not let this site through to {address} ({error}); ask whoever runs the proxy"
     if isinstance(root, ssl.SSLCertVerificationError):
         between = f"; if the proxy {proxy} inspects TLS, it must let {address} pass unopened" if proxy else ""
-        return f"{address} shows a certificate that this kit does not trust: {root.verify_message}{between}"
+        return f"{address} shows a certificate that this startup kit does not trust: {root.verify_message}{between}"
     if isinstance(root, ssl.SSLError):
-        return f"{address} does not speak TLS ({root.reason}); is this the gate's port?"
+        return f"{address} does not speak TLS ({root.reason}); is this the reverse proxy's port?"
     through = f" through the proxy {proxy}" if proxy else ""
     why = (root.strerror if root else None) or "no answer"
     return f"{address} cannot be reached{through} ({why}); is the server up?"
@@ -118,7 +118,7 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
     from fedsmall.clients.fleet import Fleet  # brings Flower's client, which takes its time
 
     if (ahead := dial(address, authority).ahead_s) is None:
-        raise ValueError(f"{address} does not say what time it is; is this the gate's port?")
+        raise ValueError(f"{address} does not say what time it is; is this the reverse proxy's port?")
     check_clock(ahead)
     mark = keys.fingerprint(keys.read_public_key(key.with_name(key.name + ".pub")))
     try:
@@ -135,7 +135,7 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
 
 def _explain_status(status: int, mark: str, expires: str) -> str:
     if status in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT):
-        return "the gate answers, but the server behind it does not; the coordinator must start it"
+        return "the reverse proxy answers, but the server behind it does not; the coordinator must start it"
     if date.fromisoformat(expires) < datetime.now(UTC).date():
         return f"this site's admission expired on {expires}; ask the coordinator for a new one"
     return (

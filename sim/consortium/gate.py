@@ -97,6 +97,6 @@ def command(configuration_path: Path) -> list[str]:
     """The command that runs the gate; raises ValueError where nginx is not installed."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
     if nginx is None:
-        raise ValueError("the gate needs nginx (Debian: apt install nginx-light); or use the compose file in docker/")
+        raise ValueError("the server needs nginx (Debian: apt install nginx-light); or use the compose file in docker/")
     work = str(configuration_path.parent.absolute())
     return [nginx, "-e", "stderr", "-p", work, "-c", str(configuration_path.absolute())]

@@ -123,7 +123,7 @@ def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Mem
     if public_key is not None:
         identity, key = keys.read_identity(public_key), keys.read_public_key(public_key)
         if known.identity and identity not in (None, known.identity):
-            raise ValueError(f"{name}'s letters have another identity already; revoke it, and admit a new name")
+            raise ValueError(f"{name} has another identity already; revoke it, and admit a new name")
         mark = keys.fingerprint(key)
         if known.fingerprint not in (None, mark):
             raise ValueError(f"{name} has the key {known.fingerprint} already; revoke it, and admit a new name")

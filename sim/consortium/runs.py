@@ -98,7 +98,7 @@ def roll_for(folder: Path, sites: Iterable[str], without: str) -> dict[str, str]
     roll = members.roll_of(members.load(folder))
     if missing := sorted(set(sites) - set(roll)):
         raise PlanError(
-            f"{', '.join(missing)} has sent no identity for sealed letters: `fedsmall site keygen` there, then "
+            f"{', '.join(missing)} has sent no identity for encrypted messages: `fedsmall site keygen` there, then "
             f"`fedsmall consortium add-site NAME --key site.key.pub`; or run without {without}."
         )
     return roll

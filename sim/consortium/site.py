@@ -49,7 +49,7 @@ class Site(NamedTuple):
     def check_is_kit(self) -> None:
         """Raise ValueError where the folder is no kit."""
         if not (self.kit / "site.json").is_file():
-            raise ValueError(f"{self.kit} is no kit: it has no site.json. The coordinator makes kits, with add-site")
+            raise ValueError(f"{self.kit} is no startup kit: it has no site.json. The coordinator makes one (add-site)")
 
     @property
     def key(self) -> Path:
@@ -158,7 +158,7 @@ def up(
         raise ValueError("--insecure is for trials on the loopback; to any other address this site speaks TLS only")
     if not insecure and only != "station":
         if not site.key.exists():
-            raise ValueError("the kit has no key yet; `fedsmall site keygen` makes one, here and only here")
+            raise ValueError("the startup kit has no key yet; `fedsmall site keygen` makes one, here and only here")
         left = admission.check_server(card.address, site.kit / "ca.crt")
     # the station would say so only in its own log, and start again for ever
     socket_frames.check_length(site.socket_path)
@@ -185,7 +185,7 @@ def _check_region(region: Path | None, data: Path | None, is_classic: bool) -> N
     if data is not None:
         raise ValueError("--region speaks for hospitals that hold their own data: leave --data out")
     if is_classic:
-        raise ValueError("a region is spoken for by the resident alone: leave --classic and --insecure out")
+        raise ValueError("a region is spoken for by the site agent alone: leave --classic and --insecure out")
     if not (region / "consortium.json").is_file():
         raise ValueError(f"{region.name} is no consortium's folder; --region takes that of the region's own server")
 

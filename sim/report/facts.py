@@ -140,7 +140,7 @@ def uncovered(run: Run) -> list[str]:
 
 DIFFER = "{label}: {differ}."
 VISITORS = (
-    "{label}: the last {number} visitors of a site together reach {metric} {mean} (mean of the sites, sd {sd}); "
+    "{label}: the last {number} received models of a site together reach {metric} {mean} (mean of the sites, sd {sd}); "
     "{differ}."
 )
 
@@ -471,8 +471,8 @@ def _seen_by_server(run: Run, plans: Sequence[Plan], whose: str) -> str:
     sealed = _labels([plan for plan in plans if plan.privacy.sealed])
     secure = _labels([plan for plan in plans if plan.privacy.secure])
     if not (sealed or secure):
-        return f"The server hands {whose}models on and sees each."
-    parts = [f"those handed on under {sealed}, which are sealed"] * bool(sealed)
+        return f"The server hands over {whose}models and sees each."
+    parts = [f"those handed over under {sealed}, which are sealed"] * bool(sealed)
     parts += [f"those averaged under {secure}, of which it receives the sum alone (experimental)"] * bool(secure)
     simulated = "" if run.real else " In a simulation seals and masks are left out: the models are the same."
-    return f"The server hands {whose}models on and sees each, but for {', and '.join(parts)}.{simulated}"
+    return f"The server hands over {whose}models and sees each, but for {', and '.join(parts)}.{simulated}"

@@ -105,7 +105,7 @@ def methods(shown: Table) -> Cells:
         spread = "" if row.spread is None else value(shown, row.spread)
         rows.append([row.label, *means, spread, *(lead if shown.reference or row.lead else [])])
     labels = [row.label for row in shown.rows]
-    heads = ["method", "global model", "local models", "spread over sites"]
+    heads = ["method", "global model", "local models", "sd over sites"]
     heads += [f"{shown.reference} minus this", "p"] if shown.reference else []
     caption = COMPARED.format(
         metric_name(shown.metric).capitalize(), place, "common" if is_common else "the sites' own"
@@ -430,7 +430,7 @@ def tripod(run: Run, shown: Clinical | None) -> list[Item]:
         "by_site": "Hospital by hospital" if shown and at_sites(shown) else real,
         "groups": "Nothing but to look at them: Subgroup by subgroup" if groups else "",
         "of_groups": errors and errors + of_groups,
-        "dealt": "; sites were dealt from one table" if model.are_dealt(run) else "",
+        "dealt": "; sites were drawn from one table" if model.are_dealt(run) else "",
         "folders": f"The run's folder, {' and '.join(folders)}" if folders else "",
         "imbalance": f"Judged by {run.scenario.metric or 'accuracy'}, beside the majority class; {how}",
         "scenario": "Plan, versions, and how to repeat this",

@@ -292,7 +292,7 @@ def purpose(run: Run) -> str:
     """Whether a page is of a comparison of methods or of a model for patients, and what the latter still wants."""
     shown, missing = clinical(run), []
     if not run.real and are_dealt(run):
-        missing.append("samples of real hospitals (these were dealt to sites by chance)")
+        missing.append("samples of real hospitals (these were split over sites by chance)")
     if shown is not None and shown.is_binary:
         events = int(min(np.bincount(shown.predictions.y, minlength=2)))
         if events < EVENTS:

@@ -529,7 +529,7 @@ def _notes_of_model(record: "RunRecord") -> list[str]:
 def whose_is(site: str | None = None, visitors: str | None = None) -> str | None:
     """Whose model is meant, None for that of all sites; PlanError where more than one is asked for."""
     if site is not None and visitors is not None:
-        raise PlanError("site and visitors each mean another model; give one of them")
+        raise PlanError("site and `visitors` each mean another model; give one of them")
     return site if visitors is None else visitors_of(visitors)
 
 
@@ -568,11 +568,11 @@ def _raise_missing(label: str, whose: str | None, packages: list[Stored]) -> lis
     known = [stored.package.whose for stored in packages if stored.package.whose not in (COMMON, CENTRAL)]
     known = [name.removeprefix(VISITORS) for name in known if name.startswith(VISITORS) == of_visitors]
     if whose is not None and known:
-        what, site = "are no visitors" if of_visitors else "is no model", whose.removeprefix(VISITORS)
+        what, site = "are no received models" if of_visitors else "is no model", whose.removeprefix(VISITORS)
         raise PlanError(f"there {what} of the site {site!r}. {nearest(site, known)}")
     if of_visitors:
         raise PlanError(
-            f"the visitors of sites were not kept for {label}; keep_last = 5 under the method and "
+            f"received models were not kept for {label}; keep_last = 5 under the method and "
             'keep = "sites" in the scenario keep them'
         )
     if whose is not None:

@@ -183,7 +183,7 @@ def _read_announcement(site: str, answer: Mapping[str, Any]) -> Announcement:
     try:
         return Announcement.model_validate_json(str(answer.get(ANNOUNCED, "")))
     except ValidationError:
-        raise PlanError(f"{site}: it announces no key for letters") from None
+        raise PlanError(f"{site}: it announces no key for encrypted messages") from None
 
 
 def agree_on_weights(sheet: RunSheet, folder: Path, task: Task, answers: Told) -> RunSheet:

@@ -230,7 +230,7 @@ class SiteJudges:
         assert self.task is not None
         sums = checked_sums(array_records(content)[wire.OUT_OF_FOLD], reported_shapes(self.plan, self.task))
         if sums["count"] > self.roster.answers[site].get(EXAMPLES, 0):
-            raise ReplyError("it tells of more samples than the site said at the roll call")
+            raise ReplyError("it tells of more samples than the site said at the handshake")
         return Answer(sums=sums)
 
 

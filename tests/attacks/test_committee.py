@@ -160,7 +160,7 @@ def test_a_site_takes_the_keys_of_its_pairs_again_and_no_others(world):
     for wrong in ({}, few, {**letters, "site-zzz": letters["site-000"]}):
         world.refuses(
             taken._replace(arrays=join(pairs=wrong)),
-            "the letters with the keys of masks are not those of the sites before this one",
+            "the keys of masks are not those of the sites before this one",
         )
 
 
@@ -171,7 +171,7 @@ def test_no_key_of_a_pair_opens_elsewhere_or_when_changed(world):
 
     for wrong in ({**letters, "site-000": broken}, {**letters, "site-000": letters["site-001"]}):
         header, sent = world.ask(taken._replace(arrays=join(pairs=wrong)))
-        assert "the pair letter of round 0, said to be from site-000, does not open" in header["error"]
+        assert "the pair message of round 0, said to be from site-000, does not open" in header["error"]
         assert sent == {}
 
 

@@ -87,7 +87,7 @@ def test_another_identity_for_the_site_itself_is_refused(met):
 
     met.refuses(
         met.once("roll", A).but(**{ROLL: roll}),
-        "the consortium's roll has another identity for this site; send the coordinator site.key.pub",
+        "the consortium's key list has another identity for this site; send the coordinator site.key.pub",
     )
 
 
@@ -116,7 +116,7 @@ def test_a_roll_too_few_is_refused(met):
 
     met.refuses(
         second(met, {site: told[site] for site in (A, B)}, **{SITES: [A, B]}),
-        "the federation has 2 sites; the policy here asks for 3",
+        "the federation has 2 sites; the policy here asks for 3 (least_sites)",
     )
 
 
@@ -144,8 +144,8 @@ def test_a_policy_that_pins_the_roll_takes_no_site_more_and_no_less(met):
 
     for wrong in (roll | {"site-zzz": "00" * 32}, {site: roll[site] for site in (A, B)}, roll | {B: "00" * 32}):
         line = (
-            f"the consortium's roll is sha256:{roll_digest(wrong)}, and the policy here pins another (roll); compare "
-            "`fedsmall site roll` with the other hospitals"
+            f"the consortium's key list is sha256:{roll_digest(wrong)}, and the policy here pins another (roll); "
+            "compare `fedsmall site roll` with the other hospitals"
         )
         met.refuses(met.once("roll", A).but(**{ROLL: json.dumps(wrong)}), line)
         met.refuses(second(met, told, **{ROLL: json.dumps(wrong)}), line)

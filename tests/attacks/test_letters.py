@@ -41,7 +41,7 @@ LETTERS = post(A).write(TRAVELLER, 4, B, THREAD, CONTENT)
 
 def line(kind: str = TRAVELLER, t: int = 4, sender: str = A) -> str:
     return (
-        f"the {kind} letter of round {t}, said to be from {sender}, does not open: it was changed, is of another run, "
+        f"the {kind} message of round {t}, said to be from {sender}, does not open: it was changed, is of another run, "
         "round or receiver, or the two sites received different things"
     )
 
@@ -99,7 +99,7 @@ def test_a_letter_opens_in_its_own_round_alone():
 
 def test_a_letter_opens_as_its_own_senders_alone():
     refused(post(B), LETTERS, sender=C)
-    with pytest.raises(LetterError, match="a letter from 'site-zzz', who is not in this run"):
+    with pytest.raises(LetterError, match="an encrypted message from 'site-zzz', who is not in this run"):
         post(B).open(TRAVELLER, 4, "site-zzz", THREAD, LETTERS)
 
 
@@ -155,7 +155,7 @@ def test_an_order_for_another_site_brings_it_nothing(world):
     by = order.told.by
 
     world.does_not_use(
-        order, f"a letter of {by.site} from round 1 is not of the traveller that comes here now", to="site-001"
+        order, f"a message of {by.site} from round 1 is not of the model that comes here now", to="site-001"
     )
 
 
@@ -164,7 +164,7 @@ def test_a_letter_at_a_later_round_is_not_of_the_traveller_that_comes(world):
     by = early.told.by.model_dump()
     replayed = late._replace(arrays=early.arrays).but_told(by=by)
 
-    world.does_not_use(replayed, f"a letter of {by['site']} from round 1 is not of the traveller that comes here now")
+    world.does_not_use(replayed, f"a message of {by['site']} from round 1 is not of the model that comes here now")
 
 
 def test_a_letter_said_to_be_newer_than_it_is_does_not_open(world):
@@ -180,7 +180,7 @@ def test_a_letter_said_to_be_from_another_is_not_of_the_traveller_that_comes(wor
 
     world.does_not_use(
         order.but_told(by={"site": other, "t": 1}),
-        f"a letter of {other} from round 1 is not of the traveller that comes here now",
+        f"a message of {other} from round 1 is not of the model that comes here now",
     )
     world.refuses(
         order.but_told(by={"site": "site-zzz", "t": 1}),
@@ -203,4 +203,4 @@ def test_moments_from_elsewhere_are_refused_with_their_order(world):
 
     assert ways.next_site(3, beside.site) == order.site
     world.refuses(exchanged, line(MOMENTS, 3, beside.site))
-    world.refuses(order.but_told(beside=None), "the order brings no letter where one was to come")
+    world.refuses(order.but_told(beside=None), "the order brings no encrypted message where one was to come")

@@ -87,7 +87,7 @@ def test_a_sealed_run_has_no_order_in_the_clear(world):
 def test_an_order_of_another_run_finds_no_keys(world):
     order = world.once("train", t=3)
 
-    line = "this site was called to no roll of this run, which fixes its plan and its sites"
+    line = "this site has had no handshake of this run, which fixes its plan and its sites"
     world.refuses(order.but_run("trial", "0124"), line)
     world.refuses(order.but_run("other", "0123"), line)
     assert world.ask(order)[1]

@@ -10,7 +10,7 @@ from fedsmall.wire import ROUND
 from tests.attacks.world import NAMES, Heard, World
 
 A = "site-000"
-NOT_HERE = f"a letter of {A} from round 4 is not of the traveller that comes here now"
+NOT_HERE = f"a message of {A} from round 4 is not of the model that comes here now"
 
 
 def question(world: World, written: int, t: int) -> Heard:
@@ -26,7 +26,7 @@ def test_a_traveller_goes_to_whom_the_plan_has_and_so_often_as_the_policy_lets(w
         to = ways.site_of(t, ways.traveller(written, A))
         asked = question(world, written, t).but(to="site-zzz", site="site-zzz")
         if (written, to) not in gone and len(gone) == 2:
-            world.refuses(asked, "2 travellers of this run were readdressed here, and no more will be")
+            world.refuses(asked, "2 circulating models of this run were readdressed here, and no more will be")
             continue
         gone += [(written, to)] if (written, to) not in gone else []
         header, letter = world.ask(asked)
@@ -49,7 +49,7 @@ def test_a_traveller_sealed_anew_opens_for_whom_the_plan_has_alone(world):
 
 @pytest.mark.parametrize(("written", "t"), [(1, 4), (2, 5), (3, 5), (5, 5), (6, 5), (4, 4), (0, 2), (-1, 2)])
 def test_a_traveller_goes_on_within_its_own_round_of_the_chain(world, written, t):
-    world.refuses(question(world, written, t), f"the traveller of round {written} does not go on to round {t}")
+    world.refuses(question(world, written, t), f"the circulating model of round {written} does not go on to round {t}")
 
 
 def test_a_traveller_goes_nowhere_after_the_run(world):
@@ -60,7 +60,7 @@ def test_a_traveller_that_is_not_kept_any_more_goes_nowhere(world):
     folder = own_folder(world.federation.folder / A / RUNS, "trial", "0123") / FOLDER
     kept = (folder / "sent" / "000000001.safetensors").rename(folder / "gone")
 
-    world.refuses(question(world, 1, 2), "the traveller of round 1 is not kept here any more")
+    world.refuses(question(world, 1, 2), "the circulating model of round 1 is not kept here any more")
 
     kept.rename(folder / "sent" / "000000001.safetensors")
 
@@ -69,5 +69,5 @@ def test_a_model_of_an_average_is_no_traveller(unopened):
     order = unopened.once("train", A, 1)
 
     unopened.refuses(
-        order._replace(kind=READDRESS).but(**{WRITTEN: 1}), "the traveller of round 1 does not go on to round 1"
+        order._replace(kind=READDRESS).but(**{WRITTEN: 1}), "the circulating model of round 1 does not go on to round 1"
     )

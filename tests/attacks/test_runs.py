@@ -77,7 +77,7 @@ def test_a_changed_letter_is_told_and_its_traveller_set_out_anew(tmp_path, monke
     [event] = outcome.events
     sender = event["site"]
     assert (event["t"], event["kind"]) == (2, "replaced")
-    assert event["reason"] == "site-001 could not use its letter; it took the last global model"
+    assert event["reason"] == "site-001 could not use its encrypted message; it took the last global model"
     told = [entry for entry in federation.there["site-001"].log.entries() if entry["event"] == "not used"]
     assert [entry["reason"] for entry in told] == [line(TRAVELLER, 1, sender)]
     assert all(np.isfinite(array).all() for array in outcome.model.values())

@@ -131,7 +131,7 @@ def test_an_average_over_too_few_counts_as_a_model_that_is_handed_on(parts, site
         return
     with pytest.raises(PolicyError, match=r"write privacy = \{exposure = 1\.0\} under its method, or \{blur = 1\}"):
         check(Policy(), the_plan, sites=sites)
-    with pytest.raises(PolicyError, match="lets no model be handed on"):
+    with pytest.raises(PolicyError, match="lets no model be handed over"):
         check(Policy(permute=False), the_plan, sites=sites)
 
 
@@ -162,14 +162,14 @@ def test_a_site_may_forbid_that_its_models_are_handed_on():
     blurred = plan(privacy=Privacy(blur=5.0))
     handing_on = blurred.model_copy(update={"method": blurred.method.model_copy(update={"permute_every": 1})})
 
-    with pytest.raises(PolicyError, match="no model be handed on"):
+    with pytest.raises(PolicyError, match="no model be handed over"):
         check(Policy(permute=False), handing_on)
     check(Policy(), handing_on)
     check(Policy(permute=False), blurred)
 
 
 LETTERS = {
-    "open hops": ({"sealed": True}, {"blur": 1}, "lets models be handed on in letters only"),
+    "open hops": ({"sealed": True}, {"blur": 1}, "lets models be handed over encrypted only"),
     "sealed hops": ({"sealed": True}, {"blur": 1, "sealed": True}, ""),
     "open sums": ({"secure": True}, {"blur": 1, "sealed": True}, "lets a server learn of averages the sum alone"),
     "secure sums": ({"secure": True}, {"blur": 1, "sealed": True, "secure": True}, ""),

@@ -218,7 +218,7 @@ def test_a_failure_is_one_line_and_its_traceback_stays_here(station, capsys, mon
 
     said = refused(station, "train", order(1), model)
 
-    assert "its program failed; the traceback is in the station's log" in said
+    assert "its program failed; the traceback is in the data process's log" in said
     assert "Traceback" in capsys.readouterr().err
 
 

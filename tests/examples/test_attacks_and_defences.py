@@ -3,12 +3,14 @@
 import pytest
 
 from examples import attacks_and_defences
-from examples.attacks_and_defences import DEFENCES, KEPT, SETS, Cell, attack, table
+from examples.attacks_and_defences import DEFENCES, KEPT, SETS, Cell, accuracy, attack, plan_of, run_at_sites, table
+from fedsmall.planning.tasks import build_federation
 from fedsmall.research.evidence.items import DOCS
+from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.files import read_json
 
 SMALL = {"task": "breast_cancer", "model_options": {"hidden": [64]}, "rounds": 2, "evaluate_every": 2}
-SMALL |= {"sites": 4, "samples_per_site": 6, "batch": 6}
+SMALL |= {"sites": 4, "samples_per_site": 8, "batch": 8}
 
 
 @pytest.mark.thorough
@@ -23,10 +25,23 @@ def test_what_is_read_without_a_defence_is_not_read_under_any(monkeypatch):
     assert bare.division
     assert bare.ladder[0]
     assert all(not cell.division for cell in cells.values())
-    assert all(not cell.ladder[0] for name, cell in cells.items() if name != "secure sums")
+    assert all(not cell.ladder[0] for name, cell in cells.items() if name not in ("sealed", "secure sums"))
     assert all(cell.digits is False for name, cell in cells.items() if name.startswith("epsilon"))
     assert all(cell.refused for cell in cells.values())
     assert table([bare]).count("\n") == 2
+    assert cells["limits"].chained == "refused (least_blur)"
+    assert cells["limits"].accuracy > 0.5
+
+
+def test_a_run_of_the_audits_federations_is_the_engines(monkeypatch):
+    monkeypatch.setitem(SETS, "small", SMALL)
+    monkeypatch.setattr(attacks_and_defences, "SEEDS", 1)
+    plan = plan_of("small", "none")
+
+    right, read = run_at_sites(plan, None)
+
+    assert right == accuracy(plan, None)
+    assert read == run_plan(plan, build_federation(plan), "cohort", exposed=True).read["server"] > 0
 
 
 def kept() -> list[Cell]:
@@ -55,8 +70,12 @@ def test_nobody_is_read_under_a_limit_of_exposure_or_an_epsilon():
     assert not any(cell.digits for cell in held)
 
 
-def test_a_station_refuses_every_ladder():
+def test_a_site_refuses_every_ladder_and_sends_nothing_that_a_division_reads():
+    limits = [cell for cell in kept() if cell.defence == "limits"]
+
     assert all(cell.refused for cell in kept() if cell.ladder is not None)
+    assert len(limits) == len(SETS)
+    assert all(isinstance(cell.accuracy, str) or cell.division == cell.ladder[0] == 0 for cell in limits)
 
 
 def test_the_page_holds_the_table_of_what_is_kept():

@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[str, int, dict[str, Any], dict[str, Any], str]] = {
     "few models": ("FedDC", 10, {}, {"privacy": SECURE, "models": 2}, "2 models of 10 sites: let 3 models or more"),
     "small groups": ("TravellingGroups", 8, {}, {"privacy": SECURE, "groups": 3}, "groups of 2 models: have 2 groups"),
     "no groups": ("FedDC", 8, {}, {"privacy": SECURE, "groups": "each"}, "groups of 1 model: have 2 groups"),
-    "nothing to seal": ("FedAvg", 5, {}, {"privacy": SEALED}, "'FedAvg' hands none on.*Take secure = true"),
+    "nothing to seal": ("FedAvg", 5, {}, {"privacy": SEALED}, "'FedAvg' hands over none.*Take secure = true"),
 }
 
 

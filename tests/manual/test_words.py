@@ -75,6 +75,19 @@ REPLACED = {  # by what the field says; the glossary has both
     r"came of": "results",
     r"pass(?:es)? on": "forwards",
     r"mends?": "corrects",
+    r"stations?": "data process",
+    r"residents?": "site agent",
+    r"keeper": "supervisor",
+    r"roll(?! ?=|\))": "key list; handshake",
+    r"(?<!startup )(?<!-)kits?(?!\.)": "startup kit",
+    r"gates?": "reverse proxy; update filter",
+    r"(?<!-)visitors(?! of )": "received models",
+    r"travell?ers?": "circulating model",
+    r"letters?(?!,| at most| and digits| that is not|; its svg|\))": "encrypted message",
+    r"(?<!re-)dealt": "split over sites",
+    r"answers? together": "ensemble",
+    r"hand(?:s|ed)? on": "handed over",
+    r"spread(?! over\b)": "standard deviation",
 }
 
 
@@ -120,6 +133,7 @@ def messages(tree: ast.Module) -> str:
     documented = [node.body[0].value for node in ast.walk(tree) if isinstance(node, bodies) and ast.get_docstring(node)]
     texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     said_to_users = [text.value for text in texts if text not in documented and " " in text.value.strip()]
+    said_to_users = [re.sub(r"`[^`]*`", " ", text) for text in said_to_users]
     return "\n".join(text for text in said_to_users if text != "kept back")  # which is the name of a random stream
 
 

@@ -43,8 +43,10 @@ def test_every_contact_has_a_line_and_the_end_a_table_a_report_and_a_model(tmp_p
     run_app(5, rounds=6, aggregate_every=3)
 
     said = capsys.readouterr().out
-    lines = re.findall(r"^FedDC, seed 0: round (\d) of 6, (handed on|averaged);.*accuracy \d+\.\d%", said, re.MULTILINE)
-    assert lines == [(str(t), "averaged" if t % 3 == 0 else "handed on") for t in range(1, 7)]
+    lines = re.findall(
+        r"^FedDC, seed 0: round (\d) of 6, (handed over|averaged);.*accuracy \d+\.\d", said, re.MULTILINE
+    )
+    assert lines == [(str(t), "averaged" if t % 3 == 0 else "handed over") for t in range(1, 7)]
     assert re.search(r"^FedDC +\d+\.\d%", said, re.MULTILINE)
     run = read(tmp_path / "runs" / "flwr-run")
     assert f"Report: {run.folder / 'report.html'}" in said
@@ -196,7 +198,7 @@ def test_flwr_run_in_a_fresh_home_learns_says_what_and_ends_a_mistake_in_one_lin
 
     assert status == "finished:completed", said
     assert "Traceback" not in said
-    assert len(re.findall(r"round \d+ of 20, (?:handed on|averaged)", said)) == 20
+    assert len(re.findall(r"round \d+ of 20, (?:handed over|averaged)", said)) == 20
     accuracy = float(re.findall(r"round 20 of 20, averaged; global model accuracy (\d+\.\d)%", said)[0])
     assert accuracy > 85
     run = read(tmp_path / "runs" / "flwr-run")

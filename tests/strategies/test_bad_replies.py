@@ -259,8 +259,8 @@ def test_a_reply_within_its_limits_passes():
 @pytest.mark.parametrize(
     ("metrics", "reason"),
     [
-        ({EXAMPLES: 13}, "'num-examples' is more than the site said at the roll call"),
-        ({EXAMPLES: 10**9}, "'num-examples' is more than the site said at the roll call"),
+        ({EXAMPLES: 13}, "'num-examples' is more than the site said at the handshake"),
+        ({EXAMPLES: 10**9}, "'num-examples' is more than the site said at the handshake"),
         ({EXAMPLES: 3, STEPS: 4}, "'steps' is more than were ordered"),
         ({EXAMPLES: 3, "age": 71.0}, "metric 'age' is none that a site of this run has"),
     ],

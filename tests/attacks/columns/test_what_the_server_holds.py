@@ -63,7 +63,7 @@ def said_between(monkeypatch: Any) -> list[Message]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("sealed", [True, False], ids=["in letters", "in the open"])
+@pytest.mark.parametrize("sealed", [True, False], ids=["in encrypted messages", "in the open"])
 def test_nothing_that_parties_say_to_each_other_is_in_what_the_server_holds(desk, scenario, monkeypatch, sealed):
     held, said = between(monkeypatch, desk, as_it_is), said_between(monkeypatch)
 
@@ -108,7 +108,7 @@ def test_the_journal_of_an_interrupted_run_holds_letters(desk, scenario, monkeyp
     assert found_in(everything, said) == set()
 
 
-@pytest.mark.parametrize("sealed", [True, False], ids=["in letters", "in the open"])
+@pytest.mark.parametrize("sealed", [True, False], ids=["in encrypted messages", "in the open"])
 def test_a_server_cannot_have_record_numbers_multiplied(desk, scenario, monkeypatch, sealed):
     """With a site's number on a guessed identifier it would see whether the site has that patient."""
     guess = np.frombuffer(hash_to_curve("p7"), np.uint8)[None]
@@ -127,7 +127,7 @@ def test_a_server_cannot_have_record_numbers_multiplied(desk, scenario, monkeypa
         return message
 
     between(monkeypatch, desk, asks)
-    reason = "the points letter of round 1" if sealed else "another number of identifiers"
+    reason = "the points message of round 1" if sealed else "another number of identifiers"
     with pytest.raises((PlanError, ValueError), match=reason):
         led(desk, scenario.model_copy(update={"sealed": sealed}))
 
@@ -186,11 +186,11 @@ def asks_in_the_open(name: str, message: Message, comes: bool) -> Message:
 @pytest.mark.parametrize(
     ("tamper", "reason"),
     [
-        (flips_a_bit, "the columns letter of round 1, said to be from laboratory, does not open"),
-        (Repeats(), "the columns letter of round 2, said to be from laboratory, does not open"),
+        (flips_a_bit, "the columns message of round 1, said to be from laboratory, does not open"),
+        (Repeats(), "the columns message of round 2, said to be from laboratory, does not open"),
         (swaps_keys, "what hospital announces is not signed by its identity for this run"),
         (tells_no_keys, "what was announced is not of the sites of this run"),
-        (asks_in_the_open, "the columns letter of round 1, said to be from laboratory, does not open"),
+        (asks_in_the_open, "the columns message of round 1, said to be from laboratory, does not open"),
     ],
     ids=lambda one: getattr(one, "__name__", type(one).__name__),
 )
@@ -248,7 +248,7 @@ def test_of_three_parties_points_are_opened_to_the_leader_when_all_have_multipli
             return f"{kind} {t} {to} ".encode() + content
 
         def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
-            assert letter.startswith(f"{kind} {t} ".encode()), "a letter of another hop"
+            assert letter.startswith(f"{kind} {t} ".encode()), "an encrypted message of another hop"
             return letter.split(b" ", 3)[3]
 
     from fedsmall.extensions.columns.party import Table
@@ -259,7 +259,7 @@ def test_of_three_parties_points_are_opened_to_the_leader_when_all_have_multipli
     letter = {"letter": np.frombuffer(b"points 1 b " + asked.tobytes(), np.uint8)}
 
     again = party.answer(Message("coordinator", "b", "blind again", {**words, "hop": 1}, letter))
-    with pytest.raises(AssertionError, match="a letter of another hop"):
+    with pytest.raises(AssertionError, match="an encrypted message of another hop"):
         party.answer(Message("coordinator", "b", "blind again", {**words, "hop": 2}, letter))
 
     assert list(again.arrays) == ["letter"]

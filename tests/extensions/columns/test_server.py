@@ -115,7 +115,7 @@ def test_letters_are_asked_for_in_vain_where_a_site_has_no_identity(open_desk):
     sheet = ColumnSheet.model_validate_json((open_desk.folder / "runs/outcome" / COLUMN_SHEET).read_text())
 
     assert not sheet.columns.sealed
-    with pytest.raises(PlanError, match="hospital, laboratory has sent no identity for sealed letters"):
+    with pytest.raises(PlanError, match="hospital, laboratory has sent no identity for encrypted messages"):
         prepare(open_desk.folder, "letters", scenario.model_copy(update={"sealed": True}))
 
 
@@ -167,7 +167,7 @@ def parts(desk: Desk, run: str) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("when", "with_it"), [("before", "alone"), ("after", "and the stations")])
+@pytest.mark.parametrize(("when", "with_it"), [("before", "alone"), ("after", "and the data processes")])
 def test_a_server_that_dies_at_every_exchange_leads_to_the_same_forest(desk, scenario, when, with_it):
     plain = led(desk, scenario, "plain")
     prepare(desk.folder, "dying", scenario)

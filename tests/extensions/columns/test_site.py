@@ -140,7 +140,7 @@ def test_what_left_stands_in_each_sites_log(stations):
     [
         ("", "takes no part in runs over split columns (columns = false)"),
         (ALLOWED.replace("5", "6"), "a side of a split may hold 5 rows; the policy here asks for least_samples of"),
-        (ALLOWED + "sealed = true\n", "lets parties speak to each other in letters only (sealed)"),
+        (ALLOWED + "sealed = true\n", "lets parties send each other encrypted messages only (sealed)"),
         (ALLOWED + "least_samples = 100\n", "fewer than 100 rows"),
     ],
 )

@@ -232,7 +232,7 @@ def test_every_patient_of_a_table_is_at_one_site_and_on_one_side(tmp_path: Path,
     everybody = [*sites, held]
     assert sum(map(len, everybody)) == len(set().union(*everybody))
     assert federation.task.feature_names == ("x", "z")
-    assert any(note.startswith("Dealt by patients: ") for note in federation.notes)
+    assert any(note.startswith("Split by patients: ") for note in federation.notes)
     if settings.get("samples_per_site") and settings.get("partition") is None:
         assert {len(site) for site in federation.train} == {settings["samples_per_site"]}
 
@@ -388,7 +388,7 @@ def test_patients_of_arrays_are_at_one_site_and_on_one_side(tmp_path: Path, said
     assert not set.intersection(*sites)
     assert sum(map(len, sites)) == len(set.union(*sites))
     assert held.isdisjoint(set.union(*sites))
-    assert any(note.startswith("Dealt by patients: 20 samples of ") for note in federation.notes)
+    assert any(note.startswith("Split by patients: 20 samples of ") for note in federation.notes)
 
 
 def test_arrays_and_a_table_of_the_same_patients_are_dealt_alike(tmp_path: Path) -> None:
@@ -529,4 +529,4 @@ def test_a_few_answers_are_dealt_as_different_patients_and_said(tmp_path: Path) 
 
     federation = build_federation(plan({"csv": str(tmp_path / "a.csv"), "label": "ill"}, sites=4))
 
-    assert any("dealt as samples of different patients" in note for note in federation.notes)
+    assert any("split as samples of different patients" in note for note in federation.notes)

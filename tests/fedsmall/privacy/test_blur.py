@@ -113,7 +113,7 @@ def test_what_blur_does_not_cover_is_refused_unless_it_is_open() -> None:
 
 
 def test_models_that_are_handed_on_as_they_are_must_be_written_down() -> None:
-    with pytest.raises(PlanError, match=r"FedDC hands models on.*\{exposure = 1\.0\}"):
+    with pytest.raises(PlanError, match=r"FedDC hands over models.*\{exposure = 1\.0\}"):
         check_real_sites(plan())
     for privacy in (Privacy(blur=0.0), Privacy(blur=1.0), Privacy(clip=1.0, noise=1.0)):
         check_real_sites(plan(privacy=privacy))

@@ -76,7 +76,7 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_letter_does_not_open_as(case):
     kind, t, sender, _ = WRONG[case]
-    words = f"the {kind} letter of round {t}, said to be from {sender}, does not open"
+    words = f"the {kind} message of round {t}, said to be from {sender}, does not open"
 
     with pytest.raises(LetterError, match=words):
         post("essen").open(*WRONG[case], letter())
@@ -89,7 +89,7 @@ def test_a_letter_opens_at_no_other_site_in_no_other_run_and_under_no_other_plan
 
 
 def test_a_letter_of_a_stranger_is_refused_by_name():
-    with pytest.raises(LetterError, match="a letter from 'kiel', who is not in this run"):
+    with pytest.raises(LetterError, match="an encrypted message from 'kiel', who is not in this run"):
         post("essen").open("traveller", 3, "kiel", "thread", letter())
 
 

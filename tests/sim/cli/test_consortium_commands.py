@@ -220,7 +220,7 @@ def test_a_plan_that_sites_would_refuse_is_refused_at_the_start_in_a_line_that_s
     bare = Plan(name="r", task="breast_cancer", method=method("FedDC"))
 
     with pytest.raises(
-        PlanError, match=r"FedDC hands models on.*write privacy = \{exposure = 1\.0\} under the method"
+        PlanError, match=r"FedDC hands over models.*write privacy = \{exposure = 1\.0\} under the method"
     ) as told:
         runs.prepare(folder, "bare", bare, ("bonn", "essen", "ulm"))
 

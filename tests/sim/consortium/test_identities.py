@@ -70,7 +70,7 @@ def test_another_identity_under_a_known_name_is_refused(folder):
     (kit / "identity.key").unlink()
     told(site, "keygen", "--kit", kit)
 
-    with pytest.raises(ValueError, match="bonn's letters have another identity already; revoke it, and admit a new"):
+    with pytest.raises(ValueError, match="bonn has another identity already; revoke it, and admit a new"):
         members.add_site(folder, "bonn", kit / "site.key.pub", 9)
 
 
@@ -109,7 +109,7 @@ def test_a_run_with_letters_takes_sites_that_have_identities(folder):
     admitted(folder, ["bonn", "essen"])
     sealed = plan_of("method.0.privacy.sealed=true")
 
-    with pytest.raises(PlanError, match="ulm has sent no identity for sealed letters: `fedsmall site keygen` there"):
+    with pytest.raises(PlanError, match="ulm has sent no identity for encrypted messages: `fedsmall site keygen`"):
         runs.prepare(folder, "trial", sealed, NAMES)
     assert not (folder / "runs" / "trial").exists()
     admitted(folder, ["ulm"])

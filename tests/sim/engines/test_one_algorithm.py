@@ -89,7 +89,7 @@ def test_a_site_of_absurd_numbers_is_set_aside_and_named(
 @pytest.mark.parametrize(
     ("metric", "value", "reason"),
     [
-        (EXAMPLES, 9, "more than the site said at the roll call"),
+        (EXAMPLES, 9, "more than the site said at the handshake"),
         (STEPS, 4 * 2 + 1, "more than were ordered"),
         ("age", 71, "none that a site of this run has"),
     ],

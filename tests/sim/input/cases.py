@@ -334,7 +334,7 @@ COLUMNS = {
     "a row with two labels": good(GOOD + "30,0.5,1\n", samples=25),
     "a patient with several rows": noted(
         rows(line="p{age},{dose},{ill}", head="who,dose,ill") + rows(line="p{age},{dose},{ill}").split("\n", 1)[1],
-        "Dealt by patients",
+        "Split by patients",
         ', patient = "who"',
         samples=48,
     ),

@@ -238,10 +238,10 @@ FILES_OF_ARRAYS = {
     "samples of no feature": arrays(x=X[:, :0], y=Y, line="feature|number"),
     "pickled objects": arrays(x=np.array([{}] * 24, dtype=object), y=Y, line="not an .npz of plain arrays"),
     "grey images": arrays(x=np.arange(24 * 30).reshape(24, 6, 5).astype(np.uint8), y=Y, samples=24),
-    "patients": arrays(x=X, y=Y, patient=np.arange(24) // 3, note="Dealt by patients", samples=24),
-    "patients as words": arrays(x=X, y=Y, patient=np.array(list("abcdefgh") * 3), note="Dealt by patients", samples=24),
+    "patients": arrays(x=X, y=Y, patient=np.arange(24) // 3, note="Split by patients", samples=24),
+    "patients as words": arrays(x=X, y=Y, patient=np.array(list("abcdefgh") * 3), note="Split by patients", samples=24),
     "patients by another name": arrays(
-        x=X, y=Y, who=np.arange(24) // 3, keys=BY_WHO, note="Dealt by patients", samples=24
+        x=X, y=Y, who=np.arange(24) // 3, keys=BY_WHO, note="Split by patients", samples=24
     ),
     "patients by a name that is not there": arrays(
         x=X, y=Y, whom=Y, keys=BY_WHO, line=r"holds no array 'who' \(whose each sample is\). Did you mean 'whom'"

@@ -295,8 +295,11 @@ def test_the_visitors_of_a_site_predict_as_the_run_judged_them(beside, here, tmp
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (["--method", "visited", "--visitors", "bon"], "there are no visitors of the site 'bon'. Did you mean 'bonn'"),
-        (["--method", "FedDC", "--visitors", "bonn"], "visitors of sites were not kept for FedDC; keep_last = 5"),
+        (
+            ["--method", "visited", "--visitors", "bon"],
+            "are no received models of the site 'bon'. Did you mean 'bonn'",
+        ),
+        (["--method", "FedDC", "--visitors", "bonn"], "received models were not kept for FedDC; keep_last = 5"),
         (["--method", "visited", "--site", "bon"], "there is no model of the site 'bon'. Did you mean 'bonn'"),
         (["--site", "bonn", "--visitors", "bonn"], "each mean another model; give one of them"),
     ],

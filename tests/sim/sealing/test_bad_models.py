@@ -65,7 +65,7 @@ def test_of_a_site_that_sends_it_all_the_same_the_next_one_takes_the_last_common
 
     (event,) = outcome.events
     assert (event["t"], event["site"], event["kind"]) == (3, "site-001", "replaced")
-    assert event["reason"].endswith("could not use its letter; it took the last global model")
+    assert event["reason"].endswith("could not use its encrypted message; it took the last global model")
     taker = event["reason"].split()[0]
     log = (tmp_path / taker / "log.jsonl").read_text()
     assert "the model that site-001 sent is absurdly large" in log

@@ -127,7 +127,7 @@ def test_the_frames_of_a_file_stay_at_one_site_and_on_one_side(tmp_path: Path) -
     assert sum(map(len, sides)) == 12 * 3 + 6
     assert sum(len(set(side)) for side in sides) == 12  # each film on one side and at one site
     said = "\n".join(federation.notes)
-    assert "Dealt by patients: " in said
+    assert "Split by patients: " in said
     assert "Every file counts as a patient of its own, with its frames; patient = ... says whose files" in said
 
 
