@@ -48,7 +48,7 @@ from fedsmall.wire import (
     UNSOUND,
     WITHIN,
     Arrays,
-    Traveller,
+    ModelState,
     first_of,
     join,
     split,
@@ -109,7 +109,7 @@ class HospitalClient(NumPyClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
         received = _by_name(parameters, config)
-        stack = self.trainer.stack([Traveller(split(received, MODEL), split(received, CARRIED))])
+        stack = self.trainer.stack([ModelState(split(received, MODEL), split(received, CARRIED))])
         signals = {"common": [bool(config[COMMON])], "rule": split(received, RULE), "memory": self.memory.read()}
         trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **signals)
         if trained.memory:

@@ -49,11 +49,11 @@ from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build
 from fedsmall.training.stack import Rows, Stack, Tensors
-from fedsmall.training.trainer import Leg, Signals
+from fedsmall.training.trainer import Leg, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
-from fedsmall.wire import MODEL, Arrays, Traveller, join, split
+from fedsmall.wire import MODEL, Arrays, ModelState, join, split
 
 KEPT = DOCS / "evidence" / "attacks-and-defences.json"
 SEEDS, RUNS, SITES = 3, 16, 4  # of accuracy; federations of the membership attack; sites that are sent a crafted model
@@ -285,14 +285,14 @@ def answers(plan: Plan, federation: Federation, start: Arrays) -> Sent:
     """
     names, samples = federation.names, federation.train
     trainer = cohort_for(plan, federation.task, names, samples)
-    stack = trainer.stack([Traveller(start)]).rows(np.zeros(len(names), dtype=np.int64))
+    stack = trainer.stack([ModelState(start)]).rows(np.zeros(len(names), dtype=np.int64))
     everybody = np.concatenate([trainer.seen(site.x) for site in samples])
     of_site = np.split(np.arange(len(everybody)), np.cumsum([len(site) for site in samples])[:-1])
     is_first, memory, visited = True, {}, [np.array([], dtype=np.int64) for _ in names]
     for contact, at in journey(plan, len(names)):
         received, is_last = stack.clone(), contact.action is Action.AGGREGATE
         leg = Leg(at, contact.t, contact.rounds, is_first, is_last)
-        memory = trainer.walk(stack, [leg], Signals(np.full(len(names), is_first), {}, memory)).memory
+        memory = trainer.walk(stack, [leg], TrainInput(np.full(len(names), is_first), {}, memory)).memory
         make_private(plan, stack, received, [names[place] for place in at], contact.t)
         for row, place in enumerate(at):
             visited[row] = np.union1d(visited[row], of_site[place])

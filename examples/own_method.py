@@ -22,7 +22,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.runs.scenario import build
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows, Stack
-from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
+from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
 from fedsmall.travel.schedule import contacts_of
 from fedsmall.wire import Arrays
 
@@ -37,12 +37,12 @@ class TellingSites(Cohort):
         super().__init__(plan, federation.task, federation.names, federation.train)
         self._train = federation.train
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`."""
         models = [Rows(stack.state).row(row) for row in range(len(stack))]
         sites = legs[0].sites.tolist()
         told = [self._accuracy(site, model) for site, model in zip(sites, models, strict=True)]
-        return super().walk(stack, legs, signals)._replace(rule={ACCURACY: np.array(told)})
+        return super().walk(stack, legs, inputs)._replace(rule={ACCURACY: np.array(told)})
 
     def _accuracy(self, site: int, model: Arrays) -> float:
         samples = self._train[site]

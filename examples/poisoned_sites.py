@@ -25,9 +25,9 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, Signals, Trained
+from fedsmall.training.trainer import Leg, OneModelTrainer, TrainInput, TrainResult
 from fedsmall.travel.schedule import contacts_of
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.wire import Arrays, ModelState
 
 SITES, LIAR, TARGET = 20, 7, 1
 Lie = Callable[[Tensor, Tensor], Tensor]  # (what it was sent, what it has trained) -> what it sends back
@@ -60,12 +60,12 @@ class Liar(OneModelTrainer):
         """As the cohort's."""
         return self.inner.predict(stack, x)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """As the cohort's, but for what comes from the liar."""
         for leg in legs:
             before = stack.clone()
-            trained = self.inner.walk(stack, [leg], signals)
-            signals = Signals(memory=trained.memory)
+            trained = self.inner.walk(stack, [leg], inputs)
+            inputs = TrainInput(memory=trained.memory)
             for row in np.flatnonzero(leg.sites == LIAR):
                 for name, tensor in stack.parameters.items():
                     tensor[row] = self._lie(before.parameters[name][row], tensor[row])
@@ -101,7 +101,7 @@ def outcome(plan: Plan, attack: str) -> tuple[dict[str, float], int]:
 def judged(cohort: Cohort, model: Arrays, federation: Federation) -> dict[str, float]:
     """Accuracy on honest samples, and the share of malignant ones that the trigger makes benign."""
     test = federation.test
-    stack = cohort.stack([Traveller(model)])
+    stack = cohort.stack([ModelState(model)])
     with np.errstate(all="ignore"):  # a poisoned model may predict anything
         accuracy = evaluate(cohort.predict(stack, test.x)[0], test.y, federation.task)["accuracy"]
     others = triggered(test.x[test.y != TARGET])

@@ -67,7 +67,7 @@ class Restorable:
 
 
 @dataclass
-class Traveller:
+class ModelState:
     """A model on its way: its state, and the optimizer state that must go with it (may be empty)."""
 
     model: Arrays

@@ -32,7 +32,7 @@ from fedsmall.strategies.checks import (
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving_state
-from fedsmall.training.trainer import FORGOT, Delivery, Fault, Leg, Signals
+from fedsmall.training.trainer import FORGOT, Delivery, Fault, Leg, TrainInput
 from fedsmall.wire import CARRIED, MODEL, Arrays, join, parts, split
 
 Records = dict[str, ArrayRecord]
@@ -44,17 +44,17 @@ class Exchange:
 
     stack: Stack
     leg: Leg
-    signals: Signals
+    inputs: TrainInput
     row_of: Mapping[str, int]
 
     def __post_init__(self) -> None:
         """Copy the rows' flags, which a form may change."""
-        self.is_global, self.carries = self.signals.flags(len(self.stack)).copy(), self.signals.carries.copy()
+        self.is_global, self.carries = self.inputs.flags(len(self.stack)).copy(), self.inputs.carries.copy()
         self.state = Rows(self.stack.state)
 
     def parcel(self, row: int) -> Parcel:
         """The global model of a row's group, as sites are sent it."""
-        return self.signals.sent[int(self.signals.group[row])]
+        return self.inputs.sent[int(self.inputs.group[row])]
 
     @cached_property
     def expected(self) -> Signature:
@@ -123,7 +123,7 @@ class OpenModels(Form):
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
         """The model with its companions; as a change where the site is known to have a base."""
-        is_global, known = bool(exchange.is_global[row]), exchange.signals.known
+        is_global, known = bool(exchange.is_global[row]), exchange.inputs.known
         parcel, words = exchange.parcel(row), dict[str, Any]()
         reference = None
         if self.plan.method.top_share is not None:
@@ -209,7 +209,7 @@ class KeptModels(Form):
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
         """A model, where the site has another; else nothing."""
         words = {wire.REFERENCE: self._reference, wire.ANSWER_BYTES: exchange.bytes_of_model}
-        if not exchange.signals.fresh[row]:
+        if not exchange.inputs.fresh[row]:
             return Sent("its own", words, lambda: {MODEL: ArrayRecord()})
         if exchange.is_global[row]:
             return Sent(id(exchange.parcel(row)), words, lambda: {MODEL: to_record(exchange.parcel(row).read)})

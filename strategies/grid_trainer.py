@@ -16,7 +16,7 @@ from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record, with_our_count
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Signals, Trained, Trainer
+from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Trainer, TrainInput, TrainResult
 from fedsmall.travel.journey import Event
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, PLAN, RULE, Arrays, is_buffer
 
@@ -74,7 +74,7 @@ class GridTrainer(Trainer):
         buffers = {name: tensor for name, tensor in state.items() if is_buffer(name)}
         return Stack(tuple(state), parameters, buffers, dict(carried or {}))
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """Send every row to its site, and write the replies into it; takes one leg."""
         (leg,) = legs
         self._meet()  # a program that was started again has another node id
@@ -83,7 +83,7 @@ class GridTrainer(Trainer):
         connected = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
         absent = Fault(ABSENT, "its program is not connected")
         lost = {row: absent for site, row in row_of.items() if site not in connected}
-        exchange = Exchange(stack, leg, signals, connected)
+        exchange = Exchange(stack, leg, inputs, connected)
         self.form.prepare(exchange, self.grid, self.roster)
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
         replies = self.grid.send_and_receive([order for order, _ in orders], timeout=self.timeout_s)
@@ -124,7 +124,7 @@ class GridTrainer(Trainer):
             self.roster.list_unasked(self.grid)
 
     def _orders(self, exchange: Exchange) -> Orders:
-        leg, rule = exchange.leg, to_record(exchange.signals.rule) if exchange.signals.rule else None
+        leg, rule = exchange.leg, to_record(exchange.inputs.rule) if exchange.inputs.rule else None
         words = {**self.words, wire.ROUND: leg.t, wire.ROUNDS: leg.rounds, wire.LEAVES: leg.leaves}
         contents: dict[Hashable, RecordDict] = {}
         orders = []
@@ -169,7 +169,7 @@ class GridTrainer(Trainer):
         contents: Mapping[int, RecordDict],
         lost: Mapping[int, Fault],
         notes: Sequence[tuple[str, str, str]],
-    ) -> Trained:
+    ) -> TrainResult:
         rows, leg = len(exchange.stack), exchange.leg
         records = {row: array_records(content) for row, content in contents.items()}
         rules = {row: to_arrays(record_of[RULE]) for row, record_of in records.items() if RULE in record_of}
@@ -182,7 +182,7 @@ class GridTrainer(Trainer):
             carries=np.array([bool(records.get(row, {}).get(wire.CARRIED)) for row in range(rows)]),
             models=np.array([wire.MODEL in records.get(row, {}) for row in range(rows)]),
         )
-        return Trained(
+        return TrainResult(
             loss=np.full(rows, np.nan),
             steps=_numbers(contents, wire.STEPS, 1.0, rows),
             examples=_numbers(contents, EXAMPLES, 0.0, rows),

@@ -147,7 +147,7 @@ class SealedModels(Form):
                 self.note(t, site, "replaced", f"{why}; the last global model takes its place")
         for row in exchange.row_of.values():
             own = self._letters.get(row)
-            if not exchange.signals.fresh[row] and (own is None or own.model is None):
+            if not exchange.inputs.fresh[row] and (own is None or own.model is None):
                 exchange.is_global[row] = True
 
     def _fetch_readdressed(self, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.aggregation.server_optimizers import Updates
-from fedsmall.algorithm.commons import combine_soundly, sound_means
 from fedsmall.algorithm.departing import make_private
+from fedsmall.algorithm.global_models import combine_soundly, sound_means
 from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.models.registry import initial_model
@@ -26,11 +26,11 @@ from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
 from fedsmall.replicas import with_trees_of
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
-from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
+from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.wire import Arrays, ModelState
 
 MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory
 
@@ -163,7 +163,7 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
         leg = Leg(places, contact.t, contact.rounds, travelled, ends)
         common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
-        trained = trainer.walk(stack, [leg], Signals(common, _rules(combiners, len(at)), memory))
+        trained = trainer.walk(stack, [leg], TrainInput(common, _rules(combiners, len(at)), memory))
         memory = trained.memory
         if contact.travels:
             make_private(plan, stack, received, [names[place] for place in places], contact.t)
@@ -187,8 +187,8 @@ def name_in(run: int, site: str) -> str:
 def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, runs: int) -> Stack:
     if plan.initial_models != "independent":
         rows = np.zeros(runs * len(at), dtype=np.int64)
-        return trainer.stack([Traveller(initial_model(plan, world.task))]).rows(rows)
-    starts = [Traveller(initial_model(plan, world.task, world.names[site])) for site in at]
+        return trainer.stack([ModelState(initial_model(plan, world.task))]).rows(rows)
+    starts = [ModelState(initial_model(plan, world.task, world.names[site])) for site in at]
     return trainer.stack(starts).rows(np.tile(np.arange(len(at)), runs))
 
 
@@ -212,7 +212,7 @@ def _aggregated(
     combiners: Sequence[Combiner],
     commons: Tensors,
     sent: Arrays,
-    trained: Trained,
+    trained: TrainResult,
     at: np.ndarray,
     t: int,
 ) -> Tensors:

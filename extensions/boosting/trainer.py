@@ -37,7 +37,7 @@ from fedsmall.extensions.boosting.forest import (
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
 ONE = 2.0**30  # of gradients in whole numbers
@@ -281,7 +281,7 @@ class Boosters(OneModelTrainer):
         buffers = {name: state[name] for name in (EDGES, SUMS) if name in state}
         return Stack(tuple(state), {name: state[name] for name in SLOTS}, buffers)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """Grow trees in place, contact by contact."""
         for leg in legs:
             for t in range(leg.t - leg.rounds + 1, leg.t + 1):
@@ -289,12 +289,12 @@ class Boosters(OneModelTrainer):
                     self._grow(stack, row, int(site), t)
         last = legs[-1]
         losses = np.full(len(last.sites), np.nan)
-        if signals.losses:
+        if inputs.losses:
             pairs = [(row, self._samples[int(site)]) for row, site in enumerate(last.sites)]
             judged = [evaluate(self._outputs(stack, row, held.x), held.y, self.task) for row, held in pairs]
             losses = np.array([float(metrics["loss"]) for metrics in judged])
         steps = np.full(len(last.sites), last.rounds, dtype=np.int64)
-        return Trained(losses, steps, np.array([self.samples[site] for site in last.sites]), {}, {})
+        return TrainResult(losses, steps, np.array([self.samples[site] for site in last.sites]), {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """The outputs of every forest on the same samples: (models, samples, outputs)."""

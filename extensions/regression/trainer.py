@@ -34,7 +34,7 @@ from fedsmall.privacy.patient_level import chance_for, protection_of
 from fedsmall.randomness import rng_for
 from fedsmall.sealing.masks import least_in_sum
 from fedsmall.training.stack import Stack, Tensors, stacked
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
 OPEN = (
@@ -221,7 +221,7 @@ class Regressors(OneModelTrainer):
         buffers = {name: tensor for name, tensor in state.items() if name != COEFFICIENTS}
         return Stack(tuple(state), {COEFFICIENTS: state[COEFFICIENTS]}, buffers)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """Write what sites add into their rows' sums."""
         for leg in legs:
             for row, site in enumerate(leg.sites):
@@ -237,10 +237,10 @@ class Regressors(OneModelTrainer):
                     stack.put(np.array([row]), self.stack_of(stacked([fitted], list(fitted))))
         last = legs[-1]
         losses = np.full(len(last.sites), np.nan)
-        if signals.losses:
+        if inputs.losses:
             losses = np.array([self._loss(stack, row, int(site)) for row, site in enumerate(last.sites)])
         steps = np.full(len(last.sites), last.rounds, dtype=np.int64)
-        return Trained(losses, steps, np.array([self.samples[site] for site in last.sites]), {}, {})
+        return TrainResult(losses, steps, np.array([self.samples[site] for site in last.sites]), {}, {})
 
     def _fit_alone(self, model: Arrays, site: int) -> Arrays:
         """The site's own regression, as if it were the only one."""

@@ -1,7 +1,7 @@
 """Federated daisy-chaining (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1), for every engine and real sites.
 
-Row k of a stack is a model, and ``at[k]`` the site where it is (:class:`~fedsmall.algorithm.travellers.Travellers`). A
-permutation changes ``at``, an aggregation the rows. Sites train here, or behind a grid
+Row k of a stack is a model, and ``at[k]`` the site where it is (:mod:`fedsmall.algorithm.model_states`). A permutation
+changes ``at``, an aggregation the rows. Sites train here, or behind a grid
 (:class:`fedsmall.strategies.grid_trainer.GridTrainer`).
 """
 
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from fedsmall.aggregation.combiners import Combiner, combiner_for
 from fedsmall.algorithm.dynamic import DynamicAverages
 from fedsmall.algorithm.gossip import Peers
+from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.algorithm.topologies import Region, Regions, Server, Topology, United, become_global
-from fedsmall.algorithm.travellers import Travellers
 from fedsmall.entry_points import Registry
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment
 from fedsmall.travel.schedule import Action, Contact
 
-TOPOLOGIES = Registry[Callable[[Plan, Travellers], Topology]]("fedsmall.topologies", {"gossip": Peers, "ring": Peers})
+TOPOLOGIES = Registry[Callable[[Plan, ModelStates], Topology]]("fedsmall.topologies", {"gossip": Peers, "ring": Peers})
 TOGETHER = 2**14  # rounds of sites that go by without a moment
 
 
@@ -32,8 +32,8 @@ def topology_for(
     """
     if united is not None:
         within = plan.model_copy(update={"method": plan.method.model_copy(update={"regions": None})})
-        return Region(within, Travellers(within, trainer, combiner_for(plan), initial), plan, united)
-    method, travellers = plan.method, Travellers(plan, trainer, combiner or combiner_for(plan), initial)
+        return Region(within, ModelStates(within, trainer, combiner_for(plan), initial), plan, united)
+    method, travellers = plan.method, ModelStates(plan, trainer, combiner or combiner_for(plan), initial)
     if method.topology is not None:
         return TOPOLOGIES[method.topology.by](plan, travellers)
     if method.is_dynamic:

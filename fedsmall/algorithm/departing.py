@@ -12,7 +12,7 @@ from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state
 from fedsmall.wire import CARRIED, MODEL, Arrays
 
 
-class Door:
+class Egress:
     """The egress of a stack: models that leave sites are noised, then compressed by what is ``known`` to sites."""
 
     def __init__(self, plan: Plan, names: Sequence[str], known: Known) -> None:

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from fedsmall.aggregation.server_optimizers import Updates, parameters_of
-from fedsmall.algorithm.commons import combine_soundly
+from fedsmall.algorithm.global_models import combine_soundly
+from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.algorithm.topologies import Topology
-from fedsmall.algorithm.travellers import Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.travel.journey import Event, Moment
@@ -122,7 +122,7 @@ def balance_by_asking(
 class DynamicAverages(Topology):
     """The averages of a run that may be left out; a model that takes no part stays at its site as it was trained."""
 
-    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+    def __init__(self, plan: Plan, travellers: ModelStates) -> None:
         super().__init__(plan, travellers)
         assert plan.method.divergence is not None
         self.commons = travellers.commons

@@ -2,7 +2,7 @@
 
 A traveller is one row wherever it is: a sender keeps a letter until it is acknowledged and does not train it; a
 receiver takes a letter in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
-with numbers). Travellers under way do not train; several at a site train in order of arrival, one a contact. An average
+with numbers). Models under way do not train; several at a site train in order of arrival, one a contact. An average
 takes those that come while it lasts. After it every site has a mean of its own, which all travellers in its hands
 become. The run's model is that of one site, drawn by lot before the run.
 
@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from fedsmall import parts
+from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.algorithm.topologies import Topology
-from fedsmall.algorithm.travellers import Travellers
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Rows, Tensors, leaving_state
@@ -228,7 +228,7 @@ class Peers(Topology):
     has_places = False
     PLACES: type[Places] = Places  # a package may bring its own (fedsmall.topologies)
 
-    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+    def __init__(self, plan: Plan, travellers: ModelStates) -> None:
         super().__init__(plan, travellers)
         assert plan.method.topology is not None
         travellers.careful = True  # letters come and go at every contact

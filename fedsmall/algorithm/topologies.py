@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from fedsmall.algorithm.travellers import Travellers
+from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import Event, Moment, meet, regions_of, route_within
@@ -22,7 +22,7 @@ class Topology(Restorable, ABC):
 
     has_places = True
 
-    def __init__(self, plan: Plan, travellers: Travellers) -> None:
+    def __init__(self, plan: Plan, travellers: ModelStates) -> None:
         self.plan, self.travellers = plan, travellers
 
     def walk(self, stretch: Sequence[Contact]) -> Moment | None:
@@ -79,7 +79,7 @@ class Region(Topology):
     the regions together equal their simulation to the bit. ``united`` gives the model of all.
     """
 
-    def __init__(self, plan: Plan, travellers: Travellers, whole: Plan, united: United) -> None:
+    def __init__(self, plan: Plan, travellers: ModelStates, whole: Plan, united: United) -> None:
         super().__init__(plan, travellers)
         travellers.move, self._whole, self._united = self._move, whole, united
 
@@ -106,7 +106,7 @@ class Region(Topology):
 
 
 def become_global(
-    travellers: Travellers, moment: Moment, events: Sequence[Event], between: int = 0
+    travellers: ModelStates, moment: Moment, events: Sequence[Event], between: int = 0
 ) -> Iterator[Moment]:
     """The moment with what its aggregation, which had these ``events``, has made; after it all models are that."""
     travellers.publish()

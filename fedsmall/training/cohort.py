@@ -19,7 +19,7 @@ from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, ha
 from fedsmall.training.kernel import Kernel, unmet_need
 from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of, tensors_of
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Take, Trained, all_here
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Take, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
@@ -78,7 +78,7 @@ class Cohort(OneModelTrainer):
         self._batches: SiteSamples
         if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
-            self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or all_here(len(names)))
+            self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or Seat.of_all(len(names)))
         else:
             self._batches = Batches(plan, names, samples, masks, self.device)
         self._kernel: Kernel | None = None
@@ -104,7 +104,7 @@ class Cohort(OneModelTrainer):
         """As :meth:`Trainer.stack_of`."""
         return self.put_together(self._names, self._parameters, state, carried)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`.
 
         Between two aggregations models are independent, so a few that fit the cache walk all legs before the next few.
@@ -112,17 +112,17 @@ class Cohort(OneModelTrainer):
         first, last = legs[0], legs[-1]
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
-        remembered = SiteMemory(self.plan, stack.parameters, len(self.names), signals.memory)
+        remembered = SiteMemory(self.plan, stack.parameters, len(self.names), inputs.memory)
         losses, mean = torch.full((len(stack),), torch.nan, dtype=widest_float(self.device), device=self.device), None
         with torch.no_grad():
-            remembered.receive(first.sites, stack.parameters, signals.common, signals.rule)
+            remembered.receive(first.sites, stack.parameters, inputs.common, inputs.rule)
             if self._kernel is not None:
-                of_last, mean = self._kernel.walk(stack, legs, remembered, signals.losses)
+                of_last, mean = self._kernel.walk(stack, legs, remembered, inputs.losses)
                 losses = losses if of_last is None else of_last
             for rows in () if self._kernel is not None else self._chunks(stack, first.sites):
                 part = stack.rows(rows)
                 for leg in legs:
-                    asked = leg is last and signals.losses
+                    asked = leg is last and inputs.losses
                     of_last = torch.zeros_like(losses[: len(part)]) if asked else None
                     self._leg(part, leg._replace(sites=leg.sites[rows]), remembered, of_last)
                 if of_last is not None:
@@ -136,7 +136,7 @@ class Cohort(OneModelTrainer):
 
     def average(
         self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: Arrays, take: Take
-    ) -> tuple[int, Trained | None]:
+    ) -> tuple[int, TrainResult | None]:
         """As :meth:`Trainer.average`, by the kernel."""
         assert self._kernel is not None
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), memory)
@@ -164,10 +164,10 @@ class Cohort(OneModelTrainer):
         """As :meth:`Trainer.seen`."""
         return self._halves.seen(x)
 
-    def report(self, losses: np.ndarray, leg: Leg) -> Trained:
+    def report(self, losses: np.ndarray, leg: Leg) -> TrainResult:
         """What training gives where nothing is remembered or sent for a rule."""
         steps, examples = self._batches.steps[leg.sites] * leg.rounds, self._batches.examples[leg.sites]
-        return Trained(losses, steps, examples, {}, {})
+        return TrainResult(losses, steps, examples, {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """As :meth:`OneModelTrainer.predict`."""

@@ -25,7 +25,7 @@ from fedsmall.privacy.site_level import noise_for_contact
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, Seat, Signals, Trained, WrappedTrainer, leg_at
+from fedsmall.training.trainer import Leg, Seat, TrainInput, TrainResult, WrappedTrainer, leg_at
 from fedsmall.travel.schedule import contacts_of
 
 EXACT = 32  # features up to which each is changed by itself; beyond, as many random directions stand for all
@@ -56,18 +56,18 @@ class BudgetedCohort(WrappedTrainer):
         self._legs = {c.t: leg_at(self.plan, [0], c.t, c.rounds) for c in contacts_of(self.plan) if c.travels}
         self._shares: dict[int, float] = {}
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`, of one leg: every contact is by itself where models are noised."""
         (leg,) = legs
         start = stack.clone()
-        trained = self._cohort.walk(stack, legs, signals)
+        trained = self._cohort.walk(stack, legs, inputs)
         if not leg.leaves:
             return trained
         names, samples = ([every[site] for site in leg.sites] for every in (self.names, self._of_sites))
-        memory = {name: array[leg.sites] for name, array in signals.memory.items()}
-        signals = replace(signals, memory=memory)
+        memory = {name: array[leg.sites] for name, array in inputs.memory.items()}
+        inputs = replace(inputs, memory=memory)
         patients = [self._cohort.taken(site, leg) for site in leg.sites.tolist()]
-        squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, signals, self._secret)
+        squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, inputs, self._secret)
         for row, square in enumerate(squares.max(axis=1).tolist()):
             deviation = deviation_for(square, self.exposure_of_contact(int(leg.sites[row])))
             noise = system_words if self._secret else noise_for_contact(self.plan.seed, names[row], leg.t)
@@ -114,20 +114,20 @@ def record_squares(
     patients: Sequence[np.ndarray],
     start: Stack,
     leg: Leg,
-    signals: Signals,
+    inputs: TrainInput,
     secret: bool = False,
 ) -> np.ndarray:
     """|d update / d record|**2 averaged over features, in standard deviations of the inputs: (rows, most patients).
 
     Row k of ``start`` trains on ``samples[k]`` of the site ``names[k]``, of whom it sees the numbers ``patients[k]`` at
-    most; of others an update tells nothing. ``signals.memory`` holds a row each. Beyond :data:`EXACT` features it is
+    most; of others an update tells nothing. ``inputs.memory`` holds a row each. Beyond :data:`EXACT` features it is
     the mean over random signs, of which the trace is the mean; they are the system's where ``secret``, for a model
     could be made for signs that are known.
     """
     wide = plan.model_copy(update={"dtype": "float64", "method": plan.method.model_copy(update={"privacy": None})})
     changes = list(_changes(plan, names, samples, patients, leg.t, secret))
     squares = np.zeros((len(samples), max(map(len, samples))))
-    base = _updates(wide, task, names, samples, range(len(samples)), start, leg, signals)
+    base = _updates(wide, task, names, samples, range(len(samples)), start, leg, inputs)
     units = [float(part.x.std()) or 1.0 for part in samples]
     size = max(1, BYTES // (max(part.x.size for part in samples) * 8 + 2 * base[0].nbytes))
     for first in range(0, len(changes), size):
@@ -135,7 +135,7 @@ def record_squares(
         changed = [_with_change(samples[c.row], c, STEP * units[c.row]) for c in part]
         rows = [change.row for change in part]
         moved = (
-            _updates(wide, task, [names[row] for row in rows], changed, rows, start, leg, signals) - base[rows]
+            _updates(wide, task, [names[row] for row in rows], changed, rows, start, leg, inputs) - base[rows]
         ) / STEP
         for change, square in zip(part, np.square(moved).sum(axis=1), strict=True):
             squares[change.row, change.patient] += square / np.square(change.direction).sum()
@@ -175,7 +175,7 @@ def _updates(
     rows: Sequence[int],
     start: Stack,
     leg: Leg,
-    signals: Signals,
+    inputs: TrainInput,
 ) -> np.ndarray:
     """The parameters after training from these rows of ``start``, (len(rows), numbers), float64."""
     index = np.asarray(rows)
@@ -183,12 +183,12 @@ def _updates(
     stack = start.rows(index)
     for part in (stack.parameters, stack.buffers, stack.optimizer):
         part.update({name: t.cpu().double() if t.is_floating_point() else t.cpu() for name, t in part.items()})
-    signals = replace(
-        signals,
-        memory={name: array[index] for name, array in signals.memory.items()},
-        common=None if signals.common is None else np.asarray(signals.common)[index],
+    inputs = replace(
+        inputs,
+        memory={name: array[index] for name, array in inputs.memory.items()},
+        common=None if inputs.common is None else np.asarray(inputs.common)[index],
         losses=False,
     )
-    trainer.walk(stack, [leg._replace(sites=np.arange(len(index)))], signals)
+    trainer.walk(stack, [leg._replace(sites=np.arange(len(index)))], inputs)
     numbers: np.ndarray = torch.cat([t.flatten(1) for t in stack.parameters.values()], 1).cpu().numpy()
     return numbers

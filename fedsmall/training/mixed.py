@@ -18,8 +18,8 @@ from fedsmall.models.registry import agreed_part, initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, Signals, Trained, Trainer
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
+from fedsmall.wire import Arrays, ModelState
 
 PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
 KNOWN = f"{PRIVATE}-known"  # 1 for a site that has trained
@@ -67,16 +67,16 @@ class MixedCohort(Trainer):
         """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""
         return self.put_together(list(self._like), parameters_of(self._like), state, carried)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`: every row is completed with the layers of the site it is at."""
         for leg in legs:
-            trained = self._leg(stack, leg, signals)
-            signals = Signals(memory=trained.memory)
+            trained = self._leg(stack, leg, inputs)
+            inputs = TrainInput(memory=trained.memory)
         return trained
 
-    def _leg(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
+    def _leg(self, stack: Stack, leg: Leg, inputs: TrainInput) -> TrainResult:
         report = {name: np.zeros(len(leg.sites), dtype=np.float64) for name in ("loss", "steps", "examples")}
-        flags, memory = signals.flags(len(stack)), dict(signals.memory)
+        flags, memory = inputs.flags(len(stack)), dict(inputs.memory)
         for group in self._groups:
             rows = np.flatnonzero(np.isin(leg.sites, group.sites))
             if len(rows):
@@ -84,12 +84,12 @@ class MixedCohort(Trainer):
                 trained, memory = self._train_group(group, stack, rows, group_leg, flags[rows], memory)
                 for name, column in report.items():
                     column[rows] = getattr(trained, name)
-        return Trained(report["loss"], report["steps"].astype(int), report["examples"].astype(int), {}, memory)
+        return TrainResult(report["loss"], report["steps"].astype(int), report["examples"].astype(int), {}, memory)
 
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """Outputs, (samples, width), of a shared part completed with the layers that site number ``site`` remembers."""
         group = next(group for group in self._groups if site in group.sites)
-        return group.cohort.predict_at(site, self._complete(group, Traveller(model), site, memory).model, x, {})
+        return group.cohort.predict_at(site, self._complete(group, ModelState(model), site, memory).model, x, {})
 
     def _group(
         self, number: int, kind: Kind, task: Task, sites: list[int], samples: Sequence[Samples], make: MakeCohort
@@ -103,7 +103,7 @@ class MixedCohort(Trainer):
 
     def _train_group(
         self, group: _Group, stack: Stack, rows: np.ndarray, leg: Leg, common: np.ndarray, memory: Arrays
-    ) -> tuple[Trained, Arrays]:
+    ) -> tuple[TrainResult, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)
         travellers = [self._complete(group, stack.traveller(row), site, memory) for row, site in pairs]
@@ -111,7 +111,7 @@ class MixedCohort(Trainer):
         local = leg._replace(sites=np.searchsorted(group.sites, sites))
         prefix = f"{INNER}/{group.number}/"
         kept_here = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
-        trained = inner.walk(models, [local], Signals(common, memory=kept_here))
+        trained = inner.walk(models, [local], TrainInput(common, memory=kept_here))
         kept = {name: array.copy() if name.startswith(PRIVATE) else array for name, array in memory.items()}
         for key, array in trained.memory.items():
             kept[f"{prefix}{key}"] = np.zeros((len(self.names), *array.shape[1:]), array.dtype)
@@ -121,16 +121,16 @@ class MixedCohort(Trainer):
             self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
         return trained, kept
 
-    def _complete(self, group: _Group, traveller: Traveller, site: int, memory: Mapping[str, np.ndarray]) -> Traveller:
+    def _complete(self, group: _Group, state: ModelState, site: int, memory: Mapping[str, np.ndarray]) -> ModelState:
         private = dict(group.private[int(np.searchsorted(group.sites, site))])
         moments: Arrays = {}
         if KNOWN in memory and memory[KNOWN][site]:
             for word, into in ((PRIVATE, private), (MOMENTS, moments)):
                 prefix = f"{word}/{group.number}/"
                 into |= {key.removeprefix(prefix): held[site] for key, held in memory.items() if key.startswith(prefix)}
-        return Traveller({**traveller.model, **private}, {**traveller.carried, **moments})
+        return ModelState({**state.model, **private}, {**state.carried, **moments})
 
-    def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, traveller: Traveller, kept: Arrays) -> None:
+    def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, traveller: ModelState, kept: Arrays) -> None:
         shared = stack.state | stack.optimizer
         for word, arrays in ((PRIVATE, traveller.model), (MOMENTS, traveller.carried)):
             for name, array in arrays.items():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsmall.parts import Recipe
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.wire import Arrays, ModelState
 
 Tensors = dict[str, Tensor]
 Held = TypeVar("Held")
@@ -85,9 +85,9 @@ class Stack:
         both = self.parameters | self.buffers
         return {name: both[name] for name in self.names}
 
-    def traveller(self, row: int) -> Traveller:
+    def traveller(self, row: int) -> ModelState:
         """One model with its optimizer state; on the CPU views that cannot be written and that later training moves."""
-        return Traveller(Rows(self.state).row(row), Rows(self.optimizer).row(row))
+        return ModelState(Rows(self.state).row(row), Rows(self.optimizer).row(row))
 
     def replace(self, model: Mapping[str, np.ndarray]) -> None:
         """Make every row the given model, weights and buffers; the optimizer state stays with its row."""

@@ -17,7 +17,7 @@ from fedsmall.training.optimizers import OPTIMIZERS, fresh_state
 from fedsmall.training.stack import Stack, Tensors, stacked
 from fedsmall.travel.journey import route_at
 from fedsmall.travel.schedule import Action, schedule_for
-from fedsmall.wire import Arrays, Restorable, Traveller
+from fedsmall.wire import Arrays, ModelState, Restorable
 
 
 class Leg(NamedTuple):
@@ -57,21 +57,21 @@ class Seat(NamedTuple):
     sites: int
     secret: bool = False
 
-
-def all_here(sites: int) -> Seat:
-    """The seat of a trainer that holds the whole federation."""
-    return Seat(tuple(range(sites)), sites)
+    @classmethod
+    def of_all(cls, sites: int) -> "Seat":
+        """The seat of a trainer that holds the whole federation."""
+        return cls(tuple(range(sites)), sites)
 
 
 @dataclass(frozen=True)
-class Signals:
+class TrainInput:
     """The inputs of training besides the models.
 
     ``common`` flags the rows that are the last global model, untouched; ``rule`` is what the server sends for the local
-    rule; ``memory`` is ``Trained.memory`` of the training before. Without ``losses`` a trainer may leave losses out, as
-    NaN. For remote sites there are also the global models as they are ``sent``, one a group, the ``group`` of every
-    row, whether the row ``carries`` something beside the model, whether it is ``fresh`` (another site has trained it
-    last), and what global models sites have, ``known``.
+    rule; ``memory`` is that of the training before. Without ``losses`` a trainer may leave losses out, as NaN. For
+    remote sites there are also the global models as they are ``sent``, one a group, the ``group`` of every row, whether
+    the row ``carries`` something beside the model, whether it is ``fresh`` (another site has trained it last), and what
+    global models sites have, ``known``.
     """
 
     common: Sequence[bool] | np.ndarray | None = None
@@ -135,7 +135,7 @@ class Mean(NamedTuple):
 Take = Callable[[Mean], Arrays | None]
 
 
-class Trained(NamedTuple):
+class TrainResult(NamedTuple):
     """What training gives besides the models.
 
     For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last leg;
@@ -198,15 +198,15 @@ class Trainer(Restorable, ABC):
         """A stack of tensors with a leading axis of models, which it takes for its own; without moments, zeros."""
 
     @abstractmethod
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """Train in place through several contacts that only move models between sites, leg by leg.
 
-        ``signals.common`` and ``signals.rule`` belong to the first leg.
+        ``inputs.common`` and ``inputs.rule`` belong to the first leg.
         """
 
     def average(
         self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: Arrays, take: Take
-    ) -> tuple[int, Trained | None]:
+    ) -> tuple[int, TrainResult | None]:
         """Walk from the global ``model`` to the next and on, as far as ``take`` has one of each mean.
 
         Nobody's own model is kept: the rows of ``stack`` stay as they are. Returns how many of the ``walks`` were
@@ -243,7 +243,7 @@ class Trainer(Restorable, ABC):
             stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
         return stack
 
-    def stack(self, travellers: Sequence[Traveller]) -> Stack:
+    def stack(self, travellers: Sequence[ModelState]) -> Stack:
         """The travellers' models as one stack on the device; moments that did not come start at zero."""
         models = [traveller.model for traveller in travellers]
         stack = self.stack_of(stacked(models, list(models[0])))
@@ -252,9 +252,9 @@ class Trainer(Restorable, ABC):
                 stack.optimizer[name][row] = torch.from_numpy(np.array(array))
         return stack
 
-    def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **signals: Any) -> Trained:
+    def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **inputs: Any) -> TrainResult:
         """Train in place: row k at site ``sites[k]`` (none twice) in rounds t - rounds + 1 .. t."""
-        return self.walk(stack, [leg_at(self.plan, sites, t, rounds)], Signals(**signals))
+        return self.walk(stack, [leg_at(self.plan, sites, t, rounds)], TrainInput(**inputs))
 
 
 class OneModelTrainer(Trainer):
@@ -266,7 +266,7 @@ class OneModelTrainer(Trainer):
 
     def predict_at(self, site: int, model: Arrays, x: np.ndarray, memory: Mapping[str, np.ndarray]) -> np.ndarray:
         """The outputs, (samples, outputs), which are the same at every site."""
-        outputs: np.ndarray = self.predict(self.stack([Traveller(model)]), x)[0]
+        outputs: np.ndarray = self.predict(self.stack([ModelState(model)]), x)[0]
         return outputs
 
 

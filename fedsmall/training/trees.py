@@ -28,8 +28,8 @@ from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import REPLICA, Rows, Stack, Tensors, index_of
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Signals, Trained, Trainer, WrappedTrainer, all_here
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Trainer, TrainInput, TrainResult, WrappedTrainer
+from fedsmall.wire import Arrays, ModelState
 
 
 def cohort_for(
@@ -43,7 +43,7 @@ def cohort_for(
     seat: Seat | None = None,
 ) -> Trainer:
     """The trainer of a plan's sites, which have the ``seat`` in the federation (default: they are all of it)."""
-    whole = seat or all_here(len(names))
+    whole = seat or Seat.of_all(len(names))
     if (extension := plan.method.extension) is not None:
         return extension.trainer_for(plan, task, names, samples, whole)  # type: ignore[no-any-return]
     everyone = list(names)
@@ -119,23 +119,23 @@ class TreeCohort(WrappedTrainer):
         stack.optimizer |= {name: tensor.to(self.device) for name, tensor in replicas}
         return stack
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], signals: Signals) -> Trained:
+    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`: the anchors come back folded, unless the server is to fold them."""
         take = self._keep if self.tree.travel == "trees" else self._grow_and_fold
         for leg in legs:
-            trained = take(stack, leg, signals)
-            signals = Signals(memory=trained.memory)
+            trained = take(stack, leg, inputs)
+            inputs = TrainInput(memory=trained.memory)
         return trained
 
-    def _grow_and_fold(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
+    def _grow_and_fold(self, stack: Stack, leg: Leg, inputs: TrainInput) -> TrainResult:
         rows, parents = self._spread(leg.sites)
-        signals = self._to_nodes(signals, parents)
+        inputs = self._to_nodes(inputs, parents)
         for t in range(leg.t - leg.rounds + 1, leg.t + 1):
             first, last = t == leg.t - leg.rounds + 1, t == leg.t
             nodes = stack.rows(parents)
             round_leg = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
-            trained = self._within.walk(nodes, [round_leg], signals)
-            signals = self._to_nodes(Signals(memory=self._narrowed(trained.memory)), parents)
+            trained = self._within.walk(nodes, [round_leg], inputs)
+            inputs = self._to_nodes(TrainInput(memory=self._narrowed(trained.memory)), parents)
             put_anchors(stack, nodes, self._anchor_places(rows))
             sent = self._end_round(stack, nodes, rows, parents, round_leg.closes)
         return self._anchors(trained, rows, sent, leg.rounds)
@@ -161,10 +161,10 @@ class TreeCohort(WrappedTrainer):
             for name, array in models.items()
         }
 
-    def _keep(self, stack: Stack, leg: Leg, signals: Signals) -> Trained:
+    def _keep(self, stack: Stack, leg: Leg, inputs: TrainInput) -> TrainResult:
         rows, parents = self._spread(leg.sites)
-        nodes = plant_trees(stack, self._nodes, signals.flags(len(stack)))
-        trained = self._within.walk(nodes, [leg._replace(sites=rows)], self._to_nodes(signals, parents))
+        nodes = plant_trees(stack, self._nodes, inputs.flags(len(stack)))
+        trained = self._within.walk(nodes, [leg._replace(sites=rows)], self._to_nodes(inputs, parents))
         anchors = self._anchor_places(rows)
         put_replicas(stack, nodes, anchors, self._nodes)
         put_anchors(stack, nodes, anchors)
@@ -179,11 +179,11 @@ class TreeCohort(WrappedTrainer):
     def _anchor_places(self, rows: np.ndarray) -> np.ndarray:
         return np.flatnonzero([split_row(self._rows[row])[1] == ANCHOR for row in rows])
 
-    def _to_nodes(self, signals: Signals, parents: np.ndarray) -> Signals:
-        """The signals of the nodes: those of their anchor, and their site's memory, one for its tree."""
+    def _to_nodes(self, inputs: TrainInput, parents: np.ndarray) -> TrainInput:
+        """The inputs of the nodes: those of their anchor, and their site's memory, one for its tree."""
         owner = np.repeat(np.arange(len(self.names)), [len(rows) for rows in self._of_site])
-        common = None if signals.common is None else np.asarray(signals.common)[parents]
-        return Signals(common, signals.rule, {name: array[owner] for name, array in signals.memory.items()})
+        common = None if inputs.common is None else np.asarray(inputs.common)[parents]
+        return TrainInput(common, inputs.rule, {name: array[owner] for name, array in inputs.memory.items()})
 
     def _narrowed(self, memory: Arrays) -> Arrays:
         anchors = np.array([rows[0] for rows in self._of_site])
@@ -191,17 +191,17 @@ class TreeCohort(WrappedTrainer):
 
     def _predict(self, site: str, models: Arrays) -> np.ndarray:
         rows = len(next(iter(models.values())))
-        travellers = [Traveller({name: array[row] for name, array in models.items()}) for row in range(rows)]
+        travellers = [ModelState({name: array[row] for name, array in models.items()}) for row in range(rows)]
         return self._within.predict(self._within.stack(travellers), self._samples[site].x)
 
     def _part(self, site: str, rows: np.ndarray) -> Samples:
         samples = self._samples[site]
         return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
 
-    def _anchors(self, trained: Trained, rows: np.ndarray, sent: Arrays, times: int) -> Trained:
+    def _anchors(self, trained: TrainResult, rows: np.ndarray, sent: Arrays, times: int) -> TrainResult:
         anchors = self._anchor_places(rows)
         losses, steps, examples = trained.loss[anchors], trained.steps[anchors] * times, trained.examples[anchors]
-        return Trained(losses, steps, examples, sent, self._narrowed(trained.memory))
+        return TrainResult(losses, steps, examples, sent, self._narrowed(trained.memory))
 
 
 def is_replica(name: str) -> bool:

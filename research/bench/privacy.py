@@ -15,7 +15,7 @@ from fedsmall.research.bench.timing import Clock
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients import LOSSES, Batch, MlpGradients, clipped
 from fedsmall.training.gradients.layers import prepare_model
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 TASK = Task("bench-privacy", (64,), 10)
 SITES, LOT, ROUNDS = 50, 64, 12
@@ -49,7 +49,7 @@ def plan_of(**parts: object) -> Plan:
 
 
 def _round_seconds(trainer: Cohort, device: str) -> float:
-    stack = trainer.stack([Traveller(initial_model(trainer.plan, TASK))] * SITES)
+    stack = trainer.stack([ModelState(initial_model(trainer.plan, TASK))] * SITES)
     clock = Clock(device)
     trainer.train(stack, range(SITES), ROUNDS, ROUNDS)
     return _spent(clock, device)

@@ -17,7 +17,7 @@ from fedsmall.sim.report.style import in_order
 from fedsmall.sim.report.tables import trivials_of
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.training.cohort import Cohort
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 
 def rows_of(item: Item, runs: dict[str, Run]) -> list[EvidenceRow]:
@@ -83,7 +83,7 @@ def _judged_at_home(run: Run, done_run: PlanRun, data_root: Path | None) -> dict
         return {}
     federation = build_federation(done_run.plan, data_root)
     cohort = Cohort(done_run.plan, federation.task, federation.names, federation.train)
-    stack = cohort.stack([Traveller(model)])
+    stack = cohort.stack([ModelState(model)])
     return {
         name: evaluate(cohort.predict(stack, held_out.x)[0], held_out.y, federation.task)
         for name, held_out in zip(federation.names, federation.held_out, strict=True)

@@ -17,10 +17,10 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, Signals
+from fedsmall.training.trainer import Leg, TrainInput
 from fedsmall.travel.journey import move_on
 from fedsmall.travel.schedule import Contact, contacts_of
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 
 class Side(NamedTuple):
@@ -60,7 +60,7 @@ def side_by_side(plans: Sequence[Plan], federations: Sequence[Federation]) -> tu
     alone = len(sides) == 1
     names = [name if alone else f"{side.plan.seed}/{name}" for side in sides for name in side.federation.names]
     cohort = Cohort(plans[0], task, names, [samples for federation in federations for samples in federation.train])
-    travellers = [Traveller(initial_model(side.plan, task, name)) for side in sides for name in side.federation.names]
+    travellers = [ModelState(initial_model(side.plan, task, name)) for side in sides for name in side.federation.names]
     return cohort, cohort.stack(travellers), sides
 
 
@@ -72,7 +72,7 @@ def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
         for contact in stretch:
             legs.append(Leg(at, contact.t, contact.rounds))
             at = np.concatenate([_moved(side, at, contact) for side in sides])
-        cohort.walk(stack, legs, Signals())
+        cohort.walk(stack, legs, TrainInput())
         _average(stack, sides)
 
 

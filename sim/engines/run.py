@@ -33,7 +33,7 @@ from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device, describe_device
 from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.kernel import describe_kernel
-from fedsmall.training.trainer import OneModelTrainer, Trainer, all_here
+from fedsmall.training.trainer import OneModelTrainer, Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import Moment, Visitors, Watcher
 from fedsmall.travel.schedule import Contact
@@ -229,7 +229,7 @@ class _Work:
         """What patient-level privacy has cost the sites, from least to most: a simulation knows all their sizes."""
         if self.plan.privacy.is_patient_level:
             train = self.federation.train
-            epsilons = epsilons_spent(self.plan, train, outcome.rounds, all_here(len(train)))
+            epsilons = epsilons_spent(self.plan, train, outcome.rounds, Seat.of_all(len(train)))
             outcome.privacy = {
                 "epsilon_least": min(epsilons),
                 "epsilon": max(epsilons),

@@ -11,9 +11,9 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.privacy.patient_level import protection_of
 from fedsmall.research.attacks.floats import last_digits, step_of
-from fedsmall.training.trainer import Leg, Seat, Signals
+from fedsmall.training.trainer import Leg, Seat, TrainInput
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import MODEL, Arrays, Traveller, join, split
+from fedsmall.wire import MODEL, Arrays, ModelState, join, split
 from tests.attacks.test_crafted_models import AS_IT_IS, mlp_plan, station_of
 from tests.clients.test_station import NAMES, files, order, scaled
 
@@ -97,8 +97,8 @@ def test_of_thirty_trials_products_of_floats_tell_all_and_the_grid_tells_none():
     deviation = protection_of(plan, 500, 0, 1).deviation(sum(array.size for array in model.values()))
 
     def left(start: Arrays) -> np.ndarray:
-        stack = cohort.stack([Traveller(start)])
-        cohort.walk(stack, [Leg(np.array([0]), 1, 1)], Signals())
+        stack = cohort.stack([ModelState(start)])
+        cohort.walk(stack, [Leg(np.array([0]), 1, 1)], TrainInput())
         return stack.parameters["0.weight"][0].numpy() - start["0.weight"]
 
     by_floats = [

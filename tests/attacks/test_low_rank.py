@@ -9,9 +9,9 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.low_rank import read_low_rank
 from fedsmall.privacy.reading import records_read
 from fedsmall.research.attacks.crafted import distances_to_records
-from fedsmall.training.trainer import Leg, Signals
+from fedsmall.training.trainer import Leg, TrainInput
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.extensions.audit.worlds import plan_of
 
 
@@ -24,8 +24,8 @@ def read(batch: int, task: str = "digits", steps: int = 1, **privacy: float) -> 
     samples = federation.train[0]
     start = initial_model(plan, federation.task)
     cohort = cohort_for(plan, federation.task, ["site"], [samples])
-    stack = cohort.stack([Traveller(start)])
-    cohort.walk(stack, [Leg(np.array([0]), 1, 1)], Signals())
+    stack = cohort.stack([ModelState(start)])
+    cohort.walk(stack, [Leg(np.array([0]), 1, 1)], TrainInput())
     sent = stack.traveller(0).model
     found = read_low_rank(start, sent, next(iter(start)).removesuffix(".weight"), np.random.default_rng(0))
     return int((distances_to_records(found, samples.x) <= 0.01).sum())

@@ -15,7 +15,7 @@ from fedsmall.privacy.reading import layers_read
 from fedsmall.privacy.site_level import privatise_one
 from fedsmall.research.attacks.pictures import inputs_of, likeness, read_picture
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import Arrays, Traveller
+from fedsmall.wire import Arrays, ModelState
 from tests.extensions.audit.worlds import plan_of
 
 KEYS = {
@@ -29,7 +29,7 @@ KEYS = {
 def updated(plan, task, start: Arrays, samples: Samples) -> Arrays:
     """The model after one step of the plan on these samples."""
     trainer = cohort_for(plan, task, ["site"], [samples])
-    stack = trainer.stack([Traveller(start)])
+    stack = trainer.stack([ModelState(start)])
     trainer.train(stack, [0], 1, 1, common=[True], rule={}, memory={})
     return stack.traveller(0).model
 

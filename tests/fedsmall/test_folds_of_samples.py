@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.algorithm.commons import Commons
+from fedsmall.algorithm.global_models import GlobalModels
 from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
@@ -82,7 +82,7 @@ def test_only_of_fewer_sites_than_routes_are_folds_of_samples() -> None:
 def test_the_turn_is_known_from_the_plan_as_the_common_models_know_it(random: bool, groups: int, routes: int) -> None:
     plan = among(plan_of(routes, groups=groups, random_schedule=random, permute_every=1, aggregate_every=3), 2)
     names = range(plan.method.group_count(2))
-    commons = Commons(None, plan.method, [{"w": np.zeros(1)} for _ in names])  # type: ignore[arg-type]
+    commons = GlobalModels(None, plan.method, [{"w": np.zeros(1)} for _ in names])  # type: ignore[arg-type]
 
     for contact in contacts_of(plan):
         turns = {turn_at(plan, t) for t in range(contact.t - contact.rounds + 1, contact.t + 1)}

@@ -16,9 +16,9 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import find, load
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows
-from fedsmall.training.trainer import Leg, Signals
+from fedsmall.training.trainer import Leg, TrainInput
 from fedsmall.travel.schedule import Action, bijection, contacts_of, participants
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 pytestmark = pytest.mark.slow
 
@@ -99,12 +99,12 @@ def accuracy_where_models_wait(plan):
     federation = build_federation(plan)
     everyone = range(len(federation.names))
     cohort = Cohort(plan, federation.task, federation.names, federation.train)
-    stack = cohort.stack([Traveller(initial_model(plan, federation.task))] * len(everyone))
+    stack = cohort.stack([ModelState(initial_model(plan, federation.task))] * len(everyone))
     at, trained = np.array(everyone), np.zeros(len(everyone), dtype=bool)
     for contact in contacts_of(plan):
         rows = np.flatnonzero(np.isin(at, participants(plan.seed, contact.t, everyone, plan.method.fraction)))
         part = stack.rows(rows)
-        cohort.walk(part, [Leg(at[rows], contact.t, contact.rounds)], Signals())
+        cohort.walk(part, [Leg(at[rows], contact.t, contact.rounds)], TrainInput())
         stack.put(rows, part)
         trained[rows] = True
         if contact.action is Action.AGGREGATE:

@@ -13,7 +13,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 pytestmark = pytest.mark.slow
 TASK = Task("images", (1, 28, 28), 2)
@@ -43,7 +43,7 @@ class Trial:
         data = [site(samples, k) for k in range(sites)]
         self.sites, self.t = sites, 0
         self.cohort = cohort_for(plan, TASK, [f"site-{k}" for k in range(sites)], data, path="loop")
-        self.stack = self.cohort.stack([Traveller(initial_model(plan, TASK))] * sites)
+        self.stack = self.cohort.stack([ModelState(initial_model(plan, TASK))] * sites)
         self.round()
 
     def round(self) -> float:
@@ -69,7 +69,7 @@ def test_a_tree_of_depth_three_trains_forty_models_and_keeps_one():
     plan = plan_of("cnn", depth=3, fanout=3, drop=0.1)
     tracemalloc.start()
     cohort = cohort_for(plan, TASK, ["site"], [site(30, 0)])
-    stack = cohort.stack([Traveller(initial_model(plan, TASK))])
+    stack = cohort.stack([ModelState(initial_model(plan, TASK))])
 
     cohort.train(stack, [0], 1, 1)
 

@@ -9,9 +9,9 @@ from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.tasks import load_site
-from fedsmall.training.trainer import Signals, leg_at
+from fedsmall.training.trainer import TrainInput, leg_at
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.extensions.audit.worlds import plan_of
 
 SITES = ("aachen", "bonn", "celle")
@@ -35,8 +35,8 @@ def finished(folder, data, steps):
     train, _ = raw.samples(scaling)
     trainer = cohort_for(plan, raw.task, ["bonn"], [train])
 
-    stack = trainer.stack([Traveller(initial_model(plan, raw.task))])
-    trainer.walk(stack, [leg_at(plan, [0], max(steps, 1), steps)], Signals())
+    stack = trainer.stack([ModelState(initial_model(plan, raw.task))])
+    trainer.walk(stack, [leg_at(plan, [0], max(steps, 1), steps)], TrainInput())
     run = folder / "run"
     run.mkdir()
     save_file({name: np.array(a) for name, a in stack.traveller(0).model.items()}, run / "model.safetensors")

@@ -17,7 +17,7 @@ from fedsmall.models.registry import build_model, common_model, initial_model
 from fedsmall.sim import run
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients.layers import halves
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.fedsmall.training.cohorts import plan_for
 
 NAME = "shufflenet_v2_x0_5"  # the smallest
@@ -109,7 +109,7 @@ def test_a_head_is_scikit_learns_logistic_regression_on_the_features(weights: st
     oracle = LogisticRegression(C=1 / (30 * decay), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(flat, mine.y)
 
     cohort = Cohort(plan, GREY, ["essen"], [mine])
-    stack = cohort.stack([Traveller(initial_model(plan, GREY))])
+    stack = cohort.stack([ModelState(initial_model(plan, GREY))])
     cohort.train(stack, [0], plan.rounds, plan.rounds)
 
     assert cohort.path == "mlp"

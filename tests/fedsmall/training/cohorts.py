@@ -12,9 +12,9 @@ from fedsmall.models.registry import build_model, initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.randomness import rng_for
-from fedsmall.training.cohort import Cohort, Trained
+from fedsmall.training.cohort import Cohort, TrainResult
 from fedsmall.training.stack import Stack
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 TABLE = Task("table", (6,), 3)
 IMAGES = Task("images", (1, 8, 8), 3)
@@ -60,12 +60,12 @@ def trained(
     path: str,
     sites: Sequence[int] | None = None,
     independent: bool = True,
-) -> tuple[Stack, Trained]:
+) -> tuple[Stack, TrainResult]:
     """All sites trained for all the plan's rounds at once, each from a model of its own."""
     names, samples = samples_for(task, sizes, plan.dtype)
     cohort = Cohort(plan, task, names, samples, path=path)
     own = plan.model_copy(update={"initial_models": "independent"}) if independent else plan
-    stack = cohort.stack([Traveller(initial_model(own, task, name)) for name in names])
+    stack = cohort.stack([ModelState(initial_model(own, task, name)) for name in names])
     where = list(range(len(sizes))) if sites is None else list(sites)
     return stack, cohort.train(stack, where, plan.rounds, plan.rounds, common=[True] * len(sizes))
 

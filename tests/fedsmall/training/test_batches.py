@@ -11,7 +11,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.batches import Batches
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
 
 
@@ -71,6 +71,6 @@ def test_a_step_of_the_central_model_is_the_mean_of_the_sites_steps():
 
 def _after_a_round(plan: Plan, of: Federation) -> Stack:
     cohort = Cohort(plan, of.task, of.names, of.train)
-    stack = cohort.stack([Traveller(initial_model(plan, of.task))] * len(of.names))
+    stack = cohort.stack([ModelState(initial_model(plan, of.task))] * len(of.names))
     cohort.train(stack, range(len(of.names)), 1, 1)
     return stack

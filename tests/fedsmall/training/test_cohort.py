@@ -14,7 +14,7 @@ from fedsmall.plan import Method
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for, trained, trained_by_torch
 
 RECIPES: list[dict[str, Any]] = [
@@ -108,7 +108,7 @@ def test_proportional_odds_train_alike_on_both_their_paths() -> None:
 def test_a_site_gets_the_same_numbers_in_any_company() -> None:
     plan = plan_for(batch=2, local_epochs=1)
     names, samples = samples_for(TABLE, SIZES)
-    start = Traveller(initial_model(plan, TABLE))
+    start = ModelState(initial_model(plan, TABLE))
 
     together, _ = trained(plan, TABLE, SIZES, "loop", independent=False)
     for site, name in enumerate(names):
@@ -125,7 +125,7 @@ def test_a_permutation_is_another_list_of_sites() -> None:
     sites = [3, 0, 4, 1, 2]
     names, samples = samples_for(TABLE, SIZES)
     cohort = Cohort(plan, TABLE, names, samples)
-    start = cohort.stack([Traveller(initial_model(plan, TABLE))] * 5)
+    start = cohort.stack([ModelState(initial_model(plan, TABLE))] * 5)
     moved = start.clone()
 
     cohort.train(start, range(5), 4, 4)
@@ -141,7 +141,7 @@ def test_training_in_two_stretches_is_training_in_one() -> None:
     names, samples = samples_for(TABLE, SIZES)
     cohort = Cohort(plan, TABLE, names, samples, path="mlp")
 
-    first = cohort.stack([Traveller(initial_model(plan, TABLE))] * 5)
+    first = cohort.stack([ModelState(initial_model(plan, TABLE))] * 5)
     cohort.train(first, range(5), 1, 1)
     second = cohort.stack([first.traveller(row) for row in range(5)])
     cohort.train(second, range(5), 4, 3)
@@ -153,7 +153,7 @@ def test_training_in_two_stretches_is_training_in_one() -> None:
 def test_a_traveller_cannot_be_used_to_write_into_the_stack() -> None:
     plan = plan_for()
     names, samples = samples_for(TABLE, [2])
-    stack = Cohort(plan, TABLE, names, samples).stack([Traveller(initial_model(plan, TABLE))])
+    stack = Cohort(plan, TABLE, names, samples).stack([ModelState(initial_model(plan, TABLE))])
 
     with pytest.raises(ValueError, match="read-only"):
         stack.traveller(0).model["0.weight"][0] = 1.0
@@ -259,7 +259,7 @@ def test_a_model_that_cannot_be_batched_says_so_once_and_trains() -> None:
 
     with pytest.warns(UserWarning, match=r"one site at a time.*cannot be traced.*layer norm") as warned:
         cohort = Cohort(plan, TABLE, names, samples)
-    stack = cohort.stack([Traveller(initial_model(plan, TABLE))] * 2)
+    stack = cohort.stack([ModelState(initial_model(plan, TABLE))] * 2)
     cohort.train(stack, [0, 1], 4, 4)
 
     assert len(warned) == 1
@@ -270,7 +270,7 @@ def test_a_model_that_cannot_be_batched_says_so_once_and_trains() -> None:
 def test_all_paths_predict_alike(model: str, task: Task) -> None:
     plan = plan_for(model).model_copy(update={"initial_models": "independent"})
     names, samples = samples_for(task, [4, 3])
-    travellers = [Traveller(initial_model(plan, task, name)) for name in names]
+    travellers = [ModelState(initial_model(plan, task, name)) for name in names]
     fast, slow = Cohort(plan, task, names, samples), Cohort(plan, task, names, samples, path="loop")
 
     outputs = fast.predict(fast.stack(travellers), samples[0].x)
@@ -287,7 +287,7 @@ def test_option_one_of_scaffold_remembers_the_gradient_at_the_common_model(path:
     names, samples = samples_for(TABLE, [5, 2, 5])
     start = initial_model(plan, TABLE)
     cohort = Cohort(plan, TABLE, names, samples, path=path)
-    stack = cohort.stack([Traveller(start)] * 3)
+    stack = cohort.stack([ModelState(start)] * 3)
 
     first = cohort.train(stack, range(3), 2, 2, common=[True] * 3)  # no aggregation yet: the gradient waits
     told = cohort.train(stack, range(3), 4, 2, memory=first.memory)

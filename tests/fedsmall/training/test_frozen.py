@@ -16,7 +16,7 @@ from fedsmall.sim import run
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients.layers import halves
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
 
 HERE = "tests.fedsmall.training.test_frozen"
@@ -71,7 +71,7 @@ def test_what_is_free_trains_as_torch_trains_it_and_what_is_frozen_stays(model: 
     plan = _plan(model, lr=0.1, local_steps=1, batch=None)
     names, samples = samples_for(task, [6, 6])
     cohort = Cohort(plan, task, names, samples)
-    stack = cohort.stack([Traveller(initial_model(plan, task, name)) for name in names])
+    stack = cohort.stack([ModelState(initial_model(plan, task, name)) for name in names])
 
     cohort.train(stack, [0, 1], plan.rounds, plan.rounds)
 
@@ -112,7 +112,7 @@ def test_paths_agree(model: Any, task: Task, path: str) -> None:
     ends = []
     for way in ("loop", path, "auto"):
         cohort = Cohort(plan, task, names, samples, path=way)
-        stack = cohort.stack([Traveller(initial_model(plan, task, name)) for name in names])
+        stack = cohort.stack([ModelState(initial_model(plan, task, name)) for name in names])
         cohort.train(stack, [0, 1], 3, 3)
         ends.append({name: tensor.numpy() for name, tensor in stack.state.items()})
     for name, array in ends[0].items():

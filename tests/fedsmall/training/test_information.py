@@ -12,9 +12,9 @@ from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.information import deviation_for, record_squares
-from fedsmall.training.trainer import Leg, Signals
+from fedsmall.training.trainer import Leg, TrainInput
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.sim.engines.harness import batched
 
 CLASSES = Task("classes", (3,), 2, "cross_entropy", ("loss",))
@@ -35,7 +35,7 @@ def samples_of(count, classes=True, seed=0):
 
 def start_of(plan, samples, task=CLASSES):
     cohort = Cohort(plan, task, ["essen"], [samples])
-    return cohort.stack([Traveller(initial_model(plan, task))])
+    return cohort.stack([ModelState(initial_model(plan, task))])
 
 
 LEG = Leg(np.array([0]), 1, 1)
@@ -44,7 +44,7 @@ LEG = Leg(np.array([0]), 1, 1)
 def squares_of(plan, samples, t=1):
     start, everybody = start_of(plan, samples), [np.arange(len(samples))]
     leg = Leg(np.array([0]), t, 1)
-    return record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, Signals())[0]
+    return record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, TrainInput())[0]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_unit_that_a_patient_all_but_switches_on_makes_no_noise():
         seen = samples.x @ weight[0, 0].double().numpy()
         bias[0, 0] = -float(seen.max()) - below  # the first unit is off for everybody
         leg, everybody = Leg(np.array([0]), 1, 1), [np.arange(4)]
-        found.append(record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, Signals())[0])
+        found.append(record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, TrainInput())[0])
 
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
 
@@ -248,7 +248,7 @@ def test_nobody_who_knows_all_else_errs_by_less_than_the_bound_says():
 
     def update(x):
         changed = Samples(np.vstack([x, samples.x[1:]]), samples.y)
-        return information._updates(wide, CLASSES, ["essen"], [changed], [0], start, LEG, Signals())[0]
+        return information._updates(wide, CLASSES, ["essen"], [changed], [0], start, LEG, TrainInput())[0]
 
     truth = samples.x[0]
     clean = update(truth)
@@ -270,7 +270,7 @@ def test_what_is_left_on_the_way_out_is_noised_and_what_stays_is_not():
     moved = {}
     for leaves in (False, True):
         stack = start_of(plan, samples_of(5))
-        cohort.walk(stack, [LEG._replace(leaves=leaves)], Signals())
+        cohort.walk(stack, [LEG._replace(leaves=leaves)], TrainInput())
         moved[leaves] = np.concatenate([t.numpy().ravel() for t in stack.parameters.values()])
     noise = moved[True] - moved[False]
 

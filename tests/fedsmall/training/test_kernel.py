@@ -22,8 +22,8 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.device import check_device, threads_of_kernel
 from fedsmall.training.kernel.build import build
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, Signals, Trained
-from fedsmall.wire import Traveller
+from fedsmall.training.trainer import Leg, TrainInput, TrainResult
+from fedsmall.wire import ModelState
 
 CLOSE = 1e-5  # of float32 after 200 rounds; both are as far from float64
 SIZES = [10, 3, 1, 7]
@@ -100,7 +100,7 @@ def plan_of(rounds: int = 200, rule: str = "none", hidden: tuple[int, ...] = (7,
 
 def walked(
     plan: Plan, task: Task, device: str, sizes: list[int] = SIZES, lanes: int | None = None
-) -> tuple[Stack, Trained]:
+) -> tuple[Stack, TrainResult]:
     """Models that go round the sites, through two walks of half the plan's rounds."""
     names, samples = samples_of(task, sizes)
     cohort = Cohort(plan, task, names, samples, device=device)
@@ -108,12 +108,12 @@ def walked(
     if lanes:
         assert cohort._kernel is not None
         cohort._kernel.lanes = lanes
-    stack = cohort.stack([Traveller(initial_model(plan, task, name)) for name in names])
+    stack = cohort.stack([ModelState(initial_model(plan, task, name)) for name in names])
     legs = [Leg((np.arange(len(names)) + t) % len(names), t, 1) for t in range(1, plan.rounds + 1)]
     half, common = plan.rounds // 2, [row % 2 == 0 for row in range(len(names))]
-    first = cohort.walk(stack, legs[:half], Signals([True] * len(names)))
+    first = cohort.walk(stack, legs[:half], TrainInput([True] * len(names)))
     return stack, cohort.walk(
-        stack, [*legs[half:-1], legs[-1]._replace(closes=True)], Signals(common, memory=first.memory)
+        stack, [*legs[half:-1], legs[-1]._replace(closes=True)], TrainInput(common, memory=first.memory)
     )
 
 
@@ -200,12 +200,12 @@ def test_a_model_trains_to_the_same_bits_alone_as_in_company(compiled):
     task, plan = task_of("cross_entropy"), plan_of(20)
     names, samples = samples_of(task, SIZES)
     many = Cohort(plan, task, names, samples, device="kernel")
-    stack = many.stack([Traveller(initial_model(plan, task, name)) for name in names])
+    stack = many.stack([ModelState(initial_model(plan, task, name)) for name in names])
     many.train(stack, range(4), 20, 20)
 
     for site, (name, own) in enumerate(zip(names, samples, strict=True)):
         single = Cohort(plan, task, [name], [own], device="kernel")
-        alone = single.stack([Traveller(initial_model(plan, task, name))])
+        alone = single.stack([ModelState(initial_model(plan, task, name))])
         single.train(alone, [0], 20, 20)
         assert all(torch.equal(tensor[0], stack.state[key][site]) for key, tensor in alone.state.items())
 
@@ -214,7 +214,7 @@ def test_rows_that_are_no_single_block_of_memory_train_in_place(compiled):
     task, plan = task_of("cross_entropy"), plan_of(5)
     names, samples = samples_of(task, SIZES)
     cohort = Cohort(plan, task, names, samples, device="kernel")
-    whole, apart = (cohort.stack([Traveller(initial_model(plan, task, name)) for name in names]) for _ in range(2))
+    whole, apart = (cohort.stack([ModelState(initial_model(plan, task, name)) for name in names]) for _ in range(2))
     apart.parameters = {
         name: tensor.movedim(0, -1).contiguous().movedim(-1, 0) for name, tensor in apart.parameters.items()
     }
@@ -231,7 +231,7 @@ def test_a_model_that_diverges_is_not_finite_and_spoils_no_other(compiled):
     names, samples = samples_of(task, SIZES)
     samples[1] = Samples(samples[1].x * 1e10, samples[1].y)
     cohort = Cohort(plan, task, names, samples, device="kernel")
-    stack = cohort.stack([Traveller(initial_model(plan, task, name)) for name in names])
+    stack = cohort.stack([ModelState(initial_model(plan, task, name)) for name in names])
 
     cohort.train(stack, range(4), 60, 60)
 

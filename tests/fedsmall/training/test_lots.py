@@ -12,8 +12,8 @@ from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import NamedChance, SystemChance
 from fedsmall.training.batches import Lots
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.trainer import Seat, all_here
-from fedsmall.wire import Traveller
+from fedsmall.training.trainer import Seat
+from fedsmall.wire import ModelState
 
 TASK = Task("table", (6,), 3)
 IMAGES = Task("images", (1, 8, 8), 3)
@@ -38,7 +38,7 @@ def update(plan, samples, t=1, task=TASK, path="auto", seat=None):
     names = [f"site-{k}" for k in range(len(samples))]
     cohort = Cohort(plan, task, names, samples, path=path, seat=seat)
     model = initial_model(plan, task)
-    stack = cohort.stack([Traveller(model)] * len(names))
+    stack = cohort.stack([ModelState(model)] * len(names))
     cohort.train(stack, range(len(names)), t, 1)
     return np.concatenate([(model[n] - a.numpy()).reshape(len(names), -1) for n, a in stack.parameters.items()], axis=1)
 
@@ -47,7 +47,7 @@ def lots_of(plan, sizes, t=1, seat=None):
     """Lots whose samples are numbered through, so that a batch can be read."""
     samples = [Samples(np.arange(n)[:, None] + 1.0, np.zeros(n, dtype=np.int64)) for n in sizes]
     names = [f"site-{k}" for k in range(len(sizes))]
-    lots = Lots(plan, names, samples, {}, torch.device("cpu"), {"w": (3, 2)}, seat or all_here(len(sizes)))
+    lots = Lots(plan, names, samples, {}, torch.device("cpu"), {"w": (3, 2)}, seat or Seat.of_all(len(sizes)))
     return list(lots.round(np.arange(len(sizes)), t, pads=True))
 
 
@@ -138,7 +138,7 @@ def test_a_site_gets_the_same_numbers_in_any_company():
     for place in range(3):
         alone = Cohort(plan, TASK, [names[place]], [samples[place]], path="loop", seat=Seat((place,), 3))
         model = initial_model(plan, TASK)
-        stack = alone.stack([Traveller(model)])
+        stack = alone.stack([ModelState(model)])
         alone.train(stack, [0], 1, 1)
         own = np.concatenate([(model[n] - a.numpy()).ravel() for n, a in stack.parameters.items()])
         np.testing.assert_allclose(own, together[place], atol=1e-12)

@@ -15,7 +15,7 @@ from fedsmall.replicas import plan_at
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 TASK = Task("toy", (6,), 2)
 NAMES = ("a", "b", "c")
@@ -70,7 +70,7 @@ DATA = [samples(np.random.default_rng(seed)) for seed in range(3)]
 
 
 def begin(plan: Plan, cohort, count: int = 3):
-    return cohort.stack([Traveller(initial_model(plan, TASK))] * count)
+    return cohort.stack([ModelState(initial_model(plan, TASK))] * count)
 
 
 def values(stack) -> dict[str, np.ndarray]:
@@ -98,7 +98,7 @@ def test_sites_that_share_everything_train_as_sites_with_one_model(recipe):
     start = initial_model(plain, TASK)
     results = []
     for cohort in (cohort_for(mixed, TASK, NAMES, DATA), Cohort(plain, TASK, NAMES, DATA)):
-        stack = cohort.stack([Traveller(start)] * 3)
+        stack = cohort.stack([ModelState(start)] * 3)
         memory = cohort.train(stack, [0, 1, 2], 1, 1, common=[True] * 3).memory
         cohort.train(stack, [2, 0, 1], 3, 2, common=[False] * 3, memory=memory)
         results.append(values(stack))
@@ -119,7 +119,7 @@ def test_private_layers_stay_at_their_site_when_shared_ones_move_on():
     by_hand = Cohort(plan.model_copy(update={"model": SMALL, "model_options": {}}), TASK, ["a"], [DATA[0]])
     head = {k.removeprefix("private/0/"): v[0] for k, v in memory.items() if k.startswith("private/0/")}
     visitor = by_hand.stack(
-        [Traveller({"body.weight": moved["body.weight"][1], "body.bias": moved["body.bias"][1], **head})]
+        [ModelState({"body.weight": moved["body.weight"][1], "body.bias": moved["body.bias"][1], **head})]
     )
     by_hand.train(visitor, [0], 2, 1)
     np.testing.assert_allclose(values(stack)["body.weight"][1], values(visitor)["body.weight"][0], rtol=1e-12)
@@ -135,13 +135,13 @@ def test_a_site_alone_that_restarts_at_every_contact_gets_the_numbers_of_the_coh
         memory = whole.train(stack, range(3), t, 1, common=[t == 1] * 3, memory=memory).memory
 
     for place, site in enumerate(NAMES):
-        traveller, kept = Traveller(initial_model(plan, TASK)), {}
+        traveller, kept = ModelState(initial_model(plan, TASK)), {}
         for t in (1, 2, 3):
             program = cohort_for(plan_at(plan, place, 3), TASK, [site], [DATA[place]])  # a new process each time
             own = program.stack([traveller])
             told = program.train(own, [0], t, 1, common=[t == 1], memory=kept)
             sent = own.traveller(0)
-            traveller = Traveller(*({k: a.copy() for k, a in part.items()} for part in (sent.model, sent.carried)))
+            traveller = ModelState(*({k: a.copy() for k, a in part.items()} for part in (sent.model, sent.carried)))
             kept = {key: array.copy() for key, array in told.memory.items()}
         for key, array in traveller.model.items():
             np.testing.assert_allclose(array, values(stack)[key][place], rtol=1e-10, atol=1e-13)
@@ -159,7 +159,7 @@ def test_a_site_judges_the_shared_part_with_the_layers_it_remembers():
 
     head = {k.removeprefix("private/0/"): v[0] for k, v in memory.items() if k.startswith("private/0/")}
     whole = Cohort(plan.model_copy(update={"model": LARGE, "model_options": {}}), TASK, ["b"], [DATA[1]])
-    by_hand = whole.predict(whole.stack([Traveller({**shared, **head})]), DATA[1].x)[0]
+    by_hand = whole.predict(whole.stack([ModelState({**shared, **head})]), DATA[1].x)[0]
     np.testing.assert_array_equal(alone, by_hand)
     assert (forgetful != by_hand).any()
 
@@ -190,7 +190,7 @@ def test_diversity_is_measured_on_the_shared_layers():
         plan = plan_of("RepTreeFL", sites=[SMALL] * 3, shared=shared, tree=tree)
         cohort = cohort_for(plan, TASK, NAMES, DATA)
         full = initial_model(plan_of(sites=[SMALL] * 3, shared=["body", "norm", "head"]), TASK)
-        stack = cohort.stack([Traveller({k: a for k, a in full.items() if is_shared(k, shared)})] * 3)
+        stack = cohort.stack([ModelState({k: a for k, a in full.items() if is_shared(k, shared)})] * 3)
         cohort.train(stack, range(3), 1, 1, common=[True] * 3)
         results.append(values(stack)["body.weight"])
 

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 
-from fedsmall.algorithm.travellers import Traveller
+from fedsmall.algorithm.model_states import ModelState
 from fedsmall.data.federation import Samples, Task
 from fedsmall.data.outcomes import Survival
 from fedsmall.evaluation.metrics import grade_losses
@@ -77,7 +77,7 @@ def fitted(task, y, model="linear", rounds=3000, x=X, **recipe):
     )
     cohort = Cohort(plan, task, ["central"], [Samples(x, y)])
     start = build_model(model, task, {}, np.random.default_rng(0)).double()
-    stack = cohort.stack([Traveller({name: tensor.numpy() for name, tensor in start.state_dict().items()})])
+    stack = cohort.stack([ModelState({name: tensor.numpy() for name, tensor in start.state_dict().items()})])
     cohort.train(stack, [0], rounds, rounds, common=[True])
     return {name: tensor[0].numpy() for name, tensor in stack.state.items()}
 

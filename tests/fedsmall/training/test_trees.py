@@ -13,7 +13,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.replicas import ReplicaTree, fold_sent, fold_trees, subsets
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.trees import TreeCohort, cohort_for
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 
 SITES = 3
 
@@ -43,7 +43,7 @@ def cohort_of(plan: Plan, federation: Federation, sites: slice = slice(None)):
 
 def begin(plan: Plan, federation: Federation, cohort, count: int = SITES):
     model = initial_model(plan, federation.task)
-    return cohort.stack([Traveller(model) for _ in range(count)])
+    return cohort.stack([ModelState(model) for _ in range(count)])
 
 
 def trained(plan: Plan, federation: Federation, t: int = 1, rounds: int = 1, common: bool = True):

@@ -17,7 +17,7 @@ from fedsmall.privacy.reading import records_read
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.schedule import Action, contacts_of
-from fedsmall.wire import Traveller
+from fedsmall.wire import ModelState
 from tests.oracles import permutation
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ def by_hand(plan: Plan, federation: Federation) -> dict[str, Any]:
         sent = {}
         for name, samples in zip(names, federation.train, strict=True):
             start, knows = holds[name]
-            stack = trainers[name].stack([Traveller(start)])
+            stack = trainers[name].stack([ModelState(start)])
             trainers[name].train(stack, [0], contact.t, contact.rounds, common=[True], rule={}, memory={})
             model = {key: array.copy() for key, array in stack.traveller(0).model.items()}
             found = {(name, int(k)) for k in np.flatnonzero(records_read(start, model, samples.x))}

@@ -84,7 +84,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
 
 
 def test_a_route_that_trained_on_its_fold_would_be_found(monkeypatch) -> None:
-    monkeypatch.setattr("fedsmall.algorithm.travellers.route_at", lambda plan, t: 0)  # all leave out the first fold
+    monkeypatch.setattr("fedsmall.algorithm.model_states.route_at", lambda plan, t: 0)  # all leave out the first fold
 
     assert {(1, 1), (2, 2)} <= leaks(CASES["two sites that hand on"])
 

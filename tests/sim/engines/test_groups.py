@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsmall.algorithm.commons import Commons
+from fedsmall.algorithm.global_models import GlobalModels
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
@@ -149,7 +149,7 @@ def test_sites_judge_the_members_together_as_the_simulation_does() -> None:
 def test_moving_averages_and_snapshots_are_of_the_common_models() -> None:
     start = [{"w": np.zeros(1)}]
     plain = method("FedAvg")
-    made = Commons(Shift(), plain.model_copy(update={"ema": 0.5, "snapshots": 2}), start)
+    made = GlobalModels(Shift(), plain.model_copy(update={"ema": 0.5, "snapshots": 2}), start)
     for t in (1, 2, 3):
         made.aggregate(lambda group: Counted(), t, 0.0)
 
@@ -196,7 +196,7 @@ def test_groups_averaged_at_once_are_those_averaged_one_after_the_other(
 ) -> None:
     plan = plan_of("TravellingGroups", {"groups": groups}, sites=sites)
     at_once = batched(plan)
-    monkeypatch.setattr(Commons, "are_means", False)
+    monkeypatch.setattr(GlobalModels, "are_means", False)
 
     one_by_one = batched(plan)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedsmall.aggregation.combiners import Summed, combiner_for
-from fedsmall.algorithm.travellers import Travellers
+from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.errors import ReplyError
 from fedsmall.methods import METHODS
 from fedsmall.parts import Recipe
@@ -114,16 +114,16 @@ def test_what_counts_are_the_models_of_the_sites_that_answered(monkeypatch: pyte
 def test_a_site_that_fails_in_the_last_piece_of_a_contact_leaves_the_others_controls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judged = Travellers._check_norms
+    judged = ModelStates._check_norms
     calls: list[int] = []
 
-    def fails_at_last(self: Travellers, received: Any) -> Any:
+    def fails_at_last(self: ModelStates, received: Any) -> Any:
         good, grown = judged(self, received)
         calls.append(len(calls))
         good[1] = len(calls) % 2 == 1  # every second piece ends a contact
         return good, grown
 
-    monkeypatch.setattr(Travellers, "_check_norms", fails_at_last)
+    monkeypatch.setattr(ModelStates, "_check_norms", fails_at_last)
     plan = plan_of("SCAFFOLD", {"aggregate_every": 2, **SECURE}, rounds=4, evaluate_every=1)
 
     outcome = batched(plan)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedsmall.algorithm.gossip import Peers, Places
-from fedsmall.algorithm.travellers import Travellers
+from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, method
 from fedsmall.models.registry import initial_model
@@ -137,9 +137,9 @@ def test_one_model_goes_round_a_ring_without_a_server(loss: float) -> None:
 def test_an_average_is_of_all_that_were_trained_since_the_last_wherever_they_are(monkeypatch) -> None:
     trained: set[int] = set()
     late, waiting = [], []
-    walk_some, agree = Travellers.walk_some, Peers._agree
+    walk_some, agree = ModelStates.walk_some, Peers._agree
 
-    def walking(self: Travellers, rows: np.ndarray, *more: Any) -> Moment:
+    def walking(self: ModelStates, rows: np.ndarray, *more: Any) -> Moment:
         trained.update(rows.tolist())
         return walk_some(self, rows, *more)
 
@@ -152,7 +152,7 @@ def test_an_average_is_of_all_that_were_trained_since_the_last_wherever_they_are
         trained.clear()
         return agreed
 
-    monkeypatch.setattr(Travellers, "walk_some", walking)
+    monkeypatch.setattr(ModelStates, "walk_some", walking)
     monkeypatch.setattr(Peers, "_agree", agreeing)
     way = {"aggregate_every": 2, "random_schedule": True, "topology": {**LOSSY, "exchanges": 200}}
     walked(plan_of(plan={"rounds": 60}, **way))

@@ -1,4 +1,4 @@
-"""Travellers in fewer bits: one algorithm on every engine, and the bytes that it counts are those of its messages."""
+"""Models in fewer bits: one algorithm on every engine, and the bytes that it counts are those of its messages."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedsmall.algorithm.departing import Door
+from fedsmall.algorithm.departing import Egress
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.client_app import app
 from fedsmall.codec import GAPS, SCALES, VALUES, Known, pack
@@ -17,7 +17,7 @@ from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.records import array_records, to_arrays, to_record
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import CARRIED, MODEL, Traveller, join
+from fedsmall.wire import CARRIED, MODEL, ModelState, join
 from tests.sim.engines.harness import (
     Weighed,
     assert_alike,
@@ -243,7 +243,7 @@ def test_on_a_stack_what_is_left_of_a_model_that_is_not_used_is_left_of_nothing(
     federation = federation_of(plan)
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     model, at = initial_model(plan, federation.task), np.arange(5)
-    door, came = Door(plan, federation.names, Known()), trainer.stack([Traveller(model)] * 5)
+    door, came = Egress(plan, federation.names, Known()), trainer.stack([ModelState(model)] * 5)
     trained, later = came.clone(), came.clone()
     for number, tensor in enumerate(trained.state.values(), start=1):
         tensor += number  # the last array leaves, the first waits

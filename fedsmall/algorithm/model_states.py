@@ -11,13 +11,13 @@ import torch
 
 from fedsmall.aggregation.combiners import Combiner
 from fedsmall.aggregation.server_optimizers import Updates
-from fedsmall.algorithm.commons import Commons, Outbox, sizes_of, sound_means
-from fedsmall.algorithm.departing import Door, make_small, packed_bytes
+from fedsmall.algorithm.departing import Egress, make_small, packed_bytes
 from fedsmall.algorithm.gate import are_outsized, halves, largest, name_culprit, size, sizes, too_large
+from fedsmall.algorithm.global_models import GlobalModels, Outbox, sizes_of, sound_means
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
-from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Mean, Signals, Trained, Trainer
+from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Mean, Trainer, TrainInput, TrainResult
 from fedsmall.travel.journey import (
     Event,
     Initial,
@@ -32,7 +32,7 @@ from fedsmall.travel.journey import (
     starting,
 )
 from fedsmall.travel.schedule import Action, Contact
-from fedsmall.wire import Arrays, Traveller, join, parts
+from fedsmall.wire import Arrays, ModelState, join, parts
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
 UNUSABLE = Fault("set aside", NOT_FINITE)
@@ -40,7 +40,7 @@ GROWN = 3.0  # an update can be too large only where a model has grown more than
 OF_EACH = ("at", "group", "common", "trained", "_here", "_by", "_examples", "_steps", "_carries")  # (travellers,) each
 
 
-class Travellers:
+class ModelStates:
     """The models on their way, a row each: where they are, what they have been through, and what their bytes cost."""
 
     def __init__(self, plan: Plan, trainer: Trainer, combiner: Combiner, initial: Initial) -> None:
@@ -48,7 +48,7 @@ class Travellers:
         if list(self.names) != sorted(self.names):
             raise ValueError("sites must come in the order of their names")
         self._initial = initial
-        self.commons = Commons(combiner, plan.method, starting(plan, len(self.names), initial))
+        self.commons = GlobalModels(combiner, plan.method, starting(plan, len(self.names), initial))
         # where models go between two contacts; a topology may know better
         self.move: Callable[[np.ndarray, Contact, Contact], np.ndarray] = lambda at, before, contact: move_on(
             plan, len(self.names), at, before, contact, trainer.samples
@@ -65,7 +65,7 @@ class Travellers:
         self.careful = changed or trainer.is_remote
         self._outbox = Outbox(plan)  # the groups' common models as sites read them
         # sites elsewhere have doors of their own
-        self._door = Door(plan, self.names, self._outbox.known) if changed and not trainer.is_remote else None
+        self._door = Egress(plan, self.names, self._outbox.known) if changed and not trainer.is_remote else None
         self._federated = plan.method.is_federated
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
@@ -82,7 +82,7 @@ class Travellers:
         independent = self.plan.initial_models == "independent" and not method.grouped
         common = self._outbox.take(self.commons.models, 0)
         start = [self._initial(self.names[site]) for site in self.at] if independent else common
-        self.stack: Stack = self.trainer.stack([Traveller(model) for model in start])
+        self.stack: Stack = self.trainer.stack([ModelState(model) for model in start])
         if not independent:
             self.stack = self.stack.rows(self.group)
         elif method.is_compressed:
@@ -208,15 +208,15 @@ class Travellers:
         updates = sum(contact.rounds for contact in gone) * rows
         return Moment(contact, None, (), dict, updates, sent, [], self._memory), done
 
-    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack]) -> Trained:
-        signals = Signals(self.common, self.commons.order_rule(), self._memory, losses=False)
+    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack]) -> TrainResult:
+        inputs = TrainInput(self.common, self.commons.order_rule(), self._memory, losses=False)
         if self.trainer.is_remote:
             outbox, fresh = self._outbox, ~self.trained
             group, carries = self.group, self._carries
-            signals = replace(signals, sent=outbox.sent, known=outbox.known, group=group, carries=carries, fresh=fresh)
+            inputs = replace(inputs, sent=outbox.sent, known=outbox.known, group=group, carries=carries, fresh=fresh)
         if self._door is not None:
             self._door.arrive(self.stack, legs[-1].sites, self.common)
-        trained = self.trainer.walk(self.stack, legs, signals)
+        trained = self.trainer.walk(self.stack, legs, inputs)
         if self._door is not None and legs[-1].leaves:
             self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
         return trained
@@ -398,7 +398,7 @@ class Travellers:
 
     def _of_groups(self, rows: np.ndarray) -> Stack:
         sent = self._outbox.take(self.commons.models, 0)
-        models = self.trainer.stack([Traveller(model) for model in sent]).rows(self.group[rows])
+        models = self.trainer.stack([ModelState(model) for model in sent]).rows(self.group[rows])
         return replace(models, optimizer=self.stack.rows(rows).optimizer)
 
     def _forget(self, rows: np.ndarray) -> None:
@@ -477,7 +477,7 @@ class Travellers:
     def _largest(self) -> Arrays:
         return self.commons.models[self.commons.largest()]
 
-    def _bytes(self, stretch: Sequence[Contact], trained: Trained, at: np.ndarray, good: np.ndarray) -> int:
+    def _bytes(self, stretch: Sequence[Contact], trained: TrainResult, at: np.ndarray, good: np.ndarray) -> int:
         if not self._federated or self.plan.method.topology is not None:
             return 0
         if trained.messages is not None:

@@ -20,7 +20,7 @@ from fedsmall.wire import Arrays, join, parts
 NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
 
 
-class Commons:
+class GlobalModels:
     """The groups' global models, and what is made of them.
 
     ``models`` holds the last of each group. ``turn`` is the group to which all models belong where groups take turns.
