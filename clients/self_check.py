@@ -134,12 +134,12 @@ def blur_update(
 ) -> Blurred:
     """``sent``, its model blurred until no more patients can be read from it than the policy allows.
 
-    A ledger's noise of at least that much is left alone. The noise is drawn from the site's ``key`` for this very
-    update. Raises PolicyError where the policy refuses, and where no blur helps.
+    What is at least as much by an epsilon or an exposure is left alone. The noise is drawn from the site's ``key`` for
+    this very update. Raises PolicyError where the policy refuses, and where no blur helps.
     """
     model, start = parts(sent).get(MODEL, {}), parts(received).get(MODEL, {})
     privacy, most = plan.privacy, policy.most_read
-    if privacy.counted and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
+    if privacy.blur is None and as_blur(privacy, sum(a.size for a in model.values())) >= FIRST:
         return Blurred(sent, 0.0, 0)
     hidden = (privacy.blur or 0) >= FIRST
     if plan.recipe.augment and not hidden and most < len(patients) and layers_read(model, patients[0].size):

@@ -14,6 +14,7 @@ from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.planning.run_sheet import SUMS, TELL
 from fedsmall.sealing.tables import MEETING
+from fedsmall.wire import join
 from tests.clients.test_station import config, files, order, plan, refused, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures
@@ -252,3 +253,14 @@ def test_an_image_that_was_changed_is_not_known_again_so_its_update_stays():
     blurred = changed.model_copy(update={"method": changed.method.model_copy(update={"privacy": Privacy(blur=1.0)})})
     for arrays, the_plan in ((small, changed), (dense, blurred), (dense, plan())):
         assert blur_update(arrays, arrays, the_plan, images, 1, policy, b"key").read == 0
+
+
+@pytest.mark.parametrize(("exposure", "is_left"), [(1.0, True), (50.0, False)])
+def test_a_low_exposure_is_left_alone_though_records_of_two_numbers_are_near_by_chance(exposure, is_left):
+    start = {"0.weight": np.zeros((2, 2), np.float32), "0.bias": np.zeros(2, np.float32)}
+    model = {"0.weight": np.array([[1, 2], [1, 2]], np.float32), "0.bias": np.ones(2, np.float32)}
+    patients, low = np.array([[1.0, 2.0], [-1.0, 1.0]]), plan(privacy=Privacy(exposure=exposure))
+
+    found = blur_update(join(arrays=start), join(arrays=model), low, patients, 1, policy_from({}), b"key")
+
+    assert (found.kappa == 0) == is_left
