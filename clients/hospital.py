@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -95,14 +96,18 @@ class HospitalClient(NumPyClient):
         self.answered = np.zeros((0, 1))  # what the model that was judged last says of the held-out samples
         self.intercept = np.zeros(1)  # what this site adds to it, for its own eyes
 
+    @cached_property
+    def initial(self) -> Arrays:
+        """The common initial model, made once for all orders; where sites have their own, one of its shapes."""
+        return initial_model(self.plan, self.home.task)
+
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """The answer at the roll call: site, task, model signature and number of samples."""
+        plan, task = self.plan, self.home.task
         return {
             "site": self.home.site,
-            "task": json.dumps(asdict(self.home.task)),
-            "signature": signature_of(
-                initial_model(self.plan, self.home.task), frozen_arrays(self.plan, self.home.task)
-            ),
+            "task": json.dumps(asdict(task)),
+            "signature": signature_of(initial_model(plan, task), frozen_arrays(plan, task)),
             "num-examples": reported_samples(self.plan, len(self.home.train)),
         }
 
@@ -110,8 +115,8 @@ class HospitalClient(NumPyClient):
         """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
         received = _by_name(parameters, config)
         stack = self.trainer.stack([ModelState(split(received, MODEL), split(received, CARRIED))])
-        signals = {"common": [bool(config[COMMON])], "rule": split(received, RULE), "memory": self.memory.read()}
-        trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **signals)
+        inputs = {"common": [bool(config[COMMON])], "rule": split(received, RULE), "memory": self.memory.read()}
+        trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **inputs)
         if trained.memory:
             self.memory.write(trained.memory)
         traveller = stack.traveller(0)

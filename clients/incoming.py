@@ -9,7 +9,7 @@ the models that we know, at thresholds that no honest run of ours comes near
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,21 +59,16 @@ class Incoming:
         held = self._memory.read()
         self.known = Known(split(held, MODEL), float(held[MOVED])) if held else None
 
-    @cached_property
-    def _expected(self) -> Arrays:
-        return initial_model(self._plan, self._client.home.task)
-
     def check_arrays(self, model: Arrays) -> None:
         """Raise PolicyError for a model whose arrays have other names, shapes or dtypes than the plan's."""
-        stays = not model and self._plan.method.divergence is not None
-        if not stays and not is_shaped_as(model, self._expected):
+        if (model or self._plan.method.divergence is None) and not is_shaped_as(model, self._client.initial):
             raise PolicyError("the model that came is not that of the plan")
 
     def check(self, model: Arrays) -> None:
         """Raise PolicyError, in one line, for a model that no honest server of this plan sends here now."""
         if not model or not self._plan.method.trains_networks:
             return
-        task, expected = self._client.home.task, self._expected
+        task, expected = self._client.home.task, self._client.initial
         if not all(np.isfinite(array).all() for array in model.values()):
             raise PolicyError("the model that came holds a number that is not finite")
         if self._t == contacts_of(self._plan)[0].t:

@@ -160,8 +160,8 @@ def blur_update(
         left = patients_read(received, now, plan, patients, steps, inner=inner)
     if left > most:
         raise PolicyError(
-            "patients here could be read from what goes beside the model, which no blur covers; take "
-            'optimizer_state = "reset", or a method that sends the model alone'
+            "patients here could be read under any blur, or from what goes beside the model without blur; take "
+            'privacy = {exposure = 1.0}, optimizer_state = "reset", or a method that sends the model alone'
         )
     return Blurred(now, kappa if read > most else 0.0, read)
 
