@@ -4,7 +4,6 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -95,11 +94,6 @@ class HospitalClient(NumPyClient):
         self.steps = 0  # in so many steps of an optimizer
         self.answered = np.zeros((0, 1))  # what the model that was judged last says of the held-out samples
         self.intercept = np.zeros(1)  # what this site adds to it, for its own eyes
-
-    @cached_property
-    def initial(self) -> Arrays:
-        """The common initial model, made once for all orders; where sites have their own, one of its shapes."""
-        return initial_model(self.plan, self.home.task)
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """The answer at the roll call: site, task, model signature and number of samples."""

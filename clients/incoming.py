@@ -56,19 +56,20 @@ class Incoming:
     def __init__(self, folder: Path, client: HospitalClient, t: int, sites: int) -> None:
         self._client, self._plan, self._sites, self._t = client, client.plan, sites, t
         self._memory = RoundMemory(folder / FOLDER, t)
+        self._expected = _initial(client.plan.model_dump_json(), client.home.task)
         held = self._memory.read()
         self.known = Known(split(held, MODEL), float(held[MOVED])) if held else None
 
     def check_arrays(self, model: Arrays) -> None:
         """Raise PolicyError for a model whose arrays have other names, shapes or dtypes than the plan's."""
-        if (model or self._plan.method.divergence is None) and not is_shaped_as(model, self._client.initial):
+        if (model or self._plan.method.divergence is None) and not is_shaped_as(model, self._expected):
             raise PolicyError("the model that came is not that of the plan")
 
     def check(self, model: Arrays) -> None:
         """Raise PolicyError, in one line, for a model that no honest server of this plan sends here now."""
         if not model or not self._plan.method.trains_networks:
             return
-        task, expected = self._client.home.task, self._client.initial
+        task, expected = self._client.home.task, self._expected
         if not all(np.isfinite(array).all() for array in model.values()):
             raise PolicyError("the model that came holds a number that is not finite")
         if self._t == contacts_of(self._plan)[0].t:
@@ -105,6 +106,11 @@ class Incoming:
             f"the model that came is further from the last global one than {GATE:g} times what was trained here since, "
             "and than that model is large"
         )
+
+
+@lru_cache(maxsize=2)
+def _initial(plan: str, task: Task) -> Arrays:
+    return initial_model(Plan.model_validate_json(plan), task)
 
 
 def follows_sites(plan: Plan) -> bool:

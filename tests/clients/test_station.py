@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedsmall.audit_log import verify
+from fedsmall.clients import incoming
 from fedsmall.clients.kept import OWN_MODEL, load_kept
 from fedsmall.clients.memory import KEEP, RoundMemory
 from fedsmall.clients.runs import run_folder
@@ -111,6 +112,17 @@ def test_the_same_order_gives_the_same_bits_even_from_a_new_station(station):
     assert same(first, again)
     assert same(first, later)
     assert not same(first, model)
+
+
+def test_the_plans_first_model_is_made_for_the_first_order_alone(station, monkeypatch):
+    model, made = scaled(station), []
+    _, sent = station.answer("train", order(1), model)
+    monkeypatch.setattr(incoming, "initial_model", lambda *words: made.append(words))
+
+    words, _ = station.answer("train", order(2, common=False), sent)
+
+    assert "error" not in words
+    assert made == []
 
 
 def test_a_station_trains_on_the_device_it_was_started_with(station):
