@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedsmall.audit_log import verify
-from fedsmall.clients import incoming
 from fedsmall.clients.kept import OWN_MODEL, load_kept
 from fedsmall.clients.memory import KEEP, RoundMemory
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.station import Station
 from fedsmall.methods import method
+from fedsmall.models import registry
 from fedsmall.models.registry import initial_model
 from fedsmall.package.predictor import predictor_of
 from fedsmall.package.record import COMMON
@@ -117,7 +117,7 @@ def test_the_same_order_gives_the_same_bits_even_from_a_new_station(station):
 def test_the_plans_first_model_is_made_for_the_first_order_alone(station, monkeypatch):
     model, made = scaled(station), []
     _, sent = station.answer("train", order(1), model)
-    monkeypatch.setattr(incoming, "initial_model", lambda *words: made.append(words))
+    monkeypatch.setattr(registry, "build_model", lambda *words: made.append(words))
 
     words, _ = station.answer("train", order(2, common=False), sent)
 
