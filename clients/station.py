@@ -98,6 +98,7 @@ class Station:
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._released: tuple[str, int] | None = None
         self._mark: tuple[RawSite, bytes] | None = None
+        self._exposed: tuple[dict[str, str], list[int]] | None = None
         self._extensions: dict[str, Extension] = {}
 
     def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -147,16 +148,9 @@ class Station:
         key = plan_at(plan, place, sites).model_dump_json() + digest
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
             self._released = (key, check_released(plan_at(plan, place, sites), raw))
-        samples, least = len(raw.train), least_of_a_class(raw)
-        policy.check_plan(
-            plan,
-            raw.task.name,
-            samples=samples,
-            per_class=least,
-            sites=sites,
-            numbers=self._released[1],
-            has_identity=self.letters.identity.exists(),
-        )
+        found = {"samples": len(raw.train), "sites": sites, "numbers": self._released[1]}
+        least, identity = least_of_a_class(raw), self.letters.identity.exists()
+        policy.check_plan(plan, raw.task.name, **found, per_class=least, has_identity=identity)
         policy.check_sums(raw.scaled)
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
@@ -186,10 +180,8 @@ class Station:
         if self._core is None or self._core[0] != key:
             place, (train, held_out) = self.place(order.config), order.raw.samples(scaling)
             apart, task = order.raw.samples_kept_back(scaling), order.raw.learns(scaling)
-            home, seat = (
-                SiteData(self.name, task, train, held_out, False, *place, apart),
-                Seat((place[0],), place[1], True),
-            )
+            home = SiteData(self.name, task, train, held_out, False, *place, apart)
+            seat = Seat((place[0],), place[1], True)
             plan = plan_at(order.plan, *place)
             trainer = cohort_for(plan, task, [self.name], [train], path="loop", device=self.device, seat=seat)
             self._core = (key, home, trainer)
@@ -223,10 +215,14 @@ class Station:
         """Charge what the log's contacts and this one tell of the patient who is in most, less what was charged."""
         run, t, plan = str(order.config[RUN]), int(order.config[ROUND]), order.plan.model_dump_json()
         marks = {"run": run, "of": digest_of({"plan": np.array(plan), "x": order.raw.train.x, "key": np.array(key)})}
-        before = [e["t"] for e in self.log.entries() if e["event"] == "exposed" and marks.items() <= e.items()]
+        if self._exposed is None or self._exposed[0] != marks:  # a log of years is read once for a run
+            lines = [entry for entry in self.log.entries() if entry["event"] == "exposed"]
+            self._exposed = (marks, [entry["t"] for entry in lines if marks.items() <= entry.items()])
+        before = self._exposed[1]
         exposure = cohort.exposure_after(0, [*before, t]) - cohort.exposure_after(0, before)
         order.policy.check_exposure(self.log.exposure() + exposure)
         self.log.expose(exposure, t=t, **marks)
+        before.append(t)
 
     def account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
         """The arguments by which an order of a run with patient-level privacy is charged."""

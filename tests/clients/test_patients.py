@@ -291,7 +291,8 @@ def test_a_run_in_small_batches_is_charged_its_budget_and_what_is_asked_again_co
     assert charged[0] > 0.6 / 6 * 1.4  # of six contacts a patient is in four at most
     assert charged[-1] == pytest.approx(0.6)
 
-    for t in range(1, 7):
+    for t in range(1, 7):  # by a station that was started again before each order, and reads its log
+        station = station_at(tmp_path)
         trained(station, plan, t=t)
 
     assert station.log.exposure() == pytest.approx(1.2)
