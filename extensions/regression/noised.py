@@ -19,7 +19,7 @@ import numpy as np
 
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import add_multiples, widened
-from fedsmall.privacy.patient_level import Chance, Charge
+from fedsmall.privacy.patient_level import Chance
 from fedsmall.sealing.masks import honest_in_sum
 
 SENSITIVITY = np.sqrt(2.0)
@@ -36,11 +36,6 @@ def in_one_exchange(plan: Plan) -> Plan:
     parts["privacy"] = plan.privacy.model_copy(update={"lot": EVERYBODY})
     recipe = plan.recipe.model_copy(update={"local_steps": 1, "local_epochs": None, "batch": None})
     return plan.model_copy(update={"rounds": 1, "recipe": recipe, "method": plan.method.model_copy(update=parts)})
-
-
-def charge_of(noise: float) -> Charge:
-    """What the exchange costs each patient, for the accountant, at noise multiplier ``noise``."""
-    return Charge(1.0, noise, 1)
 
 
 def statistics(x: np.ndarray, y: np.ndarray, clip: float) -> np.ndarray:

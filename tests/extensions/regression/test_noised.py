@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from fedsmall.extensions.regression.model import ONE
 from fedsmall.extensions.regression.noised import (
     SENSITIVITY,
-    charge_of,
     fit,
+    in_one_exchange,
     log_odds_of,
     noised,
     penalty_for,
@@ -21,15 +21,15 @@ from fedsmall.extensions.regression.noised import (
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import grid_for, widened
-from fedsmall.privacy.patient_level import NamedChance, SystemChance, epsilon_of, noise_for
+from fedsmall.privacy.patient_level import NamedChance, SystemChance, epsilon_of, noise_for, protection_of, steps_of
 from fedsmall.randomness import rng_for
 from fedsmall.sealing.masks import least_in_sum
 from tests.extensions.regression.fits import standardised
 from tests.extensions.regression.test_runs import regressed
 
 
-def noised_plan(name: str, secure: bool = False) -> Plan:
-    return regressed(name, privacy=Privacy(level="patient", clip=4.0, epsilon=1.0, secure=secure))
+def noised_plan(name: str, secure: bool = False, epsilon: float = 1.0) -> Plan:
+    return regressed(name, privacy=Privacy(level="patient", clip=4.0, epsilon=epsilon, secure=secure))
 
 
 @pytest.mark.parametrize("length", [1e-3, 1.0, 3.0, 1e6])
@@ -54,10 +54,13 @@ def test_the_sensitivity_is_reached():
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
 def test_one_exchange_costs_one_step_of_the_accountant(epsilon):
-    noise = noise_for(epsilon, 1e-5, 1.0, 1)
+    plan = in_one_exchange(noised_plan("Ridge", epsilon=epsilon))
 
-    assert epsilon_of([charge_of(noise)], 1e-5) == pytest.approx(epsilon, rel=2e-3)
-    assert epsilon_of([charge_of(noise)] * 2, 1e-5) > 1.3 * epsilon  # a second exchange is not free
+    charge = protection_of(plan, 40, 0, 5).charge(steps_of(plan, 0, 5))
+
+    assert (charge.rate, charge.steps) == (1.0, 1)
+    assert epsilon_of([charge], 1e-5) == pytest.approx(epsilon, rel=2e-3)
+    assert epsilon_of([charge] * 2, 1e-5) > 1.3 * epsilon  # a second exchange is not free
 
 
 @pytest.mark.parametrize("sites", [3, 4, 9, 10, 40, 200])
