@@ -60,26 +60,26 @@ class InHand(NamedTuple):
 
 def released(case: Case) -> InHand | None:
     """The common model at the end."""
-    return _of_everyone(case, _standard(case.seen.common[:, -1:])) if case.route.averaged.any() else None
+    return _of_everyone(_standard(case.seen.common[:, -1:])) if case.route.averaged.any() else None
 
 
 def own_models(case: Case) -> InHand | None:
     """What a site that trains alone would release: its own model."""
-    return None if case.route.averaged.any() else _of_everyone(case, _standard(case.seen.after[:, -1:]))
+    return None if case.route.averaged.any() else _of_everyone(_standard(case.seen.after[:, -1:]))
 
 
 def commons(case: Case) -> InHand | None:
     """Every common model: what any site has, and a server that sees sums only."""
     if not case.route.averaged.any():
         return None
-    return _of_everyone(case, case.common, _count_read(case.seen.read_average, case.seen.present))
+    return _of_everyone(case.common, _count_read(case.seen.read_average, case.seen.present))
 
 
 def raw_model(case: Case) -> InHand | None:
     """One model of the middle of the run as the candidate's site sent it on, without what it had been before."""
     travels = np.array([contact.travels for contact, _ in case.route.legs])
     places = np.flatnonzero(travels & ~case.route.averaged & ~case.route.set_out)
-    return _of_everyone(case, _standard(case.seen.after[:, places[[len(places) // 2]]])) if len(places) else None
+    return _of_everyone(_standard(case.seen.after[:, places[[len(places) // 2]]])) if len(places) else None
 
 
 def neighbour(case: Case) -> InHand | None:
@@ -101,7 +101,7 @@ def update(case: Case) -> InHand | None:
     if not case.route.averaged.any():
         return None
     features = np.concatenate([case.pushed[:, :1], _standard(case.seen.after[:, :1])], 1)
-    return _of_everyone(case, features, _count_read(case.seen.read[:, 0], case.seen.present))
+    return _of_everyone(features, _count_read(case.seen.read[:, 0], case.seen.present))
 
 
 def server(case: Case) -> InHand | None:
@@ -111,7 +111,7 @@ def server(case: Case) -> InHand | None:
     times = _times(case.seen.after.shape[1], SERVER_TIMES)
     features = [_sum_by_time(case.pushed, times), _sum_by_time(_standard(case.seen.after), times), case.common]
     read = _count_read(np.any(case.seen.read, axis=1), case.seen.present)
-    return _of_everyone(case, np.concatenate(features, 1), read)
+    return _of_everyone(np.concatenate(features, 1), read)
 
 
 def server_at_averages(case: Case) -> InHand | None:
@@ -120,7 +120,7 @@ def server_at_averages(case: Case) -> InHand | None:
         return None
     known = case.route.averaged & case.route.set_out
     read = _count_read(np.any(case.seen.read[:, known], axis=1), case.seen.present)
-    return _of_everyone(case, np.concatenate([case.common, _by_age(case, (SERVER,))], 1), read)
+    return _of_everyone(np.concatenate([case.common, _by_age(case, (SERVER,))], 1), read)
 
 
 VIEWS: dict[str, Callable[[Case], InHand | None]] = {
@@ -136,7 +136,7 @@ VIEWS: dict[str, Callable[[Case], InHand | None]] = {
 }  # what each party has in hand; None where the method gives it nothing of the kind
 
 
-def _of_everyone(case: Case, features: np.ndarray, read: tuple[int, int] | None = None) -> InHand:
+def _of_everyone(features: np.ndarray, read: tuple[int, int] | None = None) -> InHand:
     """Features (federations, features, candidates) as a party's that looks at every candidate."""
     return InHand(np.moveaxis(features, 1, 2), np.arange(features.shape[2]), read)
 

@@ -118,7 +118,7 @@ def choose_class(
     parts = left_out(federation, folds, use == NEW, rng_for(scenario.seeds[0], "choose"))
     found: list[dict[str, tuple[Judged, Settings]]] = []
     for fold, part in enumerate(parts):
-        found.append({name: _tuned(of, part, use == NEW, name, rates) for name, of in plans.items()})
+        found.append({name: _tuned(of, part, use == NEW) for name, of in plans.items()})
         on_fold(fold + 1, len(parts))
     return _choice(use, federation, parts, found)
 
@@ -174,7 +174,7 @@ def _check(plans: Mapping[str, Sequence[Plan]], federation: Federation) -> None:
         check_run(of_candidate[0], federation)
 
 
-def _tuned(plans: Sequence[Plan], part: Federation, by_sites: bool, *purpose: Any) -> tuple[Judged, Settings]:
+def _tuned(plans: Sequence[Plan], part: Federation, by_sites: bool) -> tuple[Judged, Settings]:
     """A candidate on one fold, with the settings that its inner folds take."""
     by_sites = by_sites and len(part.names) >= INNER
     inner = left_out(part, INNER, by_sites, rng_for(plans[0].seed, "choose, inner"))
