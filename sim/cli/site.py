@@ -75,7 +75,7 @@ def up(
     data: Annotated[Path | None, Option(help="the site's file or folder of data")] = None,
     home: Home = None,
     classic: Annotated[
-        bool, Option("--classic", help="Flower's SuperNode and SuperExec in place of the one site agent")
+        bool, Option("--classic", help="Flower's SuperNode and SuperExec in place of the site agent")
     ] = False,
     port: Annotated[int, Option(help="the SuperNode's own port, on the loopback (--classic)")] = 9094,
     detach: Annotated[bool, Option("--detach", "-d", help="return at once; stop with `fedsmall site down`")] = False,
