@@ -73,9 +73,8 @@ class Incoming:
         if not all(np.isfinite(array).all() for array in model.values()):
             raise PolicyError("the model that came holds a number that is not finite")
         if self._t == contacts_of(self._plan)[0].t:
-            if not any(
-                _are_alike(model, start) for start in _first_models(self._plan, task, self._sites, self._client)
-            ):
+            starts = _first_models(self._plan, task, self._sites, self._client)
+            if not any(_are_alike(model, start) for start in starts):
                 raise PolicyError("the first model that came is not the one with which the plan begins")
         elif apart := self._strays(model):
             raise PolicyError(apart)

@@ -35,7 +35,7 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.audit import federations
 from fedsmall.extensions.audit.attack import audit
 from fedsmall.extensions.audit.by_likelihood import explain
-from fedsmall.extensions.audit.federations import World, side_by_side, world_of
+from fedsmall.extensions.audit.federations import side_by_side, world_as_it_is, world_of
 from fedsmall.models.registry import common_model, initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -48,7 +48,7 @@ from fedsmall.research.evidence.items import DOCS
 from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build
-from fedsmall.training.stack import Rows, Stack, Tensors
+from fedsmall.training.stack import Rows, Stack
 from fedsmall.training.trainer import Leg, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
@@ -104,7 +104,7 @@ class Cell:
 
     Counts are of patients, ``membership`` is the server's AUC with its interval, ``digits`` whether the last digits of
     what leaves tell a site without any gradient from one with, ``refused`` why a site takes no ladder. Accuracies
-    are words where a site's first policy refuses the plan: then nothing leaves.
+    are words where a site's first policy refuses the plan, so that nothing leaves, or where there is none to state.
     """
 
     data: str
@@ -151,16 +151,15 @@ def attack(data: str, defence: str, root: Path | None) -> Cell:
     chained, is_sealed = plan_of(data, defence, CHAIN), defence == "sealed"
     plan = chained if is_sealed else plan_of(data, defence)
     federation = build_federation(plan, root)
-    found = "what is between two averages is sealed" if is_sealed else explain(plan, root)
     is_flat = plan.model == "mlp"
     return Cell(
         data,
         defence,
-        None if is_sealed else accuracy(plan, root),
+        "-" if is_sealed else accuracy(plan, root),
         accuracy(chained, root),
         sum(map(len, federation.train)),
         run_plan(plan, federation, "cohort", exposed=True).read.get("server"),
-        found if isinstance(found, str) else (found.close, found.named, found.patients),
+        "what is between two averages is sealed" if is_sealed else likelihood(plan, root),
         membership(plan, root),
         climb(plan, federation) if is_flat else None,
         None if is_flat else look(plan, federation),
@@ -177,9 +176,8 @@ def attack_sites_with_limits(data: str, root: Path | None) -> Cell:
     ladder = refusal(plan, federation) if plan.model == "mlp" else ""
     if why := why_refused(plan, federation):
         return Cell(data, "limits", why, chained, patients, None, why, None, None, None, None, ladder)
-    train = federation.train
-    with as_sites_send(federation, train):
-        found = explain(plan, root)
+    with as_sites_send(federation, federation.train):
+        found = likelihood(plan, root)
         runs = [run_at_sites(plan.model_copy(update={"seed": seed}), root) for seed in range(SEEDS)]
     world = world_of(plan, root)
     with as_sites_send(federation, world.samples(np.ones(int(world.sizes.sum()), dtype=bool))):
@@ -191,7 +189,7 @@ def attack_sites_with_limits(data: str, root: Path | None) -> Cell:
         chained,
         patients,
         runs[0][1],
-        found if isinstance(found, str) else (found.close, found.named, found.patients),
+        found,
         known,
         (0, patients) if ladder else climb(plan, federation),
         None,
@@ -222,8 +220,9 @@ def as_sites_send(federation: Federation, samples: Sequence[Samples]) -> Iterato
     records = {name: site.x.reshape(len(site), -1) for name, site in zip(federation.names, samples, strict=True)}
 
     def leave(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
+        starts, models = Rows(received.state), Rows(stack.state)
         for row, name in enumerate(names):
-            start, model, x = row_of(received.state, row), row_of(stack.state, row), records[name.split("/")[-1]]
+            start, model, x = starts.row(row), models.row(row), records[name.split("/")[-1]]
             inner = inner_inputs(start, plan, federation.task, x)
             key = f"{name} {t}".encode()
             sent = blur_update(join(**{MODEL: start}), join(**{MODEL: model}), plan, x, 1, POLICY, key, inner).sent
@@ -239,12 +238,10 @@ def run_at_sites(plan: Plan, root: Path | None) -> tuple[float, int]:
     federation = build_federation(plan, root)
     task, records = federation.task, [samples.x.reshape(len(samples), -1) for samples in federation.train]
     is_read = [np.zeros(len(site), dtype=bool) for site in records]
-    nobody = tuple(Samples(samples.x[:0], samples.y[:0]) for samples in federation.train)
-    world, alone = World(plan, task, federation.names, federation.train, nobody, 0.0), np.zeros((1, 0), dtype=bool)
-    for step in side_by_side(plan, world, alone):
+    for step in side_by_side(plan, world_as_it_is(plan, federation), np.zeros((1, 0), dtype=bool)):
+        received, sent = Rows(step.received), Rows(step.sent)
         for row, place in enumerate(step.at):
-            start, sent = row_of(step.received, row), row_of(step.sent, row)
-            is_read[place] |= records_read(start, sent, records[place])
+            is_read[place] |= records_read(received.row(row), sent.row(row), records[place])
         last = step.commons
     state = {name: tensor[0] for name, tensor in last.items()}
     outputs = torch.func.functional_call(common_model(plan, task), state, (torch.from_numpy(federation.test.x),))
@@ -252,9 +249,10 @@ def run_at_sites(plan: Plan, root: Path | None) -> tuple[float, int]:
     return right, int(sum(map(np.count_nonzero, is_read)))
 
 
-def row_of(models: Tensors, row: int) -> Arrays:
-    """One model of a stack, as arrays of its own."""
-    return {name: tensor[row].detach().numpy().copy() for name, tensor in models.items()}
+def likelihood(plan: Plan, root: Path | None) -> tuple[int, int, int] | str:
+    """How many patients of two sites came near, were named, and are there; or why that is not tried."""
+    found = explain(plan, root)
+    return found if isinstance(found, str) else (found.close, found.named, found.patients)
 
 
 def membership(plan: Plan, root: Path | None) -> tuple[float, float, float] | None:
@@ -364,7 +362,6 @@ def table(cells: Sequence[Cell]) -> str:
 
 def _row(cell: Cell) -> list[str]:
     points = [_points(found) for found in (cell.accuracy, cell.chained)]
-    points[0] = "-" if cell.defence == "sealed" else points[0]
     division = "-" if cell.division is None else f"{cell.division} of {cell.patients}"
     likelihood = "-" if isinstance(cell.likelihood, str) else "{}, {} of {}".format(*cell.likelihood)
     membership = "-" if cell.membership is None else "{:.2f} ({:.2f} to {:.2f})".format(*cell.membership)

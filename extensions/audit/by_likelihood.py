@@ -10,8 +10,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedsmall.data.federation import Federation, Samples
-from fedsmall.extensions.audit.federations import World, name_in, side_by_side
+from fedsmall.data.federation import Federation
+from fedsmall.extensions.audit.federations import World, name_in, side_by_side, world_as_it_is
 from fedsmall.extensions.audit.likelihood import (
     Site,
     contacts_under_blur,
@@ -33,10 +33,7 @@ PLAIN = ("FedAvg", "FedDC", "DaisyChain")  # methods whose sites take the steps 
 SITES = 2  # that are attacked
 MOST_CONTACTS = 200  # of a site that are looked at; of more some, in equal distances
 CLOSE = 0.2  # of a record's norm
-SOFT = {
-    "cross_entropy": "soft_cross_entropy",
-    "logistic": "soft_logistic",
-}  # of soft labels
+SOFT = {"cross_entropy": "soft_cross_entropy", "logistic": "soft_logistic"}  # of soft labels
 LONGEST = 1e6  # an update: beyond, noise has fed on itself, and there is nothing to read
 
 
@@ -110,10 +107,8 @@ def read(target: Target, rng: np.random.Generator) -> tuple[Tensor, float]:
 def targets_of(plan: Plan, federation: Federation, sites: int) -> Iterator[Target]:
     """The first sites of a federation that is trained once by the plan, with what a server sees of them."""
     task, layers = federation.task, layers_of(halves(plan, federation.task).head)
-    nobody = tuple(Samples(samples.x[:0], samples.y[:0]) for samples in federation.train)
-    world = World(plan, task, federation.names, federation.train, nobody, 0.0)
     samples = as_trained(plan, task, federation.train)
-    for place, seen in enumerate(_contacts(plan, world, sites)):
+    for place, seen in enumerate(_contacts(plan, world_as_it_is(plan, federation), sites)):
         if not seen:
             continue
         rounds, starts, sent = zip(*seen, strict=True)

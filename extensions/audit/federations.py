@@ -99,6 +99,12 @@ def world_of(plan: Plan, data_root: Path | None = None) -> World:
     return World(plan, federation.task, federation.names, tuple(fixed), tuple(candidates), mean)
 
 
+def world_as_it_is(plan: Plan, federation: Federation) -> World:
+    """The world of a federation whose records are in every run: nobody is a candidate."""
+    nobody = tuple(_rows(samples, np.arange(0)) for samples in federation.train)
+    return World(plan, federation.task, federation.names, federation.train, nobody, 0.0)
+
+
 def split(available: int, trained: int) -> tuple[int, int]:
     """How many of a site's samples are fixed, one at least, and how many candidates: ``trained`` on average."""
     spare = min(available - trained, MOST_CANDIDATES // 2, max(trained - 1, 1))

@@ -38,7 +38,7 @@ def topology_for(
         return TOPOLOGIES[method.topology.by](plan, travellers)
     if method.is_dynamic:
         return DynamicAverages(plan, travellers)
-    return Regions(plan, travellers) if method.region_count > 1 else Server(plan, travellers)
+    return Server(plan, travellers) if method.has_one_server else Regions(plan, travellers)
 
 
 def daisy_chain(

@@ -1,6 +1,6 @@
 """Who is where: the sites at which travellers train, from contact to contact, as the plan alone decides it.
 
-ModelStates are numbered; number k is of group k modulo the groups.
+Models are numbered; number k is of group k modulo the groups.
 
 Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there. A
 route is one or several groups of models. Folds are dealt once, by a named stream and by numbers of ``samples``; who

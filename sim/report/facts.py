@@ -449,8 +449,8 @@ def _kind(privacy: Privacy) -> str:
 def _seen_by_servers(run: Run, plans: Sequence[Plan]) -> str:
     """Which single models a server sees, by method, and who sees them where there is none, or several."""
     peers = [plan for plan in plans if plan.method.topology is not None]
-    regions = [plan for plan in plans if plan.method.region_count > 1]
-    served = [plan for plan in plans if plan not in peers and plan not in regions]
+    served = [plan for plan in plans if plan.method.has_one_server]
+    regions = [plan for plan in plans if plan not in peers and plan not in served]
     parts = [_seen_by_server(run, served, "the other methods' " if peers or regions else "")] * bool(served)
     parts += [f"Under {_labels(peers)} there is no server: the site that a model is sent to sees it."] * bool(peers)
     if regions:

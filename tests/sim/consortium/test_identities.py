@@ -109,7 +109,8 @@ def test_a_run_with_letters_takes_sites_that_have_identities(folder):
     admitted(folder, ["bonn", "essen"])
     sealed = plan_of("method.0.privacy.sealed=true")
 
-    with pytest.raises(PlanError, match="ulm has sent no identity for encrypted messages: `fedsmall site keygen`"):
+    line = "ulm has sent no identity for encrypted messages: `fedsmall site keygen` there"
+    with pytest.raises(PlanError, match=line):
         runs.prepare(folder, "trial", sealed, NAMES)
     assert not (folder / "runs" / "trial").exists()
     admitted(folder, ["ulm"])

@@ -36,7 +36,8 @@ def test_a_line_says_what_a_sites_last_visitors_are_worth_and_how_far_they_diffe
     mean = sum(row["accuracy_mean"] for row in kept) / 2
     apart = sum(row["spread"]["deviation"] for row in kept) / 2
     assert set(lines) == {"FedDC", "TravellingGroups"}
-    assert f"2 received models of a site together reach accuracy {100 * mean:.1f}% (mean of the sites" in lines["FedDC"]
+    reached = f"the last 2 received models of a site together reach accuracy {100 * mean:.1f}% (mean of the sites"
+    assert reached in lines["FedDC"]
     assert f"differ by {100 * apart:.1f} points of probability" in lines["FedDC"]
 
 

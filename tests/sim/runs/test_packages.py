@@ -297,7 +297,7 @@ def test_the_visitors_of_a_site_predict_as_the_run_judged_them(beside, here, tmp
     [
         (
             ["--method", "visited", "--visitors", "bon"],
-            "are no received models of the site 'bon'. Did you mean 'bonn'",
+            "there are no received models of the site 'bon'. Did you mean 'bonn'",
         ),
         (["--method", "FedDC", "--visitors", "bonn"], "received models were not kept for FedDC; keep_last = 5"),
         (["--method", "visited", "--site", "bon"], "there is no model of the site 'bon'. Did you mean 'bonn'"),
