@@ -3,10 +3,8 @@
 Both are files in the site's home. A coordinator who is told to wait asks again, until its own deadline.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from fedsmall.clients.policy import Policy
 from fedsmall.clients.shelf import write_private
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.data.raw_site import RawSite
+from fedsmall.ends import STARTED, Command, fingerprint
 from fedsmall.entry_points import HANDLERS, extensions
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line
@@ -21,7 +20,7 @@ from fedsmall.methods import nearest
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
 from fedsmall.planning.check import leaves
-from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
+from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, key_of, text_of
 from fedsmall.wire import BALANCE
 
 FOLDER, PAUSED = "consent", "paused"
@@ -55,10 +54,7 @@ class Consent:
 
     def check(self, kind: str, policy: Policy, plan: Plan, raw: RawSite, config: Mapping[str, Any]) -> None:
         """Raise WaitsError where an order is not to be answered yet, and PolicyError where its run was refused."""
-        # class weights are left out: they follow from the sites' sums in the run itself
-        recipe = plan.recipe.model_copy(update={"class_weights": None})
-        text = plan.model_copy(update={"recipe": recipe}).model_dump_json()
-        self.check_lines(policy, text, lambda: describe(plan, raw, config, policy.count_floor), config)
+        self.check_lines(policy, text_of(plan), lambda: describe(plan, raw, config, policy.count_floor), config)
         self.check_paused(kind)
         self._told.pop(_run_of(config), None)
 
@@ -74,11 +70,11 @@ class Consent:
 
     def check_lines(self, policy: Policy, plan: str, lines: Callable[[], list[str]], config: Mapping[str, Any]) -> None:
         """As :meth:`check`, for a plan's text and the ``lines`` that say what would leave; no pause."""
+        run = _run_of(config)
+        key = key_of(run, str(config.get(RUN_ID, "")), plan, map(str, config.get(SITES, ())))
+        self._check_started(policy, run, key, config)
         if not policy.approve:
             return
-        run = _run_of(config)
-        words = [run, str(config.get(RUN_ID, "")), plan, sorted(map(str, config.get(SITES, ())))]
-        key = blake2b(json.dumps(words).encode(), digest_size=16).hexdigest()
         asked, verdict = self.home / FOLDER / f"{key}.json", verdict_of(self.home, key)
         if not asked.exists():
             if sum(request.verdict == WAITING for request in requests(self.home)) >= MOST_WAITING:
@@ -93,6 +89,24 @@ class Consent:
             write_private(noted, b"")
         if verdict == NO:
             raise PolicyError("the hospital has refused this run")
+
+    def _check_started(self, policy: Policy, run: str, key: str, config: Mapping[str, Any]) -> None:
+        """Raise PolicyError unless one of the policy's ``coordinators`` has signed that this very run is started."""
+        if not policy.coordinators:
+            return
+        try:
+            command = Command.model_validate_json(str(config.get(STARTED, "")))
+            known = fingerprint(command.key.encode()) in policy.coordinators and command.is_signed
+        except (ValueError, IndexError):
+            known = False
+        if not known or (command.command, command.words.get("key")) != ("start", key):
+            raise PolicyError(
+                "no coordinator whose key the policy here names has signed that this run, with this plan and these "
+                "sites, is started (coordinators)"
+            )
+        if not (noted := self.home / FOLDER / f"{key}.signed").exists():
+            self.log.write("signed", run=run, reason=f"started by {one_line(command.by, 63)}")
+            write_private(noted, b"")
 
 
 def pause(home: Path) -> bool:

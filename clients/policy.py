@@ -53,7 +53,8 @@ class Policy(Frozen):
     runs together, at the level of the site. ``most_epsilon`` is the most epsilon at ``delta`` that all runs may cost a
     patient; it demands patient-level privacy, as does ``least_lot``, the least expected number of samples in a step.
     ``bundles`` are digests of Flower bundles whose code may be loaded; "own" is the one of the fedsmall installed here.
-    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes.
+    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes;
+    of ``coordinators``, the fingerprints of keys, one must have signed its start.
 
     ``most_numbers`` limits the size of a model, and ``check_models`` refuses those that look crafted
     (:mod:`fedsmall.clients.incoming`). ``most_rounds`` limits a plan's local rounds, and those of a run here with what
@@ -96,6 +97,7 @@ class Policy(Frozen):
     bundles: tuple[str, ...] = (OWN,)
     devices: tuple[Device, ...] = ()
     approve: bool = False
+    coordinators: tuple[Annotated[str, Field(pattern="^SHA256:[A-Za-z0-9+/]{43}$")], ...] = ()
     most_orders_per_minute: Annotated[int, Field(ge=1)] | None = None
     most_order_mib: Annotated[float, Field(gt=0)] | None = None
     most_order_minutes: Annotated[float, Field(gt=0)] = 60.0

@@ -1,10 +1,14 @@
 """A run over real sites: what the coordinator fixes beside the plan, and the words that an order then holds."""
 
+import json
 import re
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from fedsmall.ends import Command
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import plan_above
@@ -24,11 +28,23 @@ ROWS = "rows"  # in an answer to the roll call: how rows become samples, as JSON
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
+def key_of(run: str, ident: str, plan: str, sites: Iterable[str]) -> str:
+    """The digest of all that a site is asked for by a run, which hospitals approve and coordinators sign."""
+    return blake2b(json.dumps([run, ident, plan, sorted(sites)]).encode(), digest_size=16).hexdigest()
+
+
+def text_of(plan: Plan) -> str:
+    """A plan's text without what its sites agree on in the run itself: class weights, and the seed of routes."""
+    recipe = plan.recipe.model_copy(update={"class_weights": None})
+    return plan.model_copy(update={"recipe": recipe, "route_seed": None}).model_dump_json()
+
+
 class Sheet(Frozen):
     """One run over real sites: who takes part, and how long anybody waits.
 
     ``sites`` must all be there at the start. ``round_deadline_s`` is how long a contact waits for a site, ``quorum``
-    how many must answer (None: more than half), else the run stops. ``id`` tells runs of one name apart.
+    how many must answer (None: more than half), else the run stops. ``id`` tells runs of one name apart, and
+    ``started`` is a coordinator's signed command, where the consortium has coordinators.
     """
 
     run: str
@@ -38,6 +54,7 @@ class Sheet(Frozen):
     round_deadline_s: Annotated[float, Field(gt=0)] = 600.0
     quorum: Annotated[int, Field(ge=1)] | None = None
     start_deadline_s: Annotated[float, Field(gt=0)] = 300.0
+    started: Command | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -51,6 +68,16 @@ class Sheet(Frozen):
     def everyone(self) -> tuple[str, ...]:
         """The sites that an order names as those of the run."""
         return self.sites
+
+    @property
+    def text(self) -> str:
+        """The plan's text."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> str:
+        """The digest of all that sites are asked for."""
+        return key_of(self.run, self.id, self.text, self.everyone)
 
     @property
     def least_answers(self) -> int:
@@ -68,6 +95,11 @@ class RunSheet(Sheet):
     plan: Plan
     roll: dict[str, str] = Field(default_factory=dict)
     region: str = ""
+
+    @property
+    def text(self) -> str:
+        """The plan's text."""
+        return text_of(self.plan)
 
     @property
     def is_above(self) -> bool:

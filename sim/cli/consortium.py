@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from fedsmall.sim.cli.options import command_group, say, say_roll
-from fedsmall.sim.consortium import keys, members, server, supervisor
+from fedsmall.ends import fingerprint
+from fedsmall.sim.cli.options import check_unwritten, command_group, say, say_roll
+from fedsmall.sim.consortium import coordinators, keys, members, server, supervisor
 from fedsmall.sim.consortium.supervisor import stay
 
 app = command_group("Provision a consortium: authority, certificates, and a startup kit per site.")
@@ -44,6 +45,8 @@ def add_site(
     days: Annotated[int, Option(min=1, help="how long the site is admitted for")] = 365,
 ) -> None:
     """Admit a site: first without a key, to get its startup kit; then with the key that it sent back."""
+    fingerprinted = {} if key is None else {"key": fingerprint(keys.read_public_key(key))}
+    coordinators.sign(folder, "add-site", site=name, days=days, **fingerprinted)
     member = members.add_site(folder, name, key, days)
     kit = folder / "kits" / name
     if member.fingerprint is None:
@@ -84,12 +87,46 @@ def roll(folder: Folder = HERE) -> None:
 @app.command("revoke")
 def revoke(name: Annotated[str, Argument(help="the site's name")], folder: Folder = HERE) -> None:
     """Shut a site out for good: its key is let go at once where the server runs."""
+    coordinators.sign(folder, "revoke", site=name)
     members.revoke(folder, name)
     say(f"{name} is revoked.")
     if server.is_up(folder):
         server.register(folder, say)
     else:
         say("The server does not run now; it lets go of the key when it starts.")
+
+
+@app.command("keygen")
+def keygen(path: Annotated[Path, Argument(help="the file of the private key; the public half lies beside it")]) -> None:
+    """A coordinator's own key pair, to sign commands with."""
+    check_unwritten(path)
+    say(f"{path.name}.pub has the fingerprint {keys.new_site_key(path)}: hospitals may ask for it (coordinators).")
+
+
+@app.command("appoint")
+def appoint(
+    name: Annotated[str, Argument(help="the coordinator's name: lower-case letters, digits, hyphens")],
+    key: Annotated[Path, Option(help="the public half of the coordinator's key (the .pub file)")],
+    may: Annotated[str, Option(help="rights, separated by commas; none at all: not any more")] = "start",
+    folder: Folder = HERE,
+) -> None:
+    """Give a coordinator rights: appoint, start, admit, revoke. From then on such commands are signed and logged."""
+    members.load(folder)
+    coordinators.appoint(folder, members.checked_name(name), key, [right for right in may.split(",") if right])
+    say(f"{name} may {may.replace(',', ', ') or 'nothing any more'}. Who commands here sets {coordinators.KEY}.")
+
+
+@app.command("commands")
+def commands(folder: Folder = HERE) -> None:
+    """What coordinators have commanded, and the rights in force; each line is held against its signature."""
+    known, entries = coordinators.read(folder)
+    for entry in entries:
+        command = entry["command"]
+        words = " ".join(f"{name}={value}" for name, value in command["words"].items())
+        say(f"{entry['time']}  {command['by']:16} {command['command']:9} {words}")
+    for name, coordinator in known.items():
+        say(f"{name} may {', '.join(coordinator.may) or 'nothing'}: {fingerprint(coordinator.key.encode())}")
+    say(f"{len(entries)} commands hold" if known else "no coordinator is appointed: whoever has the folder may do all")
 
 
 @app.command("renew")
@@ -100,6 +137,7 @@ def renew(
 ) -> None:
     """A new certificate for the server, from the same authority: the startup kits stay as they are."""
     record = members.load(folder)
+    coordinators.sign(folder, "renew", days=days)
     # a new key before the old is let go: a half-renewed folder keeps the old pair beside it
     for part in ("server.key", "server.crt"):
         os.replace(folder / "server" / part, folder / "server" / f"{part}.{int(time.time())}")

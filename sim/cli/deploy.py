@@ -14,7 +14,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.cli.consortium import HERE, Folder
 from fedsmall.sim.cli.options import complete_folder, say, say_faults
-from fedsmall.sim.consortium import flower_cli, members, runs, server
+from fedsmall.sim.consortium import coordinators, flower_cli, members, runs, server
 from fedsmall.sim.report.facts import expectation
 from fedsmall.sim.runs import scenario
 
@@ -104,6 +104,8 @@ def resume(
         from fedsmall.sim.cli.run import resume_simulation
 
         return resume_simulation(Path(run))
+    runs.run_home(folder, run)
+    coordinators.sign(folder, "resume", run=run)
     runs.resume(folder, run, say, contact)
     follow(folder, run, detach)
 
@@ -140,6 +142,8 @@ def status(
 
 def stop(run: Run, folder: Folder = HERE) -> None:
     """Stop a run; it can be resumed."""
+    runs.run_home(folder, run)
+    coordinators.sign(folder, "stop", run=run)
     runs.stop(folder, run, say)
 
 

@@ -14,6 +14,7 @@ from fedsmall.clients.runs import PREDICTIONS, RUNS, forget_run, run_folder
 from fedsmall.clients.shelf import sealed_by, unseal
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.socket_frames import is_answered
+from fedsmall.ends import fingerprint
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
 from fedsmall.package.record import COMMON
@@ -60,7 +61,7 @@ def keygen(kit: Kit = HERE) -> None:
     say(f"{keys.authority_words(kit / 'ca.crt')}; ask the coordinator on the telephone whether it is theirs.")
     say(f"The private key of {card.site} stays here: {site.key}, and its identity: {site.identity}")
     say(f"Send this file to the coordinator: {public}")
-    say(f"and read this fingerprint to them on the telephone: {keys.fingerprint(public.read_bytes())}")
+    say(f"and read this fingerprint to them on the telephone: {fingerprint(public.read_bytes())}")
 
 
 def roll(kit: Kit = HERE, home: Home = None) -> None:

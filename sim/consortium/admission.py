@@ -17,6 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from fedsmall import __version__
+from fedsmall.ends import fingerprint
 from fedsmall.files import one_line
 from fedsmall.sim.consortium import keys
 from fedsmall.wire import PROTOCOL
@@ -120,7 +121,7 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
     if (ahead := dial(address, authority).ahead_s) is None:
         raise ValueError(f"{address} does not say what time it is; is this the reverse proxy's port?")
     check_clock(ahead)
-    mark = keys.fingerprint(keys.read_public_key(key.with_name(key.name + ".pub")))
+    mark = fingerprint(keys.read_public_key(key.with_name(key.name + ".pub")))
     try:
         fleet = Fleet(address, authority.read_bytes(), key, note)
         with fleet.client:

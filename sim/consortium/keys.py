@@ -1,7 +1,5 @@
 """Keys and certificates of a consortium: a private authority, the server's certificate, and a key pair per site."""
 
-import base64
-import hashlib
 import ipaddress
 import os
 import re
@@ -16,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedsmall.ends import fingerprint
 from fedsmall.sealing.letters import name_of
 
 NIST_CURVES = ("secp256r1", "secp384r1", "secp521r1")
@@ -98,12 +97,6 @@ def read_public_key(path: Path) -> bytes:
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in NIST_CURVES:
         raise ValueError(f"a site's key is on one of the NIST curves {', '.join(NIST_CURVES)}; this one is not")
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-
-
-def fingerprint(public: bytes) -> str:
-    """The fingerprint of an OpenSSH public key, as ``ssh-keygen -l`` prints it: what two people read to each other."""
-    digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
-    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def authority_words(path: Path) -> str:

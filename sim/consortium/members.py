@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import Field
 
 import fedsmall.clients
+from fedsmall.ends import fingerprint
 from fedsmall.files import write
 from fedsmall.parts import Frozen
 from fedsmall.sim.consortium import keys
@@ -124,7 +125,7 @@ def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Mem
         identity, key = keys.read_identity(public_key), keys.read_public_key(public_key)
         if known.identity and identity not in (None, known.identity):
             raise ValueError(f"{name} has another identity already; revoke it, and admit a new name")
-        mark = keys.fingerprint(key)
+        mark = fingerprint(key)
         if known.fingerprint not in (None, mark):
             raise ValueError(f"{name} has the key {known.fingerprint} already; revoke it, and admit a new name")
         for other in record.members.values():

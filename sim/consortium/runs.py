@@ -25,7 +25,7 @@ from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet, Sheet
-from fedsmall.sim.consortium import flower_cli, members, server
+from fedsmall.sim.consortium import coordinators, flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.travel.journey import check_apart
 
@@ -121,7 +121,12 @@ def prepare(
 
 
 def write_sheet(path: Path, sheet: Sheet, **words: Any) -> Path:
-    """Make the folder of a run with its sheet at ``path`` and a log that begins with ``words``; returns the folder."""
+    """Make the folder of a run with its sheet at ``path`` and a log that begins with ``words``; returns the folder.
+
+    PlanError where the consortium has coordinators, and none who may start a run signs this one.
+    """
+    started = coordinators.sign(path.parents[2], "start", run=sheet.run, key=sheet.key)
+    sheet = sheet.model_copy(update={"started": started})
     path.parent.mkdir(parents=True, mode=0o700)
     write(path, sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
     log_of(path.parent).write("prepared", sites=list(sheet.sites), **words)

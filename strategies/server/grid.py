@@ -25,7 +25,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from google.protobuf.message import DecodeError
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.ends import ENDS, Statement
+from fedsmall.ends import ENDS, STARTED, Statement
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
 from fedsmall.frames import (
@@ -107,6 +107,8 @@ class RetryingGrid(SendingGrid):
         for order in orders:
             config = order.content.config_records.setdefault(CONFIG, ConfigRecord())
             config[RUN], config[RUN_ID], config[SITES] = self.sheet.run, self.sheet.id, list(self.sheet.everyone)
+            if self.sheet.started is not None:
+                config[STARTED] = self.sheet.started.model_dump_json()
         questions = all(order.metadata.message_type.startswith(MessageType.QUERY) for order in orders)
         patience_s = self.sheet.start_deadline_s if questions else 0.0  # people may have to be asked
         replies = self._exchange(orders, self.clock() + max(self.sheet.round_deadline_s, patience_s))

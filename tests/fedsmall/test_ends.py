@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from flwr.app import ConfigRecord
 
-from fedsmall.ends import PREFIX, Statement, signer, statement_of
+from fedsmall.ends import Statement, signer, statement_of
 
 DIGEST = "ab" * 32
 
@@ -30,7 +30,7 @@ def test_what_is_signed_is_known_by_the_public_key_and_by_no_other(tmp_path):
     assert signed.is_by(public)
     assert not signed.is_by(other)
     assert not statement().is_by(public)
-    assert signed.content.startswith(PREFIX)
+    assert signed.content.startswith(Statement.prefix)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_every_word_of_it_is_signed(tmp_path, change):
 def test_a_key_of_another_kind_signs_nothing_and_proves_nothing(tmp_path):
     public = key_pair(tmp_path / "a", ed25519.Ed25519PrivateKey.generate())
 
-    with pytest.raises(ValueError, match="none that `fedsmall site keygen` makes"):
+    with pytest.raises(ValueError, match="is no key that fedsmall makes"):
         signer(tmp_path / "a")
     assert not statement(signature="AAAA").is_by(public)
     assert not statement(signature="AAAA").is_by(b"no key")

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsmall.clients.letters import check_identities
+from fedsmall.ends import fingerprint
 from fedsmall.errors import PlanError
 from fedsmall.sealing.letters import LetterError, digest_words, known_identities, name_of, roll_digest
 from fedsmall.sim.cli.consortium import app as consortium
@@ -45,14 +46,14 @@ def test_keygen_makes_an_identity_whose_public_half_goes_with_the_key(folder):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         assert roll[name] == name_of(secret.read_bytes())
         public = folder / "kits" / name / "site.key.pub"
-        assert keys.fingerprint(public.read_bytes()) == members.load(folder).members[name].fingerprint
+        assert fingerprint(public.read_bytes()) == members.load(folder).members[name].fingerprint
         assert secret.read_bytes().hex() not in public.read_text()
 
 
 def test_a_kit_of_before_is_given_an_identity_and_keeps_its_key(folder):
     kit = folder / "kits" / "bonn"
     keys.new_site_key(kit / "site.key")
-    before = (kit / "site.key").read_bytes(), keys.fingerprint((kit / "site.key.pub").read_bytes())
+    before = (kit / "site.key").read_bytes(), fingerprint((kit / "site.key.pub").read_bytes())
     members.add_site(folder, "bonn", kit / "site.key.pub", 9)
 
     roll = admitted(folder, ["bonn"])

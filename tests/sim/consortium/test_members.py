@@ -10,6 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from fedsmall.ends import fingerprint
 from fedsmall.sim.consortium import gate, keys, members, site
 
 
@@ -66,7 +67,7 @@ def test_a_host_the_certificate_does_not_hold_is_named_before_any_site_fails(fol
 def test_fingerprints_are_those_of_ssh_keygen(key):
     told = subprocess.run(["ssh-keygen", "-l", "-f", str(key)], capture_output=True, text=True, check=True).stdout
 
-    assert keys.fingerprint(keys.read_public_key(key)) in told
+    assert fingerprint(keys.read_public_key(key)) in told
 
 
 def test_flower_takes_our_keys(key):
