@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 LOWEST ?= .venv-lowest
+DIST ?= dist
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?= -n auto --dist loadfile
@@ -20,7 +21,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export MPLBACKEND ?= Agg
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-slow test-gpu test-lowest lint format docs install licences dist release clean
+.PHONY: help demo test coverage test-slow test-gpu test-lowest lint format docs install licences dist sbom release clean
 
 help:
 	@echo "make demo       install what is needed, then compare seven methods on two data sets (about 90 s)"
@@ -35,7 +36,8 @@ help:
 	@echo "make install    only the virtual environment, with all that development needs"
 	@echo "make licences   docs/licences.md anew, from what is pinned in constraints.txt"
 	@echo "make dist       the wheel and the sdist, in dist/"
-	@echo "make release    both, tried in empty environments; all that they need with digests, and the bill of materials (SBOM)"
+	@echo "make sbom       all that the wheel needs with digests, and its bill of materials (SBOM), in dist/"
+	@echo "make release    wheel and sdist, tried in empty environments, and the bill of materials"
 	@echo "make clean      remove the virtual environment and all caches"
 
 # torch comes first and pinned, so that torchvision and medmnist do not choose another build of it.
@@ -103,12 +105,15 @@ dist: $(READY)
 	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -d dist -t sdist -t wheel
 
 # What is installed where hashes are asked for, for every platform: pip install --require-hashes -r dist/requirements.txt
-release: $(READY) dist
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m tests.release.check dist
+sbom: $(READY)
+	mkdir -p $(DIST)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --constraints constraints.txt \
-	  --no-header --output-file dist/requirements.txt pyproject.toml
+	  --no-header --output-file $(DIST)/requirements.txt pyproject.toml
 	$(BIN)/uv tool run --quiet --constraints constraints.txt --from 'cyclonedx-bom>=7,<8' cyclonedx-py requirements \
-	  dist/requirements.txt --pyproject pyproject.toml --mc-type application --output-reproducible --of JSON -o dist/sbom.cdx.json
+	  $(DIST)/requirements.txt --pyproject pyproject.toml --mc-type application --output-reproducible --of JSON -o $(DIST)/sbom.cdx.json
+
+release: $(READY) dist sbom
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m tests.release.check dist
 	cd dist && sha256sum *.whl *.tar.gz requirements.txt sbom.cdx.json > SHA256SUMS
 
 clean:

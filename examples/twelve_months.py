@@ -24,10 +24,11 @@ from safetensors.numpy import load_file
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall import HOME
 from fedsmall.audit_log import digest_of, verify
+from fedsmall.ends import fingerprint
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import main as fedsmall
-from fedsmall.sim.consortium import flower_cli, runs, sample_data, server, site, supervisor
+from fedsmall.sim.consortium import coordinators, flower_cli, keys, runs, sample_data, server, site, supervisor
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
 
@@ -46,7 +47,7 @@ class Year:
         sample_data.write(list(self.data.values()))
         files = {name: self.data[name] for name in FIRST}
         self.loopback = LoopbackConsortium(folder, files, POLICY, durable=False)
-        self.members, self.upgraded = set(FIRST), set[str]()
+        self.members, self.upgraded, self.policy = set(FIRST), set[str](), POLICY
         self.models: dict[str, bool] = {}
         self.launches: dict[str, int] = {}
 
@@ -115,6 +116,24 @@ class Year:
         site.down(self.loopback.kit(name))
         self.site_up(name)
 
+    def share_the_work(self) -> None:
+        """Two coordinators: anna starts runs, as all hospitals ask from now on, and ben admits and revokes."""
+        print("  anna may start from now on, ben admit and revoke", flush=True)
+        rights = {"anna": ["appoint", "start"], "ben": ["admit", "revoke"]}
+        for name in rights:
+            keys.new_site_key(self.folder / name)
+        self.acts("anna")
+        for name, may in rights.items():
+            coordinators.appoint(self.loopback.folder, name, self.folder / f"{name}.pub", may)
+        anna = fingerprint((self.folder / "anna.pub").read_bytes())
+        self.policy += f'coordinators = ["{anna}"]\n'
+        for name in self.members:
+            (self.loopback.kit(name).kit / "policy.toml").write_text(self.policy)
+
+    def acts(self, name: str) -> None:
+        """Let a coordinator command from now on."""
+        os.environ[coordinators.KEY] = str(self.folder / name)
+
     # -- what happens to them ------------------------------------------------------------------------------------------
 
     def server_reboots(self, home: Path) -> None:
@@ -149,7 +168,9 @@ class Year:
     def certificate_is_renewed(self) -> None:
         """The server has a new certificate of the same authority; the kits stay."""
         print("  the server's certificate is renewed", flush=True)
+        self.acts("ben")
         _command("consortium", "renew", "--folder", self.loopback.folder)
+        self.acts("anna")
         server.down(self.loopback.folder)
         server.up(self.loopback.folder, _silent)
 
@@ -160,7 +181,13 @@ class Year:
         number = self.loopback.start(month, self.plan(3 * self.rounds), self.members, **patience)
         home = self.loopback.home(month)
         flower_cli.wait_until((home / "journal" / "000003.json").exists, 300)
+        try:
+            _command("consortium", "revoke", name, "--folder", self.loopback.folder)
+        except RuntimeError as error:
+            self.models["anna, who may start, revokes nobody"] = str(error).endswith("with 2")
+        self.acts("ben")
         _command("consortium", "revoke", name, "--folder", self.loopback.folder)
+        self.acts("anna")
         events = self.loopback.finish(month, number)["events"]
         told = [runs.with_revoked(self.loopback.folder, f"{event['site']}: {event['reason']}") for event in events]
         print(f"  it went on without {name}: {told[0]}", flush=True)
@@ -174,7 +201,7 @@ class Year:
         """A hospital is admitted while the server runs."""
         print(f"  {name} is admitted", flush=True)
         loopback = self.loopback
-        loopback.admit(name, POLICY)
+        loopback.admit(name, self.policy)
         server.register(loopback.folder, _silent)
         loopback.data[name], (loopback.ports[name],) = self.data[name], free_ports(1)
         self.members.add(name)
@@ -214,6 +241,7 @@ def main(rounds: int = 12) -> int:
             backup = Path(scratch) / "january"
             shutil.copytree(year.loopback.kit("ulm").home, backup, symlinks=True, ignore=_no_sockets)
             year.run("february", year.server_reboots)
+            year.share_the_work()
             year.run("march", year.site_reboots("essen"))
             year.upgrade("bonn")
             year.run("april")
@@ -234,6 +262,15 @@ def main(rounds: int = 12) -> int:
             year.run("december", year.site_reboots("bonn"))
             logs = [year.loopback.home(month) / "log.jsonl" for month in year.launches]
             logs += [year.loopback.kit(name).home / "log.jsonl" for name in year.members]
+            commands = [entry["command"]["command"] for entry in coordinators.read(year.loopback.folder)[1]]
+            year.models["all commands since March are signed"] = commands == [
+                *["appoint"] * 2,
+                *["start"] * 3,
+                "renew",
+                *["start"] * 3,
+                "revoke",
+                *["start"] * 5,
+            ]
             faults = [str(verify(path).fault) for path in logs if verify(path).fault is not None]
     report = {
         "finished with the bits of their simulation": sum(year.models[month] for month in year.launches),
