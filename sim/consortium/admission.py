@@ -20,6 +20,8 @@ from fedsmall import __version__
 from fedsmall.ends import fingerprint
 from fedsmall.files import one_line
 from fedsmall.sim.consortium import keys
+from fedsmall.sim.consortium.gate import STANDING_HEADER
+from fedsmall.sim.consortium.members import ADMITTED, REVOKED
 from fedsmall.wire import PROTOCOL
 
 DIAL_S = 20.0
@@ -128,19 +130,26 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
             if fleet.activate():
                 fleet.release()
     except httpx.HTTPStatusError as error:
-        raise ValueError(_explain_status(error.response.status_code, mark, expires)) from None
+        status, standing = error.response.status_code, error.response.headers.get(STANDING_HEADER, "")
+        raise ValueError(_explain_status(status, standing, mark, expires)) from None
     except (httpx.HTTPError, RuntimeError) as error:
         raise ValueError(f"{address} gave no answer that Flower knows ({type(error).__name__})") from None
     return f"the server lets this site in: key {mark}, admitted until {expires}, clocks {abs(ahead):.1f} s apart"
 
 
-def _explain_status(status: int, mark: str, expires: str) -> str:
+def _explain_status(status: int, standing: str, mark: str, expires: str) -> str:
     if status in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT):
         return "the reverse proxy answers, but the server behind it does not; the coordinator must start it"
     if date.fromisoformat(expires) < datetime.now(UTC).date():
         return f"this site's admission expired on {expires}; ask the coordinator for a new one"
+    if standing == REVOKED:
+        return "this site is revoked; the coordinator can admit the hospital under a new name, with a new key"
+    if standing == ADMITTED:
+        return (
+            f"a program with the key {mark} is connected already, or was a minute ago: a copy of this folder runs here "
+            "or elsewhere. Stop it, then try again"
+        )
     return (
-        f"the server does not let this site in (HTTP {status}): it does not know the key {mark}, has revoked it, or a "
-        "copy of this folder is connected already. Read this fingerprint to the coordinator on the telephone, who "
-        "compares it with `fedsmall consortium list`"
+        f"the server does not let this site in (HTTP {status}): it does not know the key {mark}. Read this fingerprint "
+        "to the coordinator on the telephone, who compares it with `fedsmall consortium list`"
     )

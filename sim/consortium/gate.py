@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedsmall.sim.consortium import members
-from fedsmall.sim.consortium.members import Consortium
+from fedsmall.sim.consortium.members import ADMITTED, Consortium
 from fedsmall.wire import PROTOCOL
 
 # flwr 1.41 superlink/routers/fleet/router.py, less register-node and unregister-node: sites are registered by the
@@ -26,6 +26,7 @@ FLEET_CALLS = (
     *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages"),
     *("get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
 )
+STANDING_HEADER = "Fedsmall-Standing"  # of answers to a site whose key is known
 LARGEST_CALL_MIB = 32  # Flower cuts arrays into objects of 5 MB
 
 # Calls a second, and lines that wait for an answer. A site at .3 s a contact asks 35 times a second, one call after the
@@ -45,7 +46,10 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
     limits = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
     limits += [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
     # a site whose key is not here counts as a stranger
-    keys = [folder / "sites" / f"{name}.pub" for name in members.admitted(record)]
+    standings, sent = {}, {name: folder / "sites" / f"{name}.pub" for name in sorted(record.members)}
+    for name, path in sent.items():
+        if path.exists():
+            standings[header(path.read_bytes())] = name, record.members[name].standing(members.today())
     return CONFIGURATION.read_text().format(
         user=_worker(folder),
         work=folder / "gate",
@@ -58,7 +62,8 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
         upstream=upstream or record.inner_address,
         largest=LARGEST_CALL_MIB,
         protocol=PROTOCOL,
-        sites="".join(f'"{header(path.read_bytes())}" {path.stem}; ' for path in keys if path.exists()),
+        sites="".join(f'"{key}" {name}; ' for key, (name, standing) in standings.items() if standing == ADMITTED),
+        standings="".join(f'"{key}" "{standing}"; ' for key, (_, standing) in standings.items()),
         zones="\n    ".join(zones),
         limits="\n            ".join(limits),
     )

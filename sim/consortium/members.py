@@ -29,6 +29,7 @@ from fedsmall.sim.consortium import keys
 INNER = "127.0.0.1"  # where the SuperLink listens by default
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECORD = "consortium.json"
+ADMITTED, REVOKED = "admitted", "revoked"
 
 
 class Member(Frozen):
@@ -44,10 +45,10 @@ class Member(Frozen):
     def standing(self, today: date) -> str:
         """One word for a listing: revoked, expired, waiting (for its key), or admitted."""
         if self.revoked:
-            return "revoked"
+            return REVOKED
         if self.expires < today:
             return "expired"
-        return "admitted" if self.fingerprint else "waiting for its key"
+        return ADMITTED if self.fingerprint else "waiting for its key"
 
 
 class Consortium(Frozen):
@@ -142,7 +143,7 @@ def add_site(folder: Path, name: str, public_key: Path | None, days: int) -> Mem
 
 def admitted(record: Consortium) -> list[str]:
     """The names of all sites that are admitted now, in order."""
-    return [name for name, member in sorted(record.members.items()) if member.standing(today()) == "admitted"]
+    return [name for name, member in sorted(record.members.items()) if member.standing(today()) == ADMITTED]
 
 
 def roll_of(record: Consortium) -> dict[str, str]:
@@ -175,7 +176,7 @@ def warnings(folder: Path) -> list[str]:
         lines += [f"{line}; {remedy[label]}" for line in keys.warnings({f"the {label}'s certificate": days})]
     for name, member in sorted(record.members.items()):
         days, renews = (member.expires - today()).days, f"`fedsmall consortium add-site {name}` renews"
-        if member.standing(today()) == "admitted" and days <= keys.SOON:
+        if member.standing(today()) == ADMITTED and days <= keys.SOON:
             lines.append(f"{name} is admitted for {days} more days; {renews} that")
         elif member.standing(today()) == "expired":
             lines.append(f"{name}'s admission expired on {member.expires}; {renews} it")

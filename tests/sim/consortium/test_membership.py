@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from examples.loopback import LoopbackConsortium
 from fedsmall.audit_log import AuditLog
 from fedsmall.planning.tasks import build_federation
-from fedsmall.sim.consortium import flower_cli, keys, members, sample_data, server
+from fedsmall.sim.consortium import flower_cli, keys, members, sample_data, server, site
 from fedsmall.sim.engines.run import run_plan
 from tests.sim.consortium.test_real_sites import PATIENCE, plan_of, pytestmark, same
 
@@ -114,4 +114,7 @@ def test_a_site_of_the_run_that_is_revoked_under_way_is_missed_for_one_deadline_
     about = {(event["site"], event["kind"]) for event in outcome["events"]}
     assert about <= {("graz", "absent"), ("graz", "silent")}
     assert ("graz", "absent") in about
+    site.down(loopback.kit("graz"))
+    with pytest.raises(ValueError, match=r"^this site is revoked; the coordinator can admit the hospital under a new"):
+        loopback.site_up("graz")
     assert outcome["contacts"] == 30

@@ -516,6 +516,13 @@ def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_co
     assert any("lets this site in" in line for line in lines)
 
 
+def test_a_copy_of_a_folder_whose_site_is_connected_is_told_that_and_no_other_reason(loopback, tmp_path):
+    assert flower_cli.wait_until(lambda: server.registered(loopback.folder)["essen"].status == "online", 120)
+    mark = members.load(loopback.folder).members["essen"].fingerprint
+    with pytest.raises(ValueError, match=rf"^a program with the key {re.escape(mark)} is connected already, or was"):
+        site.up(copy_of(loopback, "copy", tmp_path), None, free_ports(1)[0], print)
+
+
 def test_a_site_with_an_unknown_key_is_kept_out(loopback, tmp_path):
     stranger = copy_of(loopback, "s", tmp_path)
     stranger.key.unlink()
