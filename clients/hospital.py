@@ -182,10 +182,6 @@ class HospitalClient(NumPyClient):
         outputs = by_folds(folds, x, lambda route, some: self._outputs(of_routes[route], some))
         return metric_sums(outputs, y, self.home.task)
 
-    def evaluate_members(self, members: Sequence[Arrays], samples: Samples) -> dict[str, float]:
-        """The metrics of an ensemble on samples of the site."""
-        return self._metrics(self._outputs(members, samples.x), samples)
-
     def _members(self, arrays: Arrays) -> list[Arrays]:
         return members_of(split(arrays, MODEL), self.plan.method.is_ensemble)
 

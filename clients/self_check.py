@@ -24,13 +24,15 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
 from fedsmall.planning.validation import leaving_contacts
 from fedsmall.privacy.discrete_gaussian import keyed_words
-from fedsmall.privacy.low_rank import read_low_rank
 from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
 from fedsmall.privacy.site_level import as_blur, check_private, privatise_one
 from fedsmall.wire import MODEL, ROUND, Arrays, is_buffer, join, parts, split
 
 CLOSE = 0.2  # a record counts as given away within this share of what sets it apart from the site's others
+RANK, ZERO = 1e-5, 1e-4  # below these shares of the largest, a singular value and a slope are rounding's
+MOST = 9  # patients of a batch from which on the draws below seldom find anybody
+TRIES, ROUNDS = 4096, 4  # draws of units that are off for one patient: each with a chance of about 2**(1 - batch)
 FIRST, LAST = 1.0, 8.0  # blur: from as large as the update, doubled as long as somebody can be read
 
 
@@ -103,6 +105,47 @@ def _read_in(layer: str, start: Arrays, model: Arrays, seen: np.ndarray, within:
     found = read_low_rank(before, after, layer, np.random.default_rng(0))
     nearest = np.linalg.norm(found[:, None] - seen, axis=2).min(axis=0, initial=np.inf)
     return np.asarray(alone | pairs_read(start, model, layer, seen, within, sizes) | (nearest <= within * sizes))
+
+
+def read_low_rank(start: Arrays, sent: Arrays, layer: str, rng: np.random.Generator) -> np.ndarray:
+    """The records that a dense first ``layer`` was trained on, (found, features); none where its change has full rank.
+
+    Of one step, or of several on the same few patients: their change is slopes @ records, of a rank no larger than the
+    batch. A ReLU makes slopes sparse: directions in which many units did not move are single patients' (SPEAR, Dimitrov
+    et al. 2024). Where one hidden layer ends in two classes all slopes behind a unit are alike, and few are read.
+    """
+    names = [f"{layer}.weight", f"{layer}.bias"]
+    if not sent.keys() >= set(names):
+        return np.empty((0, sent[names[0]].shape[1]))
+    moved = np.column_stack([np.subtract(sent[name], start[name], dtype=float) for name in names])
+    if not np.isfinite(moved).all():
+        return np.empty((0, moved.shape[1] - 1))
+    left, sizes, right = np.linalg.svd(moved, full_matrices=False)
+    rank = int((sizes > RANK * sizes[0]).sum()) if sizes[0] else 0
+    if not 0 < rank < min(MOST, *moved.shape):
+        return np.empty((0, moved.shape[1] - 1))
+    left, right = left[:, :rank] / np.linalg.norm(left[:, :rank], axis=1).max(), sizes[:rank, None] * right[:rank]
+    found = _sparse_directions(left, rng)
+    records = np.linalg.lstsq(found, right, rcond=None)[0] if len(found) == rank else np.empty((0, moved.shape[1]))
+    return np.asarray(records[:, :-1] / records[:, -1:])
+
+
+def _sparse_directions(left: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Columns, (rank, rank), along which most rows of ``left`` (units, rank) are zero; fewer where none are found."""
+    left = left[np.linalg.norm(left, axis=1) > ZERO]  # units that nobody moved say nothing
+    units, rank = left.shape
+    chosen = np.empty((rank, 0))
+    for _ in range(ROUNDS):
+        rows = rng.random((TRIES, units)).argpartition(rank - 1, axis=1)[:, : rank - 1]
+        directions = np.linalg.svd(left[rows])[2][:, -1] if rank > 1 else np.ones((1, 1))
+        zeros = (np.abs(left @ directions.T) < ZERO).sum(axis=0)
+        for direction in directions[np.argsort(-zeros)][: (zeros > rank).sum()]:
+            apart = direction - chosen @ np.linalg.lstsq(chosen, direction, rcond=None)[0]
+            if np.linalg.norm(apart) > 0.01:
+                chosen = np.column_stack([chosen, direction])
+            if chosen.shape[1] == rank:
+                return chosen
+    return chosen
 
 
 def check_leaving(log: SiteLog, order: SiteRequest, sent: Arrays, client: HospitalClient) -> tuple[Arrays, float]:

@@ -22,7 +22,7 @@ from fedsmall.audit_log import digest_of
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, stayed_model
 from fedsmall.clients.incoming import Incoming
-from fedsmall.clients.kept import OWN_MODEL, Place, keep, keep_visitor, worth_of_visitors
+from fedsmall.clients.kept import OWN_MODEL, Place, keep
 from fedsmall.clients.memory import memories_of
 from fedsmall.clients.patients import charge_contact, check_affordable, once
 from fedsmall.clients.policy import CutError, Pace, Policy, check_time, cut_short, least_of_a_class, load_policy
@@ -306,7 +306,6 @@ def train(site: "Station", order: SiteRequest) -> Answer:
     if client.trained:
         keep(site.place_of_models(order), order.plan, OWN_MODEL, client.trained)
     sent, kappa = check_leaving(site.log, order, sent, client)
-    keep_visitor(folder, order.config, order.plan, sent, site.name)
     incoming.keep(came, bool(order.config.get(IS_GLOBAL)), split(sent, MODEL))
     return {"metrics": counted | ({BLURRED: kappa} if kappa else {}), "order": client.sent_names}, sent
 
@@ -328,7 +327,7 @@ def evaluate(site: "Station", order: SiteRequest) -> Answer:
     t = int(order.config.get(ROUND, 0))
     if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
         _, examples, metrics = client.evaluate(list(order.arrays.values()), with_names(order))
-        reported = {EXAMPLES: examples, **metrics, **worth_of_visitors(folder, order.config, client)}
+        reported = {EXAMPLES: examples, **metrics}
     at_home: dict[str, Any] = {}
     if order.plan.method.adds_intercepts and (order.config.get(KEEP) or may_be_last(order.plan, t)):
         at_home = client.adjust(order.arrays)

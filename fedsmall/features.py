@@ -52,7 +52,6 @@ ROUNDED = Property("numbers that are sent rounded", "a secure sum takes 64 bits 
 EVERY_AVERAGE = Property("an average whenever it is due", "divergence leaves it out while models are near the last one")
 PLAIN_AVERAGE = Property("averages that nothing moves", "the mean of the models is then the global model")
 ALL_SITES = Property("all sites at every average", "each says how far its model has gone from the last one")
-LAST_MODEL = Property("the model of the last round", "an early stop keeps that of an earlier one")
 # where models go, and what goes with them
 STAYING = Property("models that stay where they trained", "one that is handed over is sent, averaged or not")
 STRAIGHT_WAY = Property("a straight way from the global model", "a model that is handed over has come another way")
@@ -157,13 +156,12 @@ FEATURES = (
     _when_set("method.server", needs={WEIGHTS, SERVER}, takes={PLAIN_AVERAGE}),
     _when_set("method.ema", needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
     _when_set("method.snapshots", needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
-    _when_set("method.keep_last", needs=NETWORKS | {ONE_MESSAGE, EVERY_AVERAGE, LAST_MODEL}),
     Feature(
         'intercepts = "hospital"',
         lambda p: p.method.adds_intercepts,
         needs={TRAVEL, ONE_NETWORK, SERVER, FITTED_AFTER},
     ),
-    _when_set("stop", needs={ONE_SERVER, ONE_NETWORK}, takes={LAST_MODEL}),
+    _when_set("stop", needs={ONE_SERVER, ONE_NETWORK}),
     Feature("stop.hold_out", lambda p: p.kept_back > 0, takes={COVERED}),
     # how a site trains
     Feature('rule = "proximal"', lambda p: p.method.rule == "proximal", needs={WEIGHTS, ONE_GLOBAL, EVERY_AVERAGE}),

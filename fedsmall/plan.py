@@ -42,6 +42,7 @@ INSTEAD = {  # of what earlier releases had: what to write
     "phases": "leave it out: the whole run has one schedule",
     "turns": "leave it out; validate = {routes = 5, by_samples = true} has folds of samples",
     "distil": "leave it out: FedAvg for as many rounds came out better",
+    "keep_last": "leave it out: the global model came out as well or better than the last that a site received",
     "matched_mean": 'take "mean" with initial_models = "common"; examples/matching.py has it as one\'s own',
     "int4": 'take "int8", or the largest changes alone, "top10%"',
 }
@@ -62,7 +63,7 @@ def _without_withdrawn(given: Any) -> Any:
     validation = next((key for key in ("validate", "validation") if method.get(key)), None)
     if method.get("turns") and validation and isinstance(method[validation], Mapping):  # folds of samples, as of old
         method[validation], method["turns"] = {**method[validation], "by_samples": True}, False
-    for key in ("phases", "turns", "distil"):
+    for key in ("phases", "turns", "distil", "keep_last"):
         if method.pop(key, None):
             check_withdrawn(key)
     for key in ("rule", "server", "aggregator", "wire"):
@@ -85,7 +86,6 @@ class Method(Frozen):
     its moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean ``probability`` or
     ``logit``.
 
-    With ``keep_last``, so many of the last models that trained at a site stay there as that site's ensemble.
     ``validation`` (``validate`` in a scenario) makes the models routes of a cross-validation, at least a group for
     each. ``topology`` and ``regions`` say who averages, if it is not one server. ``divergence`` is the squared distance
     from the last global model below which an average is left out (:mod:`fedsmall.algorithm.dynamic`). With
@@ -120,7 +120,6 @@ class Method(Frozen):
     ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
     snapshots: Positive = 1
     together: Literal["probability", "logit"] = "probability"
-    keep_last: Positive | None = None
     validation: Validation | None = Field(default=None, validation_alias=AliasChoices("validate", "validation"))
     topology: NoServer = None
     regions: InRegions = None

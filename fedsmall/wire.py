@@ -52,7 +52,6 @@ LOSS = "train-loss"
 STEPS = "steps"
 BLURRED = "blurred"  # how much noise a site added of its own accord, for patients could be read from its update
 CHARGED = "charged-"  # begins the names of what a run has been charged to a site's privacy budget
-KEPT = "kept-"  # begins the names of what the site's last visitors are worth together there
 
 
 class Restorable:

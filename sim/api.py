@@ -135,19 +135,16 @@ class Result:
         method: str | None = None,
         seed: int | None = None,
         site: str | None = None,
-        *,
-        visitors: str | None = None,
     ) -> "Classifier | Regressor | SurvivalModel | Labeller":
         """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
 
         It takes rows as they were before training: a pandas table, an array, or a file. All seeds answer with their
-        mean, unless one is named; ``site`` asks for that site's own model, and ``visitors`` for the last ones that were
-        trained there, which ``keep="sites"`` keeps.
+        mean, unless one is named; ``site`` asks for that site's own model, which ``keep="sites"`` keeps.
         """
         from fedsmall.package.predictor import predictor_of
-        from fedsmall.sim.runs.folder import choose_packages, whose_is
+        from fedsmall.sim.runs.folder import choose_packages
 
-        return predictor_of(choose_packages(self.run, method, seed, whose_is(site, visitors)))
+        return predictor_of(choose_packages(self.run, method, seed, site))
 
     def predict(
         self, rows: Any, method: str | None = None, seed: int | None = None, *, sheet: str | None = None

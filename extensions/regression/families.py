@@ -35,11 +35,6 @@ class Sums(NamedTuple):
     gradient: np.ndarray
     hessian: np.ndarray
 
-    def __add__(self, other: "Sums") -> "Sums":  # type: ignore[override]
-        """The sums of both."""
-        weight, loss, gradient, hessian = self
-        return Sums(weight + other.weight, loss + other.loss, gradient + other.gradient, hessian + other.hessian)
-
 
 class Family(NamedTuple):
     """A likelihood: ``derivatives`` of the loss of eta (n, K) and y; ``shared``: one slope for all K predictors."""

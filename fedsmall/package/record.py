@@ -15,7 +15,6 @@ from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
 
 COMMON, CENTRAL = "common", "central"  # whose a model is, beside the names of sites
-VISITORS = "visitors of "  # before the name of the site that keeps them
 OWN_INTERCEPT = (
     "It holds the intercept of the hospital that made this package: elsewhere it is wrong, and it tells how often the "
     "outcome is there."
@@ -45,7 +44,7 @@ class TrainedOn(Frozen):
 
 
 class Package(Frozen):
-    """One model: ``whose`` is "common", "central", a site that trained it last, or "visitors of SITE".
+    """One model: ``whose`` is "common", "central", or a site that trained it last.
 
     ``positive`` is the class whose probability is thresholded, None unless there are two. ``performance`` has metrics
     by the name of the samples that they were measured on, ``limits`` are sentences. ``recalibration`` is an
@@ -161,13 +160,7 @@ def describe(
 
 def members_in(plan: Plan, whose: str, model: Mapping[str, np.ndarray]) -> int | None:
     """How many models answer together in what a run of ``plan`` keeps of ``whose``; None for a single one."""
-    several = whose.startswith(VISITORS) or (whose == COMMON and plan.method.is_ensemble)
-    return len(next(iter(model.values()), ())) if several else None
-
-
-def visitors_of(site: str) -> str:
-    """Whose a package is that holds the last models which were trained at a site."""
-    return f"{VISITORS}{site}"
+    return len(next(iter(model.values()), ())) if whose == COMMON and plan.method.is_ensemble else None
 
 
 def count_samples(federation: Federation) -> dict[str, TrainedOn]:

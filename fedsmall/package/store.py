@@ -29,7 +29,7 @@ from fedsmall import __version__, files
 from fedsmall.data.image_files import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.errors import PlanError
-from fedsmall.package.record import CENTRAL, COMMON, FORMAT, VISITORS, Package
+from fedsmall.package.record import CENTRAL, COMMON, FORMAT, Package
 from fedsmall.wire import Arrays
 
 CARD, RECORD, WEIGHTS, DIGESTS = FILES = ("README.md", "package.json", "model.safetensors", "SHA256SUMS")
@@ -151,8 +151,6 @@ def card(package: Package, weights: Mapping[str, np.ndarray], place: str = ".", 
     """The card as Markdown, with the hub's ``header``; its commands name the package by the ``place`` where it is."""
     whose = package.whose
     who = WHO.get(whose, f"The model that {whose} trained last")
-    if whose.startswith(VISITORS):
-        who = f"The last models that were trained at {whose.removeprefix(VISITORS)}"
     letters = "".join(letter if letter.isalnum() else "-" for letter in package.method)
     return _template().render(
         p=package,

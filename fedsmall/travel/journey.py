@@ -16,8 +16,7 @@ What is seen of a run is the :class:`Moment` after each stretch of contacts.
 
 import json
 from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple, Protocol
@@ -381,55 +380,6 @@ class Watcher(Protocol):
 
     def see(self, moment: Moment) -> None:
         """Take in a moment."""
-
-
-def watching(moments: Iterable[Moment], watchers: Sequence[Watcher]) -> Iterator[Moment]:
-    """The moments of a run, each shown to the ``watchers`` before anybody else sees it."""
-    for moment in moments:
-        for watcher in watchers:
-            watcher.see(moment)
-        yield moment
-
-
-def last_visits(plan: Plan, sites: int, samples: Sequence[int] = ()) -> frozenset[int]:
-    """The rounds after which some site is left by one of the last visitors that it keeps."""
-    assert plan.method.keep_last is not None
-    visits: Counter[int] = Counter()
-    rounds = set()
-    for contact, at in reversed(list(journey(plan, sites, samples))):
-        keepers = [site for site in at.tolist() if visits[site] < plan.method.keep_last]
-        visits.update(keepers)
-        rounds |= {contact.t} if keepers else set()
-    return frozenset(rounds)
-
-
-class Visitors:
-    """What the sites ``names`` keep of a simulated run, from the moments at which the last visitors leave."""
-
-    def __init__(self, plan: Plan, names: Sequence[str], samples: Sequence[int] = ()) -> None:
-        self._rounds = last_visits(plan, len(names), samples)
-        self._kept: dict[str, deque[Arrays]] = {site: deque(maxlen=plan.method.keep_last) for site in names}
-
-    def needs(self, contact: Contact) -> bool:
-        """Whether the models that leave at a contact are kept anywhere."""
-        return contact.travels and contact.t in self._rounds
-
-    def see(self, moment: Moment) -> None:
-        """Keep what leaves, at each site its own."""
-        if not self.needs(moment.contact):
-            return
-        models = moment.models()
-        for row, site in enumerate(moment.sites):
-            self._kept[site].append({name: array[row].copy() for name, array in models.items()})
-
-    def members(self) -> dict[str, Arrays]:
-        """The visitors that each site has kept, {name: (members, ...)}, oldest first; only of sites that have any."""
-        return {site: stack_members(models) for site, models in self._kept.items() if models}
-
-
-def stack_members(models: Sequence[Arrays]) -> Arrays:
-    """Models as one result with a leading axis of members."""
-    return {name: np.stack([model[name] for model in models]) for name in models[0]}
 
 
 Event = dict[str, Any]  # what became of a site at a round that did not go as it should

@@ -45,8 +45,8 @@ def add_site(
     days: Annotated[int, Option(min=1, help="how long the site is admitted for")] = 365,
 ) -> None:
     """Admit a site: first without a key, to get its startup kit; then with the key that it sent back."""
-    fingerprinted = {} if key is None else {"key": fingerprint(keys.read_public_key(key))}
-    coordinators.sign(folder, "add-site", site=name, days=days, **fingerprinted)
+    mark = None if key is None else fingerprint(keys.read_public_key(key))
+    coordinators.sign(folder, "add-site", site=name, days=days, key=mark)
     member = members.add_site(folder, name, key, days)
     kit = folder / "kits" / name
     if member.fingerprint is None:

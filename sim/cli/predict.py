@@ -10,17 +10,15 @@ from typer import Argument, Option
 
 from fedsmall.entry_points import look_in
 from fedsmall.package.record import CENTRAL, COMMON
-from fedsmall.package.record import VISITORS as OF_VISITORS
 from fedsmall.package.store import is_package, read
 from fedsmall.sim.cli.options import check_unwritten, complete_folder, say
 from fedsmall.sim.runs.files import csv_text, write
-from fedsmall.sim.runs.folder import choose_packages, whose_is
+from fedsmall.sim.runs.folder import choose_packages
 from fedsmall.sim.runs.folder import read as read_run
 
 MODEL = Argument(help="the folder of a run, or a package: a folder or .zip")
 METHOD = Option(help="of a run: the method, by its label; its main one if not given")
 SITE = Option(help="of a run: this site's own model instead of the common one")
-VISITORS = Option(help="of a run: the last models trained at this site, together")
 
 
 def predict(
@@ -30,7 +28,6 @@ def predict(
     method: Annotated[str | None, METHOD] = None,
     seed: Annotated[int | None, Option(help="of a run: one seed; all if not given")] = None,
     site: Annotated[str | None, SITE] = None,
-    visitors: Annotated[str | None, VISITORS] = None,
     prevalence: Annotated[
         float | None, Option(help="how often the positive class is at this new hospital, 0 to 1")
     ] = None,
@@ -51,7 +48,7 @@ def predict(
     look_in(Path.cwd())
     from fedsmall.package.predictor import predictor_of, read_frame, summary, with_prevalence
 
-    stored = packages(model, method, seed, site, visitors)
+    stored = packages(model, method, seed, site)
     if prevalence is not None:
         stored = [with_prevalence(of_seed, prevalence) for of_seed in stored]
     stored, faults, source = _by_rows(stored, new, sheet, decimal, unknown)
@@ -79,7 +76,6 @@ def export(
     method: Annotated[str | None, METHOD] = None,
     seed: Annotated[int | None, Option(help="of a run: the seed")] = None,
     site: Annotated[str | None, SITE] = None,
-    visitors: Annotated[str | None, VISITORS] = None,
 ) -> None:
     """Write one model as ONNX or TorchScript, its scaling inside, or as a package in one .zip.
 
@@ -88,7 +84,7 @@ def export(
     look_in(Path.cwd())
     from fedsmall.package import export as exporting
 
-    stored = packages(model, method, seed, site, visitors)
+    stored = packages(model, method, seed, site)
     if len(stored) > 1:
         seeds = ", ".join(str(model_of_seed.package.seed) for model_of_seed in stored)
         raise ValueError(
@@ -105,16 +101,13 @@ def export(
         say(f"its rows are {len(form_of.feature_names)} numbers, in this order: {json.dumps(form_of.feature_names)}")
 
 
-def packages(model: Path, method: str | None, seed: int | None, site: str | None, visitors: str | None) -> list[Any]:
+def packages(model: Path, method: str | None, seed: int | None, site: str | None) -> list[Any]:
     """The package at ``model``, or those of a run that are meant."""
-    whose = whose_is(site, visitors)
     if is_package(model):
-        if method or whose or seed is not None:
-            raise ValueError(
-                "a package is one model; --method, --seed, --site and `--visitors` choose among those of a run"
-            )
+        if method or site or seed is not None:
+            raise ValueError("a package is one model; --method, --seed and --site choose among those of a run")
         return [read(model)]
-    return choose_packages(read_run(complete_folder(model)), method, seed, whose)
+    return choose_packages(read_run(complete_folder(model)), method, seed, site)
 
 
 def _form(stored: list[Any]) -> Any:
@@ -155,11 +148,7 @@ def _by_rows(
 def _who(stored: list[Any]) -> str:
     package = stored[0].package
     seeds = ", ".join(dict.fromkeys(str(model.package.seed) for model in stored))
-    whose = f", the model of {package.whose}"
-    if package.whose.startswith(OF_VISITORS):
-        whose = f", {package.whose}"
-    elif package.whose in (COMMON, CENTRAL):
-        whose = ""
+    whose = "" if package.whose in (COMMON, CENTRAL) else f", the model of {package.whose}"
     rule = f"; {package.positive} above {package.threshold:g}" if package.positive else ""
     several = f" seeds {seeds}, their mean" if len(stored) > 1 else f" seed {seeds}"
     return f"{package.name}, {package.label}{whose},{several}{rule}. No medical device"

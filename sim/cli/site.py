@@ -203,32 +203,23 @@ def package(
     kit: Kit = HERE,
     home: Home = None,
     own: Annotated[bool, Option("--own", help="the model that this site trained last, not the common one")] = False,
-    visitors: Annotated[
-        bool, Option("--visitors", help="the last models that were trained at this site, together (keep_last)")
-    ] = False,
     out: Annotated[Path | None, Option(help="the folder to write; RUN-common and the like if not given")] = None,
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
-    from fedsmall.clients.kept import OWN_MODEL, VISITORS, load_kept
+    from fedsmall.clients.kept import OWN_MODEL, load_kept
 
-    if own and visitors:
-        raise PlanError("--own and `--visitors` each mean other models; give one of them")
-    site, what = site_of(kit, home), COMMON
-    if own or visitors:
-        what = VISITORS if visitors else OWN_MODEL
+    site, what = site_of(kit, home), OWN_MODEL if own else COMMON
     with sealed_by(policy_of(kit).rest_key):
         stored = load_kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
         SiteLog(site.home, site.card.site).of_run(run)
         raise PlanError(
             f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
-            + (", or it keeps no received models (keep_last)" if visitors else "")
         )
     folder = out or Path(f"{run}-{what}")
     check_free(folder)
     save(folder, *stored)
-    words = {COMMON: "the global model", OWN_MODEL: "the model that this site trained last"}
-    said = words.get(what, f"the last {stored.package.architecture.members} models that were trained here, together")
+    said = "the model that this site trained last" if own else "the global model"
     say(f"{folder}: {said}, {stored.package.label}")
     say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
 

@@ -73,11 +73,10 @@ def sign(folder: Path, command: str, **words: Any) -> Command | None:
         if not file.is_file():
             raise PlanError(f"Coordinators sign what they command: let {KEY} name the file of your key.")
         public = keys.read_public_key(file.with_name(f"{file.name}.pub")).decode()
-        names = [name for name, coordinator in known.items() if coordinator.key == public]
-        name = names[0] if names else str(words.get("name", ""))
+        name = next((name for name, of in known.items() if of.key == public), str(words.get("name", "")))
         made = Command(command=command, by=name, key=public, words=words, head=AuditLog(path).last()[1])
         made = made.signed(signer(file))
-        if not names and known:
+        if known and known.get(name, ("",))[0] != public:
             raise PlanError(f"The key in {file.name} is no coordinator's here; there are {', '.join(sorted(known))}.")
         if not made.is_signed:
             raise PlanError(f"{file.name} and {file.name}.pub are not of one pair.")

@@ -27,7 +27,7 @@ from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
-from fedsmall.travel.journey import Moment, Visitors
+from fedsmall.travel.journey import Moment
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 MOST_SITES = 1000  # whose own models are judged: their mean is within a thirtieth of their spread of that of all
@@ -73,7 +73,6 @@ class CentralEvaluator:
     plan: Plan
     federation: Federation
     trainer: OneModelTrainer
-    visitors: Visitors | None = None
     last: LastRound = field(default_factory=LastRound)
 
     def __call__(self, moment: Moment) -> Evaluation:
@@ -105,12 +104,11 @@ class CentralEvaluator:
         differ = self._spread_of(common, test) if common is not None and self.plan.method.is_ensemble else {}
         if may_be_last:
             self.last.at_home[t] = self._at_homes(common, moment)
-        if common is not None and (
-            of_held_out := self._held_out(lambda site, samples: self._judge(common, samples, site))
-        ):
-            extra["held_out"] = of_held_out
-        visited = self._evaluate_visitors() if t == self.plan.rounds else {}
-        return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, visited, differ)
+        homes = zip(self.federation.names, self.federation.held_out, strict=False)
+        held = [(site, part) for site, part in homes if part is not None and len(part)]
+        if common is not None and held:
+            extra["held_out"] = {site: self._judge(common, part, site) for site, part in held}
+        return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, differ)
 
     @property
     def _homes(self) -> AtHome:
@@ -136,28 +134,6 @@ class CentralEvaluator:
         means = {"deviation": float(deviation.mean()), "information": float(information.mean())}
         return {name: value for name, value in means.items() if not np.isnan(value)}
 
-    def _evaluate_visitors(self) -> dict[str, Any]:
-        """Each site's visitors as an ensemble: on the common test set, and on its own held-out samples."""
-        members = self.visitors.members() if self.visitors is not None else {}
-        if not members:
-            return {}
-        of_sites = [self._together(models, self.federation.test) for models in members.values()]
-        known = [name for name in of_sites[0] if all(name in metrics for metrics in of_sites)]
-        differ = [self._spread_of(models, self.federation.test) for models in members.values()]
-        at_home = self._held_out(
-            lambda site, samples: self._together(members[site], samples) if site in members else None
-        )
-        return {
-            **spread({name: np.array([metrics[name] for metrics in of_sites]) for name in known}),
-            "spread": {name: float(np.mean([spreads[name] for spreads in differ])) for name in differ[0]},
-            "names": list(members),
-        } | ({"held_out": at_home} if at_home else {})
-
-    def _held_out(self, judge: Callable[[str, Samples], dict[str, float] | None]) -> dict[str, dict[str, float]]:
-        homes = zip(self.federation.names, self.federation.held_out, strict=False)
-        judged = {site: judge(site, samples) for site, samples in homes if samples is not None and len(samples)}
-        return {site: metrics for site, metrics in judged.items() if metrics is not None}
-
     def _judge_common(self, t: int, model: Arrays, may_be_last: bool) -> dict[str, float]:
         outputs = self._on_test(model)
         if may_be_last:
@@ -176,9 +152,6 @@ class CentralEvaluator:
             return None
         p = probabilities(outputs, task.loss)[:, 1]
         return p, np.concatenate([samples.y for samples in kept_back]) == 1
-
-    def _together(self, members: Arrays, samples: Samples) -> dict[str, float]:
-        return self._worth(_answer(self.plan, self.federation.task, self._predict(members, samples.x)), samples)
 
     def _worth(self, outputs: np.ndarray, samples: Samples) -> dict[str, float]:
         metrics = evaluate(outputs, samples.y, self.federation.task)

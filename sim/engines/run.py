@@ -5,7 +5,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -35,7 +35,7 @@ from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.kernel import describe_kernel
 from fedsmall.training.trainer import OneModelTrainer, Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.journey import Moment, Visitors, Watcher
+from fedsmall.travel.journey import Moment
 from fedsmall.travel.schedule import Contact
 from fedsmall.wire import Arrays
 
@@ -53,7 +53,7 @@ class RunRecord(Outcome):
     (:func:`fedsmall.sim.engines.evaluation.predictions_of`), empty where there is none; ``unseen`` what it says of
     training samples that it had not seen, by which its ``thresholds`` are found, and its ``recalibration`` (intercept,
     slope, and metrics after it). ``own`` are the models that sites trained last, where asked for, and Central's;
-    ``kept`` each site's last visitors, {name: (members, ...)}; ``at_home`` losses at each site
+    ``at_home`` losses at each site
     (:mod:`fedsmall.sim.engines.at_home`); ``importance`` what shuffling a column costs.
     """
 
@@ -65,7 +65,6 @@ class RunRecord(Outcome):
     read: dict[str, Any] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
-    kept: dict[str, Arrays] = field(default_factory=dict)
     task: Task | None = None
     preparation: Preparation | None = None
     trained_on: dict[str, TrainedOn] = field(default_factory=dict)
@@ -121,8 +120,7 @@ def run_plan(
     check_run(plan, federation)
     work = _Work(_agreed(plan, federation), trained_on, progress, stop, device, exposed, LastRound(own_models))
     outcome, path, used = ENGINES[engine](work, engine_options)
-    record = work.record(plan, federation, outcome, engine, path, used)
-    return replace(record, kept=work.kept())
+    return work.record(plan, federation, outcome, engine, path, used)
 
 
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -155,12 +153,6 @@ class _Work:
     last: LastRound = field(default_factory=LastRound)
 
     @cached_property
-    def visitors(self) -> Visitors | None:
-        """Who keeps each site's last models, where the plan asks for them."""
-        samples = [len(site) for site in self.federation.train]
-        return Visitors(self.plan, self.federation.names, samples) if self.plan.method.keep_last else None
-
-    @cached_property
     def exposure(self) -> Exposure | None:
         """Who counts the patients that can be read: of networks that leave sites for one server, at every contact."""
         method, train = self.plan.method, self.federation.train
@@ -171,11 +163,6 @@ class _Work:
             train = as_trained(self.plan, self.federation.task, train)
         return Exposure(self.plan, self.federation.names, train, self.initial)
 
-    @property
-    def watchers(self) -> tuple[Watcher, ...]:
-        """Those who look at every moment of the run."""
-        return tuple(watcher for watcher in (self.exposure, self.visitors) if watcher is not None)
-
     def read(self) -> dict[str, Any]:
         """What was counted; empty where nothing was."""
         if self.exposure is None:
@@ -184,11 +171,6 @@ class _Work:
         numbers = sum(array.size for array in self.initial(None).values())
         estimate = looks(self.plan, numbers, len(fewest), fewest.x[0].size)
         return self.exposure.result() | ({} if estimate is None else {"looks": round(estimate, 3)})
-
-    def kept(self) -> dict[str, Arrays]:
-        """The last visitors of each site, whole, where the sites' models are asked for."""
-        members = self.visitors.members() if self.visitors is not None and self.last.wanted else {}
-        return {site: whole_model(self.plan, self.federation.task, models) for site, models in members.items()}
 
     def trainer(self) -> Trainer:
         federation = self.federation
@@ -259,7 +241,7 @@ class _Work:
             evaluator=evaluator,
             progress=self.progress,
             stop=self.stop,
-            watchers=self.watchers,
+            watcher=self.exposure,
             in_pieces=in_pieces,
         )
 
@@ -267,7 +249,7 @@ class _Work:
         """Who evaluates: this process on the common test set, the sites on all else, on all where they keep layers."""
         on_test = None
         if isinstance(trainer, OneModelTrainer):
-            on_test = CentralEvaluator(self.plan, self.federation, trainer, self.visitors, self.last)
+            on_test = CentralEvaluator(self.plan, self.federation, trainer, self.last)
         judging = Judging(self.plan, self.federation.task, judge, sites, on_test)
 
         def judged(moment: Moment) -> Evaluation | None:

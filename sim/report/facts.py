@@ -8,8 +8,8 @@ from fedsmall.evaluation.site_sums import OF_PATIENTS
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import tells_loss
-from fedsmall.sim.report.sentences import amount, metric_name, metric_value, plural
-from fedsmall.sim.report.tables import by_label, primary
+from fedsmall.sim.report.sentences import amount, metric_name, plural
+from fedsmall.sim.report.tables import by_label
 from fedsmall.sim.runs.folder import PlanRun, Run
 
 Row = Mapping[str, Any]
@@ -94,8 +94,6 @@ def _median(rounds: Sequence[int]) -> str:
 
 PROMISED = "{label} promises epsilon = {epsilon} at delta = {delta:g} to each {whom}."
 UNCOVERED = "Outside the {limit}: {sums}what models are worth on held-out samples, which is sent exactly."
-
-
 LIMITS = {"epsilon": ("patient", "site"), "exposure": ("exposure",)}
 
 BOUNDED = (
@@ -136,31 +134,12 @@ def uncovered(run: Run) -> list[str]:
     return [UNCOVERED.format(limit=" and the ".join(limits), sums=sums)]
 
 
-# Models that answer together: how far they differ, and what a site's last visitors are worth
-
-DIFFER = "{label}: {differ}."
-VISITORS = (
-    "{label}: the last {number} received models of a site together reach {metric} {mean} (mean of the sites, sd {sd}); "
-    "{differ}."
-)
+# Models that answer together: how far they differ
 
 
 def ensemble_sentences(run: Run) -> list[str]:
-    """A line for each method whose models answer together, and one where its sites keep visitors."""
-    metric = primary(run)
-    return [line for label, group in by_label(run.done).items() for line in _ensemble(label, group, metric)]
-
-
-def _ensemble(label: str, group: Sequence[PlanRun], metric: str) -> list[str]:
-    rows, lines, words = [plan_run.row for plan_run in group], [], {"label": label, "metric": metric_name(metric)}
-    if all(row.get("spread") for row in rows):
-        lines.append(DIFFER.format(**words, differ=_differ([row["spread"] for row in rows])))
-    if all(f"{metric}_mean" in row.get("kept", {}) for row in rows):
-        kept = [row["kept"] for row in rows]
-        ends = {name: metric_value(metric, _mean(kept, f"{metric}_{name}")) for name in ("mean", "sd")}
-        differ = _differ([row["spread"] for row in kept])
-        lines.append(VISITORS.format(**words, number=group[0].plan.method.keep_last, **ends, differ=differ))
-    return lines
+    """A line for each method whose models answer together."""
+    return [f"{label}: {_differ(spreads)}." for label, spreads in _rows(run, "spread").items()]
 
 
 def _differ(spreads: Sequence[Row]) -> str:
@@ -253,8 +232,6 @@ BLIND = (
     "its model has no layer that shows whole records to this attack, or trains on changed images, which says "
     "nothing of others"
 )
-
-
 CURE = "privacy = {exposure = 1.0} under a method limits what is disclosed of a record: docs/security.md says how far."
 LOOKS = (
     "{label}: by an estimate, who weighs all blurred models and knows a site's other patients can tell a record to "

@@ -32,7 +32,7 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
 from fedsmall.methods import nearest
-from fedsmall.package.record import CENTRAL, COMMON, VISITORS, describe, members_in, visitors_of
+from fedsmall.package.record import CENTRAL, COMMON, describe, members_in
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
@@ -424,7 +424,6 @@ def _summary_row(
     }
     of_sites = record.trained_on.items() if method.moves else ()
     in_some = {
-        "kept": _without_singles(last.get("kept")),
         "spread": _without_singles(last.get("spread")),
         "privacy": record.privacy,
         "validation": last.get("validation"),
@@ -461,7 +460,7 @@ def _without_singles(tree: Any) -> Any:
 
 
 def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str]) -> list[Stored]:
-    """The common model or Central's, then the sites' own and their visitors.
+    """The common model or Central's, then the sites' own.
 
     ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
     nothing is known of the data.
@@ -469,8 +468,7 @@ def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str])
     if record.preparation is None or record.task is None or record.plan.has_own_models:
         return []
     models: dict[str, Arrays] = {} if record.model is None else {COMMON: record.model}
-    models |= record.own | {visitors_of(site): members for site, members in record.kept.items()}
-    return [_stored(record, row, whose, model, notes) for whose, model in models.items()]
+    return [_stored(record, row, whose, model, notes) for whose, model in (models | record.own).items()]
 
 
 def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays, notes: Sequence[str]) -> Stored:
@@ -498,14 +496,10 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
 
 def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]:
     """The metrics at the end, and the trivial predictor's on the same samples."""
-    if whose.startswith(VISITORS):
-        site = whose.removeprefix(VISITORS)
-        measured = {f"held out at {site}": row.get("kept", {}).get("held_out", {}).get(site)}
-    elif whose in (COMMON, CENTRAL):
-        trivial = row.get("trivial") or {}
-        measured = {"test samples": row.get("common"), str(trivial.get("label")): trivial.get("common")}
-    else:
-        measured = {}
+    if whose not in (COMMON, CENTRAL):
+        return {}
+    trivial = row.get("trivial") or {}
+    measured = {"test samples": row.get("common"), str(trivial.get("label")): trivial.get("common")}
     return {
         where: {name: float(value) for name, value in metrics.items()} for where, metrics in measured.items() if metrics
     }
@@ -524,13 +518,6 @@ def _notes_of_model(record: "RunRecord") -> list[str]:
     if "epsilon" in record.privacy:
         notes.append(f"Trained under differential privacy, epsilon {record.privacy['epsilon']:.3g}.")
     return notes
-
-
-def whose_is(site: str | None = None, visitors: str | None = None) -> str | None:
-    """Whose model is meant, None for that of all sites; PlanError where more than one is asked for."""
-    if site is not None and visitors is not None:
-        raise PlanError("site and `visitors` each mean another model; give one of them")
-    return site if visitors is None else visitors_of(visitors)
 
 
 def choose_packages(
@@ -564,17 +551,9 @@ def main_method(run: Run) -> str:
 
 def _raise_missing(label: str, whose: str | None, packages: list[Stored]) -> list[Stored]:
     """Raise PlanError that says why there is no such model, and which there are."""
-    of_visitors = whose is not None and whose.startswith(VISITORS)
     known = [stored.package.whose for stored in packages if stored.package.whose not in (COMMON, CENTRAL)]
-    known = [name.removeprefix(VISITORS) for name in known if name.startswith(VISITORS) == of_visitors]
     if whose is not None and known:
-        what, site = "are no received models" if of_visitors else "is no model", whose.removeprefix(VISITORS)
-        raise PlanError(f"there {what} of the site {site!r}. {nearest(site, known)}")
-    if of_visitors:
-        raise PlanError(
-            f"received models were not kept for {label}; keep_last = 5 under the method and "
-            'keep = "sites" in the scenario keep them'
-        )
+        raise PlanError(f"there is no model of the site {whose!r}. {nearest(whose, known)}")
     if whose is not None:
         raise PlanError(f'the local models of {label} were not kept; keep = "sites" in the scenario keeps them')
     where = f"; name a site: --site {known[0]}" if known else '; keep = "sites" in the scenario keeps the sites\' own'

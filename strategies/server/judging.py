@@ -27,7 +27,7 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import HelpError, SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import Moment, folds_of
-from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, KEPT, METRICS, MODEL, Arrays, split_vector
+from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, METRICS, MODEL, Arrays, split_vector
 
 TIMEOUT_S = 600.0
 
@@ -120,10 +120,10 @@ class Judging:
             return Evaluation(t, None, {}, told=told) if told else None
         weights = np.array([float(answer.samples) for answer in judged.values()])
         metrics = [answer.metrics for answer in judged.values()]
-        names = [name for name in metrics[0] if not name.startswith(KEPT)]
+        names = list(metrics[0])
         common = {name: float(np.average([of.get(name, np.nan) for of in metrics], weights=weights)) for name in names}
         held_out = {site: {n: a.metrics[n] for n in names if n in a.metrics} for site, a in judged.items()}
-        return Evaluation(t, common, {}, {"held_out": held_out}, _visitors(judged), told=told)
+        return Evaluation(t, common, {}, {"held_out": held_out}, told=told)
 
     def _own(self, moment: Moment) -> Evaluation | None:
         """Each site's shared layers completed with its own; "held_out" has the common ones, completed alike."""
@@ -313,13 +313,3 @@ def spread(values: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, Any]
 def _rows(moment: Moment) -> dict[str, Arrays]:
     models = moment.models()
     return {site: {name: array[row] for name, array in models.items()} for row, site in enumerate(moment.sites)}
-
-
-def _visitors(answers: Answers) -> dict[str, Any]:
-    """The metrics of sites' recent-model ensembles, each on its own held-out samples."""
-    by_site: dict[str, dict[str, float]] = {}
-    for site, answer in answers.items():
-        for name, value in answer.metrics.items():
-            if name.startswith(KEPT):
-                by_site.setdefault(site, {})[name.removeprefix(KEPT)] = value
-    return spread_over_sites(by_site) | {"held_out": by_site} if by_site else {}

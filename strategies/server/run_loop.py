@@ -13,7 +13,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.journey import Initial, Moment, Watcher, watching
+from fedsmall.travel.journey import Initial, Moment, Watcher
 from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
 from fedsmall.wire import Arrays, join, parts
 
@@ -24,8 +24,7 @@ class Evaluation:
 
     ``common`` are those of the common model, None where there is none. ``sites`` are those of the sites' own models
     after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's; ``extra`` holds
-    the same two for further test sets by name. ``kept``, at the end of a run with ``keep_last``, is of each site's
-    recent models together, and under "held_out" on the site's own held-out samples. ``spread`` is how far the members
+    the same two for further test sets by name. ``spread`` is how far the members
     of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), ``validation`` what to expect at an unseen
     hospital, with routes. ``told`` is what real sites add, by site: the number of "samples", "sums"
     (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples, by
@@ -36,7 +35,6 @@ class Evaluation:
     common: dict[str, float] | None
     sites: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)
-    kept: dict[str, Any] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
     validation: dict[str, Any] = field(default_factory=dict)
     told: dict[str, Any] = field(default_factory=dict)
@@ -84,9 +82,10 @@ class Outcome:
         return kept | {"evaluations": [vars(evaluation) for evaluation in self.evaluations]}
 
     def take_up(self, words: Mapping[str, Any]) -> None:
-        """Restore what :meth:`words` gave; an earlier release's has less."""
+        """Restore what :meth:`words` gave; an earlier release's has less, or more."""
         vars(self).update({name: words[name] for name in _KEPT if name in words})
-        self.evaluations = [Evaluation(**saved) for saved in words["evaluations"]]
+        known = {of.name for of in fields(Evaluation)}
+        self.evaluations = [Evaluation(**{n: saved[n] for n in known & saved.keys()}) for saved in words["evaluations"]]
         self.averaged = [(int(models), bool(whole)) for models, whole in self.averaged]
 
 
@@ -194,7 +193,7 @@ def run_rounds(
     evaluator: Evaluator | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
-    watchers: Sequence[Watcher] = (),
+    watcher: Watcher | None = None,
     journal: FileJournal | None = None,
     in_pieces: bool = True,
     outcome: Outcome | None = None,
@@ -222,12 +221,13 @@ def run_rounds(
             yield contact
 
     def is_seen(contact: Contact) -> bool:
-        looked_at = any(watcher.needs(contact) for watcher in watchers)
-        return looked_at or (evaluator is not None and due(contact))
+        return (watcher is not None and watcher.needs(contact)) or (evaluator is not None and due(contact))
 
-    started, moments = time.perf_counter(), watching(daisy_chain(topology, charged(), is_seen), watchers)
+    started, moments = time.perf_counter(), daisy_chain(topology, charged(), is_seen)
     for moment in moments if not _is_over(plan, outcome) else ():
         contact = moment.contact
+        if watcher is not None:
+            watcher.see(moment)
         outcome.count(moment)
         if evaluator is not None and (due(contact) or has_ended(plan, moment.common)) and moment.sites:
             evaluation = evaluator(moment)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients.self_check import _read_in
+from fedsmall.clients.self_check import _read_in, read_low_rank
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.tasks import build_federation
-from fedsmall.privacy.low_rank import read_low_rank
 from fedsmall.privacy.reading import records_read
 from fedsmall.research.attacks.crafted import distances_to_records
 from fedsmall.training.trainer import Leg, TrainInput

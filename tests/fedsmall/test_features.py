@@ -48,7 +48,6 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "FedAdam": {"server": "adam"},
     "ema": {"ema": 0.5},
     "snapshots": {"snapshots": 2},
-    "visitors": {"keep_last": 2},
     "stop": {"stop": {"patience": 2, "hold_out": 0.2}},
     "stop by routes": {"stop": {"patience": 2}, **ROUTES},
     "hospital intercepts": {"intercepts": "hospital"},

@@ -12,6 +12,7 @@ GIVEN = {
     "ParallelFedAvg": {"name": "ParallelFedAvg"},
     "FedPAGE": {"name": "FedAvg", "rule": "page"},
     "FedFa": {"name": "FedAvg", "server": "fedfa"},
+    "keep_last": {"name": "FedDC", "keep_last": 5},
     "distil": {"name": "TravellingGroups", "groups": 2, "distil": 10},
     "phases": {"name": "FedDC", "phases": [{"rounds": 3}, {}]},
     "turns": {"name": "TravellingGroups", "turns": True},

@@ -19,7 +19,7 @@ from fedsmall.sim.runs.scenario import build
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.journey import Visitors, journey
+from fedsmall.travel.journey import journey
 from tests.extensions.regression.test_runs import ended, regressed
 from tests.sim.engines.harness import assert_equal_bits, federation_of
 from tests.sim.engines.stations import Stations
@@ -98,11 +98,8 @@ def test_engines_and_real_sites_have_the_same_bits(privacy, tmp_path, monkeypatc
     assert not real.events
 
 
-class EveryHop(Visitors):
+class EveryHop:
     """Somebody who wants to see the model after every hop, so that each is kept in the journal."""
-
-    def __init__(self) -> None:
-        pass
 
     def needs(self, contact) -> bool:
         return True
@@ -118,7 +115,7 @@ def test_a_chain_that_was_stopped_goes_on_to_the_same_bits(tmp_path):
     def go(journal=None, stop=None):
         trainer = cohort_for(plan, federation.task, federation.names, federation.train)
         first = initial_model(plan, federation.task)
-        return run_rounds(plan, trainer, lambda _: first, journal=journal, stop=stop, watchers=[EveryHop()])
+        return run_rounds(plan, trainer, lambda _: first, journal=journal, stop=stop, watcher=EveryHop())
 
     whole, turns = go(), iter([False] * 6 + [True])
     cut = go(FileJournal(tmp_path), lambda: next(turns))

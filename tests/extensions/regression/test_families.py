@@ -11,6 +11,7 @@ from fedsmall.extensions.regression.families import (
     FAMILIES,
     LARGE,
     Rows,
+    Sums,
     design,
     fit_intercept,
     intercepts,
@@ -71,7 +72,7 @@ def test_sites_of_one_two_and_three_patients_add_up_to_the_whole(family, n):
 
     parts = [sums_at(family, theta, Rows(*(part[k::3] for part in rows))) for k in range(3)]
 
-    whole, sum_of_parts = sums_at(family, theta, rows), parts[0] + parts[1] + parts[2]
+    whole, sum_of_parts = sums_at(family, theta, rows), Sums(*(sum(each) for each in zip(*parts, strict=True)))
     assert np.allclose(sum_of_parts.hessian, whole.hessian)
     assert np.allclose(sum_of_parts.gradient, whole.gradient)
     assert sum_of_parts.loss == pytest.approx(whole.loss)

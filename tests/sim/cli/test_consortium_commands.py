@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.clients.kept import OWN_MODEL, KeptVisitors, Place, keep
+from fedsmall.clients.kept import OWN_MODEL, Place, keep
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.errors import PlanError
@@ -235,20 +235,12 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     misspelt = fedsmall("site", "package", "trail", "--kit", essen.kit)
     sample_data.write([tmp_path / "essen.csv"])
     task = {"csv": "hospital.csv", "label": "diagnosis", "classes": ["malignant", "benign"]}
-    asked = Plan(name="p", task=task, model="linear", method=method("FedDC", keep_last=2))
+    asked = Plan(name="p", task=task, model="linear", method=method("FedDC"))
     raw = load_site(asked, "essen", tmp_path / "essen.csv")
     model = initial_model(asked, raw.task)
     folder = run_folder(essen.home / "runs", "trial")
     for what in (COMMON, OWN_MODEL):
-        keep(
-            Place(folder, "trial", raw, None, 3, asked.rounds),
-            asked,
-            what,
-            model,
-            {"accuracy": 0.75, "kept-accuracy": 0.5},
-        )
-    for t in (1, 2):
-        KeptVisitors(folder / "visitors", 2).keep(t, model)
+        keep(Place(folder, "trial", raw, None, 3, asked.rounds), asked, what, model, {"accuracy": 0.75})
     there = fedsmall("site", "package", "trial", "--kit", essen.kit)
     again = fedsmall("site", "package", "trial", "--kit", essen.kit)
 
@@ -258,13 +250,8 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     assert "the folder trial-common holds files already" in again[2]
     assert [call[0] for call in (none, early, misspelt, there, again)] == [2, 2, 2, 0, 2]
     assert fedsmall("site", "package", "trial", "--own", "--kit", essen.kit)[0] == 0
-    visitors = fedsmall("site", "package", "trial", "--visitors", "--kit", essen.kit)
-    assert "trial-visitors: the last 2 models that were trained here, together" in visitors[1]
-    package = read(tmp_path / "trial-visitors").package
-    assert (package.whose, package.architecture.members) == ("visitors of essen", 2)
-    assert package.performance == {"held out at essen": {"accuracy": 0.5}}
-    both = fedsmall("site", "package", "trial", "--visitors", "--own", "--kit", essen.kit)
-    assert (both[0], "give one of them" in both[2]) == (2, True)
+    package = read(tmp_path / "trial-own").package
+    assert (package.whose, package.performance) == ("essen", {"held out at essen": {"accuracy": 0.75}})
     assert "fedsmall predict trial-common" in there[1]
     assert (tmp_path / "trial-common" / "package.json").is_file()
 

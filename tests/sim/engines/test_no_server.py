@@ -51,7 +51,7 @@ class Seen:
 def walked(plan: Plan) -> Seen:
     federation, seen = build_federation(plan), Seen()
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
-    run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), watchers=(seen,))
+    run_rounds(plan, trainer, lambda site: initial_model(plan, federation.task, site), watcher=seen)
     return seen
 
 

@@ -158,7 +158,7 @@ def test_the_map_of_a_chain_is_where_its_models_trained(fraction: float) -> None
     federation = federation_of(plan)
     watcher = SimpleNamespace(needs=lambda contact: True, see=lambda moment: trained.append(list(moment.sites)))
 
-    run_rounds(plan, loop.sites, loop.initial, watchers=[watcher], in_pieces=False)
+    run_rounds(plan, loop.sites, loop.initial, watcher=watcher, in_pieces=False)
 
     names = federation.names
     assert trained == [sorted(names[site] for site in at) for _, at in journey(plan, 5)]

@@ -56,7 +56,7 @@ TABLES = {
             {"name": "FedAvg", "label": "routes", "validate": {"routes": 2}},
             {"name": "FedAvg", "label": "dynamic", "divergence": 0.02},
             {"name": "FedAvg", "label": "site", "aggregate_every": 2, "privacy": {"clip": 1.0, "noise": 9.0}},
-            FEDDC | {"label": "visitors", "keep_last": 2},
+            FEDDC,
             FEDDC | {"label": "noisy", "privacy": {"level": "patient", "clip": 1.0, "noise": 3.0, "lot": 4}},
             FEDDC | {"label": "hidden", "privacy": {"sealed": True, "secure": True, "blur": 1}},
             FEDDC | {"label": "rounded", "wire": "int8"},

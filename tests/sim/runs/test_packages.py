@@ -254,54 +254,18 @@ def test_each_site_s_own_model_is_kept_where_it_is_asked_for(clinic, fedsmall, t
     assert 'ends with no global model; keep = "sites" in the scenario' in complained
 
 
-BESIDE = """
-[[method]]
-name = "FedDC"
-label = "visited"
-aggregate_every = 4
-keep_last = 3
-"""
-
-
 @pytest.fixture(scope="module")
 def beside(clinic):
     """A run over the same hospitals that keeps more than common models."""
-    asked = write(
-        clinic.folder.parent, TABLE.replace("[0, 1]", "[0]").replace("rounds =", 'keep = "sites"\nrounds =') + BESIDE
-    )
+    asked = write(clinic.folder.parent, TABLE.replace("[0, 1]", "[0]").replace("rounds =", 'keep = "sites"\nrounds ='))
     return execute(load(asked), clinic.folder.parent / "beside")
-
-
-def right(rows, raw):
-    return np.mean([row["class"] == outcome for row, outcome in zip(rows, raw["outcome"], strict=True)])
-
-
-def test_the_visitors_of_a_site_predict_as_the_run_judged_them(beside, here, tmp_path):
-    one = next(one for one in beside.done if one.label == "visited")
-    raw = held_out(beside, 0, "bonn")
-    raw.to_csv(tmp_path / "new.csv", index=False)
-
-    rows = here(beside.folder, "new.csv", "--method", "visited", "--visitors", "bonn")
-
-    (stored,) = [each for each in beside.packages_of(one) if each.package.whose == "visitors of bonn"]
-    assert right(rows, raw) == pytest.approx(one.row["kept"]["held_out"]["bonn"]["accuracy"])
-    assert {float(row["spread"]) > 0 for row in rows} == {True}
-    assert stored.package.architecture.members == 3
-    assert stored.package.performance["held out at bonn"] == one.row["kept"]["held_out"]["bonn"]
-    card = (beside.folder / "packages" / stem(one, "visitors of bonn") / "README.md").read_text()
-    assert "The last models that were trained at bonn, trained by visited" in card
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (
-            ["--method", "visited", "--visitors", "bon"],
-            "there are no received models of the site 'bon'. Did you mean 'bonn'",
-        ),
-        (["--method", "FedDC", "--visitors", "bonn"], "received models were not kept for FedDC; keep_last = 5"),
-        (["--method", "visited", "--site", "bon"], "there is no model of the site 'bon'. Did you mean 'bonn'"),
-        (["--site", "bonn", "--visitors", "bonn"], "each mean another model; give one of them"),
+        (["--method", "FedDC", "--site", "bon"], "there is no model of the site 'bon'. Did you mean 'bonn'"),
+        (["--method", "FedAD"], "this run has no method 'FedAD'"),
     ],
 )
 def test_models_that_are_not_there_are_one_line(beside, fedsmall, tmp_path, asked, words):

@@ -92,7 +92,6 @@ CASES = {
     "a moving average": ("FedAvg", {**AVERAGE, "ema": 0.9}, {}),
     "snapshots": ("FedAvg", {**AVERAGE, "snapshots": 2}, {}),
     "own starts": ("FedDC", CHAIN, {"initial_models": "independent"}),
-    "visitors": ("FedDC", {**CHAIN, "keep_last": 2}, {}),
     "ridge": ("Ridge", {}, {"rounds": 12}),
     "boosted trees": ("FedHistogramXGB", {"boosting": {"depth": 2, "bins": 8}}, {"rounds": 7}),
 }
