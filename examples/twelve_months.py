@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 from safetensors.numpy import load_file
 
+from examples.endurance import victims
 from examples.loopback import LoopbackConsortium, free_ports
 from fedsmall import HOME
 from fedsmall.audit_log import digest_of, verify
@@ -143,6 +144,11 @@ class Year:
         with self.release_of("server"):
             server.up(self.loopback.folder, _silent)
 
+    def server_app_dies(self, home: Path) -> None:
+        """The program that conducts the run is killed, and nothing else."""
+        print("  the ServerApp is killed", flush=True)
+        os.kill(dict(victims(self.loopback))["ServerApp"], signal.SIGKILL)
+
     def site_reboots(self, name: str) -> Callable[[Path], None]:
         """A hospital's machine loses its power, and starts its service again."""
 
@@ -247,7 +253,7 @@ def main(rounds: int = 12) -> int:
             year.run("april")
             year.run("may", year.line_is_lost("ulm"))
             year.certificate_is_renewed()
-            year.run("june")
+            year.run("june", year.server_app_dies)
             year.upgrade("essen")
             year.run("july", year.site_reboots("essen"))
             year.leaves("graz", "august")

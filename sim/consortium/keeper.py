@@ -1,19 +1,26 @@
 """The server's keeper: lets go of sites whose admission expires, and restores what a killed SuperLink forgot.
 
 A SuperLink keeps its state in memory unless the server is ``durable``. After a restart the sites are registered anew
-and every run is resumed, to the same bits; on a durable server too, for no ServerApp outlives a restart.
+and every run is resumed, to the same bits; on a durable server too, for no ServerApp outlives a restart. So is a run
+whose ServerApp has died, of a full disk too: after a minute and a half, and then in twice the time of the try before.
 """
 
 import json
 import sys
 import time
 import traceback
+from functools import lru_cache
 from pathlib import Path
 
+from fedsmall.audit_log import AuditLog
 from fedsmall.files import one_line
 from fedsmall.sim.consortium import flower_cli, runs, server
 
 LOOK_S = 2.0
+DIED_S, LONGEST_S = (
+    90.0,
+    3600.0,
+)  # how long a run may have no ServerApp: first, for one needs time to start; and at most
 ENDS_S = 90.0  # how long a ServerApp may take to see that its SuperLink has forgotten it
 
 
@@ -31,7 +38,13 @@ def keep(folder: Path, durable: bool) -> None:
 def look(folder: Path, durable: bool) -> None:
     """Compare what is with what was, and act where they differ."""
     before, now = _seen(folder), server.state(folder)
-    if before is None or before == now or not server.is_up(folder):
+    died = died_runs(folder) if before == now else []
+    if before is None or (before == now and not died) or not server.is_up(folder):
+        return
+    for run in died:
+        say(f"# {run} has lost its ServerApp, and goes on")
+        runs.resume(folder, run, say)
+    if before == now:
         return
     server.register(folder, say)
     if server.STARTED in before or (not durable and before["superlink"] != now["superlink"]):
@@ -46,6 +59,29 @@ def interrupted(folder: Path) -> list[str]:
     """The runs that were under way when an earlier SuperLink ended: launched before this one began, and not over."""
     began, homes = server.began(folder), sorted((folder / "runs").glob("*"))
     return [home.name for home in homes if (since := runs.under_way_since(home)) is not None and since < began]
+
+
+def died_runs(folder: Path) -> list[str]:
+    """The runs that were launched, have not ended, and had no ServerApp for as long as it may take to start one."""
+    died = []
+    for home in sorted((folder / "runs").glob("*")):
+        log, ends = home / "log.jsonl", ("outcome.json", "failure.json")
+        if any((home / end).exists() for end in ends) or not log.exists() or runs.is_running(home):
+            continue
+        written = log.stat().st_mtime
+        tries = _launches_in_vain(log, written) if time.time() - written > DIED_S else 0
+        if tries and time.time() - written > min(DIED_S * 2 ** (tries - 1), LONGEST_S):
+            died.append(home.name)
+    return died
+
+
+@lru_cache(maxsize=64)
+def _launches_in_vain(log: Path, _written: float) -> int:
+    """How often a run was launched since a site last answered, at least once; 0 for one never launched, or stopped."""
+    events = [entry["event"] for entry in AuditLog(log).entries()]
+    marks = [event for event in events if event in (runs.LAUNCHED, runs.STOPPED)]
+    since = events[::-1].index("answer") if "answer" in events else len(events)
+    return max(1, events[len(events) - since :].count(runs.LAUNCHED)) if marks[-1:] == [runs.LAUNCHED] else 0
 
 
 def _seen(folder: Path) -> dict[str, object] | None:

@@ -30,14 +30,14 @@ from fedsmall.sim.runs.scenario import FILES
 from fedsmall.travel.journey import check_apart
 
 Say = Callable[[str], None]
-EARLY = "ended early; resume it"
+EARLY = "ended early; it goes on by itself, or resume it"
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
 LOOK_S = 0.5
 LOOK_ONLINE_S = 3.0  # each look starts a program of Flower's
 WAITS_FILE = "waits.json"  # as strategies.server.deployment writes it
 LAUNCHED, STOPPED = "launched", "stopped"  # events in a run's log
 UNKNOWN = "unknown"  # Flower's state of a run that a SuperLink, killed and started again, has forgotten
-BACK_S = 300.0  # how long the server's keeper may take to resume such a run
+BACK_S = 300.0  # how long the server's keeper may take to resume such a run, or one whose ServerApp has died
 ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still lives: each time starts a program
 
 
@@ -201,7 +201,7 @@ def watch(
 ) -> dict[str, Any]:
     """Wait for a run's end; its outcome, or RuntimeError with its last line. ``waiting`` hears who is waited for."""
     home, asked = run_home(folder, run), time.monotonic()
-    known = asked  # when Flower knew the run last, as its last number
+    known = asked  # when Flower last knew a ServerApp of the run's
     while True:
         if outcome := read_words(home / "outcome.json"):
             return outcome
@@ -212,8 +212,9 @@ def watch(
         waiting(waits(home))
         if time.monotonic() - asked > ASK_FLOWER_S:
             asked, state = time.monotonic(), _state(folder, numbers(home)[-1])
-            known = known if state == UNKNOWN else asked
-            ended = state.startswith("finished") or asked - known > BACK_S
+            gone = state == UNKNOWN or state.startswith("finished")
+            known = known if gone else asked
+            ended = gone and (under_way_since(home) is None or asked - known > BACK_S)
             if ended and not any((home / f).exists() for f in ("outcome.json", "failure.json")):
                 raise RuntimeError(f"the ServerApp ended early ({state}). `fedsmall resume {run}` goes on from here.")
         time.sleep(LOOK_S)

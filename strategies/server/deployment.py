@@ -72,6 +72,8 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
     except OSError:
         raise PlanError("another ServerApp conducts this run") from None
     (folder / "failure.json").unlink(missing_ok=True)
+    waits: dict[str, str] = {}
+    tell_waits(folder, waits)
     try:
         heads = Heads(Path(os.environ[SITES]) if SITES in os.environ else None, sheet)
         patient = RetryingGrid(FrameMail(grid), sheet, log, heads=heads, tell_waits=partial(tell_waits, folder))
@@ -87,11 +89,15 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
             shutil.rmtree(folder / "journal", ignore_errors=True)  # what sites said to each other was of this run alone
     except RunNotRunningException:
         raise  # stopped, or forgotten with the SuperLink's memory: nothing is wrong with the run
+    except DiskFullError as error:  # it goes on by itself once there is room
+        waits = {"server": one_line(error, 300)}
+        raise
     except Exception as error:
         tell_failure(folder, log, error)
         raise
     finally:
-        tell_waits(folder, {})
+        lock.close()
+        tell_waits(folder, waits)
     log.write("finished", **done)
 
 

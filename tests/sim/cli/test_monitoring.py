@@ -56,7 +56,10 @@ def test_what_expires_soon_and_a_run_that_ended_early_end_with_one(fedsmall, con
     (consortium / "runs" / "r").mkdir()
     (consortium / "runs" / "r" / "sheet.json").write_text("{}")
     code, said = status(fedsmall)
-    assert (code, said["runs"]) == (1, [{"run": "r", "state": "ended early; resume it", "line": ""}])
+    assert (code, said["runs"]) == (
+        1,
+        [{"run": "r", "state": "ended early; it goes on by itself, or resume it", "line": ""}],
+    )
 
 
 def test_a_sites_log_as_json_has_every_line_as_it_was_written(fedsmall, consortium):

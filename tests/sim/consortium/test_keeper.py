@@ -1,5 +1,7 @@
 """Which runs the server's keeper takes up again, and that an expired site changes what it goes by."""
 
+import fcntl
+import os
 import time
 from datetime import timedelta
 
@@ -104,3 +106,59 @@ def test_a_server_that_is_still_being_started_is_left_to_whoever_starts_it(folde
     monkeypatch.setattr(server, "register", lambda *_: pytest.fail("nothing is to be done yet"))
 
     keeper.look(folder, durable=False)
+
+
+def aged(folder, name, seconds):
+    log = folder / "runs" / name / "log.jsonl"
+    os.utime(log, (time.time() - seconds,) * 2)
+
+
+@pytest.mark.parametrize(
+    ("events", "waits"),
+    [
+        ([runs.LAUNCHED], 90),  # before anybody has answered
+        ([runs.LAUNCHED, "order", "answer"], 90),
+        ([runs.LAUNCHED, "answer", runs.LAUNCHED, runs.LAUNCHED], 180),  # twice in vain
+        ([runs.LAUNCHED, "answer", *[runs.LAUNCHED] * 5], 90 * 16),
+        ([runs.LAUNCHED] * 40, 3600),
+        ([runs.LAUNCHED] * 5 + ["order", "answer", "order"], 90),  # it came on
+        ([runs.LAUNCHED, "answer", runs.STOPPED], None),
+        (["prepared"], None),
+    ],
+)
+def test_a_run_without_a_server_app_is_taken_up_again_after_ever_longer_waits(folder, events, waits):
+    run_of(folder, "r", *events)
+    for seconds in (0, 80, 91, 170, 181, 1430, 1441, 3590, 3601, 10**6):
+        aged(folder, "r", seconds)
+        assert keeper.died_runs(folder) == (["r"] if waits is not None and seconds > waits else [])
+
+
+def test_a_run_that_has_ended_or_is_conducted_is_left_alone(folder):
+    for name, left in (("over", "outcome.json"), ("failed", "failure.json"), ("alive", "lock"), ("dead", "lock")):
+        run_of(folder, name, runs.LAUNCHED, left=("flower.json", left))
+        aged(folder, name, 1000)
+    with (folder / "runs" / "alive" / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert keeper.died_runs(folder) == ["dead"]
+    assert keeper.died_runs(folder) == ["alive", "dead"]
+
+
+def test_the_keeper_resumes_it_once_and_not_where_the_server_is_down(folder, monkeypatch):
+    run_of(folder, "r", runs.LAUNCHED)
+    aged(folder, "r", 1000)
+    resumed, up = [], [False, True, True]
+
+    def resume(_, run, *more):
+        resumed.append(run)
+        AuditLog(folder / "runs" / run / "log.jsonl").write(runs.LAUNCHED)
+
+    monkeypatch.setattr(server, "is_up", lambda _: up.pop(0))
+    monkeypatch.setattr(server, "register", lambda *_: pytest.fail("nothing has changed"))
+    monkeypatch.setattr(runs, "resume", resume)
+    server.note(folder, server.state(folder))
+
+    for _ in range(4):
+        keeper.look(folder, durable=False)
+
+    assert resumed == ["r"]
+    assert up == [True]

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file
 from fedsmall.audit_log import AuditLog
 from fedsmall.files import DiskFullError
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium.runs import waits
 from fedsmall.strategies.server import deployment
 from fedsmall.strategies.server.run_loop import Outcome
@@ -74,3 +76,29 @@ def test_who_is_waited_for_is_told_in_the_runs_folder_as_long_as_that_is_so(tmp_
 
     assert waits(tmp_path) == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_ends_no_run_for_good_and_is_told_until_the_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv(deployment.RUNS, str(tmp_path))
+    home, full = tmp_path / "r", [True]
+    home.mkdir()
+    sheet = RunSheet(run="r", plan=PLAN, sites=("a", "b", "c"))
+    (home / "sheet.json").write_text(sheet.model_dump_json(exclude_defaults=True))
+
+    def conduct(*_):
+        if full:
+            raise DiskFullError(errno.ENOSPC, "the disk is full: there is no room to write 7")
+        return outcome(), {}
+
+    monkeypatch.setattr(deployment, "conduct", conduct)
+    context = SimpleNamespace(run_config={"run": "r"})
+    with pytest.raises(DiskFullError):
+        deployment.serve(None, context, lambda *_: None)
+    assert waits(home) == "server: the disk is full: there is no room to write 7"
+    assert not (home / "failure.json").exists()
+
+    full.clear()
+    deployment.serve(None, context, lambda *_: None)
+
+    assert waits(home) == ""
+    assert (home / "outcome.json").exists()
