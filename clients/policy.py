@@ -41,35 +41,10 @@ LIMITS = {
 
 
 class Policy(Frozen):
-    """What a site allows. An empty list allows all of its kind; None demands nothing.
+    """What a site allows; ``policy.toml`` beside this module says what each key means, in its hospital's words.
 
-    ``judge``: sums over patients here may be told, over those trained on or kept back of models that never saw them
-    (``validate``, ``stop``), and over those held out of the common model at a run's end. ``permute``: models trained
-    here may be handed on, with at least ``least_blur`` as noise (:class:`fedsmall.parts.Privacy`). ``least_batch`` is
-    the least number of samples in a step. Before a model leaves, the site tries to read its own patients from it, and
-    beyond ``most_read`` does what ``when_read`` says.
-
-    ``clip`` is the largest norm, ``noise`` the least noise multiplier, ``budget`` the most epsilon at ``delta`` of all
-    runs together, at the level of the site. ``most_epsilon`` is the most epsilon at ``delta`` that all runs may cost a
-    patient; it demands patient-level privacy, as does ``least_lot``, the least expected number of samples in a step.
-    ``bundles`` are digests of Flower bundles whose code may be loaded; "own" is the one of the fedsmall installed here.
-    ``devices`` may train; "cuda" stands for every GPU. With ``approve`` each new run waits for a person's yes;
-    of ``coordinators``, the fingerprints of keys, one must have signed its start.
-
-    ``most_numbers`` limits the size of a model, and ``check_models`` refuses those that look crafted
-    (:mod:`fedsmall.clients.incoming`). ``most_rounds`` limits a plan's local rounds, and those of a run here with what
-    it trains anew. ``least_per_class``
-    is the least number of samples of every class. ``most_orders_per_minute``, ``most_order_mib`` and
-    ``most_order_minutes`` limit orders, their size, and the work on one. A run is deleted ``forget_after_days`` after
-    it was last heard of, and sealed by the key in the file ``rest_key`` (:mod:`fedsmall.clients.shelf`).
-
-    ``sealed`` demands that models are handed on in letters that no server opens (None: where the site has an identity
-    and the plan can have letters), ``secure`` that a server learns only
-    the sum of an average. ``roll`` is the digest of all sites' identities; ``most_readdressed`` limits the models of a
-    run that are sealed again because a site was silent. ``columns``: the site takes part in runs over split columns (an
-    extension), in which other sites learn which patients both have; ``least_side`` of them must be on either side of a
-    split. ``predict_from`` is the table of new patients, beside the policy's file, about whom such a forest may be
-    asked.
+    An empty list allows all of its kind, and None demands nothing; ``sealed`` None asks for encrypted models where the
+    site has an identity and the plan can have them.
     """
 
     tasks: tuple[str, ...] = ()

@@ -80,16 +80,10 @@ class Method(Frozen):
     times the median of a contact's updates one of them may be (:mod:`fedsmall.algorithm.gate`), or false. ``wire`` is
     the compression (:mod:`fedsmall.codec`).
 
-    ``models`` is how many models travel, by default one a site: fewer sit at sites drawn for each contact, or go round
-    all sites one after the other (``route`` "cyclic", or "shuffled" once). They belong to ``groups`` that are averaged
-    each by itself, "each" model a group. What is evaluated, kept and used is the groups' models together, or of each
-    its moving average with the factor ``ema``, or its last ``snapshots``; they answer with the mean ``probability`` or
-    ``logit``.
-
-    ``validation`` (``validate`` in a scenario) makes the models routes of a cross-validation, at least a group for
-    each. ``topology`` and ``regions`` say who averages, if it is not one server. ``divergence`` is the squared distance
-    from the last global model below which an average is left out (:mod:`fedsmall.algorithm.dynamic`). With
-    ``intercepts`` "hospital" each site adds numbers of its own (:mod:`fedsmall.evaluation.intercepts`).
+    ``models`` travel, by default one a site, in ``groups`` that are averaged each by itself. What is evaluated, kept
+    and used is the groups' models together, or of each its moving average (``ema``) or its last ``snapshots``.
+    ``topology`` and ``regions`` say who averages, if it is not one server; ``divergence`` when an average is left out
+    (:mod:`fedsmall.algorithm.dynamic`); docs/manual/meanings.toml has a line on every key.
     """
 
     name: str
@@ -286,11 +280,9 @@ class Plan(Frozen):
     how many samples are held out, what share of them, or "official" for the source's own test set; ``None`` is that
     test set where there is one, else a quarter. ``metric`` is one beside those of every task.
 
-    ``threshold`` is the probability from which a sample is called positive: a number (``None`` is 0.5), or how it is
-    chosen on training samples that the model has not seen, "youden" (the largest sensitivity + specificity) or
-    {"sensitivity": 0.9} (the highest that reaches it). ``recalibrate`` fits an intercept and a slope to the log-odds of
-    two classes on such samples, and keeps them in the package (Cox 1958). ``without`` names sites that take no part, as
-    if their patients had never been there.
+    ``threshold`` is a number (``None`` is 0.5), or how it is chosen on training samples that the model has not seen:
+    "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the highest that reaches it).
+    ``recalibrate`` fits an intercept and a slope to log-odds on such samples (Cox 1958).
 
     ``route_seed`` draws the routes of models, the sites that take part in a contact and the folds of routes; ``None``
     is ``seed``, which draws everything else.

@@ -9,7 +9,6 @@ import json
 import sys
 import time
 import traceback
-from functools import lru_cache
 from pathlib import Path
 
 from fedsmall.audit_log import AuditLog
@@ -63,25 +62,17 @@ def interrupted(folder: Path) -> list[str]:
 
 def died_runs(folder: Path) -> list[str]:
     """The runs that were launched, have not ended, and had no ServerApp for as long as it may take to start one."""
-    died = []
-    for home in sorted((folder / "runs").glob("*")):
-        log, ends = home / "log.jsonl", ("outcome.json", "failure.json")
-        if any((home / end).exists() for end in ends) or not log.exists() or runs.is_running(home):
-            continue
-        written = log.stat().st_mtime
-        tries = _launches_in_vain(log, written) if time.time() - written > DIED_S else 0
-        if tries and time.time() - written > min(DIED_S * 2 ** (tries - 1), LONGEST_S):
-            died.append(home.name)
-    return died
+    homes = [path.parent for path in sorted((folder / "runs").glob("*/log.jsonl"))]
+    return [home.name for home in homes if _has_died(home)]
 
 
-@lru_cache(maxsize=64)
-def _launches_in_vain(log: Path, _written: float) -> int:
-    """How often a run was launched since a site last answered, at least once; 0 for one never launched, or stopped."""
-    events = [entry["event"] for entry in AuditLog(log).entries()]
-    marks = [event for event in events if event in (runs.LAUNCHED, runs.STOPPED)]
-    since = events[::-1].index("answer") if "answer" in events else len(events)
-    return max(1, events[len(events) - since :].count(runs.LAUNCHED)) if marks[-1:] == [runs.LAUNCHED] else 0
+def _has_died(home: Path) -> bool:
+    quiet = time.time() - (home / "log.jsonl").stat().st_mtime
+    if quiet < DIED_S or runs.is_running(home) or runs.under_way_since(home) is None:
+        return False
+    events = [entry["event"] for entry in AuditLog(home / "log.jsonl").entries()]
+    in_vain = events[len(events) - events[::-1].index("answer") :] if "answer" in events else events
+    return quiet > min(DIED_S * 2 ** (max(1, in_vain.count(runs.LAUNCHED)) - 1), LONGEST_S)
 
 
 def _seen(folder: Path) -> dict[str, object] | None:

@@ -23,7 +23,9 @@ def check(policy, the_plan=None, *, task="heart_disease", samples=50, sites=4):
 def test_the_template_is_the_default_policy():
     from importlib.resources import files
 
-    assert load_policy(files("clients").joinpath("policy.toml")) == Policy()
+    template = files("clients").joinpath("policy.toml")
+    assert load_policy(template) == Policy()
+    assert [key for key in Policy.model_fields if f"{key} = " not in template.read_text()] == []  # each says what it is
 
 
 def test_what_is_allowed_passes():
