@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pandas
@@ -39,7 +40,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A PostgreSQL on the loopback alone, with a password; gives its URL."""
+    """A PostgreSQL on the loopback alone, with a password; gives its URL, and that of its Unix socket."""
     initdb = shutil.which("initdb", path=os.pathsep.join([os.environ["PATH"], *map(str, BINARIES)]))
     if not initdb:
         pytest.skip("needs PostgreSQL (Debian: apt install postgresql), which is not here")
@@ -53,15 +54,16 @@ def server(tmp_path_factory):
     start = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder} -c fsync=off"
     control = [binaries / "pg_ctl", "-D", data, "-w"]
     subprocess.run([*control, "-o", start, "-l", folder / "log", "start"], **options)
-    yield f"postgresql+psycopg://owner:{PASSWORD}@127.0.0.1:{port}/postgres"
+    who_asks = f"postgresql+psycopg://owner:{PASSWORD}@"
+    yield f"{who_asks}127.0.0.1:{port}/postgres", f"{who_asks}/postgres?host={folder}&port={port}"
     subprocess.run([*control, "-m", "immediate", "stop"], **options)
     shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
 def filled(server):
-    fill(server, "bonn")
-    return server
+    fill(server[0], "bonn")
+    return server[0]
 
 
 @pytest.fixture
@@ -73,6 +75,26 @@ def ask(filled, tmp_path, monkeypatch):
         return tmp_path / "ward.sql"
 
     return query
+
+
+READ = "import sys; from pathlib import Path; from fedsmall.data.table_files import read_table; "
+READ += "print(len(read_table(Path(sys.argv[1]))))"
+
+
+def test_a_data_process_without_a_network_asks_through_the_unix_socket(ask, server, monkeypatch):
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("only root can take a program's network away")
+    query = ask("SELECT person_id, year_of_birth FROM person")
+    rows = len(read_table(query))
+    alone = ["unshare", "--net", sys.executable, "-c", READ, query]
+
+    by_port = subprocess.run(alone, capture_output=True, text=True)
+    monkeypatch.setenv("FEDSMALL_DATABASE", server[1].replace("+psycopg", ""))
+    by_socket = subprocess.run(alone, capture_output=True, text=True)
+
+    assert rows > 100
+    assert (by_port.returncode, by_port.stdout) == (1, "")
+    assert (by_socket.returncode, by_socket.stdout) == (0, f"{rows}\n")
 
 
 def test_the_omop_query_gives_the_same_rows_on_both_databases(ask, tmp_path, monkeypatch):
