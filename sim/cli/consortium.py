@@ -119,14 +119,16 @@ def appoint(
 @app.command("commands")
 def commands(folder: Folder = HERE) -> None:
     """What coordinators have commanded, and the rights in force; each line is held against its signature."""
+    members.load(folder)
     known, entries = coordinators.read(folder)
     for entry in entries:
-        command = entry["command"]
-        words = " ".join(f"{name}={value}" for name, value in command["words"].items())
+        command = entry["command"]  # of whom it appoints the fingerprint is below
+        words = " ".join(f"{n}={v}" for n, v in command["words"].items() if not str(v).startswith("ecdsa-"))
         say(f"{entry['time']}  {command['by']:16} {command['command']:9} {words}")
     for name, coordinator in known.items():
         say(f"{name} may {', '.join(coordinator.may) or 'nothing'}: {fingerprint(coordinator.key.encode())}")
-    say(f"{len(entries)} commands hold" if known else "no coordinator is appointed: whoever has the folder may do all")
+    none = "no coordinator is appointed: whoever has the folder may do all"
+    say(f"commands that hold: {len(entries)}" if known else none)
 
 
 @app.command("renew")

@@ -23,12 +23,8 @@ from fedsmall.sim.consortium import keys
 LOG = Path("log") / "commands.jsonl"
 KEY = "FEDSMALL_COORDINATOR"  # names the file of the key of whoever commands
 APPOINT = "appoint"
-RIGHTS = {
-    APPOINT: (APPOINT,),
-    "start": ("start", "resume", "stop"),
-    "admit": ("add-site", "renew"),
-    "revoke": ("revoke",),
-}
+OF_START, OF_ADMIT = ("start", "resume", "stop"), ("add-site", "renew")
+RIGHTS = {APPOINT: (APPOINT,), "start": OF_START, "admit": OF_ADMIT, "revoke": ("revoke",)}  # and their commands
 
 
 class Coordinator(NamedTuple):

@@ -166,7 +166,7 @@ def test_the_commands_themselves_are_signed_and_refused_with_exit_code_2(office,
 
     code, said, _ = fedsmall("consortium", "commands", "-f", office)
     assert code == 0
-    assert "6 commands hold" in said
+    assert "commands that hold: 6" in said
     assert [line.split()[1:3] for line in said.splitlines()[4:6]] == [
         ["who-admit", "add-site"],
         ["who-revoke", "revoke"],
