@@ -72,7 +72,8 @@ def _has_died(home: Path) -> bool:
         return False
     events = [entry["event"] for entry in AuditLog(home / "log.jsonl").entries()]
     in_vain = events[len(events) - events[::-1].index("answer") :] if "answer" in events else events
-    return quiet > min(DIED_S * 2 ** (max(1, in_vain.count(runs.LAUNCHED)) - 1), LONGEST_S)
+    tries = max(1, in_vain.count(runs.LAUNCHED))
+    return quiet > min(DIED_S * 2.0 ** (tries - 1), LONGEST_S)
 
 
 def _seen(folder: Path) -> dict[str, object] | None:
