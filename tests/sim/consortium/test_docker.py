@@ -1,11 +1,14 @@
 """The compose file of a consortium, and what it promises. In an engine: test_containers.py."""
 
 import re
+import shutil
+import zipfile
 
 import pytest
 import yaml
 
 from tests import ROOT
+from tests.release.check import build, only
 
 SERVICES = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
 
@@ -99,3 +102,21 @@ def test_only_the_gate_and_the_coordinator_reach_the_superlink():
     inside = {name for name, service in SERVICES.items() if "inside" in service.get("networks", ())}
 
     assert inside == {"superlink", "gate", "coordinator"}
+
+
+def test_what_the_image_copies_makes_the_wheel_of_the_checkout(tmp_path):
+    copied = re.findall(r"^COPY (.+) /src/(\S*)$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    for sources, to in copied:
+        for source in sources.split():
+            place = tmp_path / "src" / to
+            if source.endswith("/"):
+                shutil.copytree(ROOT / source, place, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / source, place)
+    build(tmp_path / "src", tmp_path / "image", "wheel")
+    build(ROOT, tmp_path / "checkout", "wheel")
+
+    names = [zipfile.ZipFile(only(tmp_path / where, "*.whl")).namelist() for where in ("image", "checkout")]
+    assert names[0] == names[1]
+    assert "fedsmall/systemd/fedsmall-station.service" in names[0]
