@@ -90,7 +90,8 @@ def up(
     """Join the federation: start the data process and the site agent; all connections go out."""
     site = site_of(kit, home)
     sites.up(site, data, port, say, insecure=insecure, only=only, device=device, classic=classic, region=region)
-    say(keys.authority_words(kit / "ca.crt"))
+    if only != "station":  # which has no network, and no certificate to trust
+        say(keys.authority_words(kit / "ca.crt"))
     say(f"{site.card.site} is up; logs in {site.process_folder}. What leaves is in {site.home / 'log.jsonl'}")
     if not detach:
         stay(site.process_folder, say)

@@ -516,6 +516,20 @@ def test_a_site_that_was_killed_is_let_in_again_within_the_minute_that_flower_co
     assert any("lets this site in" in line for line in lines)
 
 
+def test_a_data_process_alone_has_neither_certificate_nor_key_in_its_kit_and_comes_up(loopback, tmp_path, fedsmall):
+    kit = tmp_path / "station"
+    kit.mkdir()
+    for name in ("site.json", "policy.toml", "site.key.pub"):  # as docker/provision.sh and the unit have it
+        shutil.copy(loopback.kit("essen").kit / name, kit)
+    place = ("--kit", kit, "--home", tmp_path / "own")
+
+    code, said, _ = fedsmall("site", "up", "--only", "station", *place, "--data", loopback.data["essen"], "--detach")
+
+    assert (code, "essen is up" in said) == (0, True)
+    assert flower_cli.wait_until((tmp_path / "own" / "door" / "station").exists, 60)
+    assert fedsmall("site", "down", *place)[0] == 0
+
+
 def test_a_copy_of_a_folder_whose_site_is_connected_is_told_that_and_no_other_reason(loopback, tmp_path):
     assert flower_cli.wait_until(lambda: server.registered(loopback.folder)["essen"].status == "online", 120)
     mark = members.load(loopback.folder).members["essen"].fingerprint
