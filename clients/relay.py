@@ -66,7 +66,7 @@ def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = Non
     except socket_frames.LineError as error:
         return refusal(message, f"the site's data process ended before it had answered: {error}", KILLED)
     except OSError as error:
-        return refusal(message, f"the site's data process cannot be reached ({type(error).__name__})")
+        return refusal(message, f"the site's data process does not answer ({error.strerror})")
     if "error" in reply:
         return refusal(message, str(reply["error"]), int(reply.get("code", REFUSED)))
     if sign is not None and (statement := statement_of(reply.get(ENDS))):

@@ -56,8 +56,8 @@ def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
             return bytes(start + _exactly(line, sum(lengths(start))))
         except FrameError as error:
             raise LineError(str(error)) from None
-        except ConnectionError as error:
-            raise LineError(f"the other end went away ({type(error).__name__})") from None
+        except ConnectionError:
+            raise LineError("the other end went away") from None
 
 
 def check_length(path: Path) -> None:

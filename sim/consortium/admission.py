@@ -132,8 +132,8 @@ def check_admission(address: str, authority: Path, key: Path, note: Path, expire
     except httpx.HTTPStatusError as error:
         status, standing = error.response.status_code, error.response.headers.get(STANDING_HEADER, "")
         raise ValueError(_explain_status(status, standing, mark, expires)) from None
-    except (httpx.HTTPError, RuntimeError) as error:
-        raise ValueError(f"{address} gave no answer that Flower knows ({type(error).__name__})") from None
+    except (httpx.HTTPError, RuntimeError):
+        raise ValueError(f"{address} gave no answer that Flower knows; is a server of another release there?") from None
     return f"the server lets this site in: key {mark}, admitted until {expires}, clocks {abs(ahead):.1f} s apart"
 
 

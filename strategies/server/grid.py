@@ -190,8 +190,8 @@ class RetryingGrid(SendingGrid):
                 if reply.metadata.reply_to_message_id == key:
                     return reply
                 return Message(Error(REFUSED, "its answer says that it is to another order"), reply_to=order)
-        except UNREADABLE as error:
-            return unreadable(order, type(error).__name__)
+        except UNREADABLE:
+            return unreadable(order, FOREIGN)
         return None
 
     def _push(self, orders: list[Message]) -> dict[str, Message]:

@@ -96,7 +96,7 @@ def test_a_station_that_is_not_there_is_said_so_without_its_path(tmp_path, monke
 
     reply = relay.relay(order())
 
-    assert "cannot be reached" in reply.error.reason
+    assert "the site's data process does not answer (No such file" in reply.error.reason
     assert str(tmp_path) not in reply.error.reason
 
 
