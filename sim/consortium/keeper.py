@@ -16,10 +16,7 @@ from fedsmall.files import one_line
 from fedsmall.sim.consortium import flower_cli, runs, server
 
 LOOK_S = 2.0
-DIED_S, LONGEST_S = (
-    90.0,
-    3600.0,
-)  # how long a run may have no ServerApp: first, for one needs time to start; and at most
+DIED_S, LONGEST_S = 90.0, 3600.0  # how long a run may have no ServerApp, which takes time to start: first, at most
 ENDS_S = 90.0  # how long a ServerApp may take to see that its SuperLink has forgotten it
 
 
@@ -42,6 +39,7 @@ def look(folder: Path, durable: bool) -> None:
         return
     for run in died:
         say(f"# {run} has lost its ServerApp, and goes on")
+        runs.log_of(folder / "runs" / run).write(runs.DIED)
         runs.resume(folder, run, say)
     if before == now:
         return
@@ -72,8 +70,7 @@ def _has_died(home: Path) -> bool:
         return False
     events = [entry["event"] for entry in AuditLog(home / "log.jsonl").entries()]
     in_vain = events[len(events) - events[::-1].index("answer") :] if "answer" in events else events
-    tries = max(1, in_vain.count(runs.LAUNCHED))
-    return quiet > min(DIED_S * 2.0 ** (tries - 1), LONGEST_S)
+    return quiet > min(DIED_S * 2.0 ** in_vain.count(runs.DIED), LONGEST_S)
 
 
 def _seen(folder: Path) -> dict[str, object] | None:

@@ -35,7 +35,7 @@ SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # 
 LOOK_S = 0.5
 LOOK_ONLINE_S = 3.0  # each look starts a program of Flower's
 WAITS_FILE = "waits.json"  # as strategies.server.deployment writes it
-LAUNCHED, STOPPED = "launched", "stopped"  # events in a run's log
+LAUNCHED, STOPPED, DIED = "launched", "stopped", "died"  # events in a run's log; the last of its ServerApp
 UNKNOWN = "unknown"  # Flower's state of a run that a SuperLink, killed and started again, has forgotten
 BACK_S = 300.0  # how long the server's keeper may take to resume such a run, or one whose ServerApp has died
 ASK_FLOWER_S = 20.0  # how often Flower is asked whether the ServerApp still lives: each time starts a program
@@ -328,7 +328,8 @@ def read_words(path: Path) -> dict[str, Any]:
 OF_SITES = {"lost": "its order or answer was lost, and was sent again", "away": "it was not connected, and waited for"}
 OF_SITES |= {"waits": "its hospital had not agreed, or had paused, and was waited for"}
 COUNTED = {"order": "orders", "answer": "answers", "failed": "refused", "log fault": "refused", "silent": "silent"}
-OF_RUN = {"taken back": "the run was taken back to an earlier communication round", "stopped": "the run was stopped"}
+OF_RUN = {"taken back": "the run was taken back to an earlier communication round", STOPPED: "the run was stopped"}
+OF_RUN |= {DIED: "the program that conducts the run had died"}
 
 
 @dataclass

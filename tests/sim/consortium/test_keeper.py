@@ -3,6 +3,7 @@
 import fcntl
 import os
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -118,10 +119,11 @@ def aged(folder, name, seconds):
     [
         ([runs.LAUNCHED], 90),  # before anybody has answered
         ([runs.LAUNCHED, "order", "answer"], 90),
-        ([runs.LAUNCHED, "answer", runs.LAUNCHED, runs.LAUNCHED], 180),  # twice in vain
-        ([runs.LAUNCHED, "answer", *[runs.LAUNCHED] * 5], 90 * 16),
-        ([runs.LAUNCHED] * 40, 3600),
-        ([runs.LAUNCHED] * 5 + ["order", "answer", "order"], 90),  # it came on
+        ([runs.LAUNCHED, "answer", runs.DIED, runs.LAUNCHED], 180),
+        ([runs.LAUNCHED, "answer", runs.DIED], 180),  # it could not even be launched
+        ([runs.LAUNCHED, "answer", *[runs.DIED, runs.LAUNCHED] * 4], 90 * 16),
+        ([runs.LAUNCHED, runs.DIED] * 40, 3600),
+        ([runs.LAUNCHED, runs.DIED] * 5 + ["order", "answer", "order"], 90),  # it came on
         ([runs.LAUNCHED, "answer", runs.STOPPED], None),
         (["prepared"], None),
     ],
@@ -144,21 +146,23 @@ def test_a_run_that_has_ended_or_is_conducted_is_left_alone(folder):
 
 
 def test_the_keeper_resumes_it_once_and_not_where_the_server_is_down(folder, monkeypatch):
-    run_of(folder, "r", runs.LAUNCHED)
+    run_of(folder, "r", runs.LAUNCHED, left=("flower.json", "sheet.json"))
+    (folder / "runs" / "r" / "sheet.json").write_text('{"run": "r"}')
     aged(folder, "r", 1000)
     resumed, up = [], [False, True, True]
 
     def resume(_, run, *more):
         resumed.append(run)
-        AuditLog(folder / "runs" / run / "log.jsonl").write(runs.LAUNCHED)
+        raise RuntimeError("Flower does not answer")
 
     monkeypatch.setattr(server, "is_up", lambda _: up.pop(0))
     monkeypatch.setattr(server, "register", lambda *_: pytest.fail("nothing has changed"))
     monkeypatch.setattr(runs, "resume", resume)
     server.note(folder, server.state(folder))
 
-    for _ in range(4):
-        keeper.look(folder, durable=False)
+    for is_tried in (False, True, False, False):  # what fails is tried again after a longer wait
+        with pytest.raises(RuntimeError) if is_tried else nullcontext():
+            keeper.look(folder, durable=False)
 
     assert resumed == ["r"]
     assert up == [True]
