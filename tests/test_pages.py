@@ -192,3 +192,12 @@ def test_every_page_that_a_language_model_is_told_of_is_there():
 
     assert len(pages) > 15
     assert [page for page in pages if not (ROOT / "docs" / page).is_file()] == []
+
+
+def test_the_oldest_versions_are_tried_of_all_that_the_quick_tests_use():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = re.search(r"^LOWEST_EXTRAS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    used = {name for line in (*extras["dev"], *extras["sim"]) for name in re.findall(r"fedsmall\[(.+)\]", line)}
+    used = {name for names in used for name in names.split(",")}
+
+    assert used - set(asked) == {"sim", "ray", "survival", "examples", "docs"}  # Ray and pages are of other tests
