@@ -19,6 +19,9 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 export MPLBACKEND ?= Agg
+# uv trusts whom the machine trusts, as pip does: a hospital's proxy, too.
+export UV_NATIVE_TLS ?= 1
+export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test coverage test-slow test-gpu test-lowest lint format docs install licences dist sbom release clean

@@ -20,7 +20,10 @@ DIGEST = re.compile("[0-9a-f]{64}")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bill")
     call = ["make", "sbom", f"DIST={folder}", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/.ready"]
-    subprocess.run(call, cwd=ROOT, check=True, capture_output=True)
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
+    if "error sending request" in done.stderr or "Failed to fetch" in done.stderr:
+        pytest.skip("no package index is reached")
+    assert done.returncode == 0, done.stderr
     return folder
 
 
