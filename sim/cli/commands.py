@@ -55,8 +55,8 @@ COMMANDS: dict[str, Entry] = {
     ),
     "export": Entry(".predict:export", "A saved model as one file: ONNX, TorchScript, or a .zip.", RUN),
     "plan": Entry(".plan:plan", "How many rounds between aggregations, by the papers' bounds.", RUN),
-    "list": Entry(".run:listing", "The methods, tasks and scenarios that are bundled.", RUN),
-    "schema": Entry(".run:schema", "The keys of a scenario as a JSON schema, for editors.", RUN),
+    "list": Entry(".listing:listing", "The methods, tasks and scenarios that are bundled.", RUN),
+    "schema": Entry(".listing:schema", "The keys of a scenario as a JSON schema, for editors.", RUN),
     "audit": Entry(
         "fedsmall.commands:audit", "What each party can learn of a patient: the methods of a scenario, attacked.", STUDY
     ),

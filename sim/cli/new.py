@@ -26,10 +26,10 @@ from fedsmall.planning.look import (
     name_classes,
     read_tables,
 )
+from fedsmall.sim.cli.listing import scenario_schema
 from fedsmall.sim.cli.new_images import FEDERATED, UNEQUAL, holds_images, scenario_of_images, sites_for
 from fedsmall.sim.cli.options import check_unwritten, terminal
 from fedsmall.sim.runs.scenario import build, to_toml
-from fedsmall.sim.runs.schema import scenario_schema
 
 if TYPE_CHECKING:
     from fedsmall.data.federation import Federation

@@ -1,20 +1,17 @@
-"""``fedsmall run``, ``demo``, ``compare``, ``report``, ``retrain`` and ``list``."""
+"""``fedsmall run``, ``demo``, ``compare``, ``report`` and ``retrain``."""
 
 import json
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 from typer import Argument, Option
 
-from fedsmall.entry_points import SCENARIOS, extensions, kind_of_scenario, load_extension, look_in
+from fedsmall.entry_points import SCENARIOS, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
-from fedsmall.methods import METHODS
 from fedsmall.sim.cli.options import (
     ADDRESS,
     DATA_ROOT,
@@ -23,8 +20,6 @@ from fedsmall.sim.cli.options import (
     OUT,
     PROCESSES,
     SET,
-    check_unwritten,
-    command_group,
     complete_folder,
     terminal,
 )
@@ -251,57 +246,3 @@ def _distance(old: Arrays, new: Arrays) -> float | None:
     off = sum(float(np.square(new[name].astype(float) - old[name]).sum()) for name in floats)
     size = sum(float(np.square(old[name].astype(float)).sum()) for name in floats)
     return (off / size) ** 0.5 if size else None
-
-
-listing = command_group("The methods, tasks and scenarios that are bundled.")
-
-
-@listing.command()
-def methods() -> None:
-    """Every method by name, with its source; any part of it can be set anew in a scenario."""
-    table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
-    for name, row in METHODS.items():
-        table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
-    console.print(table)
-    for kind in extensions(SCENARIOS):
-        extension = load_extension(SCENARIOS, kind)
-        console.print(f"\n{extension.HEADING}: {', '.join(extension.METHODS)}", markup=False)
-
-
-@listing.command()
-def tasks() -> None:
-    """The data sets by name, and the forms in which your own data are named."""
-    from fedsmall.data.sources.registry import TASKS
-
-    table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, source in TASKS.items():
-        table.add_row(f"[bold]{name}[/bold]", str(source.__doc__).partition("\n")[0])
-    console.print(table)
-    console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
-    console.print("docs/data.md shows each.", markup=False)
-
-
-@listing.command()
-def scenarios() -> None:
-    """The scenarios by name: `fedsmall run NAME` runs one."""
-    table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, path in scenario_files.scenarios().items():
-        with path.open("rb") as file:
-            table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
-    console.print(table)
-
-
-def schema(out: Annotated[Path | None, Option(help="a file, never written over; printed without")] = None) -> None:
-    """The keys of a scenario as a JSON schema: an editor completes them and marks what is wrong.
-
-    For editors with Even Better TOML or taplo the first line of a scenario is then: #:schema ./scenario.schema.json
-    """
-    from fedsmall.sim.runs.schema import scenario_schema
-
-    text = json.dumps(scenario_schema(), indent=1)
-    if out is None:
-        typer.echo(text)
-    else:
-        check_unwritten(out)
-        out.write_text(text + "\n", encoding="utf-8")
-        console.print(f"Written: {out}. First line of a scenario: #:schema ./{out.name}", markup=False)

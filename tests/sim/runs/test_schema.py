@@ -7,8 +7,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fedsmall.methods import METHODS
+from fedsmall.sim.cli.listing import scenario_schema
 from fedsmall.sim.runs.scenario import Scenario, Settings
-from fedsmall.sim.runs.schema import scenario_schema
 from tests import ROOT
 
 SCENARIOS = [path for folder in ("sim", "examples") for path in sorted((ROOT / folder).rglob("*.toml"))]
