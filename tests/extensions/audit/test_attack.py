@@ -181,6 +181,7 @@ def private(**noise):
     return {"aggregate_every": 4, "privacy": {"level": "patient", "clip": 1.0, "lot": 4, **noise}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epsilon", [1.0, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_what_patient_level_privacy_promises_is_not_refuted_in_two_hundred_runs(epsilon):
     found = by_view(case_of(settings=private(epsilon=epsilon), runs=200, **MANY))

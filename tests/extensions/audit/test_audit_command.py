@@ -28,6 +28,7 @@ def test_an_audit_prints_tables_and_sentences_and_leaves_a_record(audited, tmp_p
     assert 0 <= record["findings"][0]["auc"]["low"] <= record["findings"][0]["auc"]["value"] <= 1
 
 
+@pytest.mark.thorough
 def test_the_page_holds_every_finding_and_needs_nothing_else(audited, tmp_path):
     audit = read(tmp_path / "out")
     html = (tmp_path / "out" / "audit.html").read_text()

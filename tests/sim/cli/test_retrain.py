@@ -36,6 +36,7 @@ def weights(folder):
     return [run.packages_of(plan_run)[0].weights for plan_run in run.done]
 
 
+@pytest.mark.thorough
 def test_it_is_the_model_of_a_federation_in_which_the_site_never_was(fedsmall, tmp_path):
     tables(tmp_path, ["bonn", "essen", "ulm"])
     assert fedsmall("run", "small.toml", "--out", "with")[0] == 0

@@ -22,6 +22,7 @@ def result_of(seed: int, sites: int = 4, each: int = 30, **settings) -> Result:
     return run(sites=held, test=patients(3000, rng), progress=False, **whole)
 
 
+@pytest.mark.thorough
 def test_a_sensitivity_that_is_asked_for_holds_on_others_and_would_not_by_training_samples():
     out_of_fold, by_heart = [], []
     for seed in range(6):
