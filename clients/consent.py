@@ -70,9 +70,12 @@ class Consent:
 
     def check_lines(self, policy: Policy, plan: str, lines: Callable[[], list[str]], config: Mapping[str, Any]) -> None:
         """As :meth:`check`, for a plan's text and the ``lines`` that say what would leave; no pause."""
+        if not (policy.approve or policy.coordinators):
+            return
         run = _run_of(config)
         key = key_of(run, str(config.get(RUN_ID, "")), plan, map(str, config.get(SITES, ())))
-        self._check_started(policy, run, key, config)
+        if policy.coordinators:
+            self._check_started(policy, run, key, config)
         if not policy.approve:
             return
         asked, verdict = self.home / FOLDER / f"{key}.json", verdict_of(self.home, key)
@@ -92,8 +95,6 @@ class Consent:
 
     def _check_started(self, policy: Policy, run: str, key: str, config: Mapping[str, Any]) -> None:
         """Raise PolicyError unless one of the policy's ``coordinators`` has signed that this very run is started."""
-        if not policy.coordinators:
-            return
         try:
             command = Command.model_validate_json(str(config.get(STARTED, "")))
             known = fingerprint(command.key.encode()) in policy.coordinators and command.is_signed

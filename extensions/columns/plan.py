@@ -129,8 +129,3 @@ class ColumnSheet(Sheet):
 
     columns: ColumnPlan
     roll: dict[str, str] = Field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """The plan's text."""
-        return self.columns.model_dump_json()

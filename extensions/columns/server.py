@@ -68,7 +68,7 @@ def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
     )
     words: dict[str, Any] = {"run": run, "id": secrets.token_hex(8), "about": scenario.about, **patience}
     sheet = ColumnSheet(columns=columns, sites=tuple(sorted(parties)), quorum=len(parties), roll=roll, **words)
-    return runs.write_sheet(path, sheet, method=plans[0].label)
+    return runs.write_sheet(path, sheet, columns.model_dump_json(), method=plans[0].label)
 
 
 def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> Path:
@@ -82,7 +82,8 @@ def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> 
     columns = sheet.columns.model_copy(update={"of": ForestOf(run=sheet.run, id=sheet.id)})
     changes = {"run": run, "id": secrets.token_hex(8), "columns": columns, **patience}
     asking = ColumnSheet(**{**vars(sheet), **changes})
-    return runs.write_sheet(_new_sheet(home.parent, run), asking, method=f"the forest of {sheet.run}")
+    method = f"the forest of {sheet.run}"
+    return runs.write_sheet(_new_sheet(home.parent, run), asking, columns.model_dump_json(), method=method)
 
 
 def read_sheet(folder: Path) -> ColumnSheet:

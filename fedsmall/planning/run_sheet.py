@@ -70,16 +70,6 @@ class Sheet(Frozen):
         return self.sites
 
     @property
-    def text(self) -> str:
-        """The plan's text."""
-        raise NotImplementedError
-
-    @property
-    def key(self) -> str:
-        """The digest of all that sites are asked for."""
-        return key_of(self.run, self.id, self.text, self.everyone)
-
-    @property
     def least_answers(self) -> int:
         """How many sites must answer at a contact."""
         return self.quorum if self.quorum is not None else len(self.sites) // 2 + 1
@@ -95,11 +85,6 @@ class RunSheet(Sheet):
     plan: Plan
     roll: dict[str, str] = Field(default_factory=dict)
     region: str = ""
-
-    @property
-    def text(self) -> str:
-        """The plan's text."""
-        return text_of(self.plan)
 
     @property
     def is_above(self) -> bool:

@@ -59,9 +59,9 @@ def sign(folder: Path, command: str, **words: Any) -> Command | None:
 
     Raises PlanError where the key that ``FEDSMALL_COORDINATOR`` names has no right to it.
     """
-    if not (folder / LOG).exists() and command != APPOINT:
-        return None
     path = folder / LOG
+    if not path.exists() and command != APPOINT:
+        return None
     with (path.parent / "commands.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known, _ = read(folder)

@@ -46,10 +46,10 @@ def configuration(record: Consortium, folder: Path, *, upstream: str | None = No
     limits = [f"limit_req zone={who} burst={2 * rate} delay={rate};" for who, (rate, _) in LIMITS.items()]
     limits += [f"limit_conn {who}_lines {lines};" for who, (_, lines) in LIMITS.items()]
     # a site whose key is not here counts as a stranger
-    standings, sent = {}, {name: folder / "sites" / f"{name}.pub" for name in sorted(record.members)}
-    for name, path in sent.items():
-        if path.exists():
-            standings[header(path.read_bytes())] = name, record.members[name].standing(members.today())
+    standings = {}
+    for name, member in sorted(record.members.items()):
+        if (path := folder / "sites" / f"{name}.pub").exists():
+            standings[header(path.read_bytes())] = name, member.standing(members.today())
     return CONFIGURATION.read_text().format(
         user=_worker(folder),
         work=folder / "gate",

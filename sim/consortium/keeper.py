@@ -11,7 +11,6 @@ import time
 import traceback
 from pathlib import Path
 
-from fedsmall.audit_log import AuditLog
 from fedsmall.files import one_line
 from fedsmall.sim.consortium import flower_cli, runs, server
 
@@ -34,14 +33,9 @@ def keep(folder: Path, durable: bool) -> None:
 def look(folder: Path, durable: bool) -> None:
     """Compare what is with what was, and act where they differ."""
     before, now = _seen(folder), server.state(folder)
-    died = died_runs(folder) if before == now else []
-    if before is None or (before == now and not died) or not server.is_up(folder):
-        return
-    for run in died:
-        say(f"# {run} has lost its ServerApp, and goes on")
-        runs.log_of(folder / "runs" / run).write(runs.DIED)
-        runs.resume(folder, run, say)
     if before == now:
+        return resume_died(folder)
+    if before is None or not server.is_up(folder):
         return
     server.register(folder, say)
     if server.STARTED in before or (not durable and before["superlink"] != now["superlink"]):
@@ -58,17 +52,25 @@ def interrupted(folder: Path) -> list[str]:
     return [home.name for home in homes if (since := runs.under_way_since(home)) is not None and since < began]
 
 
+def resume_died(folder: Path) -> None:
+    """Go on with the runs of :func:`died_runs`; the log tells of every try, before it."""
+    for run in died_runs(folder):
+        if server.is_up(folder):
+            say(f"# {run} has lost its ServerApp, and goes on")
+            runs.log_of(folder / "runs" / run).write(runs.DIED)
+            runs.resume(folder, run, say)
+
+
 def died_runs(folder: Path) -> list[str]:
     """The runs that were launched, have not ended, and had no ServerApp for as long as it may take to start one."""
-    homes = [path.parent for path in sorted((folder / "runs").glob("*/log.jsonl"))]
-    return [home.name for home in homes if _has_died(home)]
+    return [path.parent.name for path in sorted((folder / "runs").glob("*/log.jsonl")) if _has_died(path.parent)]
 
 
 def _has_died(home: Path) -> bool:
     quiet = time.time() - (home / "log.jsonl").stat().st_mtime
     if quiet < DIED_S or runs.is_running(home) or runs.under_way_since(home) is None:
         return False
-    events = [entry["event"] for entry in AuditLog(home / "log.jsonl").entries()]
+    events = [event for event, _ in runs.events_of(home)]
     in_vain = events[len(events) - events[::-1].index("answer") :] if "answer" in events else events
     return quiet > min(DIED_S * 2.0 ** in_vain.count(runs.DIED), LONGEST_S)
 

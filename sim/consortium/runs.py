@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from fedsmall.files import one_line, write
 from fedsmall.methods import nearest
 from fedsmall.models.own_models import check_own_models
 from fedsmall.plan import Plan
-from fedsmall.planning.run_sheet import RunSheet, Sheet
+from fedsmall.planning.run_sheet import RunSheet, Sheet, key_of, text_of
 from fedsmall.sim.consortium import coordinators, flower_cli, members, server
 from fedsmall.sim.runs.scenario import FILES
 from fedsmall.travel.journey import check_apart
 
 Say = Callable[[str], None]
-EARLY = "ended early; it goes on by itself, or resume it"
+EARLY = "ended early; resume it"
 SHEETS = ("sheet.json", *(f"{kind}.json" for kind in extensions(SCENARIOS)))  # of which a run's folder holds one
 LOOK_S = 0.5
 LOOK_ONLINE_S = 3.0  # each look starts a program of Flower's
@@ -117,15 +118,17 @@ def prepare(
         task = {k: Path(v).name if k in FILES and isinstance(v, str) else v for k, v in plan.task.items()}
         plan = plan.model_copy(update={"task": task})
     sheet = RunSheet(run=run, id=secrets.token_hex(8), plan=plan, sites=sites, roll=roll, **patience)
-    return write_sheet(folder / "runs" / run / "sheet.json", sheet, method=plan.method.label, seed=plan.seed)
+    where, words = folder / "runs" / run / "sheet.json", {"method": plan.method.label, "seed": plan.seed}
+    return write_sheet(where, sheet, text_of(plan), **words)
 
 
-def write_sheet(path: Path, sheet: Sheet, **words: Any) -> Path:
+def write_sheet(path: Path, sheet: Sheet, plan: str, **words: Any) -> Path:
     """Make the folder of a run with its sheet at ``path`` and a log that begins with ``words``; returns the folder.
 
-    PlanError where the consortium has coordinators, and none who may start a run signs this one.
+    PlanError where the consortium has coordinators, and none who may start a run signs this one, of the text ``plan``.
     """
-    started = coordinators.sign(path.parents[2], "start", run=sheet.run, key=sheet.key)
+    key = key_of(sheet.run, sheet.id, plan, sheet.everyone)
+    started = coordinators.sign(path.parents[2], "start", run=sheet.run, key=key)
     sheet = sheet.model_copy(update={"started": started})
     path.parent.mkdir(parents=True, mode=0o700)
     write(path, sheet.model_dump_json(exclude_defaults=True, indent=1).encode(), flush=True)
@@ -192,8 +195,19 @@ def under_way_since(home: Path) -> float | None:
     """
     if any((home / name).exists() for name in ("outcome.json", "failure.json")) or not (home / "flower.json").exists():
         return None
-    marks = [e for e in AuditLog(home / "log.jsonl").entries() if e["event"] in (LAUNCHED, STOPPED)]
-    return datetime.fromisoformat(marks[-1]["time"]).timestamp() if marks and marks[-1]["event"] == LAUNCHED else None
+    marks = [(event, time) for event, time in events_of(home) if event in (LAUNCHED, STOPPED)]
+    return datetime.fromisoformat(marks[-1][1]).timestamp() if marks and marks[-1][0] == LAUNCHED else None
+
+
+def events_of(home: Path) -> Sequence[tuple[str, str]]:
+    """The events of a run's log, each with its time, oldest first; read anew where something has been written."""
+    about = (home / "log.jsonl").stat()
+    return _events_of(home / "log.jsonl", about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=64)
+def _events_of(log: Path, _written: int, _size: int) -> Sequence[tuple[str, str]]:
+    return [(entry["event"], entry["time"]) for entry in AuditLog(log).entries()]
 
 
 def watch(

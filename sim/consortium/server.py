@@ -106,12 +106,12 @@ def register(folder: Path, say: Say) -> None:
         home, present = folder / "flwr", registered(folder)
         for name, member in sorted(members.load(folder).members.items()):
             standing = member.standing(members.today())
-            if standing == "admitted" and name not in present:
+            if standing == members.ADMITTED and name not in present:
                 key = str((folder / "sites" / f"{name}.pub").absolute())
                 command = ("supernode", "register", key, flower_cli.CONNECTION, "--name", name)
                 nodes = _nodes(folder) | {name: int(flower_cli.call(home, *command, say=say)["node-id"])}
                 write(folder / "state" / "nodes.json", json.dumps(nodes, indent=2).encode(), flush=True)
-            if standing in ("revoked", "expired") and name in present:
+            if standing in (members.REVOKED, "expired") and name in present:
                 say(f"# {name} is {standing}")
                 node = str(present[name].node)
                 flower_cli.call(home, "supernode", "unregister", node, flower_cli.CONNECTION, say=say)

@@ -117,6 +117,14 @@ def has_ended(plan: Plan, common: Arrays | None) -> bool:
     return extension is not None and common is not None and bool(extension.has_ended(plan, common))
 
 
+def _charged(contacts: Sequence[Contact], ledger: Ledger | None) -> Iterator[Contact]:
+    """The contacts, each charged before it takes place; a segment of one is no release."""
+    for contact in contacts:
+        if ledger is not None and contact.travels:
+            ledger.charge()
+        yield contact
+
+
 def _is_over(plan: Plan, outcome: Outcome) -> bool:
     """Whether a run ends before its last round: nothing would change any more, or its early stop says so."""
     dry = plan.stop is not None and has_run_dry(plan, outcome.evaluations)
@@ -214,16 +222,10 @@ def run_rounds(
     if ledger is not None:
         ledger.releases = sum(contact.travels for contact in contacts[:done])
 
-    def charged() -> Iterator[Contact]:
-        for contact in contacts[done:]:
-            if ledger is not None and contact.travels:  # before it takes place; a segment of one is no release
-                ledger.charge()
-            yield contact
-
     def is_seen(contact: Contact) -> bool:
         return (watcher is not None and watcher.needs(contact)) or (evaluator is not None and due(contact))
 
-    started, moments = time.perf_counter(), daisy_chain(topology, charged(), is_seen)
+    started, moments = time.perf_counter(), daisy_chain(topology, _charged(contacts[done:], ledger), is_seen)
     for moment in moments if not _is_over(plan, outcome) else ():
         contact = moment.contact
         if watcher is not None:

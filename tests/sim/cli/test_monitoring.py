@@ -58,7 +58,7 @@ def test_what_expires_soon_and_a_run_that_ended_early_end_with_one(fedsmall, con
     code, said = status(fedsmall)
     assert (code, said["runs"]) == (
         1,
-        [{"run": "r", "state": "ended early; it goes on by itself, or resume it", "line": ""}],
+        [{"run": "r", "state": "ended early; resume it", "line": ""}],
     )
 
 
