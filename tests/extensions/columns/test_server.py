@@ -13,12 +13,13 @@ pytest.importorskip("gmpy2")
 from fedsmall.audit_log import verify
 from fedsmall.clients.policy import load_policy
 from fedsmall.clients.runs import RUNS, run_folder
+from fedsmall.ends import fingerprint
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
 from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, write_run
 from fedsmall.extensions.columns.simulation import Columns, execute, load_columns, world_of
 from fedsmall.sim.cli.app import main
-from fedsmall.sim.consortium import keys, members, runs
+from fedsmall.sim.consortium import coordinators, keys, members, runs
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.sim.report.hospital import own_run, page
 from fedsmall.strategies.server.grid import RetryingGrid
@@ -97,6 +98,20 @@ def test_what_the_sites_grow_is_what_a_simulation_grows(desk, scenario):
     assert "hospital: which 50 patients all parties have" in "\n".join(outcome_lines(Path(), told))
     for name, value in done.metrics.items():
         assert told["worth"][name] == pytest.approx(value, abs=1e-9)
+
+
+def test_sites_that_ask_for_it_take_part_only_where_a_coordinator_has_signed_the_start(desk, scenario, monkeypatch):
+    keys.new_site_key(key := desk.folder.parent / "anna")
+    monkeypatch.setenv(coordinators.KEY, str(key))
+    mark = fingerprint(key.with_name("anna.pub").read_bytes())
+    for name in NAMES:
+        (desk.site(name).kit / "policy.toml").write_text(f'columns = true\ncoordinators = ["{mark}"]\n')
+    with pytest.raises(PlanError, match="no coordinator whose key the policy here names has signed"):
+        led(desk, scenario, "unsigned")
+
+    coordinators.appoint(desk.folder, "anna", key.with_name("anna.pub"), ["appoint", "start"])
+
+    assert led(desk, scenario, "signed")["common"] == 50
 
 
 @pytest.mark.thorough
