@@ -60,11 +60,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 class SiteSamples(ABC):
     """The samples of all sites on the device, which are drawn in batches; ``masks`` are dropout layers.
 
-    ``examples`` and ``steps`` are each site's samples, and its steps of a round, (sites,).
+    ``examples`` and ``steps`` are each site's samples, and its steps of a round, (sites,); ``largest`` is the samples
+    that a step may take at most.
     """
 
     examples: np.ndarray
     steps: np.ndarray
+    largest: int
 
     def __init__(
         self, plan: Plan, names: Sequence[str], samples: Sequence[Samples], masks: Masks, device: torch.device
@@ -104,6 +106,7 @@ class Batches(SiteSamples):
         self.sizes = np.zeros((len(sizes), self.steps.max()), dtype=np.int64)  # (sites, steps), 0 once a site has ended
         for site, mine in enumerate(sizes):
             self.sizes[site, : len(mine)] = mine
+        self.largest = int(self.sizes.max())
         self.uniform = bool((self.sizes == self.sizes[0]).all())
         draws = bool((self.examples > batches).any())
         self.still = None if draws else self.index(np.arange(len(names)), 0)
@@ -231,6 +234,7 @@ class Lots(SiteSamples):
         self.examples = np.array([reported_samples(plan, len(s)) for s in samples])
         assert plan.recipe.steps is not None
         self.steps = np.full(len(names), plan.recipe.steps)
+        self.largest = int(self._counts.max())
 
     def round(self, sites: np.ndarray, t: int, pads: bool) -> Iterator[tuple[slice, Batch]]:
         """As :meth:`SiteSamples.round`."""

@@ -13,6 +13,7 @@ from fedsmall.models.networks import trainable_state
 from fedsmall.plan import Plan
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.batches import Batches, Lots, SiteSamples
+from fedsmall.training.cuda_graphs import ReplayedStep
 from fedsmall.training.device import choose_device, threads_of_kernel, widest_float
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
@@ -24,6 +25,9 @@ from fedsmall.wire import Arrays
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
 DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
+DEVICE_NUMBERS = (
+    4 * 2**20
+)  # numbers that go there into a step of packed images; their maps are some hundred times as many
 PREDICTED_MODELS = 64  # models that predict at a time
 PREDICTED_NUMBERS = 2**20  # numbers that go into them at a time, models times samples times features
 
@@ -68,7 +72,7 @@ class Cohort(OneModelTrainer):
             self._gradients = clipped(self._gradients, plan.privacy.clip)
         self.path = self._gradients.path
         parameters = sum(tensor.numel() for tensor in model.parameters())
-        self.device = choose_device(device, parameters, self._gradients.chunk or len(names), plan.dtype)
+        self.device = choose_device(device, parameters, 1 if self.path == "loop" else len(names), plan.dtype)
         model.to(self.device)  # in place: what computes gradients holds this model
         shape = self._halves.seen(np.zeros((1, *task.input_shape), plan.dtype)).shape
         shapes = dropout_shapes(model, torch.zeros(shape, dtype=dtype, device=self.device))
@@ -91,6 +95,8 @@ class Cohort(OneModelTrainer):
             and (not recipe.has_state or recipe.optimizer_state == "reset")
         )
         self._plain = not recipe.has_state and not recipe.weight_decay and plan.method.rule == "none"
+        known = self.path in ("mlp", "conv")  # layers that do the same each time, which a network of one's own need not
+        self._step = ReplayedStep(self._train_step) if known and self.device.type == "cuda" else self._train_step
 
     def _take_kernel(self, threads: int) -> None:
         if need := unmet_need(self.plan, self._gradients):
@@ -184,8 +190,12 @@ class Cohort(OneModelTrainer):
 
     def _chunks(self, stack: Stack, sites: np.ndarray) -> list[slice | np.ndarray]:
         bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
-        cache = CACHE_BYTES if self.device.type == "cpu" else DEVICE_BYTES
-        size = self._gradients.chunk or max(1, cache // bytes_per_model)
+        on_cpu = self.device.type == "cpu"
+        size = max(1, (CACHE_BYTES if on_cpu else DEVICE_BYTES) // bytes_per_model)
+        if self._gradients.chunk is not None:
+            numbers = self._batches.x[0].numel() * self._batches.largest
+            wide = self.path == "conv" and not on_cpu
+            size = min(size, max(1, DEVICE_NUMBERS // numbers)) if wide else self._gradients.chunk
         edges = [slice(k, k + size) for k in range(0, len(stack), size)]
         order = self._batches.order(sites, self._gradients.pads)
         if order is None or len(edges) == 1:
@@ -251,7 +261,7 @@ class Cohort(OneModelTrainer):
                 share = mean_loss(self._loss, outputs, batch).to(losses.dtype)
                 losses[rows] += share / torch.from_numpy(steps[rows]).to(share.device)
 
-    def _step(self, models: Stack, state: Tensors, variables: Tensors, batch: Batch, lr: float) -> Tensor:
+    def _train_step(self, models: Stack, state: Tensors, variables: Tensors, batch: Batch, lr: float) -> Tensor:
         if self._plain and isinstance(self._gradients, MlpGradients | ClippedMlp):
             return self._gradients.descend(models.parameters, batch, lr)
         outputs, gradients = self._gradients(models.parameters, models.buffers, batch)

@@ -14,10 +14,8 @@ import torch
 from fedsmall.errors import PlanError
 from fedsmall.parts import device_word
 
-# A step on a GPU is some dozens of launches of about 10 microseconds each, whatever the size: the time in which one
-# core does the arithmetic of about 60,000 parameters on a handful of samples. Models that take a step together share
-# the launches, but their batches are drawn and moved one by one, so a stack must hold far more to be worth it.
-WORTH_ALONE, WORTH_TOGETHER = 60_000, 1_000_000
+# From where on an H100 was faster than one core of its host (docs/gpu.md), and worth the seconds in which CUDA starts.
+WORTH_ALONE, WORTH_TOGETHER = 20_000, 250_000
 
 
 def choose_device(

@@ -9,6 +9,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.ray import gpu_share
 from fedsmall.sim.engines.run import ENGINES, run_plan, versions
+from fedsmall.training import cuda_graphs
 from fedsmall.training import device as devices
 from fedsmall.training.trees import cohort_for
 from tests.fedsmall.training.second_device import second_device
@@ -23,6 +24,8 @@ from tests.sim.engines.harness import (
     plan_of,
 )
 from tests.sim.engines.on_ray import ON_RAY
+
+REPLAYED_WITHIN = {"models of their own": 1e-13}  # which no GPU repeats to the bit
 
 
 @pytest.mark.slow
@@ -135,6 +138,17 @@ def test_a_gpu_gives_the_numbers_of_the_cpu_in_float64(run: str) -> None:
 @pytest.mark.parametrize("run", ["FedDC", "moments that travel", "convolutions", "BatchNorm", "trees that travel"])
 def test_a_gpu_gives_the_same_bits_twice(run: str) -> None:
     assert_equal_bits(run_on("cuda", run).model, run_on("cuda", run).model)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("run", RUNS)
+def test_steps_that_are_replayed_give_the_bits_of_steps_that_are_not(run: str, monkeypatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "RECORDED_AFTER", 10**9)
+    plain = run_on("cuda", run)
+    monkeypatch.setattr(cuda_graphs, "RECORDED_AFTER", 1)
+    replayed = run_on("cuda", run)
+
+    assert_alike(plain, replayed, REPLAYED_WITHIN.get(run, 0))
 
 
 @pytest.mark.gpu
