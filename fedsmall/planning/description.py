@@ -119,7 +119,7 @@ def _suspect_column(column: str, by_site: Values, positive: Values | None) -> li
         )
     if positive is not None and len(np.unique(known)) > 2:
         truth = np.concatenate([positive[site] for site in by_site])[np.isfinite(every)]
-        auc = float(area(known[None], truth)[0]) if min(truth.sum(), (~truth).sum()) >= FEW_EVENTS else 0.5
+        auc = float(area(known, truth)) if min(truth.sum(), (~truth).sum()) >= FEW_EVENTS else 0.5
         if (auc := max(auc, 1 - auc)) > NEARLY_PERFECT:
             notes.append(f"{column} alone predicts the outcome (AUC {auc:.3f}); was it known before the outcome?")
     return notes

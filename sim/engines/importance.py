@@ -6,7 +6,7 @@ import numpy as np
 
 from fedsmall.data.federation import Federation
 from fedsmall.data.preparation import Columns
-from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES, evaluate
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES, evaluate_many
 from fedsmall.evaluation.outputs import answer
 from fedsmall.models.registry import initial_model
 from fedsmall.randomness import rng_for
@@ -44,8 +44,8 @@ def importance_of(record: RunRecord, federation: Federation) -> dict[str, list[f
 
     def score(of: np.ndarray) -> np.ndarray:
         outputs = answer(trainer.predict(stack, of.reshape(-1, *x.shape[1:])), task.loss, plan.method.together)
-        parts = outputs.reshape(len(of), len(x), -1)
-        return np.array([evaluate(part, y, judged).get(metric, np.nan) for part in parts])
+        values = evaluate_many(outputs.reshape(len(of), len(x), -1), y, judged)
+        return values.get(metric, np.full(len(of), np.nan))
 
     whole, begin, found = score(x[None])[0], 0, {}
     for column in form.columns:

@@ -149,14 +149,11 @@ class Clinical:
     def worth(self, label: int) -> list[Worth]:
         """The statistics of one class against the rest."""
         pairs = [predictions.positive(label) for predictions in self.of_seeds]
-        return [
-            Worth(
-                name,
-                of_two.estimate_of(name, *pairs[0]),
-                interval_over_seeds((value(*pair) for pair in pairs), of_two.SCALES.get(name, "share")),
-            )
+        over = {
+            name: interval_over_seeds((value(*pair) for pair in pairs), of_two.SCALES.get(name, "share"))
             for name, value in of_two.VALUES.items()
-        ]
+        }
+        return [Worth(name, estimate, over[name]) for name, estimate in of_two.estimates_of(*pairs[0]).items()]
 
 
 def clinical(run: Run) -> Clinical | None:

@@ -12,7 +12,7 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.evaluation.clinical import (
     NUMBER_STATISTICS,
     Estimate,
-    bootstrap_interval,
+    bootstrap_intervals,
     mean_absolute_error,
     mean_error,
     wilson,
@@ -113,14 +113,14 @@ def outcome(run: Run) -> Outcome | None:
 def _outcome_of(model: tuple[str, int, int], asked: Asked, sites: np.ndarray, more: Sequence[Worth] = ()) -> Outcome:
     """What is shown of a ``model`` (method, seed, folds): the first seed's predictions, and statistics over seeds."""
     first, worth, at_sites = asked.of_seeds[0], [], []
-    for name, (statistic, scale) in asked.statistics.items():
+    estimates = bootstrap_intervals([statistic for statistic, _ in asked.statistics.values()], *first)
+    for (name, (statistic, scale)), estimate in zip(asked.statistics.items(), estimates, strict=True):
         over = interval_over_seeds((statistic(*arrays) for arrays in asked.of_seeds), scale)
-        worth.append(Worth(name, bootstrap_interval(statistic, *first), over))
+        worth.append(Worth(name, estimate, over))
     for site, mask in masks_of_sites(sites):
         if mask.sum() >= LEAST:
-            arrays = [array[mask] for array in first]
-            estimates = [bootstrap_interval(statistic, *arrays) for statistic in asked.of_sites.values()]
-            at_sites.append((site, int(mask.sum()), estimates))
+            of_site = bootstrap_intervals(list(asked.of_sites.values()), *(array[mask] for array in first))
+            at_sites.append((site, int(mask.sum()), of_site))
     counts, worth = (len(first[0]), len(asked.of_seeds)), [*worth, *more]
     return Outcome(*model, *counts, asked.asks, worth, asked.figures, list(asked.of_sites), at_sites, asked.notes)
 

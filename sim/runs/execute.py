@@ -111,7 +111,7 @@ def execute(
     processes: int | None = 1,
     begun: Run | None = None,
 ) -> Run:
-    """Run all plans of ``scenario``; the run is in ``folder``, where one is given, after each of them.
+    """Run all plans of ``scenario``; the run is in ``folder``, where one is given, while it goes on.
 
     Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run. A plan that
     fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's federation;

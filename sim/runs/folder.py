@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -100,7 +101,11 @@ class PlanRun:
 
 @dataclass
 class Run:
-    """A run, read from its folder or just made; ``without`` caches metrics without some of the test patients."""
+    """A run, read from its folder or just made.
+
+    ``without`` caches metrics without some of the test patients; ``due`` is when the folder is next written, by the
+    system's clock, so that writing what is known takes a tenth of the time however many plans there are.
+    """
 
     scenario: Scenario
     plans: list[Plan]
@@ -111,6 +116,7 @@ class Run:
     predictions: Arrays = field(default_factory=dict)
     packages: dict[int, list[Stored]] = field(default_factory=dict)
     without: dict[tuple[str, bool], Arrays] = field(default_factory=dict, repr=False)
+    due: float = field(default=0.0, repr=False)
 
     @property
     def not_run(self) -> list[Plan]:
@@ -146,7 +152,7 @@ class Run:
         self.save()
 
     def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
-        """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it down."""
+        """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it when due."""
         evaluations = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
         row = _summary_row(record, evaluations, trivial)
         plan_run = PlanRun(index, record.plan, row, evaluations, list(record.events))
@@ -161,9 +167,8 @@ class Run:
         self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in record.predictions.items()}
         if self.folder is not None:
             self._write_models(self.folder, plan_run, record)
-            if record.predictions:
-                write_arrays(self.folder / PREDICTIONS, self.predictions)
-        self.save()
+        if time.monotonic() >= self.due:
+            self.save()
         return plan_run
 
     def _write_models(self, folder: Path, plan_run: PlanRun, record: "RunRecord") -> None:
@@ -213,6 +218,9 @@ class Run:
         """Write what is known so far into the run's folder, where it has one; every file is replaced whole."""
         if self.folder is None:
             return
+        began = time.monotonic()
+        if self.predictions:
+            write_arrays(self.folder / PREDICTIONS, self.predictions)
         about = self.about | {
             "planned": len(self.plans),
             "finished": len(self.plans) - len(self.not_run) - len(self.failed),
@@ -224,6 +232,7 @@ class Run:
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["label"]
         write_csv(self.folder / "rounds.csv", columns, rows)
         write_json(self.folder / "run.json", about)
+        self.due = time.monotonic() + 10 * (time.monotonic() - began)
 
 
 def _which(plan: Plan) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Public data sets by name: those that come with libraries, and files under the data root."""
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,6 +52,7 @@ def diabetes_grades(root: Path | None, seed: int) -> Pool:
     return _pool_of(bunch, y, class_names=("slow", "middle", "fast"), loss=ORDINAL)
 
 
+@cache  # a quarter of a second each time, for every seed
 def _digits() -> tuple[np.ndarray, np.ndarray]:
     """Images, (samples, 1, 8, 8) in float64, and their digits."""
     from sklearn.datasets import load_digits

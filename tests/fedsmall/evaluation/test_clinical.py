@@ -141,7 +141,7 @@ def test_a_bootstrapped_interval_is_about_the_value_and_always_the_same():
     positive = rng.random(200) < 0.4
     p = np.clip(0.3 * positive + 0.7 * rng.random(200), 0, 1)
 
-    one, again = (clinical.estimate_of("Brier score", p, positive) for _ in range(2))
+    one, again = (clinical.estimates_of(p, positive)["Brier score"] for _ in range(2))
 
     assert one == again
     assert one.low < one.value < one.high
