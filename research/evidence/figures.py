@@ -13,8 +13,8 @@ from fedsmall.research.evidence.items import Item
 from fedsmall.research.evidence.result import EvidenceRow, ItemResult
 from fedsmall.sim.report.figures import STYLE, WHITE, save
 from fedsmall.sim.report.style import LOOKS, Style
-from fedsmall.sim.tuning.figure import WIDTH, column, legend, line
 
+WIDTH = 6.8  # inches: a text column of the page
 NAMES = {"accuracy": "test accuracy", "auc": "ROC-AUC", "samples_per_site": "samples per site"}
 
 
@@ -161,3 +161,20 @@ def _series(axes: Any, label: str, look: Style, points: Sequence[tuple[float, Ev
     points = sorted(points, key=lambda point: point[0])
     ends = [[getattr(row.mean, end) for _, row in points] for end in ("mean", "low", "high")]
     line(axes, label, look, [value for value, _ in points], *ends)
+
+
+def column(height: float) -> tuple[Figure, Any]:
+    """A figure as wide as a column, and its axes; its height is a share of that."""
+    figure = Figure(figsize=(WIDTH, WIDTH * height))
+    return figure, figure.add_subplot()
+
+
+def line(axes: Any, label: str, look: Style, x: Sequence[float], mean: Any, low: Any, high: Any) -> None:
+    """A line in a method's look, with a band from ``low`` to ``high``."""
+    axes.plot(x, mean, label=label, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.5)
+    axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
+
+
+def legend(axes: Any, columns: int = 3) -> None:
+    """The legend, above the axes."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.02), ncols=columns, fontsize=8)

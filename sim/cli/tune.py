@@ -85,8 +85,7 @@ def _search(
 ) -> "dict[str, list[Try]]":
     """All runs of every variant's search, with lines and tables as they end, a file, and figures."""
     from fedsmall.sim.report.figures import save as save_figure
-    from fedsmall.sim.tuning.figure import sensitivity
-    from fedsmall.sim.tuning.search import choose, save, search
+    from fedsmall.sim.tuning.search import choose, draw_rates, save, search
 
     tries: dict[str, list[Try]] = {}
     for variant, scenario in asked.items():
@@ -100,7 +99,7 @@ def _search(
         _show(choose(tries[variant], metric), metric)
     save(path, tries)
     for variant, scenario in asked.items():
-        drawn = sensitivity(choose(tries[variant], metric), [plan.method for plan in scenario.plans()], metric)
+        drawn = draw_rates(choose(tries[variant], metric), [plan.method for plan in scenario.plans()], metric)
         save_figure(drawn, figure.with_name(f"{figure.name}{'-' + variant if variant else ''}.svg"))
     return tries
 

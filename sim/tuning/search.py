@@ -28,6 +28,9 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
+from fedsmall.sim.report.figures import STYLE, WHITE, Figure, Line, draw, empty
+from fedsmall.sim.report.sentences import metric_name
+from fedsmall.sim.report.style import looks
 from fedsmall.sim.report.tables import scale_of
 from fedsmall.sim.runs.files import write_csv
 from fedsmall.sim.runs.scenario import Scenario, assign, build
@@ -324,3 +327,18 @@ def _share(samples: Samples, fold: int, folds: int, rng: np.random.Generator) ->
     """The rows of a site that are in the fold; a site of one sample keeps it."""
     parts = np.array_split(rng.permutation(len(samples)), folds)
     return parts[fold] if len(samples) > 1 else np.arange(0)
+
+
+def draw_rates(choices: Mapping[str, RateChoice], methods: Sequence[Method], metric: str = "score") -> Figure:
+    """Validation score against the learning rate, one curve a method, the chosen rate ringed."""
+    worth = f"{metric_name(metric)}, left-out training sites"
+    drawn, lines = looks(methods), []
+    figure, axes = empty("learning rate (ringed: chosen)", worth, STYLE | WHITE, (6.8, 3.3))
+    axes.set_xscale("log")
+    for label, choice in choices.items():
+        mean, *band = ([getattr(score, end) for score in choice.scores.values()] for end in ("mean", "low", "high"))
+        look = {"color": drawn[label].colour, "ls": drawn[label].dashes, "marker": drawn[label].marker, "label": label}
+        lines.append(Line(list(choice.scores), mean, look, band))
+        ring = {"mfc": "none", "mec": drawn[label].colour, "ms": 11, "mew": 1.5}
+        axes.plot(choice.lr, choice.scores[choice.lr].mean, "o", **ring)
+    return draw((figure, axes), lines)
