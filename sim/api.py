@@ -1,6 +1,6 @@
 """fedsmall in Python, for notebooks: three lines from arrays to a table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
 from io import BytesIO, StringIO
@@ -92,16 +92,13 @@ class Result:
         return pandas.DataFrame.from_dict(rows, orient="index")
 
     def figure(self, kind: str = "curves") -> "Figure":
-        """A matplotlib figure: "curves" (the course of the run), "overview" (its end), or "chain" (who went where)."""
+        """A matplotlib figure: "curves" (the course of the run), or "overview" (its end)."""
         from fedsmall.sim.report import figures
 
-        known: dict[str, Callable[[Run], Figure | None]]
-        known = {"curves": figures.curves, "overview": figures.overview, "chain": figures.chain}
+        known = {"curves": figures.curves, "overview": figures.overview}
         if kind not in known:
             raise PlanError(f"There is no figure {kind!r}. Known: {', '.join(known)}.")
         made = known[kind](self.run)
-        if made is None:
-            raise PlanError("no method of this run hands over models, so there is no chain to draw")
         made._repr_png_ = partial(_png, made)  # type: ignore[attr-defined]  # a cell shows it without %matplotlib inline
         return made
 

@@ -12,7 +12,6 @@ from markupsafe import Markup
 
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.validation import among
-from fedsmall.sim.report.figures import site_names
 from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
@@ -118,6 +117,12 @@ def travels(run: Run) -> Travels | None:
         if (ways := travels_of(plan_run, names, tuple(samples.values()))) is not None:
             return ways
     return None
+
+
+def site_names(run: Run) -> list[str]:
+    """The names of a run's sites in order, as far as its evaluations name them."""
+    ends = [plan_run.evaluations[-1]["sites"].get("names") or [] for plan_run in run.done if plan_run.evaluations]
+    return sorted(max(ends, key=len, default=[]))
 
 
 def samples_of(plan_run: PlanRun) -> dict[str, int]:

@@ -130,17 +130,6 @@ def sites_to_visit(samples_needed: float, samples_per_site: int) -> int:
     return ceil(samples_needed / samples_per_site)
 
 
-def period_for(
-    sites: int, samples_per_site: int, permute_every: int = 1, error: float = 0.05, failure: float = 0.01
-) -> float | None:
-    """Proposition 4's bound on b as a function of the federation; None where all its sites hold too few samples.
-
-    For the sweeps of Appendix A.5.1, whose authors' notebook draws a number there, H of a negative index being zero.
-    """
-    visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
-    return rounds_between_aggregations(sites, visits, permute_every, failure) if visits <= sites else None
-
-
 @dataclass(frozen=True)
 class Advice:
     """What theory and simulation say about one federation; every number is in rounds unless its name says otherwise.
@@ -158,7 +147,6 @@ class Advice:
     samples_needed: float
     sites_to_visit: int
     bound: float
-    notebook_sites_to_visit: int
     notebook_bound: float | None
     one_model: int
     all_models: int
@@ -211,7 +199,6 @@ def advise(
         samples_needed=needed,
         sites_to_visit=visits,
         bound=bound,
-        notebook_sites_to_visit=notebook_visits,
         notebook_bound=notebook_bound,
         one_model=rounds_but_for(sqrt(failure), rounds),
         all_models=rounds_but_for(sqrt(failure), slowest),

@@ -1,7 +1,6 @@
 """``fedsmall plan``: the papers' bounds for your federation, and the simulated numbers beside them."""
 
 from math import ceil
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,7 +54,6 @@ def plan(
     together: Annotated[
         bool, Option("--together", callback=_say_together, is_eager=True, help="say what goes together, and end")
     ] = False,
-    out: Annotated[Path | None, Option(help="a folder for a figure of the bound over delta, n and m")] = None,
 ) -> None:
     """How many rounds to leave between two aggregations, so that models have seen enough samples before they meet.
 
@@ -69,7 +67,6 @@ def plan(
     advice = advise(sites, samples, permute_every, error, failure)
     asked = (groups or 1, models, contacts, permute_every, error, failure)
     of_groups = advise_groups(sites, samples, *asked, parameters=parameters) if groups or models else None
-    figure = _figure(advice, out) if out else None
     console.print(
         f"For an error of {error:g} but for a chance of {failure:g}, a model has to see about "
         f"{advice.samples_needed:.0f} samples: those of [bold]{advice.sites_to_visit}[/bold] of {sites} sites."
@@ -90,8 +87,6 @@ def plan(
     if of_groups:
         console.print()
         console.print(_groups(of_groups, advice))
-    if figure:
-        console.print(f"\nFigure: {figure}", markup=False)
 
 
 def _table(advice: Advice) -> Table:
@@ -187,17 +182,6 @@ def _columns(*names: str) -> Table:
     table = Table(*names, box=None, header_style="dim", pad_edge=False)
     table.columns[1].justify = "right"
     return table
-
-
-def _figure(advice: Advice, folder: Path) -> Path:
-    from fedsmall.sim.report.figures import save, sweep
-    from fedsmall.sim.runs.files import check_free
-
-    check_free(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "aggregation_period.svg"
-    save(sweep(advice), path)
-    return path
 
 
 def _chance(share: float) -> str:

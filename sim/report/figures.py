@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,19 +11,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import Interval, interval
-from fedsmall.plan import Plan
-from fedsmall.planning.theory import Advice, period_for
 from fedsmall.sim.report.sentences import amount, metric_name
-from fedsmall.sim.report.style import LOOKS, Style, looks
+from fedsmall.sim.report.style import Style, looks
 from fedsmall.sim.report.tables import by_label, primary, scale_of, table
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.hospitals import Growth
-from fedsmall.travel.journey import journey
-from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.travel.schedule import contacts_of
 
 INK, RULE = "#1b2530", "#d5dae1"  # become currentColor and var(--rule) in a page
 STYLE: dict[Any, Any] = {
@@ -53,18 +50,6 @@ STYLE: dict[Any, Any] = {
 WHITE = {"figure.facecolor": "white", "axes.facecolor": "white"}  # of a file that stands by itself
 LARGE: dict[Any, Any] = {"font.size": 11, "axes.labelsize": 11}  # of figures that a telephone shows small
 SMALL, LOW = (4.1, 3.9), (4.1, 3.4)  # inches, of figures of which several stand side by side
-
-MOST_NAMES = 20
-MOST_MARKED = 200  # sites whose every training is marked
-MOST_COUNTED = 500  # models whose sites are counted
-MODELS = ("FedDC", "FedAvg", "FedDC+Radon")  # looks for models that are followed
-
-FAILURES = tuple(0.01 * i for i in range(1, 100, 4))  # as in the authors' notebook, like the two that follow
-SIZES = (8, 16, 32, 64, 128, 256)
-SITES = (50, 100, 150, 500, 2000)
-COLOURS = ("#c9b6dd", "#9fb4d8", "#56a5d8", "#3aa6a6", "#12876f", "#0d5c4b")
-MARKERS = "ovsDPh"
-YOURS = "#d9541e"
 
 Points = list[tuple[float, Interval]]  # x, and the mean over seeds there
 
@@ -323,135 +308,3 @@ def _as_amounts(axes: Axes) -> None:
 def _as_shares(axis: Any, metric: str) -> None:
     if metric not in LOWER_IS_BETTER:
         axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f}%"))
-
-
-# Where travelling models were
-
-
-def chain(run: Run, followed: int = 3) -> Figure | None:
-    """Where some models were after each contact, and how many sites a model has seen; None where nothing is chained."""
-    plans = [plan for plan in run.plans if plan.method.permute_every and not plan.method.routes]
-    plan = next((plan for plan in plans if plan.method.aggregate_every), None)
-    plan = plan or next(iter(plans), None)
-    sites = run.about.get("sites", 0)
-    if plan is None or sites < 2 or (plan.method.regions is not None and plan.method.regions.are_apart(sites)):
-        return None
-    rounds, places, averages = journeys(plan, sites)
-    # up to a little beyond the first average, where that is not too much to look at
-    contacts = next((index + 3 for index, t in enumerate(rounds) if t in averages and index < 30), 25)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10.2, 3.1), layout="constrained")
-        paths, seen = figure.subplots(1, 2, width_ratios=(2.2, 1))
-        _paths(paths, rounds[:contacts], places[:contacts], sites, followed)
-        shown = [t for t in averages if t <= rounds[:contacts][-1]]
-        for t in shown:
-            paths.axvline(t, color=INK, lw=1.1, ls=(0, (4, 2)))
-        paths.set_xlabel("round" + " (dashed vertical line: all models are averaged)" * bool(shown))
-        paths.set_title(f"{plan.method.label}, seed {plan.seed}: where {min(followed, sites)} of {sites} models were")
-        _seen(seen, rounds, places, sites)
-        if len(names := site_names(run)) == sites <= MOST_NAMES:
-            paths.set_yticks(range(sites), names)
-            paths.set_ylabel("")
-    return figure
-
-
-def site_names(run: Run) -> list[str]:
-    """The names of a run's sites in order, as far as its evaluations name them."""
-    ends = [plan_run.evaluations[-1]["sites"].get("names") or [] for plan_run in run.done if plan_run.evaluations]
-    return sorted(max(ends, key=len, default=[]))
-
-
-def journeys(plan: Plan, sites: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Rounds (contacts,), each model's site after each, by name (contacts, models), and the rounds of averaging."""
-    contacts, places = zip(*journey(plan, sites), strict=True)
-    averages = [contact.t for contact in contacts if contact.action is Action.AGGREGATE]
-    return np.array([0, *(contact.t for contact in contacts)]), np.array([*places, places[-1]]), averages
-
-
-def _paths(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int, followed: int) -> None:
-    models = places.shape[1]
-    if sites <= MOST_MARKED:  # more would be a grey area, and megabytes
-        grid_x, grid_y = np.meshgrid(rounds, np.arange(sites))
-        axes.scatter(grid_x, grid_y, s=2.5, color=RULE, linewidths=0)
-    chosen = np.linspace(0, models - 1, min(followed, models)).astype(int)
-    for look, model in zip((LOOKS[name] for name in MODELS), chosen, strict=False):
-        path = places[:, model]
-        axes.plot(rounds, path, color=look.colour, ls=look.dashes, marker=look.marker, ms=5, lw=1.6)
-    axes.set_ylabel("site")
-    axes.grid(visible=False)
-    axes.margins(x=0.01)
-    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-
-
-def _seen(axes: Axes, rounds: np.ndarray, places: np.ndarray, sites: int) -> None:
-    """Sites that a model has trained at: fewest, mean and most over the models, or a sample of very many."""
-    places = places[:, np.unique(np.linspace(0, places.shape[1] - 1, MOST_COUNTED).astype(int))]
-    models = np.arange(places.shape[1])
-    been, counts = np.zeros((len(models), sites), bool), [np.zeros(len(models), dtype=int)]
-    for at in places[:-1]:
-        counts.append(counts[-1] + ~been[models, at])
-        been[models, at] = True
-    seen = np.array(counts[1:])  # (contacts, models)
-    look = LOOKS["FedDC"]
-    axes.plot(rounds[1:], seen.mean(axis=1), color=look.colour, lw=1.8)
-    axes.fill_between(rounds[1:], seen.min(axis=1), seen.max(axis=1), color=look.colour, alpha=0.15, lw=0)
-    axes.axhline(sites, color=INK, lw=0.8, ls=(0, (1, 2)))
-    axes.set_title("sites that a model has seen")
-    axes.set(xlabel="round", ylim=(0, sites * 1.06))
-    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-
-
-# The bound on the aggregation period
-
-
-def sweep(advice: Advice) -> Figure:
-    """Proposition 4's bound over delta for sites of several sizes, and over n for several numbers of sites.
-
-    The federation of ``advice`` is a thicker line, with a ring at its bound and a star where the simulation has every
-    model through. What takes more sites than there are is left out.
-    Source: Kamp et al. 2023, Appendix A.5.1; the grids are those of the authors' notebook.
-    """
-    m, n, d = advice.sites, advice.samples_per_site, advice.permute_every
-    error, delta = advice.error, advice.failure
-    with mpl.rc_context(STYLE | {"figure.facecolor": "white", "axes.facecolor": "white"}):
-        figure = Figure(figsize=(8.2, 3.9), layout="constrained")
-        by_failure, by_size = figure.subplots(1, 2)
-        failures, sizes = sorted({*FAILURES, delta}), sorted({*SIZES, n})
-        _lines(by_failure, "n", SIZES, n, failures, lambda size, chance: period_for(m, size, d, error, chance))
-        by_failure.set(xlabel="delta, the chance of failure", title=f"m = {m}, by delta")
-        _lines(by_size, "m", SITES, m, sizes, lambda sites, size: period_for(sites, int(size), d, error, delta))
-        by_size.set(xlabel="n, samples of a site", title=f"delta = {delta:g}, by n")
-        by_size.set_xscale("log", base=2)
-        by_size.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:g}"))
-        by_size.xaxis.set_minor_locator(NullLocator())
-        for axes, x in ((by_failure, delta), (by_size, n)):
-            axes.plot(x, advice.bound, "o", color="none", mec=YOURS, mew=1.8, ms=11, zorder=5, label="your bound")
-            axes.plot(x, advice.all_models, "*", color=YOURS, mec=INK, mew=0.7, ms=11, zorder=6, label="simulated")
-            axes.legend(fontsize=8, labelcolor=INK)
-        by_failure.set_ylabel("b at least, in rounds")
-        figure.suptitle(f"Proposition 4: rounds between aggregations, epsilon = {error:g}, d = {d}", fontsize=10.5)
-    return figure
-
-
-def _lines(
-    axes: Axes,
-    symbol: str,
-    values: Sequence[int],
-    own: int,
-    xs: Sequence[float],
-    period: Callable[[int, float], float | None],
-) -> None:
-    for value in sorted({*values, own}):
-        bounds = [period(value, x) for x in xs]
-        reached = [np.nan if bound is None else bound for bound in bounds]
-        look: dict[str, Any] = {"color": YOURS, "lw": 2.4, "zorder": 4, "label": f"{symbol} = {value}, yours"}
-        if value != own:
-            index = values.index(value)
-            look = {"color": COLOURS[index], "marker": MARKERS[index], "lw": 1.2, "zorder": 3}
-            look["label"] = f"{symbol} = {value}"
-        axes.plot(xs, reached, ms=4, **look)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda b, _: f"{b:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())

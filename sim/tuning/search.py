@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from pydantic import ValidationError
 
 from fedsmall.data.federation import Federation, Samples
@@ -28,7 +29,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
-from fedsmall.sim.report.figures import STYLE, WHITE, Figure, Line, draw, empty
+from fedsmall.sim.report.figures import STYLE, WHITE, Line, draw, empty
 from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.report.style import looks
 from fedsmall.sim.report.tables import scale_of
@@ -339,6 +340,6 @@ def draw_rates(choices: Mapping[str, RateChoice], methods: Sequence[Method], met
         mean, *band = ([getattr(score, end) for score in choice.scores.values()] for end in ("mean", "low", "high"))
         look = {"color": drawn[label].colour, "ls": drawn[label].dashes, "marker": drawn[label].marker, "label": label}
         lines.append(Line(list(choice.scores), mean, look, band))
-        ring = {"mfc": "none", "mec": drawn[label].colour, "ms": 11, "mew": 1.5}
+        ring: dict[str, Any] = {"mfc": "none", "mec": drawn[label].colour, "ms": 11, "mew": 1.5}
         axes.plot(choice.lr, choice.scores[choice.lr].mean, "o", **ring)
     return draw((figure, axes), lines)

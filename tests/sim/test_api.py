@@ -46,7 +46,7 @@ def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
     assert {key for key in result.models} == {("FedDC", 0), ("FedDC", 1)}
     assert "FedDC" in str(result)
     assert "<table>" in result._repr_html_()
-    for kind in ("curves", "overview", "chain"):
+    for kind in ("curves", "overview"):
         assert result.figure(kind).axes
 
 
@@ -153,8 +153,8 @@ def test_a_figure_that_cannot_be_drawn_says_why():
 
     with pytest.raises(PlanError, match="There is no figure 'curve'"):
         result.figure("curve")
-    with pytest.raises(PlanError, match="no chain to draw"):
-        result.figure("chain")
+    with pytest.raises(PlanError, match="no figure 'chain'"):
+        result.figure("chain")  # of release 0.2: the animation shows it
 
 
 def test_a_cell_plays_models_on_their_way_and_says_where_there_are_none():

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples.aggregation_period import period_for
 from fedsmall.aggregation.radon import iterated_radon_point
 from fedsmall.errors import PlanError
 from fedsmall.planning.theory import (
     advise,
     advise_radon,
     expected_draws,
-    period_for,
     radon_failure,
     radon_failure_as_printed,
     rounds_between_aggregations,
@@ -47,7 +47,7 @@ def test_advice_holds_both_numbers_and_says_which_is_which():
     assert advice.bound == pytest.approx(24.778, abs=5e-4)
     assert advice.aggregate_every == advice.all_models > ceil(advice.bound) == 25
     assert advice.notebook_bound == pytest.approx(49.898296243030956, rel=1e-12)
-    assert (advice.sites_to_visit, advice.notebook_sites_to_visit) == (24, 47)
+    assert advice.sites_to_visit == 24
 
 
 @pytest.mark.thorough
@@ -85,7 +85,6 @@ def test_advice_leaves_out_what_is_beyond_reach():
     advice = advise(40, 2, runs=5)
 
     assert advice.sites_to_visit == 24
-    assert advice.notebook_sites_to_visit == 47
     assert advice.notebook_bound is None
 
 

@@ -413,18 +413,6 @@ def test_plan_says_what_radon_points_make_of_the_models(fedsmall):
     assert "61; 2 are too few" in said  # ln(21) / .05
 
 
-def test_plan_draws_the_sweep_into_a_folder_of_its_own(fedsmall, tmp_path):
-    asked = ("plan", "--sites", "3", "--samples", "16", "--permute-every", "2", "--out", "planned")
-    code, said, _ = fedsmall(*asked)
-    again, _, complained = fedsmall(*asked)
-
-    assert (code, again) == (0, 2)
-    assert "Figure: planned/aggregation_period.svg" in said
-    drawn = (tmp_path / "planned" / "aggregation_period.svg").read_text()
-    assert all(words in drawn for words in ("m = 3, yours", "n = 16, yours", "m = 2000", "n = 256", "your bound"))
-    assert "holds files already" in complained
-
-
 @pytest.mark.parametrize(("what", "words"), [("methods", "FedDC"), ("tasks", "digits"), ("scenarios", "demo_digits")])
 def test_list_names_what_comes_along(fedsmall, what, words):
     code, said, _ = fedsmall("list", what)

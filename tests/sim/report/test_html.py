@@ -19,6 +19,7 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.merge import data_of, merge
 from fedsmall.sim.runs.scenario import load, shown_scenario
+from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, schedule_for
 from tests.oracles import permutation
 from tests.sim.runs.scenarios import SMALL, write
@@ -176,26 +177,25 @@ def test_names_of_files_are_not_in_a_report(tmp_path, monkeypatch):
     assert shown_scenario(run.scenario)["task"] == {"csv": "(your files)", "label": "y"}
 
 
-def test_the_chain_replays_the_permutations_of_the_run(small_run):
+def test_a_journey_replays_the_permutations_of_the_run(small_run):
     plan = next(plan for plan in small_run.plans if plan.method.permute_every)
 
-    rounds, places, averages = figures.journeys(plan, 5)
+    contacts, places = zip(*journey(plan, 5), strict=True)
 
-    assert rounds.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert averages == [3, 6]
-    assert all(sorted(at) == [0, 1, 2, 3, 4] for at in places.tolist())
+    assert [contact.t for contact in contacts] == [1, 2, 3, 4, 5, 6]
+    assert [contact.t for contact in contacts if contact.action is Action.AGGREGATE] == [3, 6]
+    assert all(sorted(at.tolist()) == [0, 1, 2, 3, 4] for at in places)
     assert places[3].tolist() == places[2].tolist()
     assert places[1].tolist() != places[0].tolist() or places[2].tolist() != places[1].tolist()
 
 
-def test_the_figure_shows_the_route_that_the_named_permutations_make(small_run):
+def test_a_journey_is_the_route_that_the_named_permutations_make(small_run):
     plan = next(plan for plan in small_run.plans if plan.method.permute_every)
     names = [f"site-{number}" for number in range(5)]
 
-    _, places, averages = figures.journeys(plan, 5)
+    _, places = zip(*journey(plan, 5), strict=True)
 
-    for t in (1, 2, 4, 5):
-        assert t not in averages
+    for t in (1, 2, 4, 5):  # the others average
         route = permutation(plan.seed, t, names)
         assert [names[at] for at in places[t]] == [route[names[at]] for at in places[t - 1]]
 
