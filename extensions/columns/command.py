@@ -22,11 +22,12 @@ from fedsmall.sim.consortium import server as consortium_server
 from fedsmall.sim.runs.files import as_csv, check_free, csv_text, free_folder, write, write_json
 from fedsmall.sim.runs.scenario import as_toml
 
-app = command_group("Boosted trees over columns that several parties hold of the same patients.")
+app = command_group(
+    f"Boosted trees over columns that several parties hold of the same patients. Methods: {', '.join(METHODS)}."
+)
 console = terminal()
 
-__all__ = ["METHODS", "app", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
-HEADING = "Over columns that several sites hold (docs/columns.md)"
+__all__ = ["app", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
 LEAVES = (
     "of split columns: blinded identifiers; gradients or sums under encryption; who goes left at a split that was "
     "chosen; at the end how many splits are of our columns and, with the labels, what the forest is worth"

@@ -41,7 +41,7 @@ from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.handshake import SCALING_FILE, meet, told_at_roll
 from fedsmall.wire import CONFIG, split_vector
 
-HEADING, METHODS, Sheet = "Without a model (docs/regression.md)", ("fedsmall describe",), RunSheet
+Sheet = RunSheet
 LEAVES = "of each column, by class: counts, sums, sums of squares, counts in cells; nothing of few patients"
 CAPTION = (
     "Mean ± standard deviation; median [quartiles], from counts in cells; of columns of 0 and 1 how many are 1. "

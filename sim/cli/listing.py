@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from typer import Option
 
-from fedsmall.entry_points import SCENARIOS, extensions, load_extension
+from fedsmall.entry_points import SCENARIOS, extensions
 from fedsmall.methods import METHODS
 from fedsmall.plan import Method
 from fedsmall.sim.cli.options import check_unwritten, command_group, terminal
@@ -33,8 +33,9 @@ def methods() -> None:
     for name, row in METHODS.items():
         table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
     console.print(table)
-    for extension in [load_extension(SCENARIOS, kind) for kind in extensions(SCENARIOS)]:
-        console.print(f"\n{extension.HEADING}: {', '.join(extension.METHODS)}", markup=False)
+    console.print(
+        "\nWith methods of their own: " + ", ".join(f"fedsmall {kind} --help" for kind in extensions(SCENARIOS))
+    )
 
 
 @listing.command()

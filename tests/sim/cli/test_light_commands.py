@@ -35,6 +35,7 @@ def brought(code: str, folder) -> list[str]:
         pytest.param(["consortium", "list"], marks=pytest.mark.thorough),
         ["status"],
         ["list", "tasks"],
+        ["list", "methods"],
         pytest.param(["list", "scenarios"], marks=pytest.mark.thorough),
         pytest.param(["schema"], marks=pytest.mark.thorough),
         pytest.param(["logs", "--help"], marks=pytest.mark.thorough),
