@@ -207,6 +207,11 @@ def growth_points(grown: Growth) -> dict[str, Points]:
     }
 
 
+def has_course(run: Run) -> bool:
+    """Whether a method was judged more than once, so that there is a line to draw."""
+    return any(len(plan_run.evaluations) > 1 for plan_run in run.done)
+
+
 def course_looks(run: Run) -> list[tuple[str, Style]]:
     """How each method is drawn, in the order of tables."""
     return list(looks([group[0].plan.method for group in by_label(run.done).values()]).items())

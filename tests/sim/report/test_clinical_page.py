@@ -149,7 +149,7 @@ def test_the_data_behind_the_curves_are_scikit_learns(shown):
     files = dict(re.findall(r'download="([^"]+)" href="data:text/csv;base64,([^"]+)"', text))
     p, y = saved["FedDC/3/probabilities"][:, 1], saved["FedDC/3/labels"]
 
-    assert set(files) == {"roc.csv", "pr.csv", "decisions.csv", "calibration.csv", "methods.csv", "course.csv"}
+    assert set(files) == {"roc.csv", "pr.csv", "decisions.csv", "calibration.csv", "methods.csv"}
     lines = base64.b64decode(files["roc.csv"]).decode().splitlines()
     mine = np.array([line.split(",")[3:] for line in lines if line.startswith("FedDC,0,")], float)
     false, true, _ = metrics.roc_curve(y, p, drop_intermediate=False)
