@@ -5,8 +5,7 @@ many patients it has and, from the plan's public seed, who was in which batch; n
 sent - start is
 -lr * gradient(start; X, y) + noise, with the same X and y at every contact, so that one likelihood over all contacts
 finds what no single one shows. At the truth the misfit is 1 per number: how near an attack came to it says how much a
-better optimiser could still read. Where the server does not know the others, :func:`log_likelihood` is for one who
-does, and asks of a single patient: the model is then exactly Gaussian.
+better optimiser could still read.
 
 Several steps of a contact are taken to be of the model that came, which is exact for one step.
 
@@ -131,13 +130,6 @@ def misfit(site: Site, x: Tensor, y: Tensor) -> Tensor:
     """Squares of what guesses leave unexplained, in units of the noise, per number: (tries,); 1 at the truth."""
     left, _ = unexplained(site, x, y)
     return (left / site.seen.deviation[:, None] ** 2).sum(0) / (site.seen.size * len(left))
-
-
-def log_likelihood(site: Site, x: Tensor, y: Tensor, kappa: float) -> Tensor:
-    """The logarithm, (tries,), of how likely blur ``kappa`` made what is seen of such sites, but for a constant."""
-    left, own = unexplained(site, x, y)
-    variance = kappa**2 * own / site.seen.size
-    return -(left / variance + site.seen.size * variance.log()).sum(0) / 2
 
 
 def _descend(site: Site, guess: Guess) -> Guess:

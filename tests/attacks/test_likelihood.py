@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsmall.extensions.audit.by_likelihood import Target, explain, targets_of
-from fedsmall.extensions.audit.likelihood import log_likelihood, misfit, nearest_patients, public_batches
+from fedsmall.extensions.audit.likelihood import Site, misfit, nearest_patients, public_batches, unexplained
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
@@ -17,6 +17,16 @@ from tests.extensions.audit.worlds import plan_of
 
 DATA = os.environ.get("FEDSMALL_DATA")
 CHANCE = 1 / 150  # of naming a patient of the last of the four hospitals
+
+
+def log_likelihood(site: Site, x: torch.Tensor, y: torch.Tensor, kappa: float) -> torch.Tensor:
+    """The logarithm, (tries,), of how likely blur ``kappa`` made what is seen of such sites, but for a constant.
+
+    Of one who knows all other patients, and asks of a single one: the model is then exactly Gaussian.
+    """
+    left, own = unexplained(site, x, y)
+    variance = kappa**2 * own / site.seen.size
+    return -(left / variance + site.seen.size * variance.log()).sum(0) / 2
 
 
 def small_sites(blur: float, hidden: list[int], rounds: int, **keys: object) -> Plan:
