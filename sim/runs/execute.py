@@ -148,9 +148,12 @@ def execute(
             records = run_side_by_side(left, job, processes, watcher.moved, interrupted)
         else:
             records = _run_one_by_one(left, job, federations.of, watcher.moved, interrupted)
-        for index, ended in records:
-            _take_in(run, index, ended, track)
-            watcher.end(plans[index])
+        try:
+            for index, ended in records:
+                _take_in(run, index, ended, track)
+                watcher.end(plans[index])
+        finally:
+            run.save()
     run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
     run.save()
     for note in run.about["notes"]:

@@ -101,10 +101,9 @@ class PlanRun:
 
 @dataclass
 class Run:
-    """A run, read from its folder or just made.
+    """A run, read from its folder or just made; ``without`` caches metrics without some of the test patients.
 
-    ``without`` caches metrics without some of the test patients; ``due`` is when the folder is next written, by the
-    system's clock, so that writing what is known takes a tenth of the time however many plans there are.
+    ``due`` is when its folder is next written, by the system's clock: writing takes a tenth of the time.
     """
 
     scenario: Scenario

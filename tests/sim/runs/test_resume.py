@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fedsmall.plan import Plan
 from fedsmall.sim.runs.execute import execute
-from fedsmall.sim.runs.folder import read
+from fedsmall.sim.runs.folder import Run, read
+from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import load
 
 SCENARIO = """
@@ -113,3 +116,38 @@ def test_a_run_that_was_killed_goes_on(folder):
     after = rows_of(folder / "mine")
     assert len(after) == 6
     assert all(row in after for row in before)
+
+
+def test_a_folder_is_written_when_that_is_a_tenth_of_the_time_and_once_more_at_the_end(folder, monkeypatch):
+    clock, written = [0.0], []
+    monkeypatch.setattr("fedsmall.sim.runs.folder.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    save = Run.save
+
+    def slow(run: Run) -> None:
+        written.append(len(run.done))
+        monkeypatch.setattr("fedsmall.sim.runs.folder.write_csv", lambda *given: clock.__setitem__(0, clock[0] + 1))
+        save(run)
+
+    class Minutes(Watcher):
+        def end(self, plan: Plan) -> None:
+            clock[0] += 4
+
+    monkeypatch.setattr(Run, "save", slow)
+    execute(load(folder / "mine.toml"), folder / "whole", watcher=Minutes())
+
+    assert written == [0, 4, 6, 6]  # after a second, ten must pass
+    assert len(rows_of(folder / "whole")) == 6
+
+
+def test_what_is_done_is_written_where_a_run_ends_badly(folder, monkeypatch):
+    class Stops(Watcher):
+        def end(self, plan: Plan) -> None:
+            if plan.method.name == "FedDC":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(load(folder / "mine.toml"), folder / "cut", watcher=Stops())
+
+    done = read(folder / "cut")
+    assert 0 < len(done.done) < 6
+    assert len(rows_of(folder / "cut")) == len(done.done)
