@@ -257,14 +257,12 @@ NUMBER_STATISTICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {  # w
 }
 
 
+Statistic = Callable[..., Any]
 AT_ONCE = 2**16  # samples of resamples that are held together
 
 
 def bootstrap_intervals(
-    statistics: Sequence[Callable[..., Any]],
-    *arrays: np.ndarray,
-    within: np.ndarray | None = None,
-    at_once: bool = False,
+    statistics: Sequence[Statistic], *arrays: np.ndarray, within: np.ndarray | None = None, at_once: bool = False
 ) -> list[Estimate]:
     """Statistics of ``arrays``, which share their first axis, each with its percentile interval over resamples of that.
 
