@@ -113,11 +113,11 @@ class HospitalClient(NumPyClient):
         trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **inputs)
         if trained.memory:
             self.memory.write(trained.memory)
-        traveller = stack.traveller(0)
-        self.trained = traveller.model
-        model = self._leaving(traveller.model, split(received, MODEL), config)
+        held = stack.model_state(0)
+        self.trained = held.model
+        model = self._leaving(held.model, split(received, MODEL), config)
         stays = not config.get(LEAVES, True)
-        carried = traveller.carried if stays else leaving_state(self.plan.recipe, traveller.carried)
+        carried = held.carried if stays else leaving_state(self.plan.recipe, held.carried)
         sent = join(**{MODEL: model, CARRIED: carried, RULE: first_of(trained.rule)})
         self.sent_names = list(sent)
         self.set_out, self.steps = received, int(trained.steps[0])

@@ -41,7 +41,7 @@ from fedsmall.sealing.terms import PAIR, Order, check_drawn
 from fedsmall.wire import SQUARES, Arrays, is_shaped_as, stack_of_one
 
 FOLDER = "letters"  # in the run's folder at the site
-SENT = 5  # travellers that are kept in case the one they went to is silent
+SENT = 5  # models that are kept in case the one they went to is silent
 ENDED = "ended"
 
 

@@ -135,12 +135,12 @@ class SealedTask:
         if by is None or letter is None or letter.dtype != np.uint8:
             raise LetterError("the order brings no encrypted message where one was to come")
         since = self.routes.last_average(self.t)
-        in_time = since < by.t < self.t if kind == terms.TRAVELLER else by.t == since
-        if not in_time or self.routes.traveller(by.t, by.site) != self.routes.traveller(self.t, self.site):
+        in_time = since < by.t < self.t if kind == terms.MODEL_LETTER else by.t == since
+        if not in_time or self.routes.model_at(by.t, by.site) != self.routes.model_at(self.t, self.site):
             raise LetterError(f"a message of {by.site} from round {by.t} is not of the model that comes here now")
         content = self.mailbox.open(kind, by.t, by.site, self.transcript.before(by.t), letter.tobytes())
         held = arrays_in(content, by.site)
-        coded = held if kind == terms.TRAVELLER else join(**{CARRIED: held})
+        coded = held if kind == terms.MODEL_LETTER else join(**{CARRIED: held})
         return in_full(self.plan, coded, self._initial(0), by.site), by.site
 
     def _moments(self, record: Arrays) -> Arrays:
@@ -153,7 +153,7 @@ class SealedTask:
 
     def _open_model(self, record: Arrays, group: int) -> tuple[Arrays, Arrays]:
         """The model in a letter and what goes beside it, once they may be trained on."""
-        opened, writer = self._open_letter(record, self.order.by, terms.TRAVELLER)
+        opened, writer = self._open_letter(record, self.order.by, terms.MODEL_LETTER)
         model, carried, expected = split(opened, MODEL), split(opened, CARRIED), self._initial(group)
         last = self._last_common(group) or expected
         check_model(model, carried, expected, last if self.plan.method.gate else None, writer)
@@ -191,7 +191,7 @@ class SealedTask:
         assert to is not None  # only an average ends a run
         content = bytes_of(join(**{MODEL: records[MODEL], CARRIED: records.get(CARRIED, {})}))
         self.store.keep_sent(self.t, content)
-        return join(**{MODEL: {terms.LETTER: self._write_letter(terms.TRAVELLER, to, content)}})
+        return join(**{MODEL: {terms.LETTER: self._write_letter(terms.MODEL_LETTER, to, content)}})
 
     def _to_average(self, records: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
         """A masked summand, with its seeds' shares in letters to the helpers; moments go on in a letter."""
@@ -270,16 +270,16 @@ class SealedTask:
         self.store.note_help(self.t, group, sites, self.of)
         return {"config": {}}, join(**{terms.SHARES: {terms.SHARES: np.frombuffer(told, np.uint8)}})
 
-    def reseal_traveller(self, written: int, policy: Policy, log: SiteLog) -> Answer:
+    def reseal_model(self, written: int, policy: Policy, log: SiteLog) -> Answer:
         """The model sealed after round ``written``, for the site that trains it now; LetterError for none."""
         if not self.routes.last_average(self.t) < written < self.t:
             raise LetterError(f"the circulating model of round {written} does not go on to round {self.t}")
-        to = self.routes.site_of(self.t, self.routes.traveller(written, self.site))
+        to = self.routes.site_of(self.t, self.routes.model_at(written, self.site))
         content = self.store.sent(written)
         self.store.count_readdressed(written, to, policy.most_readdressed)
         reason = f"for {to}, round {self.t}"
         log.write("readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=reason)
-        letter = self.mailbox.write(terms.TRAVELLER, written, to, self.transcript.before(written), content)
+        letter = self.mailbox.write(terms.MODEL_LETTER, written, to, self.transcript.before(written), content)
         return {"config": {}}, join(**{MODEL: {terms.LETTER: np.frombuffer(letter, np.uint8)}})
 
 
@@ -451,7 +451,7 @@ class Letters:
 
     def readdress(self, order: SiteRequest) -> Answer:
         """A letter sealed anew, for its addressee is silent."""
-        return self._sealed_task(order).reseal_traveller(int(order.config[terms.WRITTEN]), order.policy, self.log)
+        return self._sealed_task(order).reseal_model(int(order.config[terms.WRITTEN]), order.policy, self.log)
 
     def _sealed_task(self, order: SiteRequest, of: str = "") -> SealedTask:
         if not order.plan.privacy.hidden:

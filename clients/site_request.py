@@ -93,7 +93,7 @@ def check_order(kind: str, order: SiteRequest, folder: Path) -> None:
         raise PlanError("the order does not say whether its model is the global one")
     sites = tuple(sorted({str(site) for site in order.config[SITES]}))
     if kind == "train" and has_places(order.plan, len(sites)):
-        _routes(order.plan.model_dump_json(), sites).traveller(int(order.config[ROUND]), order.raw.name)
+        _routes(order.plan.model_dump_json(), sites).model_at(int(order.config[ROUND]), order.raw.name)
 
 
 def has_places(plan: Plan, sites: int) -> bool:

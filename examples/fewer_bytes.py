@@ -1,9 +1,9 @@
-"""Accuracy against bytes: averaging and daisy-chaining with travellers in full, in half precision and in 8 bits.
+"""Accuracy against bytes: averaging and daisy-chaining with models in full, in half precision and in 8 bits.
 
     FEDSMALL_DATA=... python -m examples.fewer_bytes    # some minutes on one core; kept in docs/evidence
     python -m examples.fewer_bytes --show               # table and figure of what is kept, put into the page too
 
-Every form starts from the same seeds as travellers in full, so differences are paired. Rates, rounds and batches were
+Every form starts from the same seeds as models in full, so differences are paired. Rates, rounds and batches were
 set once. Bytes are counted twice: the arrays of all messages, by the engine, and the frames that real sites and their
 server exchange (arrays, names and words, the plan among them), weighed as they go through on a few contacts.
 """
@@ -67,7 +67,7 @@ SETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """What is measured: ``sets`` as scenarios have them, ``forms`` of travellers; frames of ``weighed`` rounds."""
+    """What is measured: ``sets`` as scenarios have them, ``forms`` of models; frames of ``weighed`` rounds."""
 
     sets: dict[str, dict[str, Any]]
     forms: tuple[str, ...]
@@ -79,7 +79,7 @@ BITS = Measured(SETS, FORMS, 10)
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on a set with travellers of one form: metrics seed by seed, and bytes of a run.
+    """A method on a set with models of one form: metrics seed by seed, and bytes of a run.
 
     ``counted`` are those of the arrays in all messages (the mean over seeds, where they differ), ``frames`` those of
     whole frames in the first rounds alone.
@@ -189,7 +189,7 @@ def draw(cells: list[Cell], path: Path) -> None:
 
 
 def label_of(method: str, form: str) -> str:
-    """The label of a method whose travellers go in a form."""
+    """The label of a method whose models go in a form."""
     return f"{method}, {form}"
 
 

@@ -301,7 +301,7 @@ class DaisyChain(Strategy):
             check_enough(self.combiner, self.method.averaged(len(trainer.names)), first)
         self.sites = list(trainer.names)
         topology = topology_for(plan, trainer, lambda site: first, self.combiner)
-        commons = topology.travellers.commons
+        commons = topology.states.commons
 
         def announced() -> Iterator[Contact]:
             for number, contact in enumerate(contacts, start=1):  # the strategy adds words of its own, FedProx's mu

@@ -135,7 +135,7 @@ def _rows(samples: Samples, rows: np.ndarray) -> Samples:
 
 
 class Step(NamedTuple):
-    """A contact of all federations: row r * travellers + k is traveller k of federation r, at site ``at[k]``.
+    """A contact of all federations: row r * models + k is model k of federation r, at site ``at[k]``.
 
     ``received`` are the models that came to the sites, ``sent`` those that left; ``commons`` what an aggregation made
     of them, {name: (federations, ...)}, else empty.
@@ -198,9 +198,9 @@ def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, r
     return trainer.stack(starts).rows(np.tile(np.arange(len(at)), runs))
 
 
-def _rules(combiners: Sequence[Combiner], travellers: int) -> Arrays:
+def _rules(combiners: Sequence[Combiner], models: int) -> Arrays:
     rules = [combiner.order_rule() for combiner in combiners]
-    return {name: np.repeat(np.stack([rule[name] for rule in rules]), travellers, axis=0) for name in rules[0]}
+    return {name: np.repeat(np.stack([rule[name] for rule in rules]), models, axis=0) for name in rules[0]}
 
 
 def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:

@@ -154,26 +154,26 @@ class Route:
         return self.legs[place + 1][1]
 
     def visits(self, place: int) -> list[tuple[int, Visit]]:
-        """What of contact number ``place`` is looked at: a traveller, and one of the sites that it has visited."""
+        """What of contact number ``place`` is looked at: a model, and one of the sites that it has visited."""
         contact, at = self.legs[place]
         visits = []
-        for traveller in range(len(at)):
+        for number in range(len(at)):
             if contact.action is Action.AGGREGATE:
                 to, seen = SERVER, self.hops and place in self._looked
             elif contact.action is Action.PERMUTE:
-                to = int(self.legs[place + 1][1][traveller])
+                to = int(self.legs[place + 1][1][number])
                 seen = to in self._observers
             else:
                 continue
-            visits += [(traveller, visit) for visit in self._way(place, traveller, to)] if seen else []
+            visits += [(number, visit) for visit in self._way(place, number, to)] if seen else []
         return visits
 
-    def _way(self, place: int, traveller: int, to: int) -> Iterator[Visit]:
+    def _way(self, place: int, number: int, to: int) -> Iterator[Visit]:
         for age in range(1, OLDEST + 1):
             then = place - age + 1
             first = bool(self.set_out[then]) or then == 0
-            sender = SERVER if first else int(self.legs[then - 1][1][traveller])
-            yield Visit(place, age, int(self.legs[then][1][traveller]), to, sender)
+            sender = SERVER if first else int(self.legs[then - 1][1][number])
+            yield Visit(place, age, int(self.legs[then][1][number]), to, sender)
             if first:
                 return
 
@@ -240,7 +240,7 @@ class Notes:
         )
 
     def _sureness_of(self, models: Tensors, records: np.ndarray) -> np.ndarray:
-        """What all federations' models say of ``records`` (travellers, few): (federations, travellers, few)."""
+        """What all federations' models say of ``records`` (models, few): (federations, models, few)."""
         runs = len(self.members)
         return self._sure(models, np.tile(records, (runs, 1))).reshape(runs, *records.shape)
 
@@ -253,16 +253,16 @@ class Notes:
         return self._sure(models, np.repeat(everyone[None], len(self.members), axis=0))
 
     def _take_visits(self, place: int, step: Step) -> None:
-        """What models in others' hands say of sites before the last one; all of one traveller are judged at once."""
-        by_traveller: dict[int, list[Visit]] = {}
-        for traveller, visit in self.route.visits(place):
-            by_traveller.setdefault(traveller, []).append(visit)
-        for traveller, visits in by_traveller.items():
+        """What models in others' hands say of sites before the last one; all of one model are judged at once."""
+        by_model: dict[int, list[Visit]] = {}
+        for number, visit in self.route.visits(place):
+            by_model.setdefault(number, []).append(visit)
+        for number, visits in by_model.items():
             last, *older = visits
             self.sure.append(self.after[:, place, self.world.site_of == last.site])
             if older:
                 sites = np.array([visit.site for visit in older])
-                models = {name: tensor[traveller :: len(step.at)] for name, tensor in step.sent.items()}
+                models = {name: tensor[number :: len(step.at)] for name, tensor in step.sent.items()}
                 seen = self._sureness_of(models, self._own[sites].reshape(1, -1))
                 seen = seen.reshape(len(self.members), len(sites), -1)
                 self.sure += [seen[:, k, self._real[site]] for k, site in enumerate(sites)]

@@ -20,7 +20,7 @@ BROAD, LOW, LEFT = 640.0, 120.0, 64.0  # a chart, and where its line begins
 
 
 class Seat(NamedTuple):
-    """A site on the map: where its dot and its name stand, and in what colour its traveller is drawn."""
+    """A site on the map: where its dot and its name stand, and in what colour its model is drawn."""
 
     site: str
     x: float
@@ -33,7 +33,7 @@ class Seat(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """The way of a traveller from the site that trained it last to the site that trains it next."""
+    """The way of a model from the site that trained it last to the site that trains it next."""
 
     x1: float
     y1: float
@@ -69,7 +69,7 @@ def seats(shown: Map) -> list[Seat]:
 
 
 def arrows(shown: Map) -> list[Arrow]:
-    """An arrow for every traveller that is not where it was trained."""
+    """An arrow for every model that is not where it was trained."""
     places = {sitting.site: seat for sitting, seat in zip(shown.sitting, seats(shown), strict=True)}
     drawn = []
     for sitting in shown.sitting:

@@ -33,12 +33,12 @@ def topology_for(
     if united is not None:
         within = plan.model_copy(update={"method": plan.method.model_copy(update={"regions": None})})
         return Region(within, ModelStates(within, trainer, combiner_for(plan), initial), plan, united)
-    method, travellers = plan.method, ModelStates(plan, trainer, combiner or combiner_for(plan), initial)
+    method, states = plan.method, ModelStates(plan, trainer, combiner or combiner_for(plan), initial)
     if method.topology is not None:
-        return TOPOLOGIES[method.topology.by](plan, travellers)
+        return TOPOLOGIES[method.topology.by](plan, states)
     if method.is_dynamic:
-        return DynamicAverages(plan, travellers)
-    return Server(plan, travellers) if method.has_one_server else Regions(plan, travellers)
+        return DynamicAverages(plan, states)
+    return Server(plan, states) if method.has_one_server else Regions(plan, states)
 
 
 def daisy_chain(
@@ -49,19 +49,17 @@ def daisy_chain(
     A stretch ends with an aggregation, and where the models must be seen (``due``) or noised. Departs from Algorithm 1
     as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
-    travellers = topology.travellers
-    for walks, seen in _together(
-        topology, stretches(contacts, lambda contact: travellers.careful or due(contact)), due
-    ):
+    states = topology.states
+    for walks, seen in _together(topology, stretches(contacts, lambda contact: states.careful or due(contact)), due):
         moment, done = (None, 0) if seen else topology.walk_on(walks)
         if moment is not None:
-            yield from become_global(travellers, moment, [])
+            yield from become_global(states, moment, [])
         left = walks[done:]
         while left:
             now = left.pop(0)
             moment = topology.walk(now)  # lines 4 to 8: train, and let models travel
             if moment is None:  # a model is not what it should be: again in parts, so that it is stopped where it arose
-                length = 1 if travellers.careful else (len(now) + 1) // 2
+                length = 1 if states.careful else (len(now) + 1) // 2
                 left = [*(now[k : k + length] for k in range(0, len(now), length)), *left]
             elif now[-1].action is Action.AGGREGATE:
                 yield from topology.average(moment)  # lines 9 to 12: the models become one, which all sites get
@@ -88,17 +86,17 @@ def _together(
 
     Says for each whether it is seen.
     """
-    travellers, together, left, last = topology.travellers, list[list[Contact]](), 0, Action.AGGREGATE
+    states, together, left, last = topology.states, list[list[Contact]](), 0, Action.AGGREGATE
     for walk in walks:
         whole = last is walk[-1].action is Action.AGGREGATE
-        seen, last = not (whole and travellers.goes_on) or due(walk[-1]), walk[-1].action
+        seen, last = not (whole and states.goes_on) or due(walk[-1]), walk[-1].action
         if together and (seen or left < len(walk)):
             yield together, False
             together = []
         if seen:
             yield [walk], True
             continue
-        left = (left if together else TOGETHER // len(travellers.names)) - len(walk)
+        left = (left if together else TOGETHER // len(states.names)) - len(walk)
         together.append(walk)
     if together:
         yield together, False

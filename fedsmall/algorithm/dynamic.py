@@ -122,27 +122,27 @@ def balance_by_asking(
 class DynamicAverages(Topology):
     """The averages of a run that may be left out; a model that takes no part stays at its site as it was trained."""
 
-    def __init__(self, plan: Plan, travellers: ModelStates) -> None:
-        super().__init__(plan, travellers)
+    def __init__(self, plan: Plan, states: ModelStates) -> None:
+        super().__init__(plan, states)
         assert plan.method.divergence is not None
-        self.commons = travellers.commons
+        self.commons = states.commons
         self._coordinator = Coordinator(plan.method.divergence, plan.travel_seed)
         self._pending: tuple[Sequence[str], Arrays] = (), {}  # a mean, and the sites that are about to become it
         self._bytes = 0  # of models that were asked for
-        self._to_send = len(travellers.names)  # sites that get a model with the next order: the first goes to all
+        self._to_send = len(states.names)  # sites that get a model with the next order: the first goes to all
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an average that is due; after it, what took part has become its mean."""
-        t, travellers = moment.contact.t, self.travellers
-        self._came = updates = travellers.updates()  # as far as models are here
-        reference, sites = self.commons.models[0], len(travellers.names)
+        t, states = moment.contact.t, self.states
+        self._came = updates = states.updates()  # as far as models are here
+        reference, sites = self.commons.models[0], len(states.names)
         self._bytes = 0
         taken = self._coordinator.settle(
             t, reference, self._beyond(updates, reference), self._fetch, sites, last=t >= self.plan.rounds
         )
         events, mean = self._made(t, taken.whole, of_sites(self._came, taken.sites))
         if taken.whole:
-            travellers.publish()
+            states.publish()
         elif mean is not None:
             self._pending = taken.sites, mean
         yield moment._replace(
@@ -154,7 +154,7 @@ class DynamicAverages(Topology):
         )
         self._to_send = sites if taken.whole else len(taken.sites)
         if taken.whole:
-            travellers.become_common()
+            states.become_common()
         elif mean is not None:
             self._become(taken.sites, mean)
         self._pending = (), {}
@@ -171,18 +171,18 @@ class DynamicAverages(Topology):
             self._become(words["sites"], arrays)
 
     def _beyond(self, updates: Updates, reference: Arrays) -> dict[str, bool]:
-        travellers = self.travellers
-        if travellers.trainer.is_remote:
-            sent = {travellers.names[site] for site in travellers.at[travellers.has_sent]}
+        states = self.states
+        if states.trainer.is_remote:
+            sent = {states.names[site] for site in states.at[states.has_sent]}
             return {site: site in sent for site in updates.sites}
         beyond = squared_distances(updates.stack, reference) > self._coordinator.bound if updates.sites else ()
         return dict(zip(updates.sites, np.asarray(beyond, dtype=bool).tolist(), strict=True))
 
     def _fetch(self, sites: Sequence[str]) -> Mapping[str, Weighed]:
-        present, sent = self.travellers.fetch(sites)
+        present, sent = self.states.fetch(sites)
         self._bytes += sent
         if sent:  # models are here that were not
-            self._came = self.travellers.updates()
+            self._came = self.states.updates()
         updates = of_sites(self._came, sorted(present))
         weights = np.ones(len(present)) if updates.weights is None else updates.weights
         return {
@@ -192,12 +192,12 @@ class DynamicAverages(Topology):
 
     def _bytes_of(self, taken: int) -> int:
         """The bytes of the models of this contact, and of those that came for its average; 0 for remote sites."""
-        return 0 if self.travellers.trainer.is_remote else (self._to_send + taken) * self.travellers.sizes_of_one[0]
+        return 0 if self.states.trainer.is_remote else (self._to_send + taken) * self.states.sizes_of_one[0]
 
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
-        gate = self.travellers.gate
+        gate = self.states.gate
         if whole:
-            self.travellers.refused, events = self.commons.aggregate(lambda group: updates, t, gate)
+            self.states.refused, events = self.commons.aggregate(lambda group: updates, t, gate)
             return events, None
         if not updates.sites:
             return [], None
@@ -205,9 +205,9 @@ class DynamicAverages(Topology):
         return events, mean
 
     def _become(self, sites: Sequence[str], mean: Arrays) -> None:
-        places = np.flatnonzero(np.isin(self.travellers.names, sites))
+        places = np.flatnonzero(np.isin(self.states.names, sites))
         models = {name: torch.from_numpy(np.stack([array] * len(places))) for name, array in mean.items()}
-        self.travellers.become(self.travellers.at, places, models)
+        self.states.become(self.states.at, places, models)
 
 
 def of_sites(updates: Updates, sites: Sequence[str]) -> Updates:

@@ -77,7 +77,7 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
 
 
 def are_outsized(models: np.ndarray, beside: np.ndarray, common: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Which of a contact's travellers were already oversized when they were sent, (models,): not the receiver's doing.
+    """Which of a contact's models were already oversized when they were sent, (models,): not the receiver's doing.
 
     ``models`` are the sizes of the weights, ``beside`` of what travels with them (zero for nothing).
     """

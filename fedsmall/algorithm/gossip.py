@@ -1,9 +1,9 @@
 """Algorithm 1 among sites without a server: letters that may be lost, who has which model, averages by gossip.
 
-A traveller is one row wherever it is: a sender keeps a letter until it is acknowledged and does not train it; a
+A model is one row wherever it is: a sender keeps a letter until it is acknowledged and does not train it; a
 receiver takes a letter in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
 with numbers). Models under way do not train; several at a site train in order of arrival, one a contact. An average
-takes those that come while it lasts. After it every site has a mean of its own, which all travellers in its hands
+takes those that come while it lasts. After it every site has a mean of its own, which all models in its hands
 become. The run's model is that of one site, drawn by lot before the run.
 
 The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
@@ -32,7 +32,7 @@ from fedsmall.wire import Arrays
 ACKNOWLEDGEMENT_BYTES = 16  # a sender's number and the letter's
 ACKNOWLEDGED = 3  # times: one that gets lost costs a whole model more
 WEIGHT_BYTES = 8
-TRAVELLER, PARCEL = 0, 1  # kinds of letters: a model that is handed on, a part of a sum
+MODEL_SENT, PARCEL = 0, 1  # kinds of letters: a model that is handed on, a part of a sum
 UNDER_WAY = -1
 
 
@@ -112,7 +112,7 @@ class Mail:
 
 
 class Places:
-    """The places ``at`` which travellers are: (travellers,) numbers of ``sites``, or -1 for one under way."""
+    """The places ``at`` which models are: (models,) numbers of ``sites``, or -1 for one under way."""
 
     def __init__(self, topology: parts.Topology, seed: int, sites: int, at: np.ndarray) -> None:
         self.topology, self.seed, self.sites = topology, seed, sites
@@ -121,27 +121,27 @@ class Places:
         self._came = np.arange(len(at))  # in which order
 
     def training(self) -> np.ndarray:
-        """The travellers that train next: of each site's the one that came first; (rows,), in order."""
+        """The models that train next: of each site's the one that came first; (rows,), in order."""
         order = np.lexsort((self._came, self.at))
         _, first = np.unique(self.at[order], return_index=True)
         rows = order[first]
         return np.sort(rows[self.at[rows] != UNDER_WAY])
 
     def send_on(self, rows: np.ndarray, t: int) -> None:
-        """Hand travellers on after round ``t``, by the permutation that a server would follow, or along the ring."""
+        """Hand models on after round ``t``, by the permutation that a server would follow, or along the ring."""
         to = self.next_sites(t)[self.at[rows]]
         departing = rows[to != self.at[rows]]
-        self.mail.post(to[to != self.at[rows]], departing, TRAVELLER)
+        self.mail.post(to[to != self.at[rows]], departing, MODEL_SENT)
         self.at[departing] = UNDER_WAY
 
     def exchange(self) -> tuple[np.ndarray, Delivered]:
-        """One exchange: gives the travellers that came, and of the parcels what the mail gives."""
+        """One exchange: gives the models that came, and of the parcels what the mail gives."""
         delivered = self.mail.exchange()
-        travellers = delivered.kind == TRAVELLER
-        rows = delivered.what[travellers]
-        self.at[rows] = delivered.receiver[travellers]
+        is_model = delivered.kind == MODEL_SENT
+        rows = delivered.what[is_model]
+        self.at[rows] = delivered.receiver[is_model]
         self._came[rows] = self._came.max(initial=0) + 1 + np.arange(len(rows))
-        return rows, Delivered(*(column[~travellers] for column in delivered))
+        return rows, Delivered(*(column[~is_model] for column in delivered))
 
     def next_sites(self, t: int, exchange: int | None = None) -> np.ndarray:
         """To whom each site sends: (sites,); at a hop after round ``t``, or at an ``exchange`` of its average."""
@@ -223,26 +223,26 @@ class PushSum:
 
 
 class Peers(Topology):
-    """The sites of ``travellers``, which send each other what others send a server, to whom ``PLACES`` say."""
+    """The sites of ``states``, which send each other what others send a server, to whom ``PLACES`` say."""
 
     has_places = False
     PLACES: type[Places] = Places  # a package may bring its own (fedsmall.topologies)
 
-    def __init__(self, plan: Plan, travellers: ModelStates) -> None:
-        super().__init__(plan, travellers)
+    def __init__(self, plan: Plan, states: ModelStates) -> None:
+        super().__init__(plan, states)
         assert plan.method.topology is not None
-        travellers.careful = True  # letters come and go at every contact
-        travellers.move = lambda at, before, contact: at  # they bring models
-        self.topology, self.names = plan.method.topology, travellers.names
+        states.careful = True  # letters come and go at every contact
+        states.move = lambda at, before, contact: at  # they bring models
+        self.topology, self.names = plan.method.topology, states.names
         self._lot = rng_for(plan.travel_seed, "the model that is kept").permutation(len(self.names))
         self._places: Places | None = None
 
     def walk(self, stretch: Sequence[Contact]) -> Moment:
         """Train what is in hand at one contact, and let it travel."""
         (contact,) = stretch
-        travellers, places = self.travellers, self._set_out(contact)
+        states, places = self.states, self._set_out(contact)
         rows = places.training()  # in a piece of a contact those that trained in the one before: nothing has moved
-        moment = travellers.walk_some(rows, places.at, contact)
+        moment = states.walk_some(rows, places.at, contact)
         if contact.action is Action.PERMUTE:
             places.send_on(rows, contact.t)
             for _ in range(self.topology.tries):
@@ -250,19 +250,19 @@ class Peers(Topology):
         return moment if contact.action is Action.AGGREGATE else moment._replace(bytes_sent=self._bytes(places))
 
     def average(self, moment: Moment) -> Iterator[Moment]:
-        """Let every site have a mean of its own, which the travellers in its hands become."""
+        """Let every site have a mean of its own, which the models in its hands become."""
         places = self._set_out(moment.contact)
         yield self._agree(moment, places)._replace(bytes_sent=self._bytes(places))
 
     def _set_out(self, contact: Contact) -> Places:
         if self._places is None:
-            self.travellers.depart(contact)
-            self._places = self.PLACES(self.topology, self.plan.travel_seed, len(self.names), self.travellers.at)
+            self.states.depart(contact)
+            self._places = self.PLACES(self.topology, self.plan.travel_seed, len(self.names), self.states.at)
         return self._places
 
     def _agree(self, moment: Moment, places: Places) -> Moment:
-        travellers = self.travellers
-        sums = PushSum(len(self.names), travellers.stack.state)
+        states = self.states
+        sums = PushSum(len(self.names), states.stack.state)
         self._bring_in(sums, places, np.flatnonzero(places.at != UNDER_WAY))
         for exchange in range(self.topology.exchanges):
             receivers, parcels = sums.halve(places.next_sites(moment.contact.t, exchange))
@@ -272,7 +272,7 @@ class Peers(Topology):
             self._bring_in(sums, places, arrived)
         places.mail.withdraw(PARCEL)
         sites, means = sums.means()
-        travellers.become(places.at, sites, means)
+        states.become(places.at, sites, means)
         models = self._whole(means, len(sites))
         if not len(sites):
             return moment
@@ -284,22 +284,22 @@ class Peers(Topology):
         )
 
     def _bring_in(self, sums: PushSum, places: Places, rows: np.ndarray) -> None:
-        """Bring travellers into an average: of those in hand the ones that were trained since the last."""
-        rows = rows[self.travellers.trained[rows]]
-        sums.join(places.at[rows], self.travellers.stack.rows(rows).state, self.travellers.weights(rows))
+        """Bring models into an average: of those in hand the ones that were trained since the last."""
+        rows = rows[self.states.trained[rows]]
+        sums.join(places.at[rows], self.states.stack.rows(rows).state, self.states.weights(rows))
 
     def _whole(self, means: Tensors, sites: int) -> Arrays:
-        """The sites' means as arrays, with the counters of the first traveller, which have no mean."""
-        state = self.travellers.stack.state
+        """The sites' means as arrays, with the counters of the first model, which have no mean."""
+        state = self.states.stack.state
         counters = {name: tensor[:1].expand(sites, *tensor.shape[1:]) for name, tensor in state.items()}
         return Rows({name: means.get(name, counters[name]) for name in state}).arrays()
 
     def _bytes(self, places: Places) -> int:
-        stack, mail = self.travellers.stack, places.mail
+        stack, mail = self.states.stack, places.mail
         moments = Rows(leaving_state(self.plan.recipe, stack.optimizer)).bytes_per_row if stack.optimizer else 0
         model, floats = (Rows(some).bytes_per_row for some in (stack.state, floats_of(stack.state)))
         of_kinds: Sequence[int] = mail.sent.tolist()
-        total = of_kinds[TRAVELLER] * (model + moments) + of_kinds[PARCEL] * (floats + WEIGHT_BYTES)
+        total = of_kinds[MODEL_SENT] * (model + moments) + of_kinds[PARCEL] * (floats + WEIGHT_BYTES)
         total += mail.acknowledged * ACKNOWLEDGEMENT_BYTES
         mail.sent[:], mail.acknowledged = 0, 0
         return total

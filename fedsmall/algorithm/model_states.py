@@ -37,7 +37,7 @@ from fedsmall.wire import Arrays, ModelState, join, parts
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
 UNUSABLE = Fault("set aside", NOT_FINITE)
 GROWN = 3.0  # an update can be too large only where a model has grown more than so
-OF_EACH = ("at", "group", "common", "trained", "_here", "_by", "_examples", "_steps", "_carries")  # (travellers,) each
+OF_EACH = ("at", "group", "common", "trained", "_here", "_by", "_examples", "_steps", "_carries")  # (models,) each
 
 
 class ModelStates:
@@ -103,7 +103,7 @@ class ModelStates:
         self.sizes_of_one = packed_bytes(self.plan, self.stack) if self.plan.method.is_compressed else plain
 
     def walk(self, stretch: Sequence[Contact]) -> Moment | None:
-        """Train all travellers from contact to contact; None, with nothing changed, where each contact must be seen."""
+        """Train all models from contact to contact; None, with nothing changed, where each contact must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
         legs, crossed = self._legs(stretch, self.at, self._before)
@@ -226,7 +226,7 @@ class ModelStates:
         return Rows(self.stack.state).arrays(self.trainer.delivery.fetch(self.stack, rows)[0])
 
     def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact) -> Moment:
-        """As :meth:`walk`, for one contact and some rows' travellers, which are ``at`` their sites; others wait."""
+        """As :meth:`walk`, for one contact and some rows' models, which are ``at`` their sites; others wait."""
         if not len(rows):
             self._before = contact
             return Moment(contact, None, (), dict, 0, 0, [], self._memory)
@@ -244,7 +244,7 @@ class ModelStates:
         return moment
 
     def become(self, at: np.ndarray, sites: np.ndarray, models: Tensors) -> None:
-        """Every traveller that is ``at`` one of these ``sites`` is now what the site has, {name: (sites, ...)}."""
+        """Every model that is ``at`` one of these ``sites`` is now what the site has, {name: (sites, ...)}."""
         rows = np.flatnonzero(np.isin(at, sites))
         index = torch.from_numpy(np.searchsorted(sites, at[rows]))
         for name, array in models.items():
@@ -253,7 +253,7 @@ class ModelStates:
         self.trained[rows], self._sizes = False, []
 
     def weights(self, rows: np.ndarray) -> np.ndarray:
-        """How much each of some travellers counts in an average, (rows,)."""
+        """How much each of some models counts in an average, (rows,)."""
         return self._examples[rows] if self.plan.method.weighted else np.ones(len(rows))
 
     def shares(self) -> np.ndarray:
@@ -352,14 +352,14 @@ class ModelStates:
         )
 
     def _counting_rows(self) -> np.ndarray:
-        """Which travellers count in the next aggregation: those trained since the last.
+        """Which models count in the next aggregation: those trained since the last.
 
         Of models that are kept from the server, those trained for this very contact: only then is a sum sent.
         """
         return self.trained & self._here if self._in_part else self.trained
 
     def become_common(self) -> None:
-        """Make every traveller its group's global model, unless that was ``refused``; moments stay."""
+        """Make every model its group's global model, unless that was ``refused``; moments stay."""
         assert self._before is not None and self.refused is not None  # noqa: PT018
         afresh, self.refused = self.refused, None
         models, rows = self._outbox.take(self.commons.models, self._before.t), np.arange(len(self.at))

@@ -18,16 +18,16 @@ United = Callable[[int, Arrays, float], Arrays]
 
 
 class Topology(Restorable, ABC):
-    """Moves the models of ``travellers``; it ``has_places`` where the plan alone says where every model goes next."""
+    """Moves the models of ``states``; it ``has_places`` where the plan alone says where every model goes next."""
 
     has_places = True
 
-    def __init__(self, plan: Plan, travellers: ModelStates) -> None:
-        self.plan, self.travellers = plan, travellers
+    def __init__(self, plan: Plan, states: ModelStates) -> None:
+        self.plan, self.states = plan, states
 
     def walk(self, stretch: Sequence[Contact]) -> Moment | None:
         """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
-        return self.travellers.walk(stretch)
+        return self.states.walk(stretch)
 
     def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
         """The moment after as many walks, each up to an aggregation, as can be gone unseen; None and 0 for none."""
@@ -43,19 +43,19 @@ class Server(Topology):
     """One server, which makes the next global model, or one for each group; plain means of groups at once."""
 
     def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
-        """As the travellers do."""
-        return self.travellers.walk_on(walks)
+        """As :meth:`ModelStates.walk_on`."""
+        return self.states.walk_on(walks)
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every group's models become one."""
-        travellers, t = self.travellers, moment.contact.t
-        commons, means, events = travellers.commons, travellers.means(), list[Event]()
+        states, t = self.states, moment.contact.t
+        commons, means, events = states.commons, states.means(), list[Event]()
         if means is None:
-            travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
+            states.refused, events = commons.aggregate(states.updates, t, states.gate)
         else:
             commons.go_on_with(means)
-            travellers.refused = set()
-        yield from become_global(travellers, moment, events)
+            states.refused = set()
+        yield from become_global(states, moment, events)
 
 
 @final
@@ -64,11 +64,11 @@ class Regions(Topology):
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every region's models become one, and the regions' where they meet."""
-        travellers, commons = self.travellers, self.travellers.commons
-        travellers.group = regions_of(self.plan, len(travellers.names))[travellers.at]
-        travellers.refused, events = commons.aggregate(travellers.updates, moment.contact.t, travellers.gate)
-        between = commons.unite(travellers.shares()) if meet(self.plan, moment.contact) else 0
-        yield from become_global(travellers, moment, events, between)
+        states, commons = self.states, self.states.commons
+        states.group = regions_of(self.plan, len(states.names))[states.at]
+        states.refused, events = commons.aggregate(states.updates, moment.contact.t, states.gate)
+        between = commons.unite(states.shares()) if meet(self.plan, moment.contact) else 0
+        yield from become_global(states, moment, events, between)
 
 
 @final
@@ -79,15 +79,15 @@ class Region(Topology):
     the regions together equal their simulation to the bit. ``united`` gives the model of all.
     """
 
-    def __init__(self, plan: Plan, travellers: ModelStates, whole: Plan, united: United) -> None:
-        super().__init__(plan, travellers)
-        travellers.move, self._whole, self._united = self._move, whole, united
+    def __init__(self, plan: Plan, states: ModelStates, whole: Plan, united: United) -> None:
+        super().__init__(plan, states)
+        states.move, self._whole, self._united = self._move, whole, united
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let the region's models become one, and that one with the other regions' where they meet."""
-        travellers, commons, t = self.travellers, self.travellers.commons, moment.contact.t
-        weight = float(travellers.shares().sum())  # of what counts, before it is averaged
-        travellers.refused, events = commons.aggregate(travellers.updates, t, travellers.gate)
+        states, commons, t = self.states, self.states.commons, moment.contact.t
+        weight = float(states.shares().sum())  # of what counts, before it is averaged
+        states.refused, events = commons.aggregate(states.updates, t, states.gate)
         if meet(self._whole, moment.contact):
             model = commons.models[0]
             united = self._united(t, model, weight)
@@ -95,22 +95,20 @@ class Region(Topology):
             if layouts[0] != layouts[1]:
                 raise PlanError("the united model has other arrays than this region's")
             commons.go_on_with({name: united[name][None] for name in model})
-        yield from become_global(travellers, moment, events)
+        yield from become_global(states, moment, events)
 
     def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
         if before.action is not Action.PERMUTE:
             return at
-        names = self.travellers.names
+        names = self.states.names
         to = route_within(self._whole, names, before.t)
         return np.array([names.index(to[names[site]]) for site in at])
 
 
-def become_global(
-    travellers: ModelStates, moment: Moment, events: Sequence[Event], between: int = 0
-) -> Iterator[Moment]:
+def become_global(states: ModelStates, moment: Moment, events: Sequence[Event], between: int = 0) -> Iterator[Moment]:
     """The moment with what its aggregation, which had these ``events``, has made; after it all models are that."""
-    travellers.publish()
-    commons = travellers.commons
+    states.publish()
+    commons = states.commons
     yield moment._replace(
         common=commons.result() if commons.agreed else None,
         commons=tuple(commons.models),
@@ -118,4 +116,4 @@ def become_global(
         events=[*moment.events, *events],
         bytes_between=moment.bytes_between + between,
     )
-    travellers.become_common()
+    states.become_common()

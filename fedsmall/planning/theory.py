@@ -27,14 +27,14 @@ def expected_draws(sites: int, visits: int) -> float:
     return sites * fsum(1 / i for i in range(sites - visits + 1, sites + 1))
 
 
-def sites_seen(sites: int, contacts: int, travellers: int = 1) -> float:
+def sites_seen(sites: int, contacts: int, models: int = 1) -> float:
     """The different sites that a model has been at after so many contacts, on average: m * (1 - (1 - 1/m)**T).
 
-    At every contact, a first stay at home included, the ``travellers`` go to different sites, drawn uniformly anew;
+    At every contact, a first stay at home included, the ``models`` go to different sites, drawn uniformly anew;
     their number does not matter to one of them. Raises PlanError unless every model can have a site of its own.
     """
-    _check_range("travellers", travellers, sites)
-    return sites_seen_in_groups(sites, contacts, travellers, travellers)
+    _check_range("models", models, sites)
+    return sites_seen_in_groups(sites, contacts, models, models)
 
 
 def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
@@ -275,7 +275,7 @@ def advise_radon(
 class GroupAdvice:
     """What theory says of one group of travelling models, which averages fewer models and sees fewer sites.
 
-    Of its ``members`` models each has been at ``traveller_sees`` sites after ``contacts``, and all together at
+    Of its ``members`` models each has been at ``model_sees`` sites after ``contacts``, and all together at
     ``group_sees``, on average. ``bound`` is Proposition 4's, in rounds; in ``all_members`` simulated rounds all have
     been at ``visits`` sites but for a chance of sqrt(delta), and ``short_together`` is how likely all fall short at the
     bound. ``noise`` is the error of the group's average over that of a model a site, if errors are independent.
@@ -285,7 +285,7 @@ class GroupAdvice:
     groups: int
     members: int
     contacts: int
-    traveller_sees: float
+    model_sees: float
     group_sees: float
     visits: int
     bound: float
@@ -324,7 +324,7 @@ def advise_groups(
         groups,
         members,
         contacts,
-        traveller_sees=sites_seen(sites, contacts, travelling),
+        model_sees=sites_seen(sites, contacts, travelling),
         group_sees=group_sees,
         visits=visits,
         bound=bound,

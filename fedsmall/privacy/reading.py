@@ -10,7 +10,7 @@ invert by optimisation may find more. So a count here is a lower bound.
 
 - the server, which sent every model out; not of models that are sealed on their way, unless it makes an average of them
   that it sent out itself, nor of those of which it sees a secure sum;
-- the site that gets a traveller next, where that set out from the global model, or is one that this site had sent
+- the site that gets a model next, where that set out from the global model, or is one that this site had sent
   itself and that comes back after one other site;
 - everybody, of the change from one global model to the next, which is of all sites together, or of a group's (every
   site is taken to know every group's model, so more is counted than is seen).
@@ -306,7 +306,7 @@ def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
 
 
 class _Step(NamedTuple):
-    """A contact, the sites at which travellers train for it and go to next, if they do, and how many go on then."""
+    """A contact, the sites at which models train for it and go to next, if they do, and how many go on then."""
 
     contact: Contact
     at: np.ndarray

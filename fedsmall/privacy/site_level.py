@@ -3,7 +3,7 @@
 The unit is a whole site: whoever sees every model that a site sent could hardly tell whether it had trained or had sent
 back the models that it received: (epsilon, delta)-differential privacy where neighbours differ by one site's updates,
 which are zero in one of the two. (For exchange of a site's data for any other, the sensitivity doubles: halve
-``noise``.) A traveller that hops is seen by the next site, so *every contact is a release*, and what later sites do to
+``noise``.) A model that hops is seen by the next site, so *every contact is a release*, and what later sites do to
 it is post-processing. No amplification is claimed, by shuffling or by the draw of a ``fraction`` of the sites: the
 ledger is that of a site that took part every time; a real site counts its own releases.
 
@@ -92,7 +92,7 @@ def _add_noise(updates: np.ndarray, deviations: np.ndarray, noises: Sequence[Noi
 
 
 def hands_on(method: Method, sites: int, least: int = 2) -> bool:
-    """Whether sites are sent models that fewer than ``least`` others made: travellers, or averages over so few."""
+    """Whether sites are sent models that fewer than ``least`` others made: handed on, or averages over so few."""
     averaged = min(method.averaged(sites), sites if method.divergence is None else 2)  # two may be balanced
     joined = method.boosting is not None and not method.boosting.histogram  # all see whose trees are whose
     return method.is_federated and (method.permute_every is not None or averaged < least or joined)

@@ -44,7 +44,7 @@ class RoutingTable:
         """The communication round after round ``t``."""
         return self.legs[self.number(t)][0]
 
-    def traveller(self, t: int, site: str) -> int:
+    def model_at(self, t: int, site: str) -> int:
         """The model that trains at a site for the contact of round ``t``. PlanError where none does."""
         places = self.legs[self.number(t)][1]
         if site not in places:
@@ -54,11 +54,11 @@ class RoutingTable:
     def next_site(self, t: int, site: str) -> str | None:
         """Where the model that a site trained for round ``t`` trains next; None after the last communication round."""
         following = self.number(t) + 1
-        return self.site_of(self.legs[following][0].t, self.traveller(t, site)) if following < len(self.legs) else None
+        return self.site_of(self.legs[following][0].t, self.model_at(t, site)) if following < len(self.legs) else None
 
-    def site_of(self, t: int, traveller: int) -> str:
+    def site_of(self, t: int, model: int) -> str:
         """The site where a model trains for the contact of round ``t``."""
-        return next(name for name, who in self.legs[self.number(t)][1].items() if who == traveller)
+        return next(name for name, who in self.legs[self.number(t)][1].items() if who == model)
 
     def last_average(self, t: int, through: bool = False) -> int:
         """The round of the last average before round ``t``, or ``through`` it; 0 where there was none."""
@@ -73,7 +73,7 @@ class RoutingTable:
         if method.by_samples:
             averages = sum(c.action is Action.AGGREGATE for c, _ in self.legs[: self.number(t)])
             return averages % groups
-        return int(groups_of(method, len(places), groups)[self.traveller(t, site)])
+        return int(groups_of(method, len(places), groups)[self.model_at(t, site)])
 
     def members(self, t: int, group: int) -> list[str]:
         """The sites whose models of a group train for the contact of round ``t``, in order."""

@@ -35,7 +35,7 @@ HELP, READDRESS, BEFORE = "help", "readdress", "before"  # the last: to tell the
 PAIRS = "pairs"  # to take the letters with the keys of pairs; in the answer to the second question, letters by name
 
 # Kinds of letters.
-TRAVELLER, MOMENTS, KEY, PAIR = "traveller", "moments", "seed", "pair"
+MODEL_LETTER, MOMENTS, KEY, PAIR = "traveller", "moments", "seed", "pair"
 
 
 class Average(Frozen):
@@ -58,7 +58,7 @@ class Order(Frozen):
 
     average: Average | None = None
     nonces: dict[str, Hex32]
-    by: From | None = None  # who wrote the letter that is the traveller
+    by: From | None = None  # who wrote the letter with the model
     beside: From | None = None  # who wrote the letter with the moments
 
 

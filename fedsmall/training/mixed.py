@@ -106,8 +106,8 @@ class MixedCohort(Trainer):
     ) -> tuple[TrainResult, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)
-        travellers = [self._complete(group, stack.traveller(row), site, memory) for row, site in pairs]
-        models = inner.stack(travellers)
+        states = [self._complete(group, stack.model_state(row), site, memory) for row, site in pairs]
+        models = inner.stack(states)
         local = leg._replace(sites=np.searchsorted(group.sites, sites))
         prefix = f"{INNER}/{group.number}/"
         kept_here = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
@@ -118,7 +118,7 @@ class MixedCohort(Trainer):
             kept[f"{prefix}{key}"][group.sites] = array
         kept.setdefault(KNOWN, np.zeros(len(self.names)))[sites] = 1
         for place, (row, site) in enumerate(zip(rows, sites, strict=True)):
-            self._part_ways(group, stack, int(row), int(site), models.traveller(place), kept)
+            self._part_ways(group, stack, int(row), int(site), models.model_state(place), kept)
         return trained, kept
 
     def _complete(self, group: _Group, state: ModelState, site: int, memory: Mapping[str, np.ndarray]) -> ModelState:
@@ -130,9 +130,9 @@ class MixedCohort(Trainer):
                 into |= {key.removeprefix(prefix): held[site] for key, held in memory.items() if key.startswith(prefix)}
         return ModelState({**state.model, **private}, {**state.carried, **moments})
 
-    def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, traveller: ModelState, kept: Arrays) -> None:
+    def _part_ways(self, group: _Group, stack: Stack, row: int, site: int, own: ModelState, kept: Arrays) -> None:
         shared = stack.state | stack.optimizer
-        for word, arrays in ((PRIVATE, traveller.model), (MOMENTS, traveller.carried)):
+        for word, arrays in ((PRIVATE, own.model), (MOMENTS, own.carried)):
             for name, array in arrays.items():
                 if name in shared:
                     shared[name][row] = torch.from_numpy(np.array(array))

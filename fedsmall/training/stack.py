@@ -85,7 +85,7 @@ class Stack:
         both = self.parameters | self.buffers
         return {name: both[name] for name in self.names}
 
-    def traveller(self, row: int) -> ModelState:
+    def model_state(self, row: int) -> ModelState:
         """One model with its optimizer state; on the CPU views that cannot be written and that later training moves."""
         return ModelState(Rows(self.state).row(row), Rows(self.optimizer).row(row))
 

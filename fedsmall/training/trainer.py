@@ -243,12 +243,12 @@ class Trainer(Restorable, ABC):
             stack.optimizer = fresh_state(parameters, self.plan.recipe) | moments
         return stack
 
-    def stack(self, travellers: Sequence[ModelState]) -> Stack:
-        """The travellers' models as one stack on the device; moments that did not come start at zero."""
-        models = [traveller.model for traveller in travellers]
+    def stack(self, states: Sequence[ModelState]) -> Stack:
+        """Models with their optimizer states as one stack on the device; moments that did not come start at zero."""
+        models = [model_state.model for model_state in states]
         stack = self.stack_of(stacked(models, list(models[0])))
-        for row, traveller in enumerate(travellers):
-            for name, array in traveller.carried.items():
+        for row, model_state in enumerate(states):
+            for name, array in model_state.carried.items():
                 stack.optimizer[name][row] = torch.from_numpy(np.array(array))
         return stack
 

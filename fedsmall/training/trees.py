@@ -191,8 +191,8 @@ class TreeCohort(WrappedTrainer):
 
     def _predict(self, site: str, models: Arrays) -> np.ndarray:
         rows = len(next(iter(models.values())))
-        travellers = [ModelState({name: array[row] for name, array in models.items()}) for row in range(rows)]
-        return self._within.predict(self._within.stack(travellers), self._samples[site].x)
+        states = [ModelState({name: array[row] for name, array in models.items()}) for row in range(rows)]
+        return self._within.predict(self._within.stack(states), self._samples[site].x)
 
     def _part(self, site: str, rows: np.ndarray) -> Samples:
         samples = self._samples[site]

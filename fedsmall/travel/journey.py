@@ -1,4 +1,4 @@
-"""Who is where: the sites at which travellers train, from contact to contact, as the plan alone decides it.
+"""Who is where: the sites at which models train, from contact to contact, as the plan alone decides it.
 
 Models are numbered; number k is of group k modulo the groups.
 
@@ -39,20 +39,20 @@ from fedsmall.travel.schedule import (
 from fedsmall.wire import Arrays
 
 
-def groups_of(method: Method, travellers: int, groups: int) -> np.ndarray:
-    """The group of every traveller at the start, of so many ``groups``: (travellers,)."""
-    numbers = np.arange(travellers)
+def groups_of(method: Method, models: int, groups: int) -> np.ndarray:
+    """The group of every model at the start, of so many ``groups``: (models,)."""
+    numbers = np.arange(models)
     return np.zeros_like(numbers) if method.by_samples else numbers % groups
 
 
 def routes_of(method: Method, sites: int) -> np.ndarray:
-    """The route of every traveller among so many sites, where there are routes: (travellers,)."""
+    """The route of every model among so many sites, where there are routes: (models,)."""
     groups = groups_of(method, method.travelling(sites), method.group_count(sites))
     return route_of(groups, method.routes)
 
 
 def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
-    """The sites at which travellers train for the first contact."""
+    """The sites at which models train for the first contact."""
     at, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
     if folds is None:
         return at
@@ -62,10 +62,10 @@ def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = (
 def move_on(
     plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Contact, samples: Sequence[int] = ()
 ) -> np.ndarray:
-    """The sites at which travellers train for ``contact``, which were at the sites ``at`` for the one ``before``.
+    """The sites at which models train for ``contact``, which were at the sites ``at`` for the one ``before``.
 
     A piece of a contact moves nobody. Where all sites take part, an aggregation does not either, unless it leaves
-    groups that are to meet other sites; else every traveller goes to a site drawn for ``contact``.
+    groups that are to meet other sites; else every model goes to a site drawn for ``contact``.
     """
     method = plan.method
     stays = before.action is Action.AGGREGATE and method.everyone(sites) and not method.grouped
@@ -104,7 +104,7 @@ def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] 
     folds = folds_of(plan, samples)
     if folds is not None:
         routes = routes_of(method, sites)
-        attempts = (draw(attempt) for attempt in count())  # again where not all travellers have room
+        attempts = (draw(attempt) for attempt in count())  # again where not all models have room
         return next(chosen for chosen in attempts if has_room(routes, folds[chosen]))
     return draw(0)
 
@@ -115,7 +115,7 @@ def _cycle(plan: Plan, sites: int) -> np.ndarray:
 
 
 def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[Contact, np.ndarray]]:
-    """Every contact of a run over so many sites, and the sites at which its travellers train for it."""
+    """Every contact of a run over so many sites, and the sites at which its models train for it."""
     contacts = contacts_of(plan)
     at = set_out(plan, sites, contacts[0], samples)
     for before, contact in zip([contacts[0], *contacts], contacts, strict=False):

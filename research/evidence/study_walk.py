@@ -60,8 +60,8 @@ def side_by_side(plans: Sequence[Plan], federations: Sequence[Federation]) -> tu
     alone = len(sides) == 1
     names = [name if alone else f"{side.plan.seed}/{name}" for side in sides for name in side.federation.names]
     cohort = Cohort(plans[0], task, names, [samples for federation in federations for samples in federation.train])
-    travellers = [ModelState(initial_model(side.plan, task, name)) for side in sides for name in side.federation.names]
-    return cohort, cohort.stack(travellers), sides
+    states = [ModelState(initial_model(side.plan, task, name)) for side in sides for name in side.federation.names]
+    return cohort, cohort.stack(states), sides
 
 
 def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:

@@ -164,7 +164,7 @@ def _groups(of: GroupAdvice, advice: Advice) -> Table:
     after = f"after {of.contacts} communication rounds, of {advice.sites}"
     chance = _chance(1 - advice.failure**0.5)
     table = _columns(f"groups that never merge, {of.groups} of {of.members} models", "")
-    table.add_row(f"sites that a model has been at on average, {after}", f"{of.traveller_sees:.1f}")
+    table.add_row(f"sites that a model has been at on average, {after}", f"{of.model_sees:.1f}")
     table.add_row(f"sites that a group's models have been at together, {after}", f"{of.group_sees:.1f}")
     table.add_row(f"rounds, simulated: every model of a group is through ({chance})", f"{of.all_members}")
     table.add_row("rounds, bound of Proposition 4 of a group's models", f"{of.bound:.3f}")

@@ -158,37 +158,37 @@ class KeptRun:
         if latest is None:
             return 0
         done, arrays, meta = latest
-        if "travellers" not in meta:
+        if "states" not in meta:
             raise PlanError(
                 "The journal of this run was written by an earlier release of fedsmall. Go on with that release, or "
                 "start a new run."
             )
-        sets, outcome, travellers = parts(arrays), self.outcome, self.topology.travellers
-        travellers.trainer.restore(sets.get("trainer", {}), meta["trainer"])
-        travellers.restore(sets["travellers"], meta["travellers"], self.contacts[done - 1])
+        sets, outcome, states = parts(arrays), self.outcome, self.topology.states
+        states.trainer.restore(sets.get("trainer", {}), meta["trainer"])
+        states.restore(sets["states"], meta["states"], self.contacts[done - 1])
         self.topology.restore(sets.get("topology", {}), meta["topology"])
         outcome.take_up(meta)
         outcome.rounds = self.contacts[done - 1].t
         if meta["has_model"]:
-            outcome.model = sets.get("chosen") or travellers.commons.result()
+            outcome.model = sets.get("chosen") or states.commons.result()
         return done
 
     def save(self) -> None:
         """Write the state after the last contact, unless it is unsound: a resumed run would go on with it."""
         assert self.journal is not None
-        travellers = self.topology.travellers
-        if not travellers.is_sound():
+        states = self.topology.states
+        if not states.is_sound():
             return
         outcome, done = self.outcome, 1 + [contact.t for contact in self.contacts].index(self.outcome.rounds)
-        arrays, numbers = travellers.state()
-        beside, words = travellers.trainer.state()
+        arrays, numbers = states.state()
+        beside, words = states.trainer.state()
         meta = outcome.words()
-        meta |= {"travellers": numbers, "trainer": words, "has_model": outcome.model is not None}
+        meta |= {"states": numbers, "trainer": words, "has_model": outcome.model is not None}
         between, meta["topology"] = self.topology.state()
         if self.topology.has_places:  # for people who look at the run
-            meta["places"] = travellers.places(self.contacts[done] if done < len(self.contacts) else None)
+            meta["places"] = states.places(self.contacts[done] if done < len(self.contacts) else None)
         chosen = outcome.model if outcome.chosen and outcome.model else {}
-        sets = join(travellers=arrays, trainer=beside, topology=between, chosen=chosen)
+        sets = join(states=arrays, trainer=beside, topology=between, chosen=chosen)
         lasting = self.contacts[done - 1].action is Action.AGGREGATE
         self.journal.save(done, sets, meta, lasting=lasting)
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedsmall.sealing.letters import OVERHEAD, SEED, SIGNATURE, Announcement, LetterError, Mailbox, announce, signed
 from fedsmall.sealing.routing import RoutingTable
-from fedsmall.sealing.terms import KEY, LETTER, MOMENTS, TRAVELLER
+from fedsmall.sealing.terms import KEY, LETTER, MODEL_LETTER, MOMENTS
 from fedsmall.wire import join
 from tests.attacks.world import NAMES
 
@@ -36,10 +36,10 @@ def post(site: str, run: str = RUN, plan: str = "p") -> Mailbox:
     return Mailbox(site, run, IDENTITIES[site], KEYS[site], others, plan)
 
 
-LETTERS = post(A).write(TRAVELLER, 4, B, THREAD, CONTENT)
+LETTERS = post(A).write(MODEL_LETTER, 4, B, THREAD, CONTENT)
 
 
-def line(kind: str = TRAVELLER, t: int = 4, sender: str = A) -> str:
+def line(kind: str = MODEL_LETTER, t: int = 4, sender: str = A) -> str:
     return (
         f"the {kind} message of round {t}, said to be from {sender}, does not open: it was changed, is of another run, "
         "round or receiver, or the two sites received different things"
@@ -47,7 +47,7 @@ def line(kind: str = TRAVELLER, t: int = 4, sender: str = A) -> str:
 
 
 def refused(
-    receiver: Mailbox, letter: bytes, kind: str = TRAVELLER, t: int = 4, sender: str = A, thread=THREAD
+    receiver: Mailbox, letter: bytes, kind: str = MODEL_LETTER, t: int = 4, sender: str = A, thread=THREAD
 ) -> None:
     with pytest.raises(LetterError) as told:
         receiver.open(kind, t, sender, thread, letter)
@@ -61,7 +61,7 @@ def flipped(letter: bytes, place: int, by: int = 0x80) -> bytes:
 
 
 def test_the_letter_opens_as_it_was_written():
-    assert post(B).open(TRAVELLER, 4, A, THREAD, LETTERS) == CONTENT
+    assert post(B).open(MODEL_LETTER, 4, A, THREAD, LETTERS) == CONTENT
     assert len(LETTERS) == len(CONTENT) + OVERHEAD
 
 
@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_refused(place, by):
 @pytest.mark.parametrize("by", [0x01, 0x80])
 def test_a_flipped_bit_under_the_senders_own_signature_is_refused(place, by):
     writer, changed = post(A), flipped(LETTERS, PLACES[place], by)
-    info = writer._bound(TRAVELLER, 4, A, B, THREAD)
+    info = writer._bound(MODEL_LETTER, 4, A, B, THREAD)
 
     refused(post(B), writer._identity.sign(signed(info, changed[BOX:])) + changed[BOX:])
 
@@ -100,10 +100,12 @@ def test_a_letter_opens_in_its_own_round_alone():
 def test_a_letter_opens_as_its_own_senders_alone():
     refused(post(B), LETTERS, sender=C)
     with pytest.raises(LetterError, match="an encrypted message from 'site-zzz', who is not in this run"):
-        post(B).open(TRAVELLER, 4, "site-zzz", THREAD, LETTERS)
+        post(B).open(MODEL_LETTER, 4, "site-zzz", THREAD, LETTERS)
 
 
-@pytest.mark.parametrize("kinds", [(TRAVELLER, MOMENTS), (KEY, MOMENTS), (TRAVELLER, KEY), (MOMENTS, TRAVELLER)])
+@pytest.mark.parametrize(
+    "kinds", [(MODEL_LETTER, MOMENTS), (KEY, MOMENTS), (MODEL_LETTER, KEY), (MOMENTS, MODEL_LETTER)]
+)
 def test_a_letter_opens_as_its_own_kind_alone(kinds):
     refused(post(B), post(A).write(kinds[0], 4, B, THREAD, CONTENT), kinds[1])
 
@@ -118,7 +120,7 @@ def test_a_letter_opens_for_who_was_told_the_same_alone():
 
 
 def test_a_letter_signed_by_somebody_else_is_refused():
-    info = post(A)._bound(TRAVELLER, 4, A, B, THREAD)
+    info = post(A)._bound(MODEL_LETTER, 4, A, B, THREAD)
 
     refused(post(B), post(C)._identity.sign(signed(info, LETTERS[BOX:])) + LETTERS[BOX:])
 
@@ -134,8 +136,8 @@ def test_a_site_goes_on_with_the_common_model_where_a_letter_was_changed(world):
     order = world.once("train", t=2)
     letter, by = order.arrays["arrays/letter"].tobytes(), order.told.by
 
-    world.does_not_use(with_letter(order, flipped(letter, 2000)), line(TRAVELLER, 1, by.site))
-    world.does_not_use(with_letter(order, b""), line(TRAVELLER, 1, by.site))
+    world.does_not_use(with_letter(order, flipped(letter, 2000)), line(MODEL_LETTER, 1, by.site))
+    world.does_not_use(with_letter(order, b""), line(MODEL_LETTER, 1, by.site))
 
 
 def test_a_letter_of_64_mib_costs_no_more_than_its_size(world):
@@ -143,7 +145,7 @@ def test_a_letter_of_64_mib_costs_no_more_than_its_size(world):
     large = with_letter(order, bytes(much))
     tracemalloc.start()
 
-    world.does_not_use(large, line(TRAVELLER, 1, order.told.by.site))
+    world.does_not_use(large, line(MODEL_LETTER, 1, order.told.by.site))
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -171,7 +173,7 @@ def test_a_letter_said_to_be_newer_than_it_is_does_not_open(world):
     early, late = world.once("train", t=2), world.once("train", "site-000", t=5)
     replayed = late._replace(arrays=early.arrays)
 
-    world.does_not_use(replayed, line(TRAVELLER, 4, late.told.by.site))
+    world.does_not_use(replayed, line(MODEL_LETTER, 4, late.told.by.site))
 
 
 def test_a_letter_said_to_be_from_another_is_not_of_the_traveller_that_comes(world):
@@ -192,7 +194,7 @@ def test_moments_are_taken_for_no_traveller(world):
     order, moments = world.once("train", "site-000", t=5), world.once("train", "site-000", t=4)
     said = moments.arrays["carried/letter"].tobytes()
 
-    world.does_not_use(with_letter(order, said), line(TRAVELLER, 4, order.told.by.site))
+    world.does_not_use(with_letter(order, said), line(MODEL_LETTER, 4, order.told.by.site))
 
 
 def test_moments_from_elsewhere_are_refused_with_their_order(world):

@@ -25,7 +25,7 @@ def read(batch: int, task: str = "digits", steps: int = 1, **privacy: float) -> 
     cohort = cohort_for(plan, federation.task, ["site"], [samples])
     stack = cohort.stack([ModelState(start)])
     cohort.walk(stack, [Leg(np.array([0]), 1, 1)], TrainInput())
-    sent = stack.traveller(0).model
+    sent = stack.model_state(0).model
     found = read_low_rank(start, sent, next(iter(start)).removesuffix(".weight"), np.random.default_rng(0))
     return int((distances_to_records(found, samples.x) <= 0.01).sum())
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save
 
 from fedsmall.clients.letters import arrays_in
 from fedsmall.sealing.letters import Announcement, LetterError, name_of
-from fedsmall.sealing.terms import SEALED, TRAVELLER, Order, order_in
+from fedsmall.sealing.terms import MODEL_LETTER, SEALED, Order, order_in
 from tests.attacks.test_letters import IDENTITIES, LETTERS, RUN, THREAD, A, B, announce_of, post
 
 LETTERS_TRIED, CONTENTS_TRIED, WORDS_TRIED = 4_000, 8_000, 5_000
@@ -58,7 +58,7 @@ def test_letters_of_chance_do_not_open():
         if letter == LETTERS:
             continue
         with pytest.raises(LetterError) as told:
-            receiver.open(TRAVELLER, 4, A, THREAD, letter)
+            receiver.open(MODEL_LETTER, 4, A, THREAD, letter)
         assert alike(str(told.value))
 
 

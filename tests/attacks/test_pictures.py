@@ -31,7 +31,7 @@ def updated(plan, task, start: Arrays, samples: Samples) -> Arrays:
     trainer = cohort_for(plan, task, ["site"], [samples])
     stack = trainer.stack([ModelState(start)])
     trainer.train(stack, [0], 1, 1, common=[True], rule={}, memory={})
-    return stack.traveller(0).model
+    return stack.model_state(0).model
 
 
 def federation(task, **keys):

@@ -23,7 +23,7 @@ def test_a_traveller_goes_to_whom_the_plan_has_and_so_often_as_the_policy_lets(w
     ways, gone = RoutingTable(world.plan, NAMES), []
 
     for written, t in ((4, 6), (4, 6), (4, 5), (5, 6), (2, 3)):
-        to = ways.site_of(t, ways.traveller(written, A))
+        to = ways.site_of(t, ways.model_at(written, A))
         asked = question(world, written, t).but(to="site-zzz", site="site-zzz")
         if (written, to) not in gone and len(gone) == 2:
             world.refuses(asked, "2 circulating models of this run were readdressed here, and no more will be")
@@ -37,7 +37,7 @@ def test_a_traveller_goes_to_whom_the_plan_has_and_so_often_as_the_policy_lets(w
 
 def test_a_traveller_sealed_anew_opens_for_whom_the_plan_has_alone(world):
     ways = RoutingTable(world.plan, NAMES)
-    later = ways.site_of(6, ways.traveller(4, A))
+    later = ways.site_of(6, ways.model_at(4, A))
     letter = world.ask(question(world, 4, 6))[1]
 
     for site in NAMES:

@@ -13,7 +13,7 @@ from fedsmall.clients.site_request import Answer
 from fedsmall.clients.station import Station
 from fedsmall.planning.run_sheet import SITES
 from fedsmall.sealing.routing import RoutingTable
-from fedsmall.sealing.terms import KEY, LETTER, SEALED, TRAVELLER
+from fedsmall.sealing.terms import KEY, LETTER, MODEL_LETTER, SEALED
 from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.strategies.sealed_models import HelpError
 from fedsmall.wire import COMMON, CONFIG, MODEL, ROUND, ROUNDS, Arrays
@@ -79,7 +79,7 @@ def test_a_changed_letter_is_told_and_its_traveller_set_out_anew(tmp_path, monke
     assert (event["t"], event["kind"]) == (2, "replaced")
     assert event["reason"] == "site-001 could not use its encrypted message; it took the last global model"
     told = [entry for entry in federation.there["site-001"].log.entries() if entry["event"] == "not used"]
-    assert [entry["reason"] for entry in told] == [line(TRAVELLER, 1, sender)]
+    assert [entry["reason"] for entry in told] == [line(MODEL_LETTER, 1, sender)]
     assert all(np.isfinite(array).all() for array in outcome.model.values())
 
 
@@ -110,4 +110,4 @@ def test_a_site_that_was_sent_another_common_model_is_found_at_the_next_hop_and_
         log = federation.there[receiver].log.entries()
         not_used = [each["reason"] for each in log if each["event"] == "not used" and each["t"] == t + 1]
         apart = (sender == "site-001") != (receiver == "site-001")
-        assert not_used == ([line(TRAVELLER, t, sender)] if apart else [])
+        assert not_used == ([line(MODEL_LETTER, t, sender)] if apart else [])

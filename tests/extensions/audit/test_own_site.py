@@ -39,7 +39,7 @@ def finished(folder, data, steps):
     trainer.walk(stack, [leg_at(plan, [0], max(steps, 1), steps)], TrainInput())
     run = folder / "run"
     run.mkdir()
-    save_file({name: np.array(a) for name, a in stack.traveller(0).model.items()}, run / "model.safetensors")
+    save_file({name: np.array(a) for name, a in stack.model_state(0).model.items()}, run / "model.safetensors")
     (run / "sheet.json").write_text(RunSheet(run="run", plan=plan, sites=SITES).model_dump_json())
     (run / "scaling.json").write_text(json.dumps({name: a.tolist() for name, a in vars(scaling).items()}))
     return run

@@ -95,7 +95,7 @@ def seen_exactly(sites, contacts, assignments):
 
 @pytest.mark.parametrize("contacts", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize(("sites", "travellers"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
-def test_a_traveller_sees_what_all_injective_assignments_say(sites, travellers, contacts):
+def test_a_model_sees_what_all_injective_assignments_say(sites, travellers, contacts):
     assignments = [[{site} for site in places] for places in permutations(range(sites), travellers)]
 
     exact = seen_exactly(sites, contacts, assignments)
@@ -183,7 +183,7 @@ def test_sites_seen_are_the_mean_of_the_markov_chain(sites, data):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: sites_seen(3, 1, 4), "travellers is 1 to the number of sites, 3; got 4"),
+        (lambda: sites_seen(3, 1, 4), "models is 1 to the number of sites, 3; got 4"),
         (lambda: sites_seen(3, -1), "communication rounds are 0 or more; got -1"),
         (lambda: sites_seen_in_groups(3, 1, 0), "groups is 1 to the number of models, 3; got 0"),
         (lambda: sites_seen_in_groups(3, 1, 2, models=1), "groups is 1 to the number of models, 1; got 2"),

@@ -42,7 +42,7 @@ def test_every_letter_goes_where_its_traveller_trains_next(name, sites, seed):
         for traveller, site in enumerate(at.tolist()):
             here, there = bills.names[site], bills.names[after[traveller]]
             assert bills.next_site(contact.t, here) == there
-            assert bills.traveller(contact.t, here) == traveller
+            assert bills.model_at(contact.t, here) == traveller
             assert bills.site_of(contact.t, traveller) == here
     assert all(bills.next_site(walked[-1][0].t, bills.names[site]) is None for site in walked[-1][1].tolist())
 
@@ -112,7 +112,7 @@ def test_what_the_plan_does_not_have_is_refused_in_a_line():
     with pytest.raises(
         PlanError, match=f"by the plan {resting} trains no model for the communication round of round 1"
     ):
-        bills.traveller(1, resting)
+        bills.model_at(1, resting)
 
 
 def test_every_part_decides_the_seed():

@@ -143,7 +143,7 @@ def test_training_in_two_stretches_is_training_in_one() -> None:
 
     first = cohort.stack([ModelState(initial_model(plan, TABLE))] * 5)
     cohort.train(first, range(5), 1, 1)
-    second = cohort.stack([first.traveller(row) for row in range(5)])
+    second = cohort.stack([first.model_state(row) for row in range(5)])
     cohort.train(second, range(5), 4, 3)
 
     for name, tensor in second.state.items():
@@ -156,7 +156,7 @@ def test_a_traveller_cannot_be_used_to_write_into_the_stack() -> None:
     stack = Cohort(plan, TABLE, names, samples).stack([ModelState(initial_model(plan, TABLE))])
 
     with pytest.raises(ValueError, match="read-only"):
-        stack.traveller(0).model["0.weight"][0] = 1.0
+        stack.model_state(0).model["0.weight"][0] = 1.0
 
 
 def test_an_unknown_path_is_refused_with_the_known_ones() -> None:

@@ -76,7 +76,7 @@ def test_what_is_free_trains_as_torch_trains_it_and_what_is_frozen_stays(model: 
     cohort.train(stack, [0, 1], plan.rounds, plan.rounds)
 
     for row, mine in enumerate(samples):
-        whole = completed(plan, task, stack.traveller(row).model)
+        whole = completed(plan, task, stack.model_state(row).model)
         oracle = _by_torch(plan, task, mine).state_dict()
         assert set(whole) == set(oracle)
         for name, array in whole.items():

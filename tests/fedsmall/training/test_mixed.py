@@ -86,7 +86,7 @@ def test_only_the_shared_layers_are_on_the_wire():
 
     assert isinstance(cohort, MixedCohort)
     assert list(initial_model(plan, TASK)) == ["body.weight", "body.bias"]
-    assert list(stack.traveller(0).model) == ["body.weight", "body.bias"]
+    assert list(stack.model_state(0).model) == ["body.weight", "body.bias"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_site_alone_that_restarts_at_every_contact_gets_the_numbers_of_the_coh
             program = cohort_for(plan_at(plan, place, 3), TASK, [site], [DATA[place]])  # a new process each time
             own = program.stack([traveller])
             told = program.train(own, [0], t, 1, common=[t == 1], memory=kept)
-            sent = own.traveller(0)
+            sent = own.model_state(0)
             traveller = ModelState(*({k: a.copy() for k, a in part.items()} for part in (sent.model, sent.carried)))
             kept = {key: array.copy() for key, array in told.memory.items()}
         for key, array in traveller.model.items():
@@ -152,7 +152,7 @@ def test_a_site_judges_the_shared_part_with_the_layers_it_remembers():
     cohort = cohort_for(plan, TASK, ["b"], [DATA[1]])
     stack = begin(plan, cohort, 1)
     memory = cohort.train(stack, [0], 1, 1, common=[True]).memory
-    shared = stack.traveller(0).model
+    shared = stack.model_state(0).model
 
     alone = cohort_for(plan, TASK, ["b"], [DATA[1]]).predict_at(0, shared, DATA[1].x, memory)
     forgetful = cohort.predict_at(0, shared, DATA[1].x, {})

@@ -89,7 +89,7 @@ def test_a_round_is_what_its_parts_are_one_by_one(federation, fold, depth):
             stack = begin(plan, federation, alone, 1)
             alone.train(stack, [0], 1, 1)
             names.append(name)
-            rows.append(stack.traveller(0).model)
+            rows.append(stack.model_state(0).model)
     folded = fold_trees({name: np.stack([row[name] for row in rows]) for name in rows[0]}, names, fold)
     for name in folded:
         np.testing.assert_allclose(together[name], folded[name], rtol=1e-10, atol=1e-12)
@@ -103,7 +103,7 @@ def test_a_site_gets_the_same_numbers_in_any_company(federation):
         cohort = cohort_of(plan, federation, slice(site, site + 1))
         stack = begin(plan, federation, cohort, 1)
         cohort.train(stack, [0], 1, 1, common=[True])
-        for name, array in stack.traveller(0).model.items():
+        for name, array in stack.model_state(0).model.items():
             np.testing.assert_allclose(array, together[name][site], rtol=1e-10, atol=1e-12)
 
 
@@ -127,7 +127,7 @@ def test_a_traveller_that_was_written_down_goes_on_as_if_it_had_stayed(federatio
     cohort = cohort_of(plan, federation)
     stack = begin(plan, federation, cohort)
     cohort.train(stack, range(SITES), 1, 1, common=[True] * SITES)
-    again = cohort.stack([stack.traveller(row) for row in range(SITES)])
+    again = cohort.stack([stack.model_state(row) for row in range(SITES)])
 
     for each in (stack, again):
         cohort.train(each, [1, 2, 0], 2, 1, common=[False] * SITES)
@@ -166,7 +166,7 @@ def test_whole_trees_travel_unfolded_and_are_folded_when_aggregation_is_due(fede
     stack = begin(plan, federation, cohort)
 
     cohort.train(stack, [0, 1, 2], 1, 1, common=[True] * 3)
-    carried = stack.traveller(0).carried
+    carried = stack.model_state(0).carried
     cohort.train(stack, [1, 2, 0], 2, 1, common=[False] * 3)
 
     assert {name.split("/")[1] for name in carried} == {"0", "1"}

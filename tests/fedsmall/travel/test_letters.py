@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.algorithm.gossip import ACKNOWLEDGED, PARCEL, TRAVELLER, UNDER_WAY, Mail, Places, PushSum
+from fedsmall.algorithm.gossip import ACKNOWLEDGED, MODEL_SENT, PARCEL, UNDER_WAY, Mail, Places, PushSum
 from fedsmall.parts import Topology
 from fedsmall.travel.schedule import bijection
 
@@ -31,7 +31,7 @@ def model(values: np.ndarray, dtype: torch.dtype = torch.float64) -> dict[str, t
 def test_every_letter_is_handed_over_once_to_whom_it_was_sent(loss: float, delay: int, seed: int) -> None:
     mail, came = Mail(seed, loss, delay), []
     for start in (0, 10, 20):
-        mail.post(np.arange(10) % 3, start + np.arange(10), kind=TRAVELLER)
+        mail.post(np.arange(10) % 3, start + np.arange(10), kind=MODEL_SENT)
         came += [mail.exchange()]
     came += [mail.exchange() for _ in range(200 * (1 + delay))]
 
@@ -60,7 +60,7 @@ def test_a_lost_acknowledgement_doubles_nothing() -> None:
     doubled = 0
     for seed in range(40):
         mail = Mail(seed, loss=0.7)
-        mail.post(np.array([1]), np.array([7]), kind=TRAVELLER)
+        mail.post(np.array([1]), np.array([7]), kind=MODEL_SENT)
         handed_over = sum(len(mail.exchange().what) for _ in range(80))
         doubled += mail.acknowledged > ACKNOWLEDGED
         assert handed_over == 1

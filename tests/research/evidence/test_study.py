@@ -137,7 +137,7 @@ def test_the_short_simulation_ends_with_the_model_of_an_engine(optimizer, index)
     expected = run_plan(plan, federation, "inprocess")
 
     for name, array in expected.model.items():
-        np.testing.assert_allclose(stack.traveller(0).model[name], array, atol=1e-9)
+        np.testing.assert_allclose(stack.model_state(0).model[name], array, atol=1e-9)
     accuracy = expected.evaluations[-1].common["accuracy"]
     assert final_accuracies([plan], [federation]) == [pytest.approx(accuracy)]
 

@@ -69,7 +69,7 @@ def by_hand(plan: Plan, federation: Federation) -> dict[str, Any]:
             start, knows = holds[name]
             stack = trainers[name].stack([ModelState(start)])
             trainers[name].train(stack, [0], contact.t, contact.rounds, common=[True], rule={}, memory={})
-            model = {key: array.copy() for key, array in stack.traveller(0).model.items()}
+            model = {key: array.copy() for key, array in stack.model_state(0).model.items()}
             found = {(name, int(k)) for k in np.flatnonzero(records_read(start, model, samples.x))}
             if seen_by_the_server(plan, contact.action is Action.PERMUTE, knows):
                 server |= found

@@ -146,7 +146,7 @@ def test_an_average_is_of_all_that_were_trained_since_the_last_wherever_they_are
     def agreeing(self: Peers, moment: Moment, places: Places) -> Moment:
         late.append((places.at == -1).sum())
         waiting.append(6 - len(trained))
-        mean = self.travellers.stack.state["0.weight"][sorted(trained)].mean(0).numpy()
+        mean = self.states.stack.state["0.weight"][sorted(trained)].mean(0).numpy()
         agreed = agree(self, moment, places)
         assert np.allclose(agreed.common["0.weight"], mean, atol=1e-10)
         trained.clear()

@@ -253,7 +253,9 @@ def test_on_a_stack_what_is_left_of_a_model_that_is_not_used_is_left_of_nothing(
         door.leave(stack, lambda: came, at, t)
         door.close(at, np.array([True, True, False, True, True]))
 
-    moved = [any(not np.array_equal(a, model[name]) for name, a in later.traveller(k).model.items()) for k in range(5)]
+    moved = [
+        any(not np.array_equal(a, model[name]) for name, a in later.model_state(k).model.items()) for k in range(5)
+    ]
     assert moved == [True, True, False, True, True]
 
 
