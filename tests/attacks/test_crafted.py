@@ -145,7 +145,7 @@ def test_a_ladder_is_refused_in_one_line_at_both_ends(station, elsewhere, size, 
     assert station.log.entries()[-1]["reason"] in words["error"]
 
 
-@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("parallel", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_units_that_are_all_alike_read_whoever_is_alone_in_a_batch_though_blurred(station, elsewhere, parallel):
     craft = partial(all_alike, elsewhere=elsewhere, parallel=parallel)
     blurred = mlp([4096], "FedDC", Privacy(blur=1.0), batch=1)

@@ -121,7 +121,7 @@ def test_messages_and_secure_sums_have_the_bits_of_a_stack(falls):
     assert_equal_bits(stack, run_plan(secure, federation, "cohort").model)
 
 
-@pytest.mark.parametrize("form_of_file", ["onnx", "torchscript"])
+@pytest.mark.parametrize("form_of_file", [pytest.param("onnx", marks=pytest.mark.thorough), "torchscript"])
 def test_an_offset_and_products_are_exported(falls, form_of_file, tmp_path):
     if form_of_file == "onnx":
         pytest.importorskip("onnxscript")

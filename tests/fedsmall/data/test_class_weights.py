@@ -119,6 +119,7 @@ def test_balanced_weights_find_the_rare_class_and_are_told_in_the_report():
     assert any(f"0 {weights[0]:.3g}, 1 {weights[1]:.3g}" in note for note in balanced.about["notes"])
 
 
+@pytest.mark.thorough
 def test_the_word_is_its_numbers_on_every_engine():
     word = trained(class_weights="balanced")
     numbers = trained(class_weights=weights_of(word))

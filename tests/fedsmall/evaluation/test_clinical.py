@@ -93,7 +93,7 @@ def test_thresholds_do_what_they_are_chosen_for(made):
         assert found.specificity.value == pytest.approx(1 - false[true >= wanted].min())
 
 
-@pytest.mark.parametrize("count", [9, 12, 40])
+@pytest.mark.parametrize("count", [9, *(pytest.param(n, marks=pytest.mark.thorough) for n in (12, 40))])
 def test_a_sensitivity_found_on_few_patients_holds_on_others_on_average(count):
     rng, held = np.random.default_rng(0), []
     for _ in range(2000):

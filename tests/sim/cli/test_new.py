@@ -13,8 +13,8 @@ from fedsmall.sim.runs.scenario import build, load
 from tests.sim.cli.spoiled import TABLES, spoil
 
 WITHIN = 0.01  # of what a regression on pooled rows comes to on the same test patients
-CHEAP = ("wine", "few")
-ALL_TABLES = [pytest.param(name, marks=() if name in CHEAP else pytest.mark.slow) for name in TABLES]
+MARKS = {"few": (), "wine": pytest.mark.thorough}
+ALL_TABLES = [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in TABLES]
 
 
 def write(path, header, rows):
@@ -55,7 +55,7 @@ def test_three_commands_make_of_a_messy_table_a_report_as_good_as_a_pooled_regre
     spoil(name, tmp_path / "patients.csv", request.getfixturevalue("data_root") if spoiled.is_real else None)
 
     ended = [fedsmall("new", "patients.csv", *spoiled.words, "--out", "mine.toml")]
-    seeds = "seeds=[0]" if name in CHEAP else "seeds=[0, 1, 2, 3]"
+    seeds = "seeds=[0]" if name in MARKS else "seeds=[0, 1, 2, 3]"
     ended += [fedsmall("run", "mine.toml", "--set", seeds, "--processes", 1)]
     new_rows = next((tmp_path / "patients.csv").glob("*")) if spoiled.files else "patients.csv"
     ended += [fedsmall("predict", "runs/mine", new_rows)]

@@ -82,6 +82,7 @@ def test_the_table_says_who_is_worse_off_and_that_an_intercept_mends_it():
     assert "Alone or together" in shown.get()
 
 
+@pytest.mark.thorough
 def test_alike_hospitals_are_said_to_lose_nothing_and_few_seeds_say_nothing():
     def alike(plan):
         return unlike(plan, shifts=(0.0, 0.0, 0.0))

@@ -58,6 +58,7 @@ def test_more_hospitals_are_worth_more_and_a_secure_sum_of_two_has_no_value():
         growth_of(scenario("Standalone"))
 
 
+@pytest.mark.thorough
 def test_a_page_shows_the_curve_where_it_was_asked_for(fedsmall, tmp_path):
     (tmp_path / "s.toml").write_text("""
 name = "s"
