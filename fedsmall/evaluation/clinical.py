@@ -110,15 +110,15 @@ def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
     rank_all, rank_good, rank_bad = rankdata(p), rankdata(good), rankdata(bad)
     of_good = (rank_all[positive] - rank_good) / len(bad)  # the share of the others below each positive sample
     of_bad = 1 - (rank_all[~positive] - rank_bad) / len(good)
-    area = float(of_good.mean())
+    value = float(of_good.mean())
     variances = [values.var(ddof=1) / len(values) if len(values) > 1 else 0.25 for values in (of_good, of_bad)]
     error = float(np.sqrt(sum(variances)))
-    if area in (0.0, 1.0) or error == 0:
+    if value in (0.0, 1.0) or error == 0:
         few = min(len(good), len(bad))
-        return Estimate(area, *wilson(round(area * few), few)[1:3])
-    reach = Z95 * error / (area * (1 - area))
-    middle = float(special.logit(area))
-    return Estimate(area, float(special.expit(middle - reach)), float(special.expit(middle + reach)))
+        return Estimate(value, *wilson(round(value * few), few)[1:3])
+    reach = Z95 * error / (value * (1 - value))
+    middle = float(special.logit(value))
+    return Estimate(value, float(special.expit(middle - reach)), float(special.expit(middle + reach)))
 
 
 def brier(p: np.ndarray, positive: np.ndarray) -> np.ndarray:

@@ -25,9 +25,7 @@ from fedsmall.wire import Arrays
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
 DEVICE_BYTES = 2 * 2**30  # the same on an accelerator
-DEVICE_NUMBERS = (
-    4 * 2**20
-)  # numbers that go there into a step of packed images; their maps are some hundred times as many
+DEVICE_NUMBERS = 4 * 2**20  # that go there into a step of packed images; their maps are some hundred times as many
 PREDICTED_MODELS = 64  # models that predict at a time
 PREDICTED_NUMBERS = 2**20  # numbers that go into them at a time, models times samples times features
 
@@ -192,10 +190,10 @@ class Cohort(OneModelTrainer):
         bytes_per_model = 2 * Rows(stack.parameters).bytes_per_row + Rows(stack.optimizer).bytes_per_row
         on_cpu = self.device.type == "cpu"
         size = max(1, (CACHE_BYTES if on_cpu else DEVICE_BYTES) // bytes_per_model)
-        if self._gradients.chunk is not None:
-            numbers = self._batches.x[0].numel() * self._batches.largest
-            wide = self.path == "conv" and not on_cpu
-            size = min(size, max(1, DEVICE_NUMBERS // numbers)) if wide else self._gradients.chunk
+        if self._gradients.chunk is not None and (on_cpu or self.path != "conv"):
+            size = self._gradients.chunk
+        elif self._gradients.chunk is not None:
+            size = min(size, max(1, DEVICE_NUMBERS // (self._batches.x[0].numel() * self._batches.largest)))
         edges = [slice(k, k + size) for k in range(0, len(stack), size)]
         order = self._batches.order(sites, self._gradients.pads)
         if order is None or len(edges) == 1:

@@ -185,7 +185,7 @@ def growth(run: Run, grown: Growth) -> Figure:
     figure, axes = empty("hospitals", metric_name(grown.metric), STYLE | LARGE, LOW)
     with mpl.rc_context(STYLE | LARGE):
         lines = [
-            _course_line(points, looks_of[label], label) for label, points in points_of.items() if label in looks_of
+            course_line(points, looks_of[label], label) for label, points in points_of.items() if label in looks_of
         ]
         draw((figure, axes), lines, names=False)
         counts = sorted({int(hospitals) for points in points_of.values() for hospitals, _ in points})
@@ -240,7 +240,7 @@ def course_points(run: Run, name: str) -> dict[str, Points]:
 
 def _panel(place: tuple[Figure, Axes], run: Run, name: str) -> Figure:
     metric, drawn, shown = primary(run), dict(course_looks(run)), table(run)
-    lines = [_course_line(points, drawn[label], label) for label, points in course_points(run, name).items() if points]
+    lines = [course_line(points, drawn[label], label) for label, points in course_points(run, name).items() if points]
     figure, axes = place
     draw(place, lines, names=False)
     axes.set(xlabel=PANELS[name].x)
@@ -274,7 +274,8 @@ def svg(figure: Figure, title: str) -> str:
     return body
 
 
-def _course_line(points: Points, look: Style, label: str) -> Line:
+def course_line(points: Points, look: Style, label: str) -> Line:
+    """The line of a method in its look, with a band where its means are over several."""
     x, means = zip(*points, strict=True)
     drawn: dict[str, Any] = {"color": look.colour, "ls": look.dashes, "marker": look.marker, "label": label}
     drawn |= {"ms": 4.5, "lw": 1.6, "markevery": max(1, len(x) // 8)}

@@ -152,10 +152,9 @@ def execute(
             for index, ended in records:
                 _take_in(run, index, ended, track)
                 watcher.end(plans[index])
+            run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
         finally:
             run.save()
-    run.about |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted()}
-    run.save()
     for note in run.about["notes"]:
         LOG.info("note: %s", note)
     return run

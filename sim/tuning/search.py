@@ -29,7 +29,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
-from fedsmall.sim.report.figures import STYLE, WHITE, Line, draw, empty
+from fedsmall.sim.report.figures import STYLE, WHITE, course_line, draw, empty
 from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.report.style import looks
 from fedsmall.sim.report.tables import scale_of
@@ -337,9 +337,7 @@ def draw_rates(choices: Mapping[str, RateChoice], methods: Sequence[Method], met
     figure, axes = empty("learning rate (ringed: chosen)", worth, STYLE | WHITE, (6.8, 3.3))
     axes.set_xscale("log")
     for label, choice in choices.items():
-        mean, *band = ([getattr(score, end) for score in choice.scores.values()] for end in ("mean", "low", "high"))
-        look = {"color": drawn[label].colour, "ls": drawn[label].dashes, "marker": drawn[label].marker, "label": label}
-        lines.append(Line(list(choice.scores), mean, look, band))
+        lines.append(course_line(list(choice.scores.items()), drawn[label], label))
         ring: dict[str, Any] = {"mfc": "none", "mec": drawn[label].colour, "ms": 11, "mew": 1.5}
         axes.plot(choice.lr, choice.scores[choice.lr].mean, "o", **ring)
     return draw((figure, axes), lines)
