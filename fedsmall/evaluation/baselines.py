@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsmall.data.federation import Federation, Samples, Task, task_at
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.outputs import outputs_of, scores_of
+from fedsmall.evaluation.outputs import outputs_of, probabilities, scores_of
 from fedsmall.evaluation.survival import interval_log_odds
 
 POOLED = "logistic regression, pooled (scikit-learn)"
@@ -85,7 +85,7 @@ def _means(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def pooled_logistic(federation: Federation, own_models: bool = False) -> dict[str, Any] | None:
-    """The regression's metrics, as :func:`trivial` has its own; None where there is none.
+    """The regression's metrics, as :func:`trivial` has its own, and its "predictions"; None where there is none.
 
     There is none of numbers, times, labels or grades, of sites with own models, of one class, or beyond ``MOST``.
     """
@@ -98,7 +98,10 @@ def pooled_logistic(federation: Federation, own_models: bool = False) -> dict[st
         return None
     model = _fit(x, y)
     judged = {name: {"common": _judge(model, samples, task), "sites": {}} for name, samples in federation.extra}
-    return {"label": POOLED, "common": _judge(model, federation.test, task), "sites": {}, "extra": judged}
+    outputs, truth = _outputs(model, federation.test, task), federation.test.y
+    predictions = {"probabilities": probabilities(outputs, task.loss), "labels": truth}
+    common = evaluate(outputs, truth, task)
+    return {"label": POOLED, "common": common, "sites": {}, "extra": judged, "predictions": predictions}
 
 
 def _fit(x: np.ndarray, y: np.ndarray) -> Any:
@@ -115,10 +118,14 @@ def _fit(x: np.ndarray, y: np.ndarray) -> Any:
 
 
 def _judge(model: Any, samples: Samples, task: Task) -> dict[str, float]:
+    return evaluate(_outputs(model, samples, task), samples.y, task)
+
+
+def _outputs(model: Any, samples: Samples, task: Task) -> np.ndarray:
     logs = np.full((len(samples), task.classes), np.log(1e-12))  # a class without a training sample
     with np.errstate(divide="ignore"):
         logs[:, model.classes_] = np.maximum(model.predict_log_proba(_flat(samples)), np.log(1e-12))
-    return evaluate(scores_of(logs, task.outputs), samples.y, task)
+    return scores_of(logs, task.outputs)
 
 
 def _flat(samples: Samples) -> np.ndarray:

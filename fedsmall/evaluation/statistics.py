@@ -174,16 +174,15 @@ ENOUGH = 5  # fewer seeds have no verdict: their spread is known to a factor of 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Method a minus method b over common seeds; ``of_samples`` is the p-value by the test samples."""
+    """Method a minus method b over common seeds."""
 
     difference: Interval
     p_value: float
     test: str
-    of_samples: float | None = None
 
     def corrected_p(self, comparisons: int = 1) -> float:
-        """The p-value as one of ``comparisons`` (Bonferroni): the larger of the seeds' and the test samples'."""
-        return min(1.0, comparisons * max(self.p_value, self.of_samples or 0.0))
+        """The p-value as one of ``comparisons`` (Bonferroni)."""
+        return min(1.0, comparisons * self.p_value)
 
     @property
     def can_decide(self) -> bool:
@@ -196,9 +195,8 @@ class Comparison:
         return self.difference.n > 1 and bool(np.isnan(self.difference.width))
 
     def decides(self, comparisons: int = 1) -> bool:
-        """Whether the interval, corrected for ``comparisons``, leaves out zero, and the test samples bear it out."""
-        is_enough = self.of_samples is None or comparisons * self.of_samples < CHANCE
-        return self.can_decide and is_enough and not self.difference.corrected(comparisons).contains(0.0)
+        """Whether the interval, corrected for ``comparisons``, leaves out zero."""
+        return self.can_decide and not self.difference.corrected(comparisons).contains(0.0)
 
 
 def paired(

@@ -12,13 +12,11 @@ from fedsmall.evaluation.baselines import POOLED
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
 from fedsmall.evaluation.sampling import (
     constant_beside,
-    error_over_constant,
     jackknife,
-    p_of_samples,
     patients_behind,
     worth_without,
 )
-from fedsmall.evaluation.statistics import NOTHING, Comparison, Interval, Scale, Shared, interval, paired
+from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
 from fedsmall.sim.report.style import in_order
@@ -37,8 +35,7 @@ class TableRow:
 
     ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites. ``lead`` is the table's
     reference minus this method, run by run, :attr:`Table.whose` models both; None where one has none. ``ahead`` is this
-    method minus the trivial predictor; seeds and test samples must both bear it out. ``contacts`` and ``bytes_sent``
-    are of one run.
+    method minus the trivial predictor. ``contacts`` and ``bytes_sent`` are of one run.
     """
 
     label: str
@@ -168,9 +165,7 @@ class Judged(NamedTuple):
             members = [plan_run for plan_run in group if plan_run.key in keys]
             return behind_lead(self.run, members, self.metric, scale_of(self.metric), kept)
 
-        ahead = self._difference(own, least, shared)
-        asked = p_over_constant(self.run, group, own, least, self.metric) if kept else None
-        return ahead and replace(ahead, of_samples=asked)
+        return self._difference(own, least, shared)
 
     def _difference(self, a: Values, b: Values, shared: Callable[[Keys], Shared]) -> Comparison | None:
         """``a`` minus ``b`` at seeds and folds that both have, None for none; as a share where both are positive."""
@@ -190,14 +185,15 @@ class Judged(NamedTuple):
         spread, scale = list(self.values(group, "sites", "sd").values()), scale_of(self.metric)
         is_trivial = group is trivials
         is_common = whose == "common" or (is_trivial and not sites)
-        judged = group if self.where is None and not is_trivial else ()  # by the run's own test set, predictions beside
+        kept = not is_trivial or self.run.predictions_of(group[0])
+        judged = group if self.where is None and kept else ()  # by the run's own test set, predictions beside
         lead = ahead = None
         if reference and reference is not group and not is_trivial:
             lead = self.between(reference, group, (whose, "common" if is_common else "sites"))
         if not is_trivial:
             ahead = self.ahead(group, trivials, whose, common if is_common else sites)
         return TableRow(
-            label=group[0].row["label"] if is_trivial else group[0].label,
+            label=group[0].label,
             method=None if is_trivial else group[0].plan.method,
             runs=len(group),
             common=mean_of(self.run, judged, common, self.metric, scale) if common else None,
@@ -244,8 +240,8 @@ def scale_of(metric: str) -> Scale:
 
 def trivials_of(done: Sequence[PlanRun], which: str = "trivial") -> list[PlanRun]:
     """The trivial predictor, or the "pooled" regression, of each seed and fold as if it were a method's run."""
-    by_seed = {plan_run.key: plan_run for plan_run in done if plan_run.row.get(which)}
-    return [replace(plan_run, row=plan_run.row[which] | NO_TRAFFIC) for plan_run in by_seed.values()]
+    by_seed = {run.key: replace(run, row=run.row[which] | NO_TRAFFIC) for run in done if run.row.get(which)}
+    return [plan_run.labelled(plan_run.row["label"]) for plan_run in by_seed.values()]
 
 
 def by_label(done: Sequence[PlanRun]) -> dict[str, list[PlanRun]]:
@@ -317,50 +313,32 @@ def behind_difference(
     if not kept or not all("labels" in run.predictions_of(plan_run) for pair in pairs for plan_run in pair):
         return _of_unkept(run, pairs[0][0])
     gaps = [_without(run, a, metric, scale) - _without(run, b, metric, scale) for a, b in pairs]
-    return _of_gaps(run, gaps, pairs[0][0])
+    return _of_gaps(run, gaps, _overlap(run, pairs[0][0]), pairs[0][0])
 
 
 def behind_lead(run: Run, group: Sequence[PlanRun], metric: str, scale: Scale, kept: bool = True) -> Shared:
-    """What differences from the trivial predictor share; nothing where :func:`p_over_constant` asks besides."""
-    if kept and all(_over_constant(run, plan_run, metric) is not None for plan_run in group):
-        return NOTHING
-    predictions = [run.predictions_of(plan_run) for plan_run in group]
-    if not kept or not all("labels" in arrays and "probabilities" not in arrays for arrays in predictions):
+    """What differences from the trivial predictor share, as :func:`behind_difference`; it leaves out groups, too.
+
+    An average precision is by chance above the constant's in the same patients, so that of one test set counts whole.
+    """
+    if not kept or not all("labels" in run.predictions_of(plan_run) for plan_run in group):
         return _of_unkept(run, group[0])
     pairs = [[_without(run, plan_run, metric, scale, constant) for constant in (False, True)] for plan_run in group]
-    return _of_gaps(run, [model - least for model, least in pairs], group[0])
+    gaps = [model - least for model, least in pairs]
+    return _of_gaps(run, gaps, 1.0 if metric == "average_precision" else _overlap(run, group[0]), group[0])
 
 
 def _of_unkept(run: Run, plan_run: PlanRun) -> Shared:
     return Shared(error=np.inf) if has_one_test_set(run) else Shared(overlap=_overlap(run, plan_run))
 
 
-def _of_gaps(run: Run, gaps: Sequence[np.ndarray], plan_run: PlanRun) -> Shared:
+def _of_gaps(run: Run, gaps: Sequence[np.ndarray], overlap: float, plan_run: PlanRun) -> Shared:
     """What differences share by how they change without groups of patients, (groups,) for each run."""
     if has_one_test_set(run):
         return Shared(0.0, *jackknife(np.mean(gaps, axis=0)))
     errors, freedom = zip(*map(jackknife, gaps), strict=True)
-    error = float(np.sqrt(_overlap(run, plan_run) * np.mean(np.square(errors))))
+    error = float(np.sqrt(overlap * np.mean(np.square(errors))))
     return Shared(0.0, error, freedom[0]) if np.isfinite(error) else _of_unkept(run, plan_run)
-
-
-def p_over_constant(run: Run, group: Sequence[PlanRun], common: Values, least: Values, metric: str) -> float | None:
-    """The p-value, over patients, of what models of classes are ahead of the trivial predictor; None if not known."""
-    gains, errors = [], []
-    for plan_run in group:
-        error = _over_constant(run, plan_run, metric)
-        if error is not None and plan_run.key in common and plan_run.key in least:
-            gains.append(common[plan_run.key] - least[plan_run.key])
-            errors.append(error)
-    return p_of_samples(gains, errors) if errors else None
-
-
-def _over_constant(run: Run, plan_run: PlanRun, metric: str) -> float | None:
-    predictions = run.predictions_of(plan_run)
-    if "probabilities" not in predictions or "labels" not in predictions:
-        return None
-    constant = plan_run.row.get("trivial", {}).get("class")
-    return error_over_constant(metric, predictions["probabilities"], predictions["labels"], constant)
 
 
 def _overlap(run: Run, plan_run: PlanRun) -> float:

@@ -87,6 +87,11 @@ class PlanRun:
         """The method's name in tables and figures."""
         return self.plan.method.label
 
+    def labelled(self, label: str) -> "PlanRun":
+        """The same of a method with another name."""
+        method = self.plan.method.model_copy(update={"label": label})
+        return replace(self, plan=self.plan.model_copy(update={"method": method}), row=self.row | {"label": label})
+
     @cached_property
     def rounds(self) -> str:
         """What rounds.json says of it, written once however often the file is."""
@@ -163,12 +168,17 @@ class Run:
             if extension is not None and (note := extension.note_of_end(record.plan, record.model, record.rounds)):
                 self.about["notes"] = [*dict.fromkeys([*self.about.get("notes", ()), note])]
         self.packages[index] = _packages_of(record, row, self.about.get("notes", ()))
-        self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in record.predictions.items()}
+        pooled = row.get("pooled", {})
+        self._keep(plan_run, record.predictions)
+        self._keep(plan_run.labelled(pooled.get("label", "")), pooled.pop("predictions", {}))
         if self.folder is not None:
             self._write_models(self.folder, plan_run, record)
         if time.monotonic() >= self.due:
             self.save()
         return plan_run
+
+    def _keep(self, plan_run: PlanRun, predictions: Arrays) -> None:
+        self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in predictions.items()}
 
     def _write_models(self, folder: Path, plan_run: PlanRun, record: "RunRecord") -> None:
         """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.baselines import POOLED
 from fedsmall.plan import Plan
 from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
 from fedsmall.sim.runs.scenario import without_files
@@ -69,11 +70,10 @@ def _merge_group(group: Sequence[Run]) -> Run:
     for run, own_name in zip(group, names, strict=True):
         for plan_run in run.done:
             label = f"{plan_run.label} ({own_name})" if plan_run.label in shared else plan_run.label
-            method = plan_run.plan.method.model_copy(update={"label": label})
-            plan = plan_run.plan.model_copy(update={"method": method})
-            done.append(replace(plan_run, index=len(done), plan=plan, row={**plan_run.row, "label": label}))
-            key, arrays = prediction_key(done[-1]), run.predictions_of(plan_run)
-            predictions |= {f"{key}/{name}": array for name, array in arrays.items()}
+            done.append(replace(plan_run.labelled(label), index=len(done)))
+            for kept, was in ((done[-1], plan_run), (regression := plan_run.labelled(POOLED), regression)):
+                arrays = run.predictions_of(was)
+                predictions |= {f"{prediction_key(kept)}/{name}": array for name, array in arrays.items()}
             if (model := run.model_of(plan_run)) is not None:
                 first.models[len(done) - 1] = model
     name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(names))

@@ -12,6 +12,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.report.sentences import sentences
 from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import execute
+from fedsmall.sim.runs.merge import merge
 from fedsmall.sim.runs.scenario import Scenario, build, load, scenarios
 
 
@@ -99,3 +100,20 @@ def test_a_sentence_says_so_where_all_networks_lie_below_it_and_else_none():
 
     assert "All networks of this run lie, by their means, below logistic regression on the pooled patients" in below
     assert "lie, by their means" not in sentences(level)[0]
+
+
+def test_its_interval_counts_patients_as_those_of_methods_do():
+    named = {"name": "x", "task": "breast_cancer", "sites": 10, "samples_per_site": 8, "rounds": 5, "seeds": [0, 1, 2]}
+    run = execute(build({**named, "model": "linear", "method": [{"name": "FedAvg"}, {"name": "Standalone"}]}))
+
+    shown = table(run)
+    pooled, federated = shown.pooled, next(row for row in shown.rows if row.label == "FedAvg")
+    kept = run.predictions_of(run.done[0].labelled(POOLED))
+
+    values = [one.row["pooled"]["common"][shown.metric] for one in run.done if "pooled" in one.row]
+    assert pooled.common.mean == pytest.approx(np.mean(values))
+    assert None not in (pooled.common.freedom, federated.common.freedom)  # of patients and seeds
+    assert kept["probabilities"].shape == (len(kept["labels"]), 2)
+    assert "predictions" not in run.done[0].row["pooled"]
+    merged = table(merge([run])[0]).pooled
+    assert merged.common == pooled.common

@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
+from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.metrics import evaluate
+from fedsmall.evaluation.sampling import constant_beside
 from fedsmall.sim import run
 from fedsmall.sim.report.html import page
 from fedsmall.sim.report.sentences import p_of, sentences
@@ -58,6 +62,48 @@ def test_a_lucky_test_set_that_all_seeds_share_is_not_praised():
     for seed in range(6):
         run_.predictions |= {f"{label}/{seed}/probabilities": told, f"{label}/{seed}/labels": y}
     assert not table(run_).beats_trivial(next(row for row in table(run_).rows if row.label == label))
+
+
+def of_noise(seed: int, metric: str, redrawn: bool, signal: float = 0.0):
+    """A run with six seeds whose models say noise, and ``signal``, of 40 patients: the same ones, or some of 160."""
+    rng = np.random.default_rng(seed)
+    everybody = (rng.random(160) < 0.4).astype(int)
+    shared, told = rng.normal(size=160) + signal * everybody, []
+    for _ in range(6):
+        who = rng.permutation(160)[:40] if redrawn else np.arange(40)
+        p = expit(shared[who] + 0.7 * rng.normal(size=40) - signal / 2)
+        told.append({"probabilities": np.stack([1 - p, p], axis=1), "labels": everybody[who]})
+    always = [constant_beside(arrays) for arrays in told]
+    worth, least = ([float(_worth([metric], arrays)[metric]) for arrays in kept] for kept in (told, always))
+    run_ = beside_trivial(made({**GOOD, "FedDC": worth}, metric), least, metric)
+    run_.predictions |= {f"FedDC/{k}/{name}": array for k, arrays in enumerate(told) for name, array in arrays.items()}
+    return next(row for row in table(run_, metric).rows if row.label == "FedDC"), table(run_, metric)
+
+
+def _worth(metrics, arrays):
+    outputs = np.log(np.maximum(arrays["probabilities"], 1e-12))
+    return evaluate(outputs, arrays["labels"], Task("", (), 2, "cross_entropy", tuple(metrics)))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("redrawn", [False, True])
+@pytest.mark.parametrize("metric", ["auc", "balanced_accuracy", "average_precision", "loss"])
+def test_models_of_noise_are_better_than_a_constant_in_five_of_a_hundred_runs_and_its_interval_says_so(metric, redrawn):
+    found = []
+    for seed in range(120):
+        row, shown = of_noise(seed, metric, redrawn)
+        found.append(row.ahead.decides() and shown.is_better(row.ahead))
+        assert row.ahead.decides() == (not row.ahead.difference.contains(0.0))
+
+    assert np.mean(found) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 120)
+
+
+def test_a_model_that_tells_patients_apart_is_better_than_a_constant():
+    for metric in ("auc", "accuracy", "loss"):
+        row, shown = of_noise(0, metric, redrawn=True, signal=2.5)
+
+        assert row.ahead.decides(shown.comparisons)
+        assert shown.is_better(row.ahead)
 
 
 @pytest.mark.thorough
