@@ -79,11 +79,12 @@ def validate(message: Message, context: Context) -> Message:
     return Message(RecordDict(dict(records_of(join(**{OUT_OF_FOLD: sums})))), reply_to=message)
 
 
-def app_on(device: str | None = None) -> ClientApp:
-    """The app; for a simulation one whose sites train on ``device``."""
+def app_on(device: str | None = None, prepare: Callable[[], None] = lambda: None) -> ClientApp:
+    """The app; for a simulation one whose sites train on ``device``, after what their process has to ``prepare``."""
 
     def train_on_device(message: Message, context: Context, proceed: Callable[[Message, Context], Message]) -> Message:
         context.node_config[DEVICE] = str(device)
+        prepare()
         return proceed(message, context)
 
     answering = ClientApp(mods=[train_on_device] if device is not None else [])

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -313,10 +315,12 @@ def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> Ran:
-    from fedsmall.sim.engines.ray import with_ray_grid
+    from fedsmall.sim.engines.ray import with_ray_grid, write_federation
 
     work.device = device = work.device_of_one()
-    return with_ray_grid(len(work.federation.names), work.on, device=device, **options), "loop", device
+    with TemporaryDirectory() as folder:
+        write_federation(data := Path(folder) / "federation", work.plan, work.federation)
+        return with_ray_grid(len(work.federation.names), work.on, device=device, data=data, **options), "loop", device
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
