@@ -2,9 +2,10 @@
 
 import base64
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
@@ -88,8 +89,8 @@ def over_seeds(mean: Interval | None, form: str = ".3f") -> Markup:
     return ENDS.format(*(format(value, form) for value in (mean.mean, mean.low, mean.high)))
 
 
-TEMPLATES = Environment(
-    loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
-)
+# Flower's bundle has no templates: they are looked for when a page is made, not at the import of what a terminal shows.
+LOADER = FileSystemLoader(Path(__file__).parent / "templates")
+TEMPLATES = Environment(loader=LOADER, autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False)
 NAMES: dict[str, Any] = {"svg": svg, "data_link": data_link, "show": show}
 TEMPLATES.globals |= NAMES

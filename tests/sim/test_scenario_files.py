@@ -51,6 +51,8 @@ def few(name: str) -> tuple[str, ...]:
         "connectomes": SMALL_GRAPHS,
         "medmnist": FEW_SITES if scenario.folds is None else ("samples_per_site=20", "recipe.local_epochs=1"),
     }.get(kind(scenario), ())
+    if scenario.model_options.get("stem") == "imagenet":
+        settings = (*settings, "task.size=64")  # which a stem of stride 4 leaves more than one pixel to normalise by
     return (*settings, "partition='iid'") if "skewed" in name and settings else settings
 
 

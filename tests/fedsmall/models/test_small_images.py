@@ -12,7 +12,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
 
-PAGE = Path(__file__).parents[3] / "docs" / "data.md"
+PAGE = Path(__file__).parents[3] / "docs" / "images.md"
 WITHIN = 0.01
 
 

@@ -42,10 +42,10 @@ def test_five_sites_end_with_the_bits_of_a_simulation_and_the_server_holds_lette
         for journal in sorted((home / "journal").glob("*.safetensors")):
             held = load_file(journal)
             letters = [name for name in held if name.endswith("/letter")]
-            between = {name.removeprefix("travellers/model/"): a for name, a in held.items() if "/model/" in name}
+            between = {name.removeprefix("states/model/"): a for name, a in held.items() if "/model/" in name}
             assert len(letters) == (len(NAMES) if between else 0)
             # what stands for the models on their way is the last global one: the server has none of theirs
-            assert all((rows == held[f"travellers/common/{name}"]).all() for name, rows in between.items())
+            assert all((rows == held[f"states/common/{name}"]).all() for name, rows in between.items())
         for name in NAMES:
             log = (loopback.kit(name).home / "log.jsonl").read_text()
             assert '"arrays/letter"' in log
