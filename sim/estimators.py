@@ -155,7 +155,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row, as it was called in ``y``."""
-        named = self.model_.predict(self._table(X))
+        table = self._table(X)  # first: it says that nothing is fitted
+        named = self.model_.predict(table)
         return np.asarray(self.classes_[[self._places[str(name)] for name in named]])
 
 
@@ -181,7 +182,8 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each row, (samples,)."""
-        return np.asarray(self.model_.predict(self._table(X)))
+        table = self._table(X)
+        return np.asarray(self.model_.predict(table))
 
 
 class FederatedSurvival(_Federated):
@@ -208,7 +210,8 @@ class FederatedSurvival(_Federated):
 
     def predict(self, X: Any) -> np.ndarray:
         """The risk of each row, (samples,): minus the mean time without the event, up to the last of ``times_``."""
-        return -np.asarray(self.model_.predict(self._table(X)))
+        table = self._table(X)
+        return -np.asarray(self.model_.predict(table))
 
     def predict_survival(self, X: Any) -> Any:
         """The probability of no event by each of ``model_.times_``, as a table with a column for each."""

@@ -109,7 +109,8 @@ def _suspect_column(column: str, by_site: Values, positive: Values | None) -> li
     low, high = np.percentile(known, [25, 75]) if len(known) else (0.0, 0.0)
     far = known[np.maximum(low - known, known - high) > OUTLYING * (high - low)] if high > low else known[:0]
     if 0 < len(far) <= 0.02 * len(known):
-        notes.append(f"{column} has {len(far)} values far outside the others; look for slips of the comma")
+        many = "1 value" if len(far) == 1 else f"{len(far)} values"
+        notes.append(f"{column} has {many} far outside the others; look for slips of the comma")
     others = known[known != 0]
     zeros, is_measured = len(known) - len(others), len(np.unique(others)) > LEAST_COMPARED
     if zeros > 1 and is_measured and others.min() > LEAST_ZEROS * np.median(others):

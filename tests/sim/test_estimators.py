@@ -26,6 +26,7 @@ HOSPITALS = RNG.choice(["kiel", "bonn", "essen"], 90)
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")  # of what is switched on by a variable
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # scikit-learn's, of y = inf
 @pytest.mark.parametrize("estimator", [FederatedClassifier, FederatedRegressor])
 def test_scikit_learns_own_checks_pass(estimator):
     checks = check_estimator(estimator(), on_fail=None)

@@ -1,7 +1,10 @@
 """``flwr run .``: as many sites as SuperNodes, a line for each contact, a table, a folder; errors in one line."""
 
 import logging
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -34,6 +37,25 @@ def run_app(sites: int, **config):
 def no_report(monkeypatch):
     """A report is made by a program of its own, whose start costs seconds; one test here looks at it."""
     monkeypatch.setattr(flower_app, "report_of", lambda run: "not made here")
+
+
+def test_flowers_bundle_has_all_that_both_apps_import(tmp_path):
+    for pattern in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]:
+        for path in ROOT.glob(pattern.removeprefix("/")):
+            place = tmp_path / path.relative_to(ROOT)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(path.read_bytes())
+    program = "from fedsmall.sim import flower_app; from fedsmall.clients import client_app; print(flower_app.__file__)"
+
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+
+    assert (told.returncode, told.stdout) == (0, f"{tmp_path / 'sim' / 'flower_app.py'}\n"), told.stderr
 
 
 @pytest.mark.thorough
