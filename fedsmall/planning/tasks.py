@@ -17,7 +17,7 @@ from fedsmall.data.federation import Federation, Task
 from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural_site, prepare, task_with
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
-from fedsmall.data.sources.registry import read_own, read_pool, read_task, with_loss
+from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
 from fedsmall.methods import check_known
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 TABLES = "tables in Python"  # what stands for them in a plan
 CLASS_METRICS = tuple(name for name in OF_CLASSES if name not in ("average_precision", "brier"))  # always told
 GRAPH_METRICS = ("mae", "loss")  # of numbers that have no unit
+
+
+def is_of_python(task: str | Mapping[str, Any]) -> bool:
+    """Whether a plan's data are arrays or tables of the program that runs it, which no other process can build."""
+    named = {"name": task} if isinstance(task, str) else task
+    return named.get("csv") == TABLES or ("name" in named and named["name"] not in TASKS)
 
 
 def build_federation(

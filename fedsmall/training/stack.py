@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -38,7 +37,7 @@ class Rows:
     @cached_property
     def bytes_per_row(self) -> int:
         """The bytes of a row's numbers."""
-        return sum(prod(tensor.shape[1:]) * tensor.element_size() for tensor in self.tensors.values())
+        return sum(tensor[0].numel() * tensor.element_size() for tensor in self.tensors.values())
 
     def finite(self) -> np.ndarray:
         """For each row, whether all its numbers are finite."""

@@ -1,21 +1,15 @@
 """The engine ``ray``: Flower's own simulation runtime, one client at a time per actor."""
 
 import os
-import pickle
 from collections.abc import Callable
-from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsmall.clients.site_data import give_federation
-from fedsmall.data.federation import Federation
 from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
-from fedsmall.plan import Plan
 from fedsmall.strategies.roster import await_sites
 
 CPU = torch.device("cpu")
@@ -55,31 +49,19 @@ def gpu_share(device: torch.device) -> float:
     return 1 / SHARED_BY
 
 
-def write_federation(path: Path, plan: Plan, federation: Federation) -> None:
-    """Write a federation for the actors on this machine."""
-    path.write_bytes(pickle.dumps((plan, federation)))
-
-
-@cache
-def take_federation(path: Path | None) -> None:
-    """Let this process's clients use a federation that is written here."""
-    if path is not None and path.exists():
-        give_federation(*pickle.loads(path.read_bytes()))  # of this run's own folder, which nobody else can write
-
-
 def with_ray_grid(
     sites: int,
     work: Callable[[Grid], Any],
     *,
     device: torch.device = CPU,
-    data: Path | None = None,
+    prepare: Callable[[], None] = lambda: None,
     cpus: int | None = None,
     address: str | None = None,
 ) -> Any:
     """Call ``work`` with the grid of Flower's simulation runtime and return what it returns, or raise its error.
 
-    Sites on this machine have the ``data`` of :func:`write_federation`; on others they build their plan's. ``cpus``
-    bounds what Ray starts here (all by default); with ``address`` a running cluster is used.
+    Every actor is to ``prepare``, before each answer. ``cpus`` bounds what Ray starts here (all by default); with
+    ``address`` a running cluster is used.
     """
     os.environ.update(QUIET | os.environ)
     if address is not None:
@@ -102,8 +84,7 @@ def with_ray_grid(
 
     init: dict[str, Any] = {"address": address} if address else {"num_cpus": cpus or os.cpu_count() or 1}
     config = {"client_resources": {"num_cpus": 1, "num_gpus": share}, "init_args": init}
-    app = app_on(str(device), partial(take_federation, data))
-    run_simulation(server_app, app, num_supernodes=sites, backend_config=config)
+    run_simulation(server_app, app_on(str(device), prepare), num_supernodes=sites, backend_config=config)
     if "error" in kept:
         raise kept["error"]
     return kept.get("result")

@@ -6,10 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from fedsmall.methods import nearest
 from fedsmall.models.registry import completed, initial_model
 from fedsmall.package.record import TrainedOn, count_samples
 from fedsmall.plan import Plan
+from fedsmall.planning.tasks import is_of_python
 from fedsmall.planning.validation import among, check_run
 from fedsmall.privacy.reading import Exposure, looks
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, Unseen, predictions_of
@@ -315,12 +314,13 @@ def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> Ran:
-    from fedsmall.sim.engines.ray import with_ray_grid, write_federation
+    from fedsmall.clients.site_data import give_federation
+    from fedsmall.sim.engines.ray import with_ray_grid
 
     work.device = device = work.device_of_one()
-    with TemporaryDirectory() as folder:
-        write_federation(data := Path(folder) / "federation", work.plan, work.federation)
-        return with_ray_grid(len(work.federation.names), work.on, device=device, data=data, **options), "loop", device
+    if is_of_python(work.plan.task):
+        options = {**options, "prepare": partial(give_federation, work.plan, work.federation)}
+    return with_ray_grid(len(work.federation.names), work.on, device=device, **options), "loop", device
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine

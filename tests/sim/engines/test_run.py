@@ -3,7 +3,9 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame, concat
 
+from fedsmall import run
 from fedsmall.errors import PlanError
 from fedsmall.methods import METHODS, method
 from fedsmall.parts import Recipe
@@ -125,6 +127,21 @@ def test_ray_and_this_process_give_the_same_bits(name):
 
     assert digest(here.model) == digest(there.model)
     assert here.bytes_sent == there.bytes_sent
+
+
+@pytest.mark.slow
+@ON_RAY
+@pytest.mark.parametrize("as_table", [False, True])
+def test_arrays_and_tables_of_python_train_on_ray_with_the_same_bits(as_table):
+    rng = np.random.default_rng(0)
+    sites = {name: (rng.normal(size=(20, 4)), np.arange(20) % 2) for name in ("essen", "graz", "ulm")}
+    frames = [DataFrame(x, columns=list("wxyz")).assign(site=name, ill=y) for name, (x, y) in sites.items()]
+    given = {"data": concat(frames), "label": "ill", "site": "site"} if as_table else {"sites": sites}
+    settings = {"methods": ["FedDC"], "rounds": 4, "seeds": [0], "model": "linear", "progress": False}
+
+    here, there = (run(**given, engine=engine, **settings).models for engine in ("inprocess", "ray"))
+
+    assert [digest(model) for model in here.values()] == [digest(model) for model in there.values()]
 
 
 @pytest.mark.thorough
