@@ -27,7 +27,7 @@ from fedsmall.package.record import COMMON, Package
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.sim.engines.evaluation import arrays_of
 from fedsmall.sim.report.html import fill
-from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
+from fedsmall.sim.runs.folder import PlanRun, Run, keyed
 from fedsmall.sim.runs.scenario import as_toml, of_plan
 
 LISTED = 200  # messages that are shown one by one
@@ -146,7 +146,7 @@ def as_run(own_run: OwnRun) -> Run | None:
     plan_run = PlanRun(0, plan, row, [{"t": t, "common": worth, "sites": {}, "extra": {}}], [])
     shown = {name: getattr(task, name) for name in ("loss", "class_names", "target", "cuts", "labels")}
     scenario = of_plan(plan).model_copy(update={"metric": plan.metric or default_metric([y], task)})
-    arrays = {f"{prediction_key(plan_run)}/{name}": array for name, array in arrays_of(outputs, y, task).items()}
+    arrays = keyed(plan_run, arrays_of(outputs, y, task))
     return Run(scenario, [plan], None, [plan_run], {"task": shown, "notes": []}, predictions=arrays)
 
 

@@ -168,17 +168,14 @@ class Run:
             if extension is not None and (note := extension.note_of_end(record.plan, record.model, record.rounds)):
                 self.about["notes"] = [*dict.fromkeys([*self.about.get("notes", ()), note])]
         self.packages[index] = _packages_of(record, row, self.about.get("notes", ()))
-        pooled = row.get("pooled", {})
-        self._keep(plan_run, record.predictions)
-        self._keep(plan_run.labelled(pooled.get("label", "")), pooled.pop("predictions", {}))
+        self.predictions |= keyed(plan_run, record.predictions)
+        if pooled := row.get("pooled"):
+            self.predictions |= keyed(plan_run.labelled(pooled["label"]), pooled.pop("predictions"))
         if self.folder is not None:
             self._write_models(self.folder, plan_run, record)
         if time.monotonic() >= self.due:
             self.save()
         return plan_run
-
-    def _keep(self, plan_run: PlanRun, predictions: Arrays) -> None:
-        self.predictions |= {f"{prediction_key(plan_run)}/{name}": array for name, array in predictions.items()}
 
     def _write_models(self, folder: Path, plan_run: PlanRun, record: "RunRecord") -> None:
         """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""
@@ -335,6 +332,11 @@ def engine_of(about: Mapping[str, Any]) -> str:
 def prediction_key(plan_run: PlanRun) -> str:
     """Under what predictions.npz keeps a plan's arrays: method/seed, and for cross-validation method/seed/fold0."""
     return f"{plan_run.label}/{plan_run.plan.seed}" + (f"/fold{plan_run.plan.fold}" if plan_run.plan.folds else "")
+
+
+def keyed(plan_run: PlanRun, predictions: Arrays) -> Arrays:
+    """A plan's predictions by their names in predictions.npz."""
+    return {f"{prediction_key(plan_run)}/{name}": array for name, array in predictions.items()}
 
 
 def stem(plan_run: PlanRun, whose: str = COMMON) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.baselines import POOLED
 from fedsmall.plan import Plan
-from fedsmall.sim.runs.folder import PlanRun, Run, prediction_key
+from fedsmall.sim.runs.folder import PlanRun, Run, keyed
 from fedsmall.sim.runs.scenario import without_files
 from fedsmall.wire import Arrays
 
@@ -71,9 +71,8 @@ def _merge_group(group: Sequence[Run]) -> Run:
         for plan_run in run.done:
             label = f"{plan_run.label} ({own_name})" if plan_run.label in shared else plan_run.label
             done.append(replace(plan_run.labelled(label), index=len(done)))
-            for kept, was in ((done[-1], plan_run), (regression := plan_run.labelled(POOLED), regression)):
-                arrays = run.predictions_of(was)
-                predictions |= {f"{prediction_key(kept)}/{name}": array for name, array in arrays.items()}
+            predictions |= keyed(done[-1], run.predictions_of(plan_run))
+            predictions |= keyed(regression := plan_run.labelled(POOLED), run.predictions_of(regression))
             if (model := run.model_of(plan_run)) is not None:
                 first.models[len(done) - 1] = model
     name = first.scenario.name if len(group) == 1 else " and ".join(dict.fromkeys(names))

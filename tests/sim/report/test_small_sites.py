@@ -71,5 +71,5 @@ def test_a_measure_that_a_hospital_cannot_show_is_said_to_be_not_estimable(kind,
     found = site_by_site(run, table(run).metric)["FedAvg"]
     assert table(run).metric == metric
     assert found["ample"] is not None
-    assert "not estimable" in html or None not in found.values()
+    assert ("<td>not estimable</td>" in html) == (None in found.values())  # of hospitals; a class may have small ones
     assert (None in found.values()) or metric not in ("auc", "c_index", "r2")
