@@ -74,6 +74,13 @@ class Roster:
                 answers.setdefault(node, dict(reply.content.config_records.get(CONFIG, {})))
         self._enter(grid, answers)
 
+    def check(self) -> None:
+        """Raise PlanError where a node has refused, or none is there."""
+        for node, reason in sorted(self.refused.items()):
+            raise PlanError(f"Node {node} cannot take part: {one_line(reason, 300)}")
+        if not self.nodes:
+            raise PlanError("No site is connected. Start the sites first; `status` shows who is there.")
+
     def list_unasked(self, grid: Grid) -> None:
         """Enter every unknown node by its registered name or its id as text, for apps that answer no roll call."""
         self._enter(grid, {node: {} for node in self._newcomers(grid)})

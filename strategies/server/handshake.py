@@ -326,11 +326,8 @@ def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     where nobody answers.
     """
     roster.call(grid, {PLAN: plan.model_dump_json(exclude_defaults=True)})
+    roster.check()
     answers = {site: roster.answers[site] for site in roster.sites}
-    for node, reason in sorted(roster.refused.items()):
-        raise PlanError(f"Node {node} cannot take part: {one_line(reason, 300)}")
-    if not answers:
-        raise PlanError("No site is connected. Start the sites first; `status` shows who is there.")
     for site, answer in answers.items():
         if "error" in answer:
             raise PlanError(f"Site {site!r} cannot take part: {answer['error']}")
