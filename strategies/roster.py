@@ -16,6 +16,7 @@ from fedsmall.travel.journey import Event, event
 from fedsmall.wire import CONFIG
 
 POLL_S = 0.05
+TIMEOUT_S = 600.0  # for an answer
 QUIET_S = 1.0  # without a newcomer all are there
 
 
@@ -51,7 +52,7 @@ class Roster:
         events, self.events = self.events, []
         return events
 
-    def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = 600) -> None:
+    def call(self, grid: Grid, config: dict[str, Any], timeout: float | None = TIMEOUT_S) -> None:
         """Ask every unknown node for its name (else its registered one, or its id as text) and what it holds.
 
         Raises PlanError when two nodes give one name.
@@ -122,9 +123,6 @@ def await_all(grid: Grid, timeout_s: float = 60.0) -> int:
         since = since if connected == before else time.monotonic()
         time.sleep(POLL_S)
     return connected
-
-
-TIMEOUT_S = 600.0
 
 
 def ask(roster: Roster, grid: Grid, kind: str, questions: Mapping[str, RecordDict]) -> dict[str, Message]:

@@ -14,6 +14,7 @@ import torch
 from fedsmall.errors import PlanError
 from fedsmall.parts import device_word
 
+SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 # From where on an H100 was faster than one core of its host (docs/gpu.md), and worth the seconds in which CUDA starts.
 WORTH_ALONE, WORTH_TOGETHER = 20_000, 250_000
 

@@ -11,9 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
 from fedsmall.strategies.roster import await_sites
+from fedsmall.training.device import SHARED_BY
 
 CPU = torch.device("cpu")
-SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

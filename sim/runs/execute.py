@@ -36,7 +36,7 @@ from fedsmall.sim.runs.folder import Failed, PlanRun, Run, cores, reopen, start
 from fedsmall.sim.runs.progress import Watcher, called
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.training.device import check_device, process_context, threads_of_kernel
+from fedsmall.training.device import SHARED_BY, check_device, process_context, threads_of_kernel
 
 LOG = logging.getLogger("fedsmall")
 LOG.addHandler(logging.NullHandler())  # a program says where its log goes; without, nothing is printed
@@ -50,7 +50,6 @@ KILLED = "its process was killed from outside, most likely because memory ran ou
 DIVERGED = "it diverged: the loss of its models is not finite at the end; try a smaller learning rate"
 NOISY = ", or less noise: a larger exposure, fewer communication rounds or a smaller model"
 POLL_S = 0.2
-SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 ENOUGH = 8  # fewer plans are done before other processes have begun
 
 
@@ -193,10 +192,7 @@ def _run_one_by_one(
     for index, plan in plans.items():
         if interrupted():
             return
-        yield (
-            index,
-            attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted)),
-        )
+        yield index, attempt(partial(job.run, plan, federation_of, partial(_add, moved, before), interrupted))
         before += plan.rounds
 
 
