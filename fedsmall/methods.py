@@ -201,6 +201,7 @@ METHODS: Mapping[str, MethodRow] = Registry("fedsmall.methods", OURS)
 
 OF_RULE = {"proximal_mu": "proximal", "feddyn_alpha": "feddyn"}
 TABLES = ("tree", "boosting", "regression")
+TABLE_KEYS = ("label", "target", "classes", "categorical", "drop", "missing", "features", "decimal", "patient")
 PLAIN = {  # pydantic's words, and a user's
     "a valid integer": "a whole number",
     "a valid number": "a number",
@@ -258,6 +259,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     if fault["type"] == "extra_forbidden":
         if key in Recipe.model_fields and key not in known:
             return f"unknown key {where!r}. It belongs to a recipe: recipe = {{{key} = ...}}"
+        if key in TABLE_KEYS and key not in known:
+            return f"unknown key {where!r}. It belongs to a task: task = {{{key} = ...}}"
         return f"unknown key {where!r}. {nearest(key, known)}"
     if fault["type"] == "missing":
         return f"{where} is missing"

@@ -249,7 +249,8 @@ def run(
         survival, y of more than 20 different numbers that are not whole is regression, any other y are classes. Beside
         a task, a number.
     data
-        One table, or the path of a CSV, with the columns ``label`` and ``site``; without ``site`` rows are dealt.
+        One table, or the path of a CSV, with the columns ``label`` and ``site``; without ``site`` rows are dealt. All
+        else about it is said in ``task``: {"categorical": ["sex"], "drop": ["id"]}.
     label
         The column that is predicted.
     site

@@ -45,7 +45,8 @@ Sheet = RunSheet
 LEAVES = "of each column, by class: counts, sums, sums of squares, counts in cells; nothing of few patients"
 CAPTION = (
     "Mean ± standard deviation; median [quartiles], from counts in cells; of columns of 0 and 1 how many are 1. "
-    "Nothing is said of fewer patients than a hospital's floor; where few values are missing more count as missing.{}"
+    "Nothing is said of fewer patients than a hospital's floor: a share is of the hospitals that may tell it, and "
+    "where few values are missing more count as missing.{}"
 )
 SECURE = " Sums over all sites, of which nobody has seen those of one."
 console = terminal()
@@ -77,6 +78,7 @@ def describe(
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    console.print(CAPTION.format(""), style="dim", markup=False)
     give(table=[dict(zip(heads, row, strict=False)) for row in rows])
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

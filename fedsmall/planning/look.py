@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsmall.data.sources.labels import spelling_key
+from fedsmall.data.sources.labels import by_size, spelling_key
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
 from fedsmall.data.table_files import COMMA, DATE, common_columns, is_missing, is_number, plain
@@ -70,7 +70,7 @@ def join_rows(tables: "Mapping[str, DataFrame]") -> "DataFrame":
 
 def candidates(table: "DataFrame") -> list[str]:
     """Columns that may be the label, the likeliest first: of few values, by their names, and the last before others."""
-    fit = [name for name in table if 2 <= len(_values(table[name])) <= MANY and not HOSPITAL.search(name)]
+    fit = [name for name in table if 2 <= len(_values(table[name])) <= MANY_VALUES and not HOSPITAL.search(name)]
     last = {name: -place for place, name in enumerate(table.columns)}
     return sorted(fit, key=lambda name: (not OUTCOME.search(name), len(_values(table[name])) > 2, last[name]))
 
@@ -92,7 +92,8 @@ def classes_of_label(cells: "Series", missing: Sequence[str] = ()) -> tuple[dict
 def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
     """The classes of ``what`` in a task's order, of two the positive one last, and sentences on them."""
     is_binary = len(counts) == 2
-    names = sorted(counts, key=lambda name: (name == positive, -counts[name])) if is_binary else sorted(counts)
+    by_count = sorted(counts, key=lambda name: (name == positive, -counts[name]))
+    names = by_count if is_binary else sorted(counts, key=by_size)
     if len(names) < 2:
         raise PlanError(f"{what} holds one value only; there is nothing to learn")
     if positive is not None and (not is_binary or positive not in names):

@@ -44,7 +44,8 @@ def start(
     ] = False,
 ) -> None:
     """Run a scenario over the consortium's sites."""
-    _warn(folder)
+    for line in members.warnings(folder):
+        say(line, "yellow")
     if kind := kind_of_scenario(scenario.read(scenario.find(path))):
         extension = load_extension(SCENARIOS, kind)
         asked = extension.load(scenario.find(path), settings or [])
@@ -185,11 +186,6 @@ def _verify(folder: Path, run: str, copies: list[Path]) -> None:
     say_faults(faults)
     signed = sum("signed" in entry for entry in entries)
     say(f"{run}: {len(entries)} lines hold, {signed} answers are signed; the last is {entries[-1]['digest']}")
-
-
-def _warn(folder: Path) -> None:
-    for line in members.warnings(folder):
-        say(line, "yellow")
 
 
 def follow(folder: Path, run: str, detach: bool) -> None:

@@ -12,17 +12,7 @@ from typer import Argument, Option
 
 from fedsmall.entry_points import SCENARIOS, kind_of_scenario, load_extension, look_in
 from fedsmall.errors import PlanError
-from fedsmall.sim.cli.options import (
-    ADDRESS,
-    DATA_ROOT,
-    DEVICE,
-    ENGINE,
-    OUT,
-    PROCESSES,
-    SET,
-    complete_folder,
-    terminal,
-)
+from fedsmall.sim.cli.options import ADDRESS, DATA_ROOT, DEVICE, ENGINE, OUT, PROCESSES, SET, complete_folder, terminal
 from fedsmall.sim.cli.output import give
 from fedsmall.sim.report.html import write_dpia, write_report
 from fedsmall.sim.report.terminal import print_run

@@ -10,12 +10,7 @@ from fedsmall.data.raw_site import HELD_OUT
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.baselines import POOLED
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
-from fedsmall.evaluation.sampling import (
-    constant_beside,
-    jackknife,
-    patients_behind,
-    worth_without,
-)
+from fedsmall.evaluation.sampling import constant_beside, jackknife, patients_behind, worth_without
 from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method

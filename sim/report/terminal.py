@@ -37,7 +37,8 @@ def print_run(console: Console, run: Run) -> None:
             console.print(sentence, markup=False)
     for section in at_home.sections(run, [run.reference or ""]):
         assert section.table is not None
-        console.print(plain_grid(section.table, section.title, console.width))
+        title = f"{section.title}: loss at each hospital, lower is better"
+        console.print(plain_grid(section.table, title, console.width))
         for said in section.sentences:
             console.print(said, markup=False)
     for line in (*note_lines(run), *failures(run)):

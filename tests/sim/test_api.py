@@ -1,12 +1,15 @@
 import csv
+from inspect import signature
 
 import numpy as np
 import pytest
 import torch
 from pandas import DataFrame, Series, concat
 
+from fedsmall.data.sources import tables
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.baselines import POOLED
+from fedsmall.methods import TABLE_KEYS
 from fedsmall.package.predictor import load as load_package
 from fedsmall.sim import run
 from fedsmall.sim.cli.app import main
@@ -280,3 +283,16 @@ def test_a_table_of_which_no_row_can_be_read_is_one_line(sexed, tmp_path, capsys
     assert (code, rows) == (2, [])
     assert beside.count("\n") == 1
     assert "--decimal" in beside
+
+
+def test_a_key_of_the_table_beside_it_is_sent_to_its_task():
+    frame = DataFrame({"sex": ["f", "m"] * 20, "age": range(40), "ill": ["no", "yes", "yes", "no"] * 10})
+    asked = {"label": "ill", "methods": ["Ridge"], "seeds": [0], "progress": False, "sites": 2}
+
+    with pytest.raises(PlanError, match=r"It belongs to a task: task = \{categorical = "):
+        run(data=frame, categorical=["sex"], **asked)
+    assert len(run(data=frame, task={"categorical": ["sex"]}, **asked).run.done) == 1
+
+
+def test_what_belongs_to_a_table_is_named_as_its_reader_names_it():
+    assert set(TABLE_KEYS) <= set(signature(tables.csv).parameters)

@@ -124,7 +124,12 @@ def class_names(labels: Iterable[object], given: Sequence[object] | None) -> tup
             f"the labels have {len(spellings)} different values; they do not look like classes. "
             "A number that is to be predicted is named as target in place of label"
         )
-    return tuple(sorted(spellings, key=lambda name: (float(name) if is_number(name) else float("inf"), name)))
+    return tuple(sorted(spellings, key=by_size))
+
+
+def by_size(name: str) -> tuple[float, str]:
+    """What sorts numbers by size, and words behind them by the alphabet."""
+    return float(name) if is_number(name) else float("inf"), name
 
 
 def check_order(names: Sequence[str], is_stated: bool) -> None:

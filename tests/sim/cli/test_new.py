@@ -99,6 +99,17 @@ def test_a_number_is_predicted_as_one_and_a_time_with_its_event(fedsmall, tmp_pa
     assert scenario_of(tmp_path / "time.toml")["task"] == {"csv": "patients.csv", "time": "months", "event": "died"}
 
 
+@pytest.mark.parametrize(("numbers", "predicted"), [(10, "classes"), (11, "target")])
+def test_more_than_ten_whole_numbers_are_a_number_and_fewer_are_classes_by_size(fedsmall, tmp_path, numbers, predicted):
+    write(tmp_path / "days.csv", "age,days", [[40 + row % 7, 3 + row % numbers] for row in range(40)])
+
+    fedsmall("new", "days.csv", "--label", "days", "--out", "mine.toml")
+
+    task = scenario_of(tmp_path / "mine.toml")["task"]
+    assert predicted in task
+    assert task.get("classes", list(map(str, range(3, 13)))) == list(map(str, range(3, 13)))
+
+
 def test_the_positive_class_is_the_rarer_unless_asked(fedsmall, tmp_path):
     write(tmp_path / "patients.csv", "age,outcome", [(40 + n % 31, "well" if n % 3 else "ill") for n in range(90)])
 

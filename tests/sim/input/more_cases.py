@@ -275,6 +275,9 @@ SCENARIOS = {
     "methods for method": scenario(
         f'{TABLE}[[methods]]\nname = "FedDC"\n', "unknown key 'methods'. Did you mean 'method'"
     ),
+    "words of a table beside the sites": scenario(
+        f"{TABLE}categorical = ['a']\n", r"'categorical'\. It belongs to a task: task = \{categorical = "
+    ),
     "a rate beside the sites": scenario(f"{TABLE}lr = 0.1\n", r"'lr'\. It belongs to a recipe: recipe = \{lr = "),
     "sites by name": scenario(TABLE.replace("sites = 3", 'sites = ["essen"]'), "sites: should be a whole number"),
     "rounds in words": scenario(f'{TABLE}rounds = "ten"\n', r"rounds: should be a whole number \(got 'ten'\)"),

@@ -79,7 +79,7 @@ def test_the_table_says_who_is_worse_off_and_that_an_intercept_mends_it():
     console = terminal()
     with console.capture() as shown:
         print_run(console, run)
-    assert "Alone or together" in shown.get()
+    assert "Alone or together: loss at each hospital, lower is better" in shown.get()
 
 
 @pytest.mark.thorough
