@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from examples.slow_line import Line, SlowLines
+from fedsmall.audit_log import AuditLog
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs, server, site
@@ -113,8 +114,14 @@ class LoopbackConsortium:
         return runs.launch(self.folder, run, self.say)
 
     def finish(self, run: str, number: int) -> dict[str, Any]:
-        """Wait for a run's outcome."""
-        return runs.watch(self.folder, run, lambda at: None)
+        """Wait for a run's outcome. Raises RuntimeError where its files could not be written."""
+        outcome = runs.watch(self.folder, run, lambda at: None)
+        reasons = [
+            line["reason"] for line in AuditLog(self.home(run) / "log.jsonl").entries() if line["event"] == "unwritten"
+        ]
+        if reasons:
+            raise RuntimeError(f"what came of {run} was not written: {reasons[0]}")
+        return outcome
 
     def home(self, run: str) -> Path:
         """A run's folder."""

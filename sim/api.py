@@ -128,10 +128,7 @@ class Result:
         raise PlanError("no method of this run ends with a global model")
 
     def predictor(
-        self,
-        method: str | None = None,
-        seed: int | None = None,
-        site: str | None = None,
+        self, method: str | None = None, seed: int | None = None, site: str | None = None
     ) -> "Classifier | Regressor | SurvivalModel | Labeller":
         """The models of a method, by default of the main one, as an estimator in the sense of scikit-learn.
 

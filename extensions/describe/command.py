@@ -168,7 +168,7 @@ def outcome_lines(home: Path, outcome: Mapping[str, Any]) -> list[str]:
     """The table of a finished run, in lines for the coordinator."""
     heads, *rows = description_of(outcome).table()
     lines = ["; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=False)) for row in rows]
-    return [f"{len(outcome['sites'])} sites have told", *lines]
+    return [f"{len(outcome['sites'])} sites have told", *lines, CAPTION.format(SECURE)]
 
 
 def site_part(folder: Path, site: str) -> None:

@@ -34,10 +34,7 @@ from fedsmall.wire import Arrays
 
 CARD, RECORD, WEIGHTS, DIGESTS = FILES = ("README.md", "package.json", "model.safetensors", "SHA256SUMS")
 KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}
-WHO = {
-    COMMON: "The global model of all sites",
-    CENTRAL: "A model of the same patients pooled",
-}
+WHO = {COMMON: "The global model of all sites", CENTRAL: "A model of the same patients pooled"}
 SHOWN = 40  # columns that are listed by name
 
 

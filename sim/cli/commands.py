@@ -81,9 +81,7 @@ COMMANDS: dict[str, Entry] = {
     "status": Entry(".deploy:status", "The runs over real sites, and who is connected.", LIVE),
     "stop": Entry(".deploy:stop", "Stop a run over real sites; it can be resumed.", LIVE),
     "dashboard": Entry(
-        "fedsmall.commands:dashboard",
-        "A page for the coordinator's browser: sites, rounds, models, budgets.",
-        LIVE,
+        "fedsmall.commands:dashboard", "A page for the coordinator's browser: sites, rounds, models, budgets.", LIVE
     ),
     "logs": Entry(".deploy:logs", "The orders and answers of a run over real sites.", LIVE),
 }

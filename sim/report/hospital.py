@@ -37,13 +37,14 @@ KINDS = {
     "scaling": "that it has taken the agreed scaling, and sketches by which the server sees two names for one table",
     "train": "a trained model, with sample and step counts, and the training loss where no privacy forbids it; in a "
     "sealed run an encrypted message that the next site alone can open, and at a secure average numbers under masks",
+    "before": "under masks, sums of each feature and class, for a scaling and weights that all share",
+    "balance": "the model that it had kept, which an average asked for",
     "pairs": "that it has taken the keys of masks that cancel",
     "help": "its part of what opens one sum of the sites' numbers",
     "readdress": "an encrypted message of ours, sealed again because the site it went to was silent",
     "evaluate": "what a model is worth on its held-out patients; at the end sums over them",
     "validate": "sums over its patients, of models that never saw them",
 }
-
 
 OF_CLASSES = ("accuracy", "balanced_accuracy", "auc", "brier", "loss")
 

@@ -175,12 +175,16 @@ def protection_sections(run: Run) -> list[Section]:
         return []
     leaves, read = facts.leaves_a_site(run), facts.reader_sentences(run)
     noise = facts.noise_sentences(facts.federated_plans(run))
+    is_hidden = any(plan_run.plan.method.hidden for plan_run in run.done)
+    bare = (
+        "no noise: the server sees sums over sites alone." if is_hidden else "none: no privacy is set in the scenario."
+    )
     measures = [*noise, *facts.promises(run), *facts.uncovered(run)]
     lines = [
         ("Who holds the data", "each hospital its own."),
         ("What is disclosed, and to whom", f"{leaves[0]} {leaves[-1]}"),
         ("What can be reconstructed", " ".join(read) or "not counted for this run (docs/security.md)."),
-        ("Measures", " ".join(measures) or "none: no privacy is set in the scenario."),
+        ("Measures", " ".join(measures) or bare),
         ("In law", "a model of few patients may be personal data; treat it so unless the risk is shown low."),
     ]
     items = [Markup("<b>{}</b>: {}").format(*line) for line in lines]

@@ -254,7 +254,9 @@ def to_toml(value: Any) -> str:
 
 def as_toml(scenario: Frozen) -> bytes:
     """A scenario as a file that :func:`load` reads; what is as by default is left out."""
-    return tomli_w.dumps(scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)).encode()
+    said = scenario.model_dump_json(exclude_none=True, exclude_defaults=True)
+    known = json.loads(said, object_hook=lambda of: {k: v for k, v in of.items() if v is not None})  # of options, too
+    return tomli_w.dumps(known).encode()
 
 
 def load(path: Path | str, settings: Sequence[str] = (), methods: Sequence[Mapping[str, Any]] = ()) -> Scenario:

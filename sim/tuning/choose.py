@@ -212,10 +212,7 @@ def _metrics(probabilities: np.ndarray, part: Federation) -> dict[str, float]:
 
 
 def _choice(
-    use: str,
-    whole: Federation,
-    parts: Sequence[Federation],
-    found: Sequence[Mapping[str, tuple[Judged, Settings]]],
+    use: str, whole: Federation, parts: Sequence[Federation], found: Sequence[Mapping[str, tuple[Judged, Settings]]]
 ) -> Choice:
     judged = [{name: fitted for name, (fitted, _) in of_fold.items()} for of_fold in found]
     for of_fold in judged:

@@ -55,6 +55,7 @@ from fedsmall.sim.consortium import (
 )
 from fedsmall.sim.consortium.gate import LIMITS
 from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.report.html import page
 from fedsmall.sim.runs import scenario
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read as read_run
@@ -218,6 +219,9 @@ def test_a_ridge_regression_between_real_sites_is_that_of_pooled_patients_from_s
     pooled = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12).fit(train.x.astype(float), train.y)
 
     assert told["events"] == []
+    assert "95% interval" in page([read_run(home)], "t").partition("Coefficients")[2]
+    page_at_home = str(home / "at-essen.html")
+    assert main(["site", "report", "ridge", "--kit", str(loopback.kit("essen").kit), "--out", page_at_home]) == 0
     assert told["rounds"] == played.rounds < 15
     assert same(model, played.model)
     assert np.abs(theta_of(model)[0] - np.r_[pooled.coef_[0], pooled.intercept_]).max() < 1e-7

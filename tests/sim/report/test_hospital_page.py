@@ -6,6 +6,7 @@ import json
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
+from fedsmall.clients import relay
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_log import SiteLog
@@ -13,10 +14,10 @@ from fedsmall.clients.site_request import read_agreed
 from fedsmall.clients.telling import own_evaluation
 from fedsmall.errors import PolicyError
 from fedsmall.sim.cli.app import main
-from fedsmall.sim.report.hospital import own_run, page
+from fedsmall.sim.report.hospital import _leaves, own_run, page
 from fedsmall.sim.report.html import page as run_page
 from fedsmall.sim.runs.folder import read
-from tests.sim.consortium.real_run import NAMES, plan_of, real_run
+from tests.sim.consortium.real_run import NAMES, demo, plan_of, real_run
 
 PRIVATE = (
     'method.0.privacy={level = "patient", clip = 1.0, epsilon = 8.0, lot = 16}',
@@ -180,3 +181,17 @@ def test_what_is_sealed_is_opened_by_the_policys_key_and_by_no_other(tmp_path, m
     assert "on 48 of our own patients" in shown(own)
     with pytest.raises(PolicyError, match="its policy names no rest_key to open it"):
         own_run(tmp_path / "essen", Policy(), "essen", "trial")
+
+
+def test_a_regression_has_its_coefficients_for_the_coordinator_and_its_page_at_a_hospital(tmp_path, monkeypatch):
+    ridge = 'method=[{name = "Ridge", regression = {penalty = 1.0}}]'
+    home = real_run(tmp_path, demo(ridge, "rounds=12").plans()[0], monkeypatch)
+
+    own = own_run(tmp_path / "essen", Policy(), "essen", "trial")
+
+    assert "95% interval" in run_page([read(home)], "trial").partition("Coefficients")[2]
+    assert 'name = "Ridge"' in own.settings
+
+
+def test_every_kind_of_message_is_explained():
+    assert {kind for kind in relay.KINDS.values() if not _leaves(kind)} == set()

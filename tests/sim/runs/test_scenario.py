@@ -200,3 +200,9 @@ def test_the_scenario_of_a_plan_is_of_that_plan_alone(name):
 
         assert again.about == "why"
         assert again.plans()[plan.fold] == plan
+
+
+def test_an_option_of_a_model_that_is_none_is_left_out_of_the_file():
+    asked = build({**TABLE, "model_options": {"hidden": None, "norm": "batch"}})
+
+    assert tomllib.loads(as_toml(asked).decode())["model_options"] == {"norm": "batch"}
