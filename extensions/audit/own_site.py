@@ -63,7 +63,7 @@ def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
         sheet = RunSheet.model_validate_json((folder / "sheet.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise PlanError(f"{folder} holds no run over real sites: it has no sheet.json that can be read") from None
-    plan = sheet.plan
+    plan = sheet.plan.with_model_of(len(sheet.sites))
     if site not in sheet.sites:
         raise PlanError(f"the run was not one of {site!r}; its sites are {', '.join(sheet.sites)}")
     if plan.has_own_models:

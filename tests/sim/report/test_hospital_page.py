@@ -13,6 +13,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import read_agreed
 from fedsmall.clients.telling import own_evaluation
 from fedsmall.errors import PolicyError
+from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.report.hospital import _leaves, own_run, page
 from fedsmall.sim.report.html import page as run_page
@@ -191,6 +192,8 @@ def test_a_regression_has_its_coefficients_for_the_coordinator_and_its_page_at_a
 
     assert "95% interval" in run_page([read(home)], "trial").partition("Coefficients")[2]
     assert 'name = "Ridge"' in own.settings
+    held = hold_against(home, "essen", tmp_path / "data" / "essen.csv")
+    assert (held.held_out, 0.2 < held.auc.low < held.auc.high < 0.8) == (len(own.evaluation.y), True)
 
 
 def test_every_kind_of_message_is_explained():
