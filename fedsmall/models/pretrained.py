@@ -32,12 +32,7 @@ LEARNS = (nn.Conv2d, nn.Linear)
 
 
 def torchvision_network(
-    name: str,
-    task: Task,
-    *,
-    weights: str | None = None,
-    sha256: str | None = None,
-    train: str | Sequence[str] = "all",
+    name: str, task: Task, *, weights: str | None = None, sha256: str | None = None, train: str | Sequence[str] = "all"
 ) -> nn.Module:
     """The network of torchvision called ``name``, from its weights if given, with a new last layer for ``task``.
 

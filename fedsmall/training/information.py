@@ -145,12 +145,7 @@ def record_squares(
 
 
 def _changes(
-    plan: Plan,
-    names: Sequence[str],
-    samples: Sequence[Samples],
-    patients: Sequence[np.ndarray],
-    t: int,
-    secret: bool,
+    plan: Plan, names: Sequence[str], samples: Sequence[Samples], patients: Sequence[np.ndarray], t: int, secret: bool
 ) -> Iterator[Change]:
     for row, (name, part, taken) in enumerate(zip(names, samples, patients, strict=True)):
         features = part.x[0].size

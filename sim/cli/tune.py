@@ -54,10 +54,10 @@ def tune(
 ) -> None:
     """Choose a learning rate for every method of a scenario, by validation on training sites; test data are not read.
 
-    Every method gets the same rates, seeds and folds; ties go to the smaller rate. Of trees depth and
-    number are searched in its place. With --try, periods and other keys
-    of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of `fedsmall
-    reproduce` the search is kept beside its scenario and used when the item is run.
+    Every method gets the same rates, seeds and folds; ties go to the smaller rate. Of trees depth and number are
+    searched in its place; a regression chooses its own penalty, and is left as it is. With --try, periods and other
+    keys of methods are chosen with it, by what models are worth and not by what they cost to send. For an item of
+    `fedsmall reproduce` the search is kept beside its scenario and used when the item is run.
     """
     from fedsmall.sim.tuning.grid import grid, settings_in
     from fedsmall.sim.tuning.search import measure_of, plans_of, spaced_rates

@@ -44,7 +44,7 @@ class Grid:
         """The scenario that was asked about, with what is taken."""
         table, taken, entries = table_of(self.plain), self.taken(tries), []
         for entry, plan in zip(table["method"], plans_of(self.plain), strict=True):
-            settings, lr = taken[plan.method.label]
+            settings, lr = taken.get(plan.method.label, ({}, 0.0))  # of a regression nothing is tried
             rate = {"recipe": {**entry.get("recipe", {}), "lr": lr}} if plan.method.trains_networks else {}
             entries.append({**entry, **settings, **rate})
         return build({**table, "method": entries})
@@ -55,6 +55,9 @@ def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     table, of = table_of(scenario), {}
     entries: list[Settings] = []
     for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
+        if plan.method.regression is not None:
+            entries.append(entry)
+            continue
         keys, label = [key for key in tried if _is_in(entry, key)], plan.method.label
         for values, trees in product(product(*(tried[key] for key in keys)), trees_of(plan)):
             settings = dict(zip(keys, values, strict=True))

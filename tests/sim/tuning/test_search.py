@@ -6,6 +6,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.runs.scenario import build
+from fedsmall.sim.tuning.grid import grid
 from fedsmall.sim.tuning.search import (
     FOLDS,
     REGRET,
@@ -318,8 +319,22 @@ def test_trees_are_tried_at_their_own_rate_alone():
 def test_a_regression_has_no_rate_either():
     scenario = build({"name": "x", "task": "breast_cancer", "sites": 4, "method": [{"name": "Ridge"}]})
 
-    with pytest.raises(PlanError, match="and Ridge has none: it chooses its own penalty"):
+    with pytest.raises(PlanError, match="no method here has one: regressions choose their own penalty"):
         search(scenario, (0.1,))
+
+
+@pytest.mark.parametrize("keys", [{}, {"aggregate_every": (1, 2)}])
+def test_beside_networks_a_regression_is_left_as_it_is(keys):
+    table = {"name": "x", "task": "breast_cancer", "sites": 4, "samples_per_site": 6, "rounds": 4}
+    scenario = build({**table, "method": [{"name": "Ridge"}, {"name": "FedAvg", "aggregate_every": 2}]})
+    whole = grid(scenario, keys)
+
+    tries = search(whole.scenario, (0.01, 0.1), metric="loss", most_seeds=1)
+    taken = whole.with_taken(tries)
+
+    assert {one.label for one in tries} == set(whole.of)
+    assert taken.method[0] == scenario.method[0]
+    assert taken.plans()[1].recipe.lr in (0.01, 0.1)
 
 
 def test_a_rate_at_which_no_model_stays_finite_is_among_the_worst_and_the_search_goes_on():
