@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from fedsmall.errors import PlanError
-from fedsmall.parts import Frozen, Recipe
+from fedsmall.parts import Frozen, Privacy, Recipe
 from fedsmall.plan import Method, Plan
 
 
@@ -77,8 +77,7 @@ NOISED_STEPS = Property(
     "steps that are noised and counted", "all else would tell of samples: local_steps, weights as numbers, option 2"
 )
 NO_MEMORY = Property(
-    "training that remembers no earlier round",
-    'what it remembers tells again of records: optimizer_state = "reset"',
+    "training that remembers no earlier round", 'what it remembers tells again of records: optimizer_state = "reset"'
 )
 SECRET_DRAWS = Property("secret draws", "the changes of images are drawn from a stream that others can repeat")
 
@@ -157,9 +156,7 @@ FEATURES = (
     _when_set("method.ema", needs={TRAVEL, WEIGHTS, ONE_SERVER, EVERY_AVERAGE}),
     _when_set("method.snapshots", needs=NETWORKS | {ONE_SERVER, EVERY_AVERAGE}),
     Feature(
-        'intercepts = "hospital"',
-        lambda p: p.method.adds_intercepts,
-        needs={TRAVEL, ONE_NETWORK, SERVER, FITTED_AFTER},
+        'intercepts = "hospital"', lambda p: p.method.adds_intercepts, needs={TRAVEL, ONE_NETWORK, SERVER, FITTED_AFTER}
     ),
     _when_set("stop", needs={ONE_SERVER, ONE_NETWORK}),
     Feature("stop.hold_out", lambda p: p.kept_back > 0, takes={COVERED}),
@@ -202,11 +199,7 @@ FEATURES = (
     ),
     _when_set("method.boosting", takes={WEIGHTS, ONE_KIND, NOISE}),
     _when_set("method.regression", needs={ONE_KIND, COMMON_START}, takes={WEIGHTS, FITTED_AFTER}),
-    Feature(
-        "regression",
-        lambda p: p.method.regression is not None and not p.privacy.is_patient_level,
-        takes={NOISE},
-    ),
+    Feature("regression", lambda p: p.method.regression is not None and not p.privacy.is_patient_level, takes={NOISE}),
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
@@ -275,6 +268,11 @@ FEATURES = (
     ),
 )
 
+COVERS = {
+    "{exposure = 1.0}": Privacy(exposure=1.0),
+    '{level = "patient", clip = 1.0, epsilon = 3.0}': Privacy(level="patient", clip=1.0, epsilon=3.0),
+}
+
 
 def check_features(plan: Plan) -> None:
     """Raise PlanError, in one line that names both and says why, where two features of a plan do not go together."""
@@ -283,6 +281,15 @@ def check_features(plan: Plan) -> None:
             f"{needing.spelled(plan)} needs {lost.name} ({lost.why}), and {taking.spelled(plan)} takes it away: "
             "leave out one of them."
         )
+
+
+def cover_for(plan: Plan) -> str:
+    """The privacy under which the plan's method may hand over models, as it is written; "" where it takes no noise."""
+    for words, privacy in COVERS.items():
+        covered = plan.model_copy(update={"method": plan.method.model_copy(update={"privacy": privacy})})
+        if not any(conflicts(feature for feature in FEATURES if feature.is_on(covered))):
+            return words
+    return ""
 
 
 def conflicts(features: Iterable[Feature]) -> Iterator[tuple[Feature, Property, Feature]]:

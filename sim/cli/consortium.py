@@ -173,8 +173,7 @@ def up(
 
 @server_app.command("down")
 def down(
-    folder: Folder = HERE,
-    only: Annotated[str, Option(help="`superlink`, `superexec` or `gate` alone")] = "",
+    folder: Folder = HERE, only: Annotated[str, Option(help="`superlink`, `superexec` or `gate` alone")] = ""
 ) -> None:
     """Stop the server; a run that is under way goes on when it is up again, unless it was stopped."""
     say("stopped" if server.down(folder, only) else "nothing ran")

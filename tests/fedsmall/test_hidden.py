@@ -1,5 +1,7 @@
 """What keeps single models from the server: two words of a method's privacy, and a seed of its own for the routes."""
 
+import re
+import tomllib
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,8 @@ from pydantic import ValidationError
 
 from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
-from fedsmall.methods import method
+from fedsmall.features import check_features
+from fedsmall.methods import METHODS, method
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import check_plan, check_real_sites
@@ -68,6 +71,28 @@ def test_a_sealed_model_that_is_handed_on_without_noise_must_be_written_down_all
     check_real_sites(plan_of(privacy=Privacy(blur=0, sealed=True)))
     check_real_sites(plan_of(privacy=Privacy(clip=1, noise=1, sealed=True)))
     check_real_sites(plan_of("FedAvg", privacy=SECURE))
+
+
+ADVISED = {
+    "FedDC": ["{exposure = 1.0}"],
+    "TravellingPosterior": ['{level = "patient", clip = 1.0, epsilon = 3.0}'],
+    "FedXGBCyclic": [],
+}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in METHODS if method(name).permutes))
+def test_the_noise_that_is_advised_is_one_that_the_method_takes(name: str) -> None:
+    with pytest.raises(PlanError, match="the next site could read") as told:
+        check_real_sites(plan_of(name))
+
+    advised = re.findall(r"\{[^}]*\}", str(told.value))
+    assert advised[-1] == "{blur = 0}"
+    if name in ADVISED:
+        assert advised[:-1] == ADVISED[name]
+    for words in advised:
+        covered = plan_of(name, privacy=Privacy(**tomllib.loads(f"privacy = {words}")["privacy"]))
+        check_features(covered)
+        check_real_sites(covered)
 
 
 JOURNEYS: dict[str, dict[str, Any]] = {

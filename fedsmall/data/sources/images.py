@@ -22,13 +22,7 @@ from fedsmall.data.image_files import (
 )
 from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.files import at_site, locate
-from fedsmall.data.sources.labels import (
-    Classes,
-    as_classes,
-    number_patients,
-    patients_in,
-    share_classes,
-)
+from fedsmall.data.sources.labels import Classes, as_classes, number_patients, patients_in, share_classes
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool
 from fedsmall.errors import DataError, PlanError
 
