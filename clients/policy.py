@@ -22,7 +22,6 @@ from fedsmall.aggregation.sums import with_letters
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PolicyError
 from fedsmall.evaluation.stopping import unseen_key
-from fedsmall.features import cover_for
 from fedsmall.files import read_toml
 from fedsmall.parts import Device, Frozen, Recipe
 from fedsmall.plan import Plan
@@ -175,10 +174,10 @@ class Policy(Frozen):
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:
         bare = not (plan.privacy.secure or plan.privacy.is_patient_level)
         if self.least_blur and plan.method.regression is not None and bare:
-            cover = cover_for(plan) if plan.method.permutes else "{secure = true}"
+            secure = "" if plan.method.permutes else "privacy = {secure = true} under it, or "
             raise PolicyError(
                 "a regression's sums of products can be solved for single patients, and no noise hides them "
-                f"(least_blur); write privacy = {cover} under it, or least_blur = 0 into the policy"
+                f"(least_blur); write {secure}least_blur = 0 into the policy"
             )
         if not hands_on(plan.method, sites, self.least_sites):  # an average over too few is as good as a hop
             return

@@ -199,7 +199,11 @@ FEATURES = (
     ),
     _when_set("method.boosting", takes={WEIGHTS, ONE_KIND, NOISE}),
     _when_set("method.regression", needs={ONE_KIND, COMMON_START}, takes={WEIGHTS, FITTED_AFTER}),
-    Feature("regression", lambda p: p.method.regression is not None and not p.privacy.is_patient_level, takes={NOISE}),
+    Feature(
+        "regression",  # sums over all sites can be noised once for each patient
+        lambda p: p.method.regression is not None and (p.method.permutes or not p.privacy.is_patient_level),
+        takes={NOISE},
+    ),
     Feature(
         "boosting without histogram",
         lambda p: p.method.boosting is not None and not p.method.boosting.histogram,
@@ -268,11 +272,6 @@ FEATURES = (
     ),
 )
 
-COVERS = {
-    "{exposure = 1.0}": Privacy(exposure=1.0),
-    '{level = "patient", clip = 1.0, epsilon = 3.0}': Privacy(level="patient", clip=1.0, epsilon=3.0),
-}
-
 
 def check_features(plan: Plan) -> None:
     """Raise PlanError, in one line that names both and says why, where two features of a plan do not go together."""
@@ -283,13 +282,11 @@ def check_features(plan: Plan) -> None:
         )
 
 
-def cover_for(plan: Plan) -> str:
-    """The privacy under which the plan's method may hand over models, as it is written; "" where it takes no noise."""
-    for words, privacy in COVERS.items():
-        covered = plan.model_copy(update={"method": plan.method.model_copy(update={"privacy": privacy})})
-        if not any(conflicts(feature for feature in FEATURES if feature.is_on(covered))):
-            return words
-    return ""
+def takes_noise(plan: Plan) -> bool:
+    """Whether the plan's method goes with noise on the models that are handed over (``exposure``)."""
+    noised = plan.method.model_copy(update={"privacy": Privacy(exposure=1.0)})
+    covered = plan.model_copy(update={"method": noised})
+    return not any(conflicts(feature for feature in FEATURES if feature.is_on(covered)))
 
 
 def conflicts(features: Iterable[Feature]) -> Iterator[tuple[Feature, Property, Feature]]:

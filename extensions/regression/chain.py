@@ -53,8 +53,8 @@ def check(plan: Plan, family: str) -> None:
         raise PlanError(f'{label}: take models = 1, permute_every = 1, and route = "shuffled" or "cyclic".')
     if family not in ("logistic", "softmax"):
         raise PlanError(f"{label}, which is for classes; take Ridge for numbers, counts, grades and times.")
-    if plan.privacy.is_patient_level or (method.hidden and plan.privacy.secure):
-        raise PlanError(f"{label}, and the next hospital reads it: nothing is masked or noised; Ridge can do both.")
+    if method.hidden and plan.privacy.secure:
+        raise PlanError(f"{label}, and the next hospital reads it: nothing is masked; take Ridge.")
     plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
     if settings.penalty == "cv" or not settings.penalty or not plain:
         raise PlanError(f"{label}: it has a penalty above 0, a number, on columns or random features, without more.")

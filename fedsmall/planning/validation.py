@@ -9,7 +9,7 @@ from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import can_recalibrate
 from fedsmall.evaluation.intercepts import check_intercepts
 from fedsmall.evaluation.stopping import check_stop
-from fedsmall.features import check_features, cover_for
+from fedsmall.features import check_features, takes_noise
 from fedsmall.models.own_models import check_own_models
 from fedsmall.models.registry import agreed_part, initial_model, try_model
 from fedsmall.parts import SHARED_PART
@@ -65,10 +65,10 @@ def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
     """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart`` it may have regions."""
     method = plan.method
     if method.permutes and plan.privacy.open and plan.privacy.blur is None:
-        cover = cover_for(plan)
+        cover = "{exposure = 1.0} under the method, or " if takes_noise(plan) else ""
         raise PlanError(
             f"{method.label} hands over models, and the next site could read whole patients from them: write privacy = "
-            f"{f'{cover} under the method, or ' if cover else ''}{{blur = 0}} where every site's policy allows that"
+            f"{cover}{{blur = 0}} where every site's policy allows that"
         )
     if plan.recalibrate:
         raise PlanError("recalibrate goes by single predictions, which no hospital sends. Leave it out here.")

@@ -150,7 +150,7 @@ REFUSED = {
     'route = "shuffled" or "cyclic"': (regressed(CHAIN), {"route": "random"}, TWO),
     "take models = 1, permute_every = 1": (regressed(CHAIN), {"models": None}, TWO),
     "which is for classes": (regressed(CHAIN), {}, Task("t", (5,), 1, loss="mse")),
-    "nothing is masked or noised": (regressed(CHAIN, privacy=NOISED), {}, TWO),
+    "clip needs noise on models": (regressed(CHAIN, privacy=NOISED), {}, TWO),
     "the next hospital reads it": (regressed(CHAIN, privacy=Privacy(secure=True)), {}, TWO),
     "blur needs noise on models": (regressed(CHAIN, privacy=Privacy(blur=1.0)), {}, TWO),
     "it has a penalty above 0": (regressed(CHAIN, {"penalty": "cv"}), {}, TWO),
