@@ -54,7 +54,7 @@ class GridTrainer(Trainer):
         self._told, self._count = plan if words is None else plan_in(words), count
         self._is_app, self.contents = words is not None, dict[str, RecordDict]()
         self._meet()
-        if words is None or not self.roster.nodes:  # somebody's own app may go on with those who are there
+        if (words is None and roster is None) or not self.roster.nodes:  # an own app goes on with those who are there
             self.roster.check()
         self.names = tuple(self.roster.sites)
         for site in self.names:

@@ -174,11 +174,10 @@ def protection_sections(run: Run) -> list[Section]:
     if not any(plan_run.plan.method.is_federated for plan_run in run.done):
         return []
     leaves, read = facts.leaves_a_site(run), facts.reader_sentences(run)
-    noise = facts.noise_sentences(facts.federated_plans(run))
-    is_hidden = any(plan_run.plan.method.hidden for plan_run in run.done)
-    bare = (
-        "no noise: the server sees sums over sites alone." if is_hidden else "none: no privacy is set in the scenario."
-    )
+    plans, bare = facts.federated_plans(run), "none: no privacy is set in the scenario."
+    noise = facts.noise_sentences(plans)
+    if all(plan.method.hidden for plan in plans):
+        bare = "no noise; single models are kept from the server."
     measures = [*noise, *facts.promises(run), *facts.uncovered(run)]
     lines = [
         ("Who holds the data", "each hospital its own."),

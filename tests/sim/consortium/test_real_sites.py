@@ -219,7 +219,9 @@ def test_a_ridge_regression_between_real_sites_is_that_of_pooled_patients_from_s
     pooled = LogisticRegression(C=1.0, solver="newton-cholesky", tol=1e-12).fit(train.x.astype(float), train.y)
 
     assert told["events"] == []
-    assert "95% interval" in page([read_run(home)], "t").partition("Coefficients")[2]
+    shown = page([read_run(home)], "t")
+    assert "95% interval" in shown.partition("Coefficients")[2]
+    assert "no noise; single models are kept from the server." in shown
     page_at_home = str(home / "at-essen.html")
     with pytest.raises(SystemExit) as ended:
         main(["site", "report", "ridge", "--kit", str(loopback.kit("essen").kit), "--out", page_at_home])
