@@ -284,9 +284,8 @@ def check_features(plan: Plan) -> None:
 
 def takes_noise(plan: Plan) -> bool:
     """Whether the plan's method goes with noise on the models that are handed over (``exposure``)."""
-    noised = plan.method.model_copy(update={"privacy": Privacy(exposure=1.0)})
-    covered = plan.model_copy(update={"method": noised})
-    return not any(conflicts(feature for feature in FEATURES if feature.is_on(covered)))
+    noised = plan.model_copy(update={"method": plan.method.model_copy(update={"privacy": Privacy(exposure=1.0)})})
+    return not any(conflicts(feature for feature in FEATURES if feature.is_on(noised)))
 
 
 def conflicts(features: Iterable[Feature]) -> Iterator[tuple[Feature, Property, Feature]]:

@@ -257,10 +257,9 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     words, known = _place(fault["loc"], model)
     where, key = ".".join(words), words[-1] if words else ""
     if fault["type"] == "extra_forbidden":
-        if key in Recipe.model_fields and key not in known:
-            return f"unknown key {where!r}. It belongs to a recipe: recipe = {{{key} = ...}}"
-        if key in TABLE_KEYS and key not in known:
-            return f"unknown key {where!r}. It belongs to a task: task = {{{key} = ...}}"
+        for table, keys in {"recipe": Recipe.model_fields, "task": TABLE_KEYS}.items():
+            if key in keys and key not in known:
+                return f"unknown key {where!r}. It belongs to a {table}: {table} = {{{key} = ...}}"
         return f"unknown key {where!r}. {nearest(key, known)}"
     if fault["type"] == "missing":
         return f"{where} is missing"

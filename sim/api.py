@@ -246,12 +246,11 @@ def run(
         survival, y of more than 20 different numbers that are not whole is regression, any other y are classes. Beside
         a task, a number.
     data
-        One table, or the path of a CSV, with the columns ``label`` and ``site``; without ``site`` rows are dealt. All
-        else about it is said in ``task``: {"categorical": ["sex"], "drop": ["id"]}.
+        One table, or the path of a CSV; all else about it stands in ``task``: {"categorical": ["sex"], "drop": ["id"]}.
     label
-        The column that is predicted.
+        The column of ``data`` that is predicted.
     site
-        The column that names the hospital.
+        The column of ``data`` that names the hospital; without it rows are dealt.
     test
         A common test set, (x, y); without it each site holds out a quarter.
     methods

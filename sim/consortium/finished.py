@@ -56,8 +56,8 @@ def write_run(folder: Path, outcome: Told) -> Run:
     run = Run(scenario, [plan], folder, about=_about(sheet, outcome, log, last))
     write(folder / "scenario.toml", as_toml(scenario))
     write_json(folder / "plans.json", [planned.model_dump(mode="json") for planned in run.plans])
-    trained, judged_by = plan.with_model_of(len(sheet.sites)), [replace(each, told={}) for each in evaluations]
-    record = _record(folder, trained, outcome, task, judged_by, log)
+    trained, untold = plan.with_model_of(len(sheet.sites)), [replace(each, told={}) for each in evaluations]
+    record = _record(folder, trained, outcome, task, untold, log)
     if record.model is not None and record.preparation is None and task is not None and not plan.has_own_models:
         run.about["notes"].append(OTHER_ROWS)
     plan_run = run.add(0, record, trivial_for(y, task) if task is not None and len(y) else None)

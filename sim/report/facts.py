@@ -412,6 +412,15 @@ def noise_sentences(plans: Sequence[Plan]) -> list[str]:
     return [text[0].upper() + text[1:] + ("; other methods send the model as it was trained." if is_open else ".")]
 
 
+def measures(run: Run) -> str:
+    """Which measures are on, in one line: noise, what it promises and does not cover, or what hides single models."""
+    plans = federated_plans(run)
+    bare = "none: no privacy is set in the scenario."
+    if all(plan.privacy.sealed or plan.privacy.secure for plan in plans):
+        bare = "no noise; single models are kept from the server."
+    return " ".join([*noise_sentences(plans), *promises(run), *uncovered(run)]) or bare
+
+
 def _under(plans: Sequence[Plan], *kinds: str) -> str:
     """The methods whose privacy is for the "patient", for the "site", "exposure" or "blur"; "" for none."""
     return _labels([plan for plan in plans if _kind(plan.privacy) in kinds])

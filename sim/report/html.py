@@ -174,16 +174,11 @@ def protection_sections(run: Run) -> list[Section]:
     if not any(plan_run.plan.method.is_federated for plan_run in run.done):
         return []
     leaves, read = facts.leaves_a_site(run), facts.reader_sentences(run)
-    plans, bare = facts.federated_plans(run), "none: no privacy is set in the scenario."
-    noise = facts.noise_sentences(plans)
-    if all(plan.method.hidden for plan in plans):
-        bare = "no noise; single models are kept from the server."
-    measures = [*noise, *facts.promises(run), *facts.uncovered(run)]
     lines = [
         ("Who holds the data", "each hospital its own."),
         ("What is disclosed, and to whom", f"{leaves[0]} {leaves[-1]}"),
         ("What can be reconstructed", " ".join(read) or "not counted for this run (docs/security.md)."),
-        ("Measures", " ".join(measures) or bare),
+        ("Measures", facts.measures(run)),
         ("In law", "a model of few patients may be personal data; treat it so unless the risk is shown low."),
     ]
     items = [Markup("<b>{}</b>: {}").format(*line) for line in lines]

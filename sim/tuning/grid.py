@@ -16,7 +16,7 @@ import numpy as np
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.sim.runs.scenario import Scenario, build
-from fedsmall.sim.tuning.search import Try, best_row, choose, plans_of, table_of
+from fedsmall.sim.tuning.search import Try, best_row, choose, is_tried, plans_of, table_of
 
 Settings = dict[str, Any]
 DEPTHS, TREES = (1, 3), (40, 70, 100)  # of boosting
@@ -53,12 +53,13 @@ class Grid:
 def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
     """Every method of a scenario with every value of the keys that its own table has; PlanError for others."""
     table, of = table_of(scenario), {}
-    entries: list[Settings] = []
+    entries, found = list[Settings](), set[str]()
     for entry, plan in zip(table["method"], plans_of(scenario), strict=True):
-        if plan.method.regression is not None:
+        if not is_tried(plan):
             entries.append(entry)
             continue
         keys, label = [key for key in tried if _is_in(entry, key)], plan.method.label
+        found |= set(keys)
         for values, trees in product(product(*(tried[key] for key in keys)), trees_of(plan)):
             settings = dict(zip(keys, values, strict=True))
             given = _nested(entry, settings)
@@ -66,7 +67,7 @@ def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
             given |= {"boosting": {**entry.get("boosting", {}), **trees}} if trees else {}
             entries.append({**entry, **given, "label": named})
             of[named] = (label, given)
-    if unknown := [key for key in tried if not any(_is_in(entry, key) for entry in table["method"])]:
+    if unknown := [key for key in tried if key not in found]:
         raise PlanError(f"--try {unknown[0]}: no method of the scenario sets it, so none is tried with other values")
     return Grid(scenario, build({**table, "method": entries}), of)
 

@@ -55,12 +55,9 @@ def plans_of(scenario: Scenario, seed: int | None = None) -> list[Plan]:
     return [scenario.plan(k, scenario.seeds[0] if seed is None else seed) for k in range(len(scenario.method))]
 
 
-def rated(scenario: Scenario, seed: int | None = None) -> list[Plan]:
-    """The plans with a learning rate to choose: a regression chooses its own penalty. PlanError where there is none."""
-    plans = [plan for plan in plans_of(scenario, seed) if plan.method.regression is None]
-    if not plans:
-        raise PlanError("a search tries recipe.lr, and no method here has one: regressions choose their own penalty")
-    return plans
+def is_tried(plan: Plan) -> bool:
+    """Whether a search tries settings of a plan: a regression chooses its own penalty within the run."""
+    return plan.method.regression is None
 
 
 def table_of(scenario: Scenario) -> dict[str, Any]:
@@ -182,7 +179,8 @@ def search(
         raise PlanError("a search needs learning rates to try, as in --rates 0.01,0.03,0.1")
     if scenario.plan(0, scenario.seeds[0]).has_own_models:
         raise PlanError("a search judges sites on common samples, and these have models of their own; set recipe.lr")
-    rated(scenario)
+    if not any(map(is_tried, plans_of(scenario))):
+        raise PlanError("a search tries recipe.lr, and no method here has one: regressions choose their own penalty")
     device, metric = device or scenario.device, metric or measure_of(scenario, by, data_root=data_root)
     scenario = scenario.model_copy(update={"metric": metric})  # so that runs reckon it
     check_device(device, scenario.dtype)
@@ -193,8 +191,8 @@ def search(
             boosting = plan.method.boosting  # trees keep their own rate: their depth and number are searched (grid)
             for lr in rates if boosting is None else (boosting.learning_rate,):
                 update = {} if boosting is not None else {"recipe": plan.recipe.model_copy(update={"lr": lr})}
-                found = judge(plan.model_copy(update=update), federation)
-                tries.append(Try(plan.method.label, lr, seed, fold, *found))
+                rated = plan.model_copy(update=update)
+                tries.append(Try(plan.method.label, lr, seed, fold, *judge(rated, federation)))
         if on_seed is not None:
             on_seed(seed, tries)
         stable = REGRET * unit_of(metric, federation)
@@ -259,7 +257,7 @@ def with_rates(scenario: Scenario, rates: Mapping[str, float]) -> Scenario:
 def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> Iterator[tuple[int, Plan, Federation]]:
     """Every method's plan with every fold of one seed's federation, or with all of it by routes."""
     # a search sees all rounds, and no site keeps anything back to end it early
-    plans = [plan.model_copy(update={"stop": None}) for plan in rated(scenario, seed)]
+    plans = [plan.model_copy(update={"stop": None}) for plan in plans_of(scenario, seed) if is_tried(plan)]
     federation = build_federation(plans[0], data_root)
     routed = [by_routes(plan, federation) if by == ROUTES else None for plan in plans]
     for plan in filter(None, routed):

@@ -84,6 +84,12 @@ def test_a_key_that_no_method_sets_is_one_line():
         grid(build(TABLE), {"eta": (1,)})
 
 
+def test_a_key_of_a_regression_alone_is_tried_by_none():
+    ridge = {"name": "Ridge", "regression": {"penalty": 1.0}}
+    with pytest.raises(PlanError, match=r"--try regression\.penalty: no method of the scenario sets it"):
+        grid(build({**TABLE, "method": [*TABLE["method"], ridge]}), {"regression.penalty": (1, 2)})
+
+
 def test_a_value_that_is_none_is_refused_as_in_a_scenario():
     with pytest.raises(PlanError, match="aggregate_every"):
         grid(build(TABLE), {"aggregate_every": (0,)})
