@@ -11,5 +11,5 @@ LATE = {"HospitalClient": "hospital", "app": "client_app"}
 def __getattr__(name: str) -> Any:
     """Imported when first asked for: what carries messages between a site and its server needs no torch."""
     if name in LATE:
-        return getattr(import_module(f"{__name__}.{LATE[name]}"), name)
+        return getattr(import_module(f"fedsmall.clients.{LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,8 @@ from fedsmall.strategies.roster import await_all
 from tests import ROOT
 from tests.flower import local_superlink
 
-DEFAULTS = flatten_dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"])
+FLOWER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+DEFAULTS = flatten_dict(FLOWER["config"])
 
 
 def run_app(sites: int, **config):
@@ -39,23 +40,47 @@ def no_report(monkeypatch):
     monkeypatch.setattr(flower_app, "report_of", lambda run: "not made here")
 
 
-def test_flowers_bundle_has_all_that_both_apps_import(tmp_path):
-    for pattern in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]:
+@pytest.fixture
+def bundle(tmp_path):
+    """A folder with what Flower packs of the checkout."""
+    for pattern in FLOWER["fab-include"]:
         for path in ROOT.glob(pattern.removeprefix("/")):
             place = tmp_path / path.relative_to(ROOT)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def print_in(folder, program):
+    """What a program prints that runs in a folder, with nothing of the checkout on its path."""
+    environment = {**os.environ, "PYTHONPATH": ""}
+    told = subprocess.run([sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def test_flowers_bundle_has_all_that_both_apps_import(bundle):
     program = "from fedsmall.sim import flower_app; from fedsmall.clients import client_app; print(flower_app.__file__)"
 
-    told = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-    )
+    assert print_in(bundle, program) == f"{bundle / 'sim' / 'flower_app.py'}\n"
 
-    assert (told.returncode, told.stdout) == (0, f"{tmp_path / 'sim' / 'flower_app.py'}\n"), told.stderr
+
+def test_flower_finds_the_client_app_while_another_thread_begins_to_import_fedsmall(bundle):
+    """Flower's simulation looks for the ClientApp while a thread imports the ServerApp, and the two share modules."""
+    reference = FLOWER["components"]["clientapp"]
+    program = f"""
+import sys, types
+begun = sys.modules["fedsmall"] = types.ModuleType("fedsmall")
+begun.__path__ = ["fedsmall"]
+from flwr.supercore.object_ref import load_app, validate
+print(validate({reference!r}, project_dir="."))
+del sys.modules["fedsmall"]
+loaded = load_app({reference!r}, ImportError, ".")
+from fedsmall.clients.client_app import app
+print(loaded is app)
+"""
+
+    assert print_in(bundle, program) == "(True, None)\nTrue\n"
 
 
 @pytest.mark.thorough
