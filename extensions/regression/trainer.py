@@ -76,7 +76,7 @@ def note_of(method: Method) -> str:
     if method.regression is not None and method.regression.passes is not None:
         return chain.OPEN
     covered = method.privacy is not None and method.privacy.is_patient_level
-    return "" if method.hidden or covered else OPEN
+    return "" if method.hidden or covered or not method.is_federated else OPEN
 
 
 def note_of_end(plan: Plan, model: Arrays, rounds: int) -> str:

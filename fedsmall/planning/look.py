@@ -25,6 +25,7 @@ OUTCOME = re.compile(
 HOSPITAL = re.compile(r"hospital|^site|cent(er|re)|clinic|institut|^ward|klinik", re.I)
 PATIENT = re.compile(r"patient|subject|person|mrn|^p?id$", re.I)
 NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", "unbekannt", "fehlt", ".")
+YES = ("1", "yes", "y", "true", "pos", "positive", "ja", "j", "positiv", "oui", "positif", "si", "sí")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 MOSTLY = 0.8  # of a column's cells, from which on they say what it is
@@ -92,7 +93,9 @@ def classes_of_label(cells: "Series", missing: Sequence[str] = ()) -> tuple[dict
 def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
     """The classes of ``what`` in a task's order, of two the positive one last, and sentences on them."""
     is_binary = len(counts) == 2
-    by_count = sorted(counts, key=lambda name: (name == positive, -counts[name]))
+    found = [name for name in counts if spelling_key(name) in YES]
+    sought = positive or (found[0] if len(found) == 1 else None)
+    by_count = sorted(counts, key=lambda name: (name == sought, -counts[name]))
     names = by_count if is_binary else sorted(counts, key=by_size)
     if len(names) < 2:
         raise PlanError(f"{what} holds one value only; there is nothing to learn")
@@ -100,8 +103,12 @@ def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> 
         raise PlanError(f"--positive is one of two classes; {what} has {', '.join(names)}")
     said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
     if is_binary:
-        why = f"positive is {names[1]}, {'as asked' if positive else 'the rarer'}"
-        said.append(f"{why}: sensitivity and probabilities are of it (--positive for the other)")
+        why = "as asked" if positive else "as its name says" if sought else "the rarer"
+        said.append(
+            f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive for the other)"
+        )
+    elif all(map(is_number, names)):
+        said.append('where these are grades, in an order, loss = "ordinal" in the task says so')
     return names, said
 
 

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.table import Table
 from typer import Argument, Option
 
-from fedsmall.data.table_files import plain
 from fedsmall.errors import PlanError
 from fedsmall.planning.description import rows_of
 from fedsmall.planning.look import (
@@ -53,7 +51,7 @@ def new(
     label: Annotated[str | None, Option(help="the column that is to be predicted: classes, or a number")] = None,
     time: Annotated[str | None, Option(help="survival: the column of times, with --event")] = None,
     event: Annotated[str | None, Option(help="survival: the column that is 1 where the event happened")] = None,
-    positive: Annotated[str | None, Option(help="of two classes the one to be found; the rarer if not given")] = None,
+    positive: Annotated[str | None, Option(help="of two classes the one to be found; yes or 1, else the rarer")] = None,
     site: Annotated[str | None, Option(help="the column that names the hospital; looked for if not given")] = None,
     patient: Annotated[str | None, Option(help="the column that names the patient; looked for if not given")] = None,
     out: Annotated[Path, Option(help="the scenario's file, never written over")] = Path("mine.toml"),
@@ -81,8 +79,8 @@ def new(
         if name not in rows:
             raise PlanError(f"there is no column {name!r}. Known: {', '.join(rows)}")
     look = look_at(tables, decimal, predicted, site, patient)
-    outcome, said = _outcome_of(rows, look, predicted, positive)
-    text = _scenario_of(path, out.stem, look, outcome, said, len(rows))
+    outcome, said, is_rare = _outcome_of(rows, look, predicted, positive)
+    text = _scenario_of(path, out.stem, look, outcome, said, len(rows), is_rare)
     return _write(out, text, [*said, *_said_of(look)])
 
 
@@ -111,20 +109,24 @@ def _ask_label(rows: Any) -> str:
 
 def _outcome_of(
     rows: Any, look: Look, predicted: Sequence[str], positive: str | None
-) -> tuple[dict[str, Any], list[str]]:
-    """The task's keys of what is predicted, and sentences on it."""
+) -> tuple[dict[str, Any], list[str], bool]:
+    """The task's keys of what is predicted, sentences on it, and whether one of two classes is rare."""
     column = predicted[0]
     if len(predicted) == 2:
-        return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"]
+        return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"], False
     if is_amount(rows[column], look.missing):
-        return {"target": column}, [f"{column} is a number, and predicted as one"]
+        return {"target": column}, [f"{column} is a number, and predicted as one"], False
     spellings, counts = classes_of_label(rows[column], look.missing)
     names, said = name_classes(f"column {column!r}", {name: counts[name] for name in spellings}, positive)
     alike = any(len(words) > 1 for words in spellings.values())
-    return {"label": column, "classes": {name: spellings[name][1:] for name in names} if alike else names}, said
+    classes = {name: spellings[name][1:] for name in names} if alike else names
+    is_rare = len(names) == 2 and min(counts.values()) < UNEQUAL * counts.total()
+    return {"label": column, "classes": classes}, said, is_rare
 
 
-def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], said: Sequence[str], rows: int) -> str:
+def _scenario_of(
+    path: str, name: str, look: Look, outcome: Mapping[str, Any], said: Sequence[str], rows: int, is_rare: bool
+) -> str:
     task = {"csv": path, **outcome}
     optional = {"categorical": list(look.categorical), "drop": list(look.drop), "missing": list(look.missing)}
     task |= {key: value for key, value in optional.items() if value}
@@ -141,28 +143,18 @@ def _scenario_of(path: str, name: str, look: Look, outcome: Mapping[str, Any], s
         lines.append('partition = {natural = "file"}    # a hospital for each file')
     else:
         lines.append(f"sites = {hospitals}    # one table, split over as many pretended hospitals; no row is left out")
-    binary = len(outcome.get("classes", ())) == 2
     lines += ['model = "linear"              # or "mlp", with stop = {patience = 5, hold_out = 0.2} under its methods']
     lines += ["rounds = 100                  # the rate falls to nothing by then, so a linear model is at its end"]
     lines += ["seeds = [0, 1, 2, 3, 4]       # at least five, or there is no verdict"]
     lines += ["evaluate_every = 20"]
-    lines += ['metric = "auc"'] if binary else []
-    if binary and look.frames and _share(look, outcome) < UNEQUAL:
-        lines.append('threshold = "youden"          # with a rare class a half would call nobody positive')
+    lines += ['metric = "auc"'] if len(outcome.get("classes", ())) == 2 else []
+    if is_rare:
+        lines.append('threshold = "youden"          # with a rare class a half would call all patients alike')
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
     rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
     return "\n".join(lines) + "\n" + METHODS + FEDERATED.replace("{}", "")
-
-
-def _share(look: Look, outcome: Mapping[str, Any]) -> float:
-    """The share of the last of two classes."""
-    classes = outcome["classes"]
-    last = list(classes)[-1]
-    ones = {last, *(classes[last] if isinstance(classes, Mapping) else ())}
-    held = [plain(cell) in ones for frame in look.frames.values() for cell in frame[outcome["label"]]]
-    return float(np.mean(held))
 
 
 def _read(text: str, out: Path) -> "Federation":
@@ -182,9 +174,7 @@ def _said_of(look: Look) -> list[str]:
     said = [f"left out ({why}): {', '.join(columns)}" for why, columns in reasons.items()]
     said += [f"categories: {', '.join(look.categorical)}"] if look.categorical else []
     said += [f"stand for no value: {', '.join(look.missing)}"] if look.missing else []
-    said += [f"{look.patient} names patients with several rows; they stay on one side of the split"] * bool(
-        look.patient
-    )
+    said += [f"{look.patient} names patients, some with several rows, which stay together"] if look.patient else []
     return said + ([f"{look.site_column} names the hospital"] if look.site_column else [])
 
 

@@ -88,8 +88,8 @@ def scenario_of_images(folder: Path, path: str, name: str, positive: str | None)
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said), f"name = {to_toml(name)}", "", dealt]
     text = "\n".join(lines) + SETTINGS
     text += 'metric = "auc"\n' if is_binary else ""
-    if is_binary and counts[classes[1]] < UNEQUAL * len(files):
-        text += '# threshold = "youden"        # the rarer class is rare; every network is trained six times for it\n'
+    if is_binary and min(counts.values()) < UNEQUAL * len(files):
+        text += '# threshold = "youden"        # one class is rare; every network is trained six times for it\n'
     methods = FEDERATED.replace("{}", 'recipe = {optimizer_state = "reset"}\n')
     return text + "\n[task]\n" + "".join(
         f"{key} = {to_toml(value)}\n" for key, value in task.items()

@@ -388,9 +388,10 @@ def _notes(plans: Sequence[Plan], federation: Federation, sizes: Sequence[int]) 
         if plan.privacy.exposure
         and (line := noise_borne(plan, parameter_count(plan, federation.task), fewest, features, len(sizes)))
     ]
-    extensions = [(plan.method, extension) for plan in plans if (extension := plan.method.extension) is not None]
-    notes += [f"{method.label}: {note}" for method, extension in extensions if (note := extension.note_of(method))]
-    return list(dict.fromkeys(notes))
+    noted: dict[str, dict[str, None]] = {}
+    for method, extension in ((plan.method, plan.method.extension) for plan in plans):
+        noted.setdefault(extension.note_of(method) if extension else "", {})[method.label] = None
+    return list(dict.fromkeys([*notes, *(f"{', '.join(labels)}: {note}" for note, labels in noted.items() if note)]))
 
 
 def cores() -> int:

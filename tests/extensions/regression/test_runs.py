@@ -180,13 +180,14 @@ def test_who_fits_alone_has_the_fit_of_own_patients_and_who_pools_that_of_all():
     assert np.abs(theta[0] - theta[1]).max() < 1e-7
 
 
-def test_a_run_notes_that_single_sites_sums_can_be_read_but_for_secure_ones():
-    methods = [{"name": "Ridge", "regression": {"penalty": 1.0}}, {"name": "Ridge", "label": "masked"}]
-    methods[1] |= {"regression": {"penalty": 1.0}, "privacy": {"secure": True}}
+def test_a_run_notes_once_whose_single_sums_can_be_read_and_of_secure_or_lone_regressions_nothing():
+    names = {"Ridge": "Ridge", "masked": "Ridge", "twice": "Ridge", "alone": "StandaloneRidge"}
+    methods = [{"name": name, "label": label, "regression": {"penalty": 1.0}} for label, name in names.items()]
+    methods[1] |= {"privacy": {"secure": True}}
 
     run = execute(build({"name": "r", "task": "breast_cancer", "sites": 3, "rounds": 2, "method": methods}))
 
-    assert [note.partition(":")[0] for note in run.about["notes"] if OPEN in note] == ["Ridge"]
+    assert [note.partition(":")[0] for note in run.about["notes"] if OPEN in note] == ["Ridge, twice"]
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path):

@@ -120,6 +120,30 @@ def test_the_positive_class_is_the_rarer_unless_asked(fedsmall, tmp_path):
     assert scenario_of(tmp_path / "other.toml")["task"]["classes"] == ["ill", "well"]
 
 
+@pytest.mark.parametrize(("no", "yes"), [("no", "yes"), ("0", "1"), ("False", "TRUE"), ("nein", "Ja"), ("neg", "Pos")])
+def test_what_says_yes_is_positive_however_common(fedsmall, tmp_path, no, yes):
+    write(tmp_path / "patients.csv", "age,outcome", [(40 + n % 31, yes if n % 3 else no) for n in range(90)])
+
+    _, said, _ = fedsmall("new", "patients.csv", "--label", "outcome")
+
+    scenario = scenario_of(tmp_path / "mine.toml")
+    assert f"positive is {yes}, as its name says" in said
+    assert list(scenario["task"]["classes"]) == [no, yes]
+    assert scenario["threshold"] == "youden"
+
+
+def test_grades_that_new_takes_for_classes_run_in_their_order_as_it_says(fedsmall, tmp_path):
+    write(tmp_path / "patients.csv", "age,grade", [(40 + n % 31, n % 31 // 8) for n in range(90)])
+
+    _, said, _ = fedsmall("new", "patients.csv", "--label", "grade")
+    quick = ["--set", 'task.loss="ordinal"', "--set", "seeds=[0]", "--set", "rounds=2", "--processes", "1"]
+    code, told, complained = fedsmall("run", "mine.toml", *quick)
+
+    assert 'loss = "ordinal" in the task says so' in said
+    assert (code, complained) == (0, "")
+    assert "kappa" in told
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
