@@ -169,7 +169,9 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
         leg = Leg(places, contact.t, contact.rounds, travelled, ends)
         common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
-        trained = trainer.walk(stack, [leg], TrainInput(common, _rules(combiners, len(at)), memory))
+        each = [combiner.order_rule() for combiner in combiners]
+        rules = {name: np.repeat(np.stack([rule[name] for rule in each]), len(at), axis=0) for name in each[0]}
+        trained = trainer.walk(stack, [leg], TrainInput(common, rules, memory))
         memory = trained.memory
         if contact.travels:
             make_private(plan, stack, received, [names[place] for place in places], contact.t)
@@ -196,11 +198,6 @@ def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, r
         return trainer.stack([ModelState(initial_model(plan, world.task))]).rows(rows)
     starts = [ModelState(initial_model(plan, world.task, world.names[site])) for site in at]
     return trainer.stack(starts).rows(np.tile(np.arange(len(at)), runs))
-
-
-def _rules(combiners: Sequence[Combiner], models: int) -> Arrays:
-    rules = [combiner.order_rule() for combiner in combiners]
-    return {name: np.repeat(np.stack([rule[name] for rule in rules]), models, axis=0) for name in rules[0]}
 
 
 def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:

@@ -157,7 +157,8 @@ class Desk:
     def runs(self) -> list[RunView]:
         """All runs, the one whose log was written last first."""
         homes = [sheet.parent for sheet in (self.folder / "runs").glob("*/sheet.json")]
-        homes.sort(key=lambda home: (-_modified_at(home / "log.jsonl"), home.name))
+        written = {home: log.stat().st_mtime for home in homes if (log := home / "log.jsonl").exists()}
+        homes.sort(key=lambda home: (-written.get(home, 0.0), home.name))
         views, self.unread = [], []
         for home in homes:
             try:
@@ -217,7 +218,3 @@ def _map(plan: Plan, contact: int, meta: dict[str, Any]) -> Map:
     about = contacts_of(plan)[contact - 1]
     sitting = [Sitting(site, *held) for site, held in meta.get("places", {}).items()]
     return Map(contact, about.t, str(about.action), tuple(sorted(sitting)))
-
-
-def _modified_at(path: Path) -> float:
-    return path.stat().st_mtime if path.exists() else 0.0

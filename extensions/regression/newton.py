@@ -29,6 +29,7 @@ TOLERANCE, OF_FOLDS = 1e-8, 1e-3  # of the largest change of a parameter; of mod
 SHORT = 1e-6  # of a step that is taken in any case
 SLACK = 1e-9  # by which an objective may rise from rounding, by its size
 NOTHING = 1e-8  # of the largest eigenvalue: what is less is rounding, as of columns of which one follows from others
+LIGHT = 0.1  # on a hazard's intercept: less than a tenth of a patient who has the event
 COARSE, FINE = 2.0**24, 2.0**40  # of one in whole numbers, and of one of their units in the rest
 MOST_FOLDS = 5
 LONG = 200_000  # numbers of Hessians in a message, from which on folds have none of their own
@@ -242,8 +243,13 @@ def _objectives(setup: Setup, state: State, sums: Exchange) -> np.ndarray:
 
 
 def penalty_of(setup: Setup, place: int) -> np.ndarray:
-    """The ridge penalty number ``place`` on each parameter, (P,): half of it times a square is added to the loss."""
-    return setup.penalties[place] * penalised(setup.family, setup.columns, setup.predictors)
+    """The ridge penalty number ``place`` on each parameter, (P,): half of it times a square is added to the loss.
+
+    Under a penalty that of hazards is also, lightly, on intercepts: an interval in which nobody had the event would
+    have a hazard of 0, and whoever has it there later an endless loss.
+    """
+    penalty, slopes = setup.penalties[place], penalised(setup.family, setup.columns, setup.predictors)
+    return penalty * slopes + LIGHT * (penalty > 0 and setup.family == "hazard") * (1 - slopes)
 
 
 def solve(setup: Setup, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Sites that sum for Newton's steps, and a server that steps: the trainer of methods with a ``regression``."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ import torch
 from fedsmall.aggregation.combiners import Combiner, check_enough
 from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.aggregation.sums import LEAST, whole_sum
-from fedsmall.data.federation import Samples, Task
+from fedsmall.data.federation import Samples, Task, join
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import chain, cox, noised, terms
@@ -163,7 +164,7 @@ class NewtonStep(Combiner):
             return made
         risk = cox.read_risk(setup, total[: setup.numbers]) if setup.family == "cox" else None
         sums = read_sum(setup, total[: setup.numbers]) if risk is None else cox.exchange_of(risk)
-        state = advance(setup, self._state(setup), sums)
+        state = advance(setup, State(**self.memory) if self.memory else begin(setup), sums)
         self.memory = dict(state._asdict())
         self._write(made, setup, state, len(updates.sites))
         if risk is not None:
@@ -177,9 +178,6 @@ class NewtonStep(Combiner):
         b, left, _ = noised.fit(sums[: columns * (columns + 3) // 2], columns, guard.clip, penalty)
         made[COEFFICIENTS][...] = noised.log_odds_of(b, left)
         made[STATUS][form.CONVERGED] = 1
-
-    def _state(self, setup: Setup) -> State:
-        return State(**self.memory) if self.memory else begin(setup)
 
     def _write(self, made: Arrays, setup: Setup, state: State, sites: int) -> None:
         place = chosen(setup, state)
@@ -203,6 +201,15 @@ class NewtonStep(Combiner):
         self.memory = dict(arrays)
 
 
+def _with_absent(samples: Samples, task: Task) -> Samples:
+    """The samples of who learns alone; a class that nobody there has counts as one, whose columns have their means."""
+    if task.kind != "classes" or not len(samples):
+        return samples
+    absent = np.setdiff1d(np.arange(task.classes), samples.y).astype(samples.y.dtype)
+    means = np.repeat(samples.x.mean(axis=0, keepdims=True), len(absent), axis=0)
+    return join([samples, replace(samples[np.zeros(len(absent), dtype=int)], x=means, y=absent)])
+
+
 class Regressors(OneModelTrainer):
     """Sites that sum gradients and Hessians of their patients at the parameters that came."""
 
@@ -210,8 +217,9 @@ class Regressors(OneModelTrainer):
         self.plan, self.task, self.names = plan_among(plan, seat.sites), task, tuple(names)
         if plan.privacy.is_patient_level and noised.in_one_exchange(plan) != plan:  # a ledger would charge for another
             raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
-        self.samples = tuple(map(len, samples))
-        self._samples, self._seat = tuple(samples), seat
+        self.samples, self._seat = tuple(map(len, samples)), seat
+        exact = plan.method.is_federated or settings_of(plan).penalty == 0 or settings_of(plan).firth
+        self._samples = tuple(samples if exact else (_with_absent(part, task) for part in samples))
         self._family, self._terms = form.family_of(task, settings_of(plan)), terms.terms_of(task, settings_of(plan))
         self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
         self.device = torch.device("cpu")
@@ -286,9 +294,8 @@ class Regressors(OneModelTrainer):
         guard = protection_of(self.plan, len(rows.y), place, sites)
         chance = chance_for(self.plan.seed, self.names[site], t, self._seat.secret)
         clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip)
-        return np.rint(noised.noised(clean, guard.noise, chance, noised.share_of(self.plan, sites)) * form.ONE).astype(
-            np.int64
-        )
+        made = noised.noised(clean, guard.noise, chance, noised.share_of(self.plan, sites))
+        return np.rint(made * form.ONE).astype(np.int64)
 
     def _rows(self, model: Arrays, samples: Samples) -> Rows:
         arrays, raw = _tensors(model), torch.from_numpy(np.ascontiguousarray(samples.x)).flatten(1)
@@ -306,7 +313,7 @@ class Regressors(OneModelTrainer):
         if by_sites:
             order = rng_for(self.plan.seed, "folds of sites").permutation(self._seat.sites)
             return np.full(self.samples[site], order[self._seat.places[site]] % folds)
-        order = rng_for(self.plan.seed, "folds of patients", self.names[site]).permutation(self.samples[site])
+        order = rng_for(self.plan.seed, "folds of patients", self.names[site]).permutation(len(self._samples[site]))
         return np.asarray(order % folds)
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:

@@ -467,14 +467,11 @@ def lines(travels: Travels) -> list[tuple[float, str, str]]:
             captions.append((beat.gap, f"after round {last}, and before round {stop.t}:", "likewise, not shown"))
         ends = stop.action is Action.AGGREGATE
         done = f"round {stop.t}: all train, then {union if ends else 'go on'}"
-        captions.append((beat.train, done, _learnt(travels, stop)))
+        of = f", {stop.samples:.0f} of {sum(travels.samples)} samples" if travels.samples else ""
+        learnt = f"a model has learnt from {stop.sites:.1f} of {len(travels.names)} sites{of}"
+        captions.append((beat.train, done, learnt))
         last = stop.t
     return captions
-
-
-def _learnt(travels: Travels, stop: Stop) -> str:
-    sentence = f"a model has learnt from {stop.sites:.1f} of {len(travels.names)} sites"
-    return sentence + (f", {stop.samples:.0f} of {sum(travels.samples)} samples" if travels.samples else "")
 
 
 def _turns(travels: Travels) -> list[Key]:

@@ -145,10 +145,11 @@ class DynamicAverages(Topology):
             states.publish()
         elif mean is not None:
             self._pending = taken.sites, mean
+        models = 0 if self.states.trainer.is_remote else self._to_send + len(taken.sites)
         yield moment._replace(
             common=self.commons.result(),
             commons=tuple(self.commons.models) if taken.whole else (),
-            bytes_sent=moment.bytes_sent + self._bytes + self._bytes_of(len(taken.sites)),
+            bytes_sent=moment.bytes_sent + self._bytes + models * self.states.sizes_of_one[0],
             events=moment.events + events,
             averaged=(len(taken.sites), taken.whole),
         )
@@ -189,10 +190,6 @@ class DynamicAverages(Topology):
             site: Weighed({name: array[row] for name, array in updates.stack.items()}, float(weights[row]))
             for row, site in enumerate(updates.sites)
         }
-
-    def _bytes_of(self, taken: int) -> int:
-        """The bytes of the models of this contact, and of those that came for its average; 0 for remote sites."""
-        return 0 if self.states.trainer.is_remote else (self._to_send + taken) * self.states.sizes_of_one[0]
 
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
         gate = self.states.gate

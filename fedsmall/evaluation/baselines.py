@@ -97,7 +97,10 @@ def pooled_logistic(federation: Federation, own_models: bool = False) -> dict[st
     if len(np.unique(y)) < 2 or x.size * task.classes > MOST:
         return None
     model = _fit(x, y)
-    judged = {name: {"common": _judge(model, samples, task), "sites": {}} for name, samples in federation.extra}
+    judged = {
+        name: {"common": evaluate(_outputs(model, samples, task), samples.y, task), "sites": {}}
+        for name, samples in federation.extra
+    }
     outputs, truth = _outputs(model, federation.test, task), federation.test.y
     predictions = {"probabilities": probabilities(outputs, task.loss), "labels": truth}
     common = evaluate(outputs, truth, task)
@@ -115,10 +118,6 @@ def _fit(x: np.ndarray, y: np.ndarray) -> Any:
             return LogisticRegression(max_iter=1000, tol=TOLERANCE).fit(x, y)
         by_loss = {"scoring": "neg_log_loss", "max_iter": 1000, "tol": TOLERANCE}
         return LogisticRegressionCV(Cs=STRENGTHS, cv=folds, **by_loss).fit(x, y)
-
-
-def _judge(model: Any, samples: Samples, task: Task) -> dict[str, float]:
-    return evaluate(_outputs(model, samples, task), samples.y, task)
 
 
 def _outputs(model: Any, samples: Samples, task: Task) -> np.ndarray:

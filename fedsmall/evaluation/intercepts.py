@@ -16,7 +16,10 @@ CONVERGED, MOST_STEPS, HALVINGS = 1e-10, 100, 40
 
 
 class Derivatives(NamedTuple):
-    """The loss of all samples together, its gradient (K,) and its Hessian (K, K) by what is added to K outputs."""
+    """The loss of all samples together, its gradient (K,) and its Hessian (K, K) by what is added to K outputs.
+
+    Of times until an event K is 1: one number for all intervals.
+    """
 
     loss: float
     gradient: np.ndarray
@@ -33,6 +36,15 @@ def _logistic(outputs: np.ndarray, y: np.ndarray) -> Derivatives:
     p, y = expit(outputs), y.reshape(outputs.shape)
     loss = float((np.logaddexp(0, outputs) - y * outputs).sum())
     return Derivatives(loss, (p - y).sum(axis=0), np.diag((p * (1 - p)).sum(axis=0)))
+
+
+def _hazard(outputs: np.ndarray, y: np.ndarray) -> Derivatives:
+    """Of times: one number shifts the log-odds of the event in every interval that a patient begins."""
+    place = np.arange(outputs.shape[1])
+    event = (place == y[:, :1]) * y[:, 1:2]
+    begun, p = (place < y[:, :1]) + event, expit(outputs)
+    loss = float((begun * np.logaddexp(0, outputs) - event * outputs).sum())
+    return Derivatives(loss, np.array([(begun * p - event).sum()]), np.array([[(begun * p * (1 - p)).sum()]]))
 
 
 def _ordinal(outputs: np.ndarray, y: np.ndarray) -> Derivatives:
@@ -56,6 +68,7 @@ OF_LOSS: dict[str, Callable[[np.ndarray, np.ndarray], Derivatives]] = {
     "logistic": _logistic,
     ORDINAL: _ordinal,
     "mse": _squares,
+    "hazard": _hazard,
     **dict.fromkeys(LABELS, _logistic),
 }
 
@@ -67,7 +80,7 @@ def check_intercepts(task: Task) -> None:
 
 
 def fit_intercept(outputs: np.ndarray, y: np.ndarray, loss: str, penalty: float = PENALTY) -> np.ndarray:
-    """What a hospital adds to the ``outputs`` (samples, K) of a model, (K,), by its own training patients' ``y``.
+    """What a hospital adds to the ``outputs`` (samples, K) of a model, (K,) or (1,), by its training patients' ``y``.
 
     It minimises the sum of their losses plus ``penalty`` / 2 times its square: 0 for no patient, and finite where all
     are of one class. Newton's method, a step halved until the sum falls. Of classes with an output each the numbers add
@@ -80,7 +93,7 @@ def fit_intercept(outputs: np.ndarray, y: np.ndarray, loss: str, penalty: float 
         square, ridge = penalty / 2 * float(shift @ shift), penalty * np.eye(len(shift))
         return Derivatives(found.loss + square, found.gradient + penalty * shift, found.hessian + ridge)
 
-    shift = np.zeros(outputs.shape[1])
+    shift = np.zeros_like(derivatives(outputs, y).gradient)
     for _ in range(MOST_STEPS):
         now = at(shift)
         step = -np.linalg.solve(now.hessian, now.gradient)

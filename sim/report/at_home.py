@@ -90,8 +90,7 @@ def _alone(run: Run) -> str:
 
 
 def _cells(home: Home) -> list[str]:
-    means = (f"{value:.3f}" for value in (home.alone, home.together, home.intercept))
-    alone, together, intercept = means
+    alone, together, intercept = (f"{value:.3f}" for value in (home.alone, home.together, home.intercept))
     return [home.label, home.site, alone, together, _gap(home.joining), intercept, _gap(home.shifted)]
 
 
@@ -112,11 +111,8 @@ def sentence(label: str, homes: Sequence[Home], alone: str) -> str:
         gaps = {"gap": _gap(most.joining), "shifted": _gap(most.shifted)}
         return NOBODY.format(label=label, alone=alone, site=most.site, **gaps)
     who = f"{list_words(worse)} {verb_for(worse)} worse off" if worse else "nobody is worse off"
-    return WORSE.format(label=label, who=who, alone=alone, after=_after(still))
-
-
-def _after(still: Sequence[str]) -> str:
-    return f"{list_words(still)} {verb_for(still)}" if still else "nobody is"
+    after = f"{list_words(still)} {verb_for(still)}" if still else "nobody is"
+    return WORSE.format(label=label, who=who, alone=alone, after=after)
 
 
 def _is_worse(lead: Comparison, comparisons: int) -> bool:

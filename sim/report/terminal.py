@@ -74,14 +74,11 @@ def plain_grid(cells: Cells, title: str, width: int) -> Grid:
         name = fill(str(head), NARROWEST) if in_two else str(head)
         made.add_column(name, justify="left" if place in words else "right", no_wrap=in_two, overflow="fold")
     for place, row in enumerate(cells.rows):
-        said = [_in_two(str(cell)) if is_narrow and k not in words else str(cell) for k, cell in enumerate(row)]
+        said = [str(cell) for cell in row]
+        if is_narrow:  # an interval goes below its number
+            said = [s if k in words else s.replace(" (", "\n").removesuffix(")") for k, s in enumerate(said)]
         made.add_row(*said, style="bold" if place == cells.reference else "")
     return made
-
-
-def _in_two(cell: str) -> str:
-    """A number with its interval below it."""
-    return cell.replace(" (", "\n").removesuffix(")")
 
 
 def grid(shown: Table, title: str, width: int) -> Grid:

@@ -7,7 +7,7 @@ compared, torch trains alone.
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -166,7 +166,8 @@ class Kernel:
         with _Arrays(self._told, self._layers) as arrays:
             self._give(arrays, stack, memory)
             outputs, index, total = None, np.zeros(0, dtype=np.int32), None
-            for some in self._calls(rounds, len(stack)):
+            size = self._most_rounds(len(stack))  # of one call, by their sample numbers
+            for some in (rounds[first : first + size] for first in range(0, len(rounds), size)):
                 is_last = some[-1] is rounds[-1]
                 if losses and is_last:
                     outputs = self._x.new_zeros(len(stack), self._told.steps, self._told.most, arrays.width)
@@ -261,11 +262,6 @@ class Kernel:
         shift = add_rule(none, reference, known, method)
         if any(tensor.any() for tensor in shift.values()):
             arrays.give(4, shift, "{}")
-
-    def _calls(self, rounds: "Sequence[_Round]", models: int) -> "Iterator[Sequence[_Round]]":
-        """The rounds in as many parts as their sample numbers ask for."""
-        size = self._most_rounds(models)
-        return (rounds[first : first + size] for first in range(0, len(rounds), size))
 
     def _most_rounds(self, models: int) -> int:
         numbers = 1 if self._still is not None else self._told.steps * self._told.most

@@ -112,7 +112,7 @@ def test_a_run_notes_what_trees_show_of_patients_but_for_sums():
 
     run = execute(build({"name": "trees", "task": "breast_cancer", "sites": 3, "rounds": 3, "method": methods}))
 
-    assert [note.partition(":")[0] for note in run.about["notes"] if OPEN in note] == ["FedXGBBagging", "FedXGBCyclic"]
+    assert [note.partition(":")[0] for note in run.about["notes"] if OPEN in note] == ["FedXGBBagging, FedXGBCyclic"]
 
 
 @pytest.mark.thorough

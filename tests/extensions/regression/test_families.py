@@ -158,6 +158,20 @@ def test_hazards_in_intervals_are_a_pooled_regression_of_persons_and_intervals_b
     assert np.abs(state.last[0] - pooled.params).max() < 1e-7
 
 
+@pytest.mark.parametrize("penalty", [1.0, 100.0])
+def test_an_interval_without_an_event_has_a_hazard_with_which_a_later_event_can_live(penalty):
+    rows = made("hazard", 60)
+    y = np.where(rows.y[:, :1] == 2, [[2.0, 0.0]], rows.y)  # nobody has the event in the third interval
+    rows = rows._replace(y=y, weight=np.ones(60), offset=np.zeros((60, 4)))
+
+    state, exchanges = fit(Setup("hazard", 4, 4, (penalty,)), dealt(rows, 3))
+    loose, _ = fit(Setup("hazard", 4, 4, (0.0,)), dealt(rows, 3))
+
+    late = Rows(rows.x[:1], np.array([[2.0, 1.0]]), np.ones(1), np.zeros((1, 4)))
+    assert sums_at("hazard", state.last[0], late).loss < 8 < sums_at("hazard", loose.last[0], late).loss
+    assert exchanges < 20
+
+
 def test_hazards_in_many_intervals_have_the_hazard_ratios_of_cox():
     regression = pytest.importorskip("statsmodels.duration.hazard_regression")
     rng = rng_for(0, "hazards")

@@ -2,10 +2,12 @@
 
 import re
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.linear_model import Ridge as PooledRidge
 
@@ -178,6 +180,22 @@ def test_who_fits_alone_has_the_fit_of_own_patients_and_who_pools_that_of_all():
     assert alone.bytes_sent == 0
     theta = [form.theta_of(model)[0] for model in (together.model, central.own["central"])]
     assert np.abs(theta[0] - theta[1]).max() < 1e-7
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("penalty", [1.0, "cv"])
+def test_a_hospital_alone_that_has_one_class_only_counts_one_patient_of_each_other(classes, penalty):
+    plan = regressed("StandaloneRidge", {"penalty": penalty}, sites=3)
+    federation = federation_of(plan)
+    train = (replace(federation.train[0], y=np.zeros_like(federation.train[0].y)), *federation.train[1:])
+    task = replace(federation.task, classes=classes, class_names=tuple("abc")[:classes])
+
+    fitted = run_plan(plan, replace(federation, task=task, train=train), "cohort", own_models=True)
+
+    eta = np.c_[train[0].x, np.ones(len(train[0]))] @ fitted.own[federation.names[0]][form.COEFFICIENTS].T
+    eta = np.c_[np.zeros(len(eta)), eta] if classes == 2 else eta
+    share = softmax(eta, axis=1)[:, 0]
+    assert share == pytest.approx(len(eta) / (len(eta) + classes - 1), abs=0.03)
 
 
 def test_a_run_notes_once_whose_single_sums_can_be_read_and_of_secure_or_lone_regressions_nothing():

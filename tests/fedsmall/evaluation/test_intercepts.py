@@ -9,6 +9,7 @@ from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.intercepts import check_intercepts, fit_intercept
 from fedsmall.evaluation.outputs import log_shares
+from fedsmall.evaluation.survival import loss_of
 
 RNG = np.random.default_rng(0)
 
@@ -94,7 +95,20 @@ def test_far_outputs_do_not_lead_newton_astray():
     assert 50 * (expit(found - 30) - 1) + found == pytest.approx(0, abs=1e-7)
 
 
-@pytest.mark.parametrize("loss", ["hinge", "l1", "hazard"])
+@pytest.mark.parametrize("n", [1, 2, 3, 40])
+def test_of_times_one_number_shifts_all_intervals_to_the_optimum(n):
+    outputs = RNG.normal(size=(n, 4))
+    y = np.stack([RNG.integers(0, 4, n), RNG.integers(0, 2, n), np.ones(n), np.ones(n)], axis=1).astype(float)
+
+    found = fit_intercept(outputs, y, "hazard")
+
+    def loss(c):
+        return n * loss_of(outputs[None] + c, y)[0] + c * c / 2
+
+    assert found == pytest.approx([minimize_scalar(loss, tol=1e-12).x], abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "l1", "huber"])
 def test_other_losses_are_refused_in_one_line(loss):
     with pytest.raises(PlanError, match=f"this one is {loss}"):
         check_intercepts(Task("t", (2,), 1, loss))

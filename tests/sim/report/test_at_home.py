@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.data.federation import Federation, Samples, Task, join
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.package.predictor import predictor_of, with_prevalence
@@ -83,6 +83,28 @@ def test_the_table_says_who_is_worse_off_and_that_an_intercept_mends_it():
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("engine", ["cohort", "inprocess"])
+def test_of_times_a_hospital_adds_one_number_to_all_intervals(engine):
+    plan = plan_of(settings=FEDDC, sites=3)
+    rng, parts = np.random.default_rng(0), []
+    for shift in SHIFTS:  # at the last hospital the event comes soon
+        x = rng.normal(size=(100, 2)).astype(plan.dtype)
+        begun = rng.random((100, 4)) < expit(x[:, :1] + shift)
+        event = begun.any(axis=1)
+        last = np.where(event, begun.argmax(axis=1), 4)
+        parts.append(Samples(x, np.stack([last, event, last + event, event], axis=1).astype(plan.dtype)))
+    task = Task("t", (2,), 4, loss="hazard", metrics=("c_index", "ibs"), cuts=(1.0, 2.0, 3.0, 4.0))
+    train, held = ([part[rows] for part in parts] for rows in (np.arange(60), np.arange(60, 100)))
+
+    done = run_plan(plan, Federation(task, ("a", "b", "c"), train, join(held), held), engine)
+
+    found = done.at_home
+    assert all(set(found[site]) == {"together", "intercept"} for site in "abc")
+    assert all(found[site]["together"] - found[site]["intercept"] > 0.1 for site in "ac")
+    kept = [done.evaluations[-1].extra["held_out"][site]["loss"] for site in "abc"]
+    assert kept == pytest.approx([found[site]["intercept"] for site in "abc"], abs=1e-6)
+
+
 def test_alike_hospitals_are_said_to_lose_nothing_and_few_seeds_say_nothing():
     def alike(plan):
         return unlike(plan, shifts=(0.0, 0.0, 0.0))
