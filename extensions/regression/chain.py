@@ -78,7 +78,9 @@ def visit(setup: Setup, model: Arrays, rows: Rows, place: int) -> Arrays:
     points, visits = was.points.copy(), was.visits.copy()
     points[place], visits[place] = mode, visits[place] + 1
     made = {name: np.array(array) for name, array in model.items()}
-    made[SUMS][...] = _bits(Posterior(precision, shift, points, visits, np.array([float(weak)])))
+    posterior = Posterior(precision, shift, points, visits, np.array([float(weak)]))
+    bits = np.concatenate([part.ravel() for part in posterior]).astype(np.float64).view(np.int64)
+    made[SUMS][...] = bits  # of float64, which every plan's dtype leaves as they are
     a = design(setup.family, setup.columns, setup.predictors)
     made[COEFFICIENTS][...] = (a @ mode).reshape(setup.predictors, setup.columns)
     made[THETA][...] = np.rint(np.clip(mode, -(2.0**14), 2.0**14) * form.ONE)
@@ -110,11 +112,6 @@ def mode_of(
         if np.abs(step).max() <= STILL:
             break
     return theta, sums
-
-
-def _bits(posterior: Posterior) -> np.ndarray:
-    """The bits of its float64, int64 (numbers,), which every plan's dtype leaves as they are."""
-    return np.concatenate([part.ravel() for part in posterior]).astype(np.float64).view(np.int64)
 
 
 def _read(setup: Setup, model: Arrays) -> Posterior:

@@ -69,7 +69,8 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
         return reasons
     with np.errstate(over="ignore", invalid="ignore"):  # infinitely far is far enough
         for reply, start, last in zip(halves(replies), halves(sent), halves(common), strict=True):
-            updates = sizes({name: _difference(reply[name], start[name]) for name in reply})
+            floats = {n: np.subtract(a, start[n], dtype=np.float64) for n, a in reply.items() if a.dtype.kind == "f"}
+            updates = sizes(reply | floats)
             scale = np.maximum(sizes(start), size(last)) if start else updates
             for row in np.flatnonzero(updates > _bound(updates, scale, last, gate)):
                 reasons.setdefault(int(row), _reason(updates, scale, int(row)))
@@ -117,10 +118,6 @@ def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
         if gate and new > largest(last):
             return f"the aggregate is {GROWTH:,.0f} times the last global model, or more"
     return None
-
-
-def _difference(new: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.subtract(new, other, dtype=np.float64) if np.issubdtype(new.dtype, np.floating) else np.zeros_like(new)
 
 
 def _bound(updates: np.ndarray, scale: np.ndarray, common: Arrays, gate: float) -> np.ndarray:

@@ -242,8 +242,8 @@ class Lots(SiteSamples):
         guards = [self.protections[site] for site in sites]
         for _ in range(int(self.steps[0])):
             lots = [
-                _lot(chance, guard.rate, int(self._counts[site]))
-                for chance, guard, site in zip(chances, guards, sites, strict=True)
+                np.arange(samples) if guard.rate >= 1 else np.flatnonzero(chance.uniform(samples) < guard.rate)
+                for chance, guard, samples in zip(chances, guards, self._counts[sites].tolist(), strict=True)
             ]
             size = max(1, *map(len, lots))
             index, weight = np.empty((len(sites), size), dtype=np.int64), np.zeros((len(sites), size))
@@ -295,7 +295,3 @@ def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Se
     pairs = zip(protections(plan, samples, seat), seat.places, strict=True)
     charges = (guard.charge(steps_of(plan, place, seat.sites, rounds)) for guard, place in pairs)
     return [epsilon_of([charge], plan.privacy.delta) for charge in charges]
-
-
-def _lot(chance: Chance, rate: float, samples: int) -> np.ndarray:
-    return np.arange(samples) if rate >= 1 else np.flatnonzero(chance.uniform(samples) < rate)

@@ -1,7 +1,7 @@
 """What a hospital has of joining: losses on its own held-out patients, alone, together, and with its intercept."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -32,6 +32,10 @@ class AtHome:
         return known
 
     @cached_property
+    def _task(self) -> Task:
+        return replace(self.federation.task, metrics=("loss",))
+
+    @cached_property
     def homes(self) -> dict[str, tuple[Samples, Samples]]:
         """Training and held-out patients by hospital; none where there are many, or no intercept is fitted."""
         federation = self.federation
@@ -43,7 +47,7 @@ class AtHome:
     @cached_property
     def alone(self) -> Losses:
         """The loss of each hospital's own ridge regression, where it is soon fitted."""
-        task = self.federation.task
+        task = self._task
         if task.kind not in ("classes", "numbers") or np.prod(task.input_shape) > MOST_COLUMNS:
             return {}
         fitted = ((site, fit_alone(train, held.x, task), held.y) for site, (train, held) in self.homes.items())
@@ -51,23 +55,20 @@ class AtHome:
 
     def common(self, say: Say, keeps: bool) -> Losses:
         """The common model's losses: as it is, and with a hospital's intercept, which models that keep one have."""
-        losses, task = {}, self.federation.task
+        losses, task = {}, self._task
         for site, (train, held) in self.homes.items():
             plain = say(held.x, None)
             shift = 0.0 if keeps else fit_intercept(say(train.x, None), train.y, task.loss)
             shifted = say(held.x, site) if keeps else plain + shift
-            found = {
-                TOGETHER: evaluate(plain, held.y, task)["loss"],
-                INTERCEPT: evaluate(shifted, held.y, task)["loss"],
-            }
-            losses[site] = self.alone.get(site, {}) | {name: float(loss) for name, loss in found.items()}
+            made = {TOGETHER: plain, INTERCEPT: shifted}
+            of_common = {name: evaluate(outputs, held.y, task)["loss"] for name, outputs in made.items()}
+            losses[site] = self.alone.get(site, {}) | of_common
         return losses
 
     def own(self, outputs: Mapping[str, np.ndarray]) -> Losses:
         """The losses of models that hospitals trained alone, of their ``outputs`` for those whom each holds out."""
-        task = self.federation.task
         return {
-            site: {OWN: float(evaluate(outputs[site], held.y, task)["loss"])}
+            site: {OWN: evaluate(outputs[site], held.y, self._task)["loss"]}
             for site, (_, held) in self.homes.items()
             if site in outputs
         }
@@ -102,5 +103,5 @@ def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
 
 def _log_loss(said: np.ndarray, y: np.ndarray, task: Task) -> float:
     if task.kind == "numbers":
-        return float(evaluate(said, y, task)["loss"])
+        return evaluate(said, y, task)["loss"]
     return float(-said[np.arange(len(y)), y].mean())

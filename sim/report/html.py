@@ -272,9 +272,9 @@ def site_by_site_section(run: Run, shown: Table) -> list[Section]:
     return [Section("Site by site", table=Cells(["method", *next(iter(means.values()))], rows, caption))]
 
 
-def tripod_table(run: Run, shown: model.Clinical | None) -> Cells:
+def tripod_table(run: Run, shown: Clinical | None, other: outcomes.Outcome | None) -> Cells:
     """TRIPOD+AI, item by item."""
-    rows = [[item.number, item.asks, item.answer or "not answered here"] for item in tripod(run, shown)]
+    rows = [[item.number, item.asks, item.answer or "not answered here"] for item in tripod(run, shown, other)]
     return Cells(["item", "what it asks", "where"], rows, ABRIDGED, words=(1, 2))
 
 
@@ -404,33 +404,41 @@ def participants(run: Run) -> dict[str, dict[str, list[int]]]:
     return dict(sorted(counts.items())) if len(counts) <= MOST_SITES else {}
 
 
-def tripod(run: Run, shown: Clinical | None) -> list[Item]:
-    """The list for a run, whose clinical half is ``shown``: the rows of tripod.csv, filled by the run and its study."""
+def tripod(run: Run, shown: Clinical | None, other: outcomes.Outcome | None = None) -> list[Item]:
+    """The rows of tripod.csv, filled by a run, the model of classes or of another outcome on its page, and a study."""
     real = "Over real hospitals" if run.real else ""
-    counts = "Participants" if participants(run) else real
     held = "What is in the data" if run.about.get("data") else ""
-    errors = "Model at thresholds; Discrimination and calibration" if shown else real
+    counts = "Participants" if participants(run) else real or (held if other else "")
     groups = bool(shown and shown.predictions.groups)
     of_groups = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"
     folders = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
     weights = {getattr(plan_run.plan.recipe, "class_weights", None) for plan_run in run.done}
     how = "class weights: " + ", ".join(sorted(map(str, weights))) if weights - {None} else "no class weights"
+    curves, thresholds, page_of = "Discrimination and calibration", "Model at thresholds", "The model that is shown"
+    outcome, measures, errors = "", real or "How to read this", real
+    if shown:
+        outcome, measures, errors = "The question: names of the classes only", curves, f"{thresholds}; {curves}"
+    elif other:
+        outcome, measures, errors = "The question", page_of, page_of
     answers = {
         "counts": counts,
         "counts_only": held or (counts and f"{counts}: classes only"),
         "missing": held and f"{held}; ",
-        "counts_of_classes": counts and f"{counts} (counts of classes)",
-        "outcome": "The question: names of the classes only" if shown else "",
+        "counts_of_classes": held if other else counts and f"{counts} (counts of classes)",
+        "dealt_out": counts and f"{counts}; ",
+        "outcome": outcome,
         "objectives": "The question" if run.scenario.about else "",
-        "measures": "Discrimination and calibration" if shown else real or "How to read this",
-        "model": errors and "The model that is shown",
-        "thresholds": errors and "Model at thresholds",
-        "by_site": "Hospital by hospital" if shown and at_sites(shown) else real,
+        "measures": measures,
+        "model": errors and page_of,
+        "thresholds": "Use the model" if other else errors and thresholds,
+        "by_site": "Hospital by hospital" if (other and other.sites) or (shown and at_sites(shown)) else real,
         "groups": "Nothing but to look at them: Subgroup by subgroup" if groups else "",
         "of_groups": errors and errors + of_groups,
         "dealt": "; sites were drawn from one table" if model.are_dealt(run) else "",
         "folders": f"The run's folder, {' and '.join(folders)}" if folders else "",
-        "imbalance": f"Judged by {run.scenario.metric or 'accuracy'}, beside the majority class; {how}",
+        "imbalance": "No classes are predicted"
+        if other
+        else f"Judged by {run.scenario.metric or 'accuracy'}, beside the majority class; {how}",
         "scenario": "Plan, versions, and how to repeat this",
     }
     text = (files(__package__) / "tripod.csv").read_text(encoding="utf-8")

@@ -82,7 +82,6 @@ def test_the_table_says_who_is_worse_off_and_that_an_intercept_mends_it():
     assert "Alone or together: loss at each hospital, lower is better" in shown.get()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["cohort", "inprocess"])
 def test_of_times_a_hospital_adds_one_number_to_all_intervals(engine):
     plan = plan_of(settings=FEDDC, sites=3)
@@ -101,10 +100,10 @@ def test_of_times_a_hospital_adds_one_number_to_all_intervals(engine):
     found = done.at_home
     assert all(set(found[site]) == {"together", "intercept"} for site in "abc")
     assert all(found[site]["together"] - found[site]["intercept"] > 0.1 for site in "ac")
-    kept = [done.evaluations[-1].extra["held_out"][site]["loss"] for site in "abc"]
-    assert kept == pytest.approx([found[site]["intercept"] for site in "abc"], abs=1e-6)
+    assert found["b"]["together"] == pytest.approx(found["b"]["intercept"], abs=0.1)
 
 
+@pytest.mark.thorough
 def test_alike_hospitals_are_said_to_lose_nothing_and_few_seeds_say_nothing():
     def alike(plan):
         return unlike(plan, shifts=(0.0, 0.0, 0.0))

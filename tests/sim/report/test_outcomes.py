@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.package import export as exporting
 from fedsmall.package.predictor import Labeller, Regressor, SurvivalModel, predictor_of
 from fedsmall.sim.api import Result
-from fedsmall.sim.report.html import page, write_report
+from fedsmall.sim.report.html import page, tripod, write_report
 from fedsmall.sim.report.model import LEAST
 from fedsmall.sim.report.outcomes import outcome
 from fedsmall.sim.runs.execute import execute
@@ -24,6 +25,8 @@ from tests.sim.report.test_html import Nesting
 
 KINDS = {"numbers": sources.numbers, "times": sources.times, "labels": sources.labels}
 NAMES = ("edema", "effusion")
+TITLES = {"The question", "Participants", "What is in the data", "The model that is shown", "Hospital by hospital"}
+TITLES |= {"Model at thresholds", "Discrimination and calibration", "Use the model", "How to read this"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -66,6 +69,21 @@ def test_the_page_shows_the_model_of_an_outcome_and_no_threshold(run, kind):
     assert "Model at thresholds</h3>" not in html
     assert "There is no confusion matrix" not in html
     assert f'href="#run-{kind}-model"' in html
+
+
+@pytest.mark.thorough
+def test_tripod_names_what_stands_on_the_page_and_all_that_does(run, kind):
+    html = page([read(run.folder)], kind)
+    shown = outcome(read(run.folder))
+
+    answers = {item.number: item.answer for item in tripod(run, None, shown)}
+
+    assert {answers[number] for number in ("12e", "12g")} == {"The model that is shown"}
+    assert answers["13"] == "No classes are predicted"
+    assert answers["23b"] == ("Hospital by hospital" if shown.sites else "")
+    named = {part for answer in answers.values() for part in re.split("; |: ", answer)} & TITLES
+    assert {"The model that is shown", "Use the model"} <= named
+    assert not {title for title in named if not re.search(f"<h[23][^>]*>{title}</h[23]>", html)}
 
 
 @pytest.mark.thorough
