@@ -1,5 +1,6 @@
 """fedsmall in Python, for notebooks: three lines from arrays to a table."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
@@ -294,6 +295,8 @@ def run(
     shown = watcher(console, asked.plans(), asked.name) if progress else None
     root = Path(data_root) if data_root is not None else None
     made = execute(asked, folder, engine=engine, data_root=root, watcher=shown, data=built)
+    for failure in made.failed:
+        warnings.warn(f"{failure['label']}, seed {failure['seed']}, failed: {failure['reason']}", stacklevel=2)
     if folder is not None:
         from fedsmall.sim.report.html import write_report
 

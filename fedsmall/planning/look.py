@@ -123,7 +123,9 @@ def look_at(
 ) -> Look:
     """What every column is but the ``predicted``; ``site`` and ``patient`` are looked for by name where None."""
     table = join_rows(tables)
-    site = site or (next((c for c in table if c not in predicted and _is_hospital(table[c], c)), None))
+    likely = [c for c in table if c not in predicted and HOSPITAL.search(c)]
+    few = min(MOST_SITES, len(table) // 4)
+    site = site or next((c for c in likely if 2 <= len(_values(table[c])) <= few), None)
     if NOWHERE not in tables:
         site = None
     patient = patient or next((c for c in table if c not in (*predicted, site) and _is_patient(table[c], c)), None)
@@ -149,10 +151,6 @@ def look_at(
 
 def _values(cells: "Series", missing: Sequence[str] = ()) -> set[str]:
     return {plain(cell) for cell in cells[~is_missing(cells, missing)]}
-
-
-def _is_hospital(cells: "Series", name: str) -> bool:
-    return bool(HOSPITAL.search(name)) and 2 <= len(_values(cells)) <= min(MOST_SITES, len(cells) // 4)
 
 
 def _is_patient(cells: "Series", name: str) -> bool:

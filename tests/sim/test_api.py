@@ -26,6 +26,17 @@ def shifted() -> dict:
 
 
 @pytest.mark.thorough
+def test_a_plan_that_fails_is_said_and_the_others_are_there():
+    rng = np.random.default_rng(0)
+    rows = {name: (rng.normal(size=(12, 2)), rng.normal(size=12)) for name in "abc"}
+    wild = {"name": "FedAvg", "label": "wild", "gate": False, "recipe": {"lr": 1e37}}
+
+    with pytest.warns(UserWarning, match="wild, seed 0, failed: No site gave a model"):
+        result = run(sites=rows, methods=["FedAvg", wild], model="linear", rounds=3, progress=False)
+
+    assert [plan_run.label for plan_run in result.run.done] == ["FedAvg"]
+
+
 def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
     result = run(
         sites=shifted(),
