@@ -1,6 +1,6 @@
 """The methods by name: each is a row of parts, and any part may be set anew in a scenario."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from fedsmall.entry_points import Registry
 from fedsmall.errors import DataError, PlanError
 from fedsmall.parts import Recipe
-from fedsmall.plan import INSTEAD, Method
+from fedsmall.plan import INSTEAD, Method, Plan
 
 
 class MethodRow(NamedTuple):
@@ -202,6 +202,12 @@ METHODS: Mapping[str, MethodRow] = Registry("fedsmall.methods", OURS)
 OF_RULE = {"proximal_mu": "proximal", "feddyn_alpha": "feddyn"}
 TABLES = ("tree", "boosting", "regression")
 TABLE_KEYS = ("label", "target", "classes", "categorical", "drop", "missing", "features", "decimal", "patient")
+HOMES: dict[str, Collection[str]] = {  # of keys that stand elsewhere
+    "a recipe: recipe = {{{} = ...}}": Recipe.model_fields,
+    "a task: task = {{{} = ...}}": TABLE_KEYS,
+    "a method: {} = ... below [[method]]": ("validate", *Method.model_fields),
+    "the scenario: {} = ... above its first table": ("seeds", *Plan.model_fields),
+}
 PLAIN = {  # pydantic's words, and a user's
     "a valid integer": "a whole number",
     "a valid number": "a number",
@@ -257,10 +263,10 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     words, known = _place(fault["loc"], model)
     where, key = ".".join(words), words[-1] if words else ""
     if fault["type"] == "extra_forbidden":
-        for table, keys in {"recipe": Recipe.model_fields, "task": TABLE_KEYS}.items():
-            if key in keys and key not in known:
-                return f"unknown key {where!r}. It belongs to a {table}: {table} = {{{key} = ...}}"
-        return f"unknown key {where!r}. {nearest(key, known)}"
+        hints = [
+            f"It belongs to {home.format(key)}" for home, keys in HOMES.items() if key in keys and key not in known
+        ]
+        return f"unknown key {where!r}. {[*hints, nearest(key, known)][0]}"
     if fault["type"] == "missing":
         return f"{where} is missing"
     what = fault["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]

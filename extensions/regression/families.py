@@ -162,8 +162,8 @@ def sums_at(
     eta = rows.x @ b.reshape(predictors, columns).T + rows.offset
     with np.errstate(all="ignore"):  # of a step that is far too long
         value, slope, curve = FAMILIES[family].derivatives(eta, rows.y)
-        if inverse is not None:
-            h = _leverages(rows.x, curve, inverse)[:, None]
+        if inverse is not None:  # Firth 1993; Heinze and Schemper 2002: a sample is 1 + h of them, h of either class
+            h = (curve[:, 0, 0] * np.einsum("np,pq,nq->n", rows.x, inverse, rows.x))[:, None]
             slope, curve = slope + h * (expit(eta) - 0.5), curve * (1 + h[..., None])
         loss = float(rows.weight @ value)
         gradient = ((slope * rows.weight[:, None]).T @ rows.x).ravel()
@@ -180,14 +180,6 @@ def _crossed(x: np.ndarray, curve: np.ndarray) -> np.ndarray:
     predictors, columns = curve.shape[1], x.shape[1]
     blocks = [[(x * curve[:, [k], m]).T @ x for m in range(predictors)] for k in range(predictors)]
     return np.block(blocks).reshape(predictors * columns, predictors * columns)
-
-
-def _leverages(x: np.ndarray, curve: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """The leverage h of each sample, (n,): with Jeffreys' prior it is 1 + h samples, h of them of either class.
-
-    Source: Firth 1993; Heinze and Schemper 2002, section 2.
-    """
-    return np.asarray(curve[:, 0, 0] * np.einsum("np,pq,nq->n", x, inverse, x))
 
 
 def profiled_sums(family: str, theta: np.ndarray, rows: Rows, penalty: float) -> tuple[Sums, np.ndarray]:

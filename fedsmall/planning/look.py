@@ -155,8 +155,8 @@ def _values(cells: "Series", missing: Sequence[str] = ()) -> set[str]:
 
 def _is_patient(cells: "Series", name: str) -> bool:
     """Whether a column names patients of whom some have several rows."""
-    filled = not is_missing(cells).any()
-    return filled and bool(PATIENT.search(name)) and len(cells) / 20 < len(_values(cells)) < len(cells)
+    is_named = not is_missing(cells).any() and bool(PATIENT.search(name))
+    return is_named and len(cells) / 20 < len(_values(cells)) < len(cells)
 
 
 def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:

@@ -1,6 +1,7 @@
 """``fedsmall site bundle``: all that a hospital without internet installs, in a folder and a tar."""
 
 import hashlib
+import platform
 import shlex
 import subprocess
 import sys
@@ -68,7 +69,8 @@ def bundle(
         (Path(scratch) / tar.name).rename(tar)
     wheels = list((out / "wheels").iterdir())
     size = sum(path.stat().st_size for path in wheels) / 1e6
-    say(f"{out} and {tar}: {len(wheels)} wheels, {size:.0f} MB, for {_machine()}")
+    machine = f"{platform.system()} {platform.machine()} and Python {sys.version_info[0]}.{sys.version_info[1]}"
+    say(f"{out} and {tar}: {len(wheels)} wheels, {size:.0f} MB, for {machine}")
     if any(path.name.startswith("nvidia_") for path in wheels):
         say(
             "torch here is built for CUDA, which makes 3 GB of it: a site on processors wants a build for CPUs",
@@ -88,9 +90,3 @@ def _gather(what: str, wheels: Path, scratch: Path, words: list[str]) -> None:
     if done.returncode:
         said = " ".join(done.stderr.split()[-40:])
         raise PlanError(f"pip could not gather the wheels: {said}")
-
-
-def _machine() -> str:
-    import platform
-
-    return f"{platform.system()} {platform.machine()} and Python {sys.version_info[0]}.{sys.version_info[1]}"

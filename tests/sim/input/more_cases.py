@@ -279,6 +279,13 @@ SCENARIOS = {
         f"{TABLE}categorical = ['a']\n", r"'categorical'\. It belongs to a task: task = \{categorical = "
     ),
     "a rate beside the sites": scenario(f"{TABLE}lr = 0.1\n", r"'lr'\. It belongs to a recipe: recipe = \{lr = "),
+    "routes beside the sites": scenario(
+        f"{TABLE}validate.routes = 3\n", r"'validate'\. It belongs to a method: validate = \.\.\. below \[\[method\]\]"
+    ),
+    "seeds below a method": scenario(
+        f'name = "s"\n{TABLE}[[method]]\nname = "FedDC"\nseeds = [1]\n', r"'seeds'\. It belongs to the scenario: seeds"
+    ),
+    "rounds in a recipe": scenario(f"{TABLE}recipe.rounds = 3\n", r"'recipe.rounds'\. It belongs to the scenario: "),
     "sites by name": scenario(TABLE.replace("sites = 3", 'sites = ["essen"]'), "sites: should be a whole number"),
     "rounds in words": scenario(f'{TABLE}rounds = "ten"\n', r"rounds: should be a whole number \(got 'ten'\)"),
     "a metric by number": scenario(f"{TABLE}metric = 2\n", "metric: should be text in quotes"),
