@@ -122,6 +122,12 @@ class Policy(Frozen):
         self._check_privacy(plan)
         self._check_hops(plan, numbers, sites)
 
+    def check_site(self, plan: Plan, raw: RawSite, *, sites: int, numbers: int, has_identity: bool) -> None:
+        """As :meth:`check_plan`, for what a site holds; how that is scaled counts, too."""
+        found, rarest = {"samples": len(raw.train), "sites": sites, "numbers": numbers}, least_of_a_class(raw)
+        self.check_plan(plan, raw.task.name, **found, per_class=rarest, has_identity=has_identity)
+        self.check_sums(raw.scaled)
+
     def check_budget(self, epsilon: float) -> None:
         """Raise PolicyError where ``epsilon``, after the contact that is asked for, is over the budget."""
         if self.budget is not None and not epsilon <= self.budget:

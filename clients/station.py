@@ -25,7 +25,7 @@ from fedsmall.clients.incoming import Incoming
 from fedsmall.clients.kept import OWN_MODEL, Place, keep
 from fedsmall.clients.memory import memories_of
 from fedsmall.clients.patients import charge_contact, check_affordable, once
-from fedsmall.clients.policy import CutError, Pace, Policy, check_time, cut_short, least_of_a_class, load_policy
+from fedsmall.clients.policy import CutError, Pace, Policy, check_time, cut_short, load_policy
 from fedsmall.clients.runs import check_same_data, folder_of_order, forget_old, keep_scaling, scaling_of
 from fedsmall.clients.sealing import Letters
 from fedsmall.clients.self_check import check_leaving, check_released
@@ -148,10 +148,8 @@ class Station:
         key = plan_at(plan, place, sites).model_dump_json() + digest
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
             self._released = (key, check_released(plan_at(plan, place, sites), raw))
-        found = {"samples": len(raw.train), "sites": sites, "numbers": self._released[1]}
-        least, identity = least_of_a_class(raw), self.letters.identity.exists()
-        policy.check_plan(plan, raw.task.name, **found, per_class=least, has_identity=identity)
-        policy.check_sums(raw.scaled)
+        identity = self.letters.identity.exists()
+        policy.check_site(plan, raw, sites=sites, numbers=self._released[1], has_identity=identity)
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         check_order(kind, order, folder)

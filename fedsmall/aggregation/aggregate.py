@@ -55,7 +55,8 @@ def geometric_median(
     """
     shares, start = _shares(len(points), weights), median(points)
     offsets = points - start
-    rows = _in_their_span(offsets)
+    is_short = offsets.shape[1] <= len(offsets)  # else the distances stand in as many coordinates as there are models
+    rows = offsets if is_short else np.transpose(np.linalg.qr(offsets.T, mode="r"))
     medoid = _median_among(rows, shares)
     if medoid is not None:
         return np.array(points[medoid])
@@ -197,12 +198,6 @@ def _shares(models: int, weights: np.ndarray | None) -> np.ndarray:
     if given.shape != (models,) or not np.isfinite(given).all() or given.min() < 0 or given.sum() == 0:
         raise ValueError(f"weights are {models} finite numbers from 0 on, not all zero; got {given.tolist()}")
     return np.asarray(given / given.sum())
-
-
-def _in_their_span(offsets: np.ndarray) -> np.ndarray:
-    """Rows with the distances of ``offsets`` (models, parameters), in no more coordinates than there are models."""
-    models, parameters = offsets.shape
-    return offsets if parameters <= models else np.transpose(np.linalg.qr(offsets.T, mode="r"))
 
 
 def _median_among(rows: np.ndarray, shares: np.ndarray) -> int | None:

@@ -101,11 +101,14 @@ def check(
     data: Annotated[Path, Option(help="the site's file or folder of data")],
     task: Annotated[str, Option(help='a task\'s name or table, as {csv = "", label = "outcome"}')] = "",
     plan: Annotated[Path | None, Option("--scenario", help="the scenario that is to be run, or its name")] = None,
-    site: Annotated[str, Option(help="the site's name")] = "site",
+    site: Annotated[str, Option(help="the site's name; the startup kit's if one is given")] = "site",
+    kit: Annotated[Path | None, Option("--kit", "-k", help="a startup kit: what its policy refuses is said")] = None,
     floor: Annotated[int, Option(min=1, help="counts below this are not written out")] = 8,
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
+    from fedsmall.clients.self_check import check_released
     from fedsmall.planning.check import check_site
+    from fedsmall.planning.tasks import load_site
     from fedsmall.sim.runs import scenario
 
     if bool(task) == (plan is not None):
@@ -114,11 +117,18 @@ def check(
         read = scenario.load(scenario.find(plan))
     else:
         read = scenario.build({"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]})
-    report = check_site(read.plans()[0], site, data, floor)
+    asked, home = read.plans()[0], None if kit is None else site_of(kit, None)
+    site = home.card.site if home else site
+    report = check_site(asked, site, data, floor)
     for line in report.lines():
         say(line)
     if not report.good:
         raise typer.Exit(1)
+    if home is not None:
+        policy, raw = policy_of(home.kit), load_site(asked, site, data)
+        counts = {"sites": asked.sites or policy.least_sites, "numbers": check_released(asked, raw)}
+        policy.check_site(asked, raw, **counts, has_identity=home.identity.exists())
+        say(f"The policy of this kit has nothing against it, with {counts['sites']} sites.")
 
 
 def pause(kit: Kit = HERE, home: Home = None) -> None:

@@ -58,7 +58,8 @@ def grid(scenario: Scenario, tried: Mapping[str, Sequence[Any]]) -> Grid:
         if not is_tried(plan):
             entries.append(entry)
             continue
-        keys, label = [key for key in tried if _is_in(entry, key)], plan.method.label
+        places, label = {key: key.partition(".") for key in tried}, plan.method.label
+        keys = [key for key, (table, _, inner) in places.items() if key in entry or inner in entry.get(table, ())]
         found |= set(keys)
         for values, trees in product(product(*(tried[key] for key in keys)), trees_of(plan)):
             settings = dict(zip(keys, values, strict=True))
@@ -94,11 +95,6 @@ def settings_in(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
             raise PlanError(f"--try takes a key of a method and its values, as in aggregate_every=50,10; got {text!r}")
         settings[key] = tuple(dict.fromkeys(map(_number, values.split(","))))
     return settings
-
-
-def _is_in(entry: Settings, key: str) -> bool:
-    outer, _, inner = key.partition(".")
-    return key in entry or bool(inner and inner in entry.get(outer, {}))
 
 
 def _nested(entry: Settings, settings: Settings) -> Settings:

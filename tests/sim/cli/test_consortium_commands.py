@@ -49,6 +49,21 @@ def essen(folder):
     return Site(folder / "kits" / "essen", folder / "kits" / "essen" / "state")
 
 
+def test_a_check_with_a_kit_says_what_the_policy_refuses_before_anybody_starts_a_run(fedsmall, essen, tmp_path):
+    sample_data.write([tmp_path / "essen.csv"])
+    call = ("site", "check", "--data", "essen.csv", "--scenario", "consortium_demo", "--kit", essen.kit)
+
+    allowed = fedsmall(*call)
+    (essen.kit / "policy.toml").write_text("most_rounds = 2\n")
+    refused = fedsmall(*call)
+
+    assert allowed[0] == 0, allowed
+    assert allowed[1].endswith("The policy of this kit has nothing against it, with 3 sites.\n")
+    assert refused[0] == 2
+    assert "rounds; the policy here allows 2 (most_rounds)" in refused[2]
+    assert "What leaves this site:" in refused[1]
+
+
 @pytest.mark.parametrize("reason", HOSTILE)
 def test_a_reason_that_a_site_gave_is_shown_as_it_came_and_does_nothing(fedsmall, folder, reason):
     home = folder / "runs" / "r"
