@@ -128,7 +128,7 @@ def check(
         policy, raw = policy_of(home.kit), load_site(asked, site, data)
         counts = {"sites": asked.sites or policy.least_sites, "numbers": check_released(asked, raw)}
         policy.check_site(asked, raw, **counts, has_identity=home.identity.exists())
-        say(f"The policy of this kit has nothing against it, with {counts['sites']} sites.")
+        say(f"The policy here has nothing against it, with {counts['sites']} sites.")
 
 
 def pause(kit: Kit = HERE, home: Home = None) -> None:

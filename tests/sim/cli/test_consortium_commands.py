@@ -58,7 +58,7 @@ def test_a_check_with_a_kit_says_what_the_policy_refuses_before_anybody_starts_a
     refused = fedsmall(*call)
 
     assert allowed[0] == 0, allowed
-    assert allowed[1].endswith("The policy of this kit has nothing against it, with 3 sites.\n")
+    assert allowed[1].endswith("The policy here has nothing against it, with 3 sites.\n")
     assert refused[0] == 2
     assert "rounds; the policy here allows 2 (most_rounds)" in refused[2]
     assert "What leaves this site:" in refused[1]
