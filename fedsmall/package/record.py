@@ -21,7 +21,7 @@ OWN_INTERCEPT = (
 )
 NO_INTERCEPT = (
     "Each hospital of the run adds an intercept of its own, which stayed there; this is the model without any, which "
-    "is that of a new hospital, unless `fedsmall predict --prevalence` says how often the positive class is there."
+    "is that of a new hospital. With two classes `fedsmall predict --prevalence` gives that one."
 )
 FORMAT = 1  # of this record; a later one that an older release could not read gets another number
 

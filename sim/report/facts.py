@@ -5,6 +5,7 @@ from statistics import mean, median_low
 from typing import Any, NamedTuple
 
 from fedsmall.evaluation.site_sums import OF_PATIENTS
+from fedsmall.package.record import COMMON, members_in
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import tells_loss
@@ -372,9 +373,11 @@ def _sent(run: Run, plans: Sequence[Plan]) -> str:
     trained = [plan for plan in plans if plan.method.extension is None]
     is_partial = any(plan.has_own_models for plan in trained)
     sent = ["the trained layers that all sites share" if is_partial else "its trained model"] * bool(trained)
-    of_trained = (run.model_of(plan_run) for plan_run in run.done if plan_run.plan in trained)
-    if (model := next((model for model in of_trained if model is not None), None)) is not None:
-        numbers, size = (sum(getattr(array, name) for array in model.values()) for name in ("size", "nbytes"))
+    kept = ((one.plan, model) for one in run.done if one.plan in trained and (model := run.model_of(one)))
+    if (found := next(kept, None)) is not None:
+        plan, model = found
+        members = members_in(plan, COMMON, model) or 1  # of an ensemble one is sent
+        numbers, size = (sum(getattr(a, name) for a in model.values()) // members for name in ("size", "nbytes"))
         sent[0] += f" ({numbers:,} numbers, {amount(size)})"
     if summed := _labels([plan for plan in plans if plan.method.extension is not None]):
         sent.append(f"under {summed} sums over its rows")

@@ -431,8 +431,7 @@ def _constant(values: np.ndarray) -> np.ndarray:
 
 
 def _counting(values: np.ndarray) -> np.ndarray:
-    steps = np.diff(np.sort(values, axis=0), axis=0)
-    return np.asarray((steps == 1).mean(axis=0) > 0.9)
+    return np.asarray((np.diff(np.sort(values, axis=0), axis=0) == 1).mean(axis=0) > 0.9)
 
 
 def _telling(values: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -44,3 +44,13 @@ def test_servers_of_regions_see_their_own_and_what_they_send_each_other_is_told(
     assert run.done[0].row["bytes_between"] > 0
     assert f"Between servers went {amount(run.done[0].row['bytes_between'])} a run." in told
     assert ("The server hands over the other methods' models and sees each." in told) is bool(beside)
+
+
+def test_of_an_ensemble_one_model_is_sent_in_a_round(tmp_path):
+    routes = {"name": "FedDC", "permute_every": 1, "aggregate_every": 2, "validate": {"routes": 2}}
+
+    alone, several = (leaves_a_site(said_of(tmp_path / name, of)[0])[0] for name, of in (("a", SERVER), ("b", routes)))
+
+    sent = 30 * 4 + 4 + 4 * 2 + 2
+    assert f"its trained model ({sent} numbers, {4 * sent} B)" in alone
+    assert f"its trained model ({sent} numbers, {4 * sent} B)" in several
