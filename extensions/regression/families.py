@@ -201,8 +201,7 @@ def profiled_sums(family: str, theta: np.ndarray, rows: Rows, penalty: float) ->
     cross, inner = sums.hessian[:free, free:], sums.hessian[free:, free:] + penalty * np.eye(len(shift))
     hessian = sums.hessian[:free, :free] - cross @ np.linalg.pinv(inner, hermitian=True) @ cross.T
     gradient = sums.gradient[:free]
-    loss = sums.loss + penalty / 2 * float(shift @ shift)
-    return Sums(sums.weight, loss, gradient, hessian), shift
+    return Sums(sums.weight, sums.loss + penalty / 2 * float(shift @ shift), gradient, hessian), shift
 
 
 def fit_intercept(family: str, b: np.ndarray, own: np.ndarray, rows: Rows, penalty: float) -> np.ndarray:

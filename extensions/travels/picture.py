@@ -159,8 +159,7 @@ def contacts_shown(actions: Sequence[Action]) -> list[int]:
     first = next((index for index, action in enumerate(actions) if action is Action.AGGREGATE), None)
     if first is None or first + AFTER <= FEW:
         return every[: max(FEW if first is None else first + AFTER, FEW - 4)]
-    late = every[first - BEFORE : first + AFTER]
-    return [*every[: FEW - BEFORE - AFTER], *late]
+    return [*every[: FEW - BEFORE - AFTER], *every[first - BEFORE : first + AFTER]]
 
 
 def _stops(

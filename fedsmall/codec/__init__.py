@@ -94,8 +94,7 @@ def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) 
         if draws is not None:
             within = np.floor(within + draws[:, end - part.shape[1] : end])
         sent[name] = within.astype(DTYPES[wire]).reshape(models[name].shape)
-    sent = {name: sent[name] for name in models}  # in the order in which they came
-    return sent | {SCALES: np.concatenate(scales, axis=1)}
+    return {name: sent[name] for name in models} | {SCALES: np.concatenate(scales, axis=1)}  # as models came
 
 
 def decode(sent: Arrays, wire: str, like: Like, dtype: str) -> Arrays:

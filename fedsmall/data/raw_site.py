@@ -190,8 +190,7 @@ def _keep_back(plan: Plan, raw: RawSite) -> RawSite:
         return raw
     rng = rng_for(plan.seed, "kept back", raw.name)
     out = splits.keep_back(raw.train.y, plan.kept_back, rng, splits.kin_of(raw.train))
-    rest = np.setdiff1d(np.arange(len(raw.train)), out)
-    return replace(raw, train=raw.train[rest], kept_back=raw.train[out])
+    return replace(raw, train=raw.train[np.setdiff1d(np.arange(len(raw.train)), out)], kept_back=raw.train[out])
 
 
 def _held_out_rows(part: Part, plan: Plan, name: str) -> np.ndarray:

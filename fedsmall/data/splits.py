@@ -125,8 +125,7 @@ def stratified_folds(y: np.ndarray, folds: int, seed: int, kin: np.ndarray | Non
                 "Take fewer folds, or more samples."
             )
     rng = rng_for(seed, "folds")
-    shuffled = indices[rng.permutation(len(indices))]
-    return tuple(_deal_round(shuffled, classes, folds, kin))
+    return tuple(_deal_round(indices[rng.permutation(len(indices))], classes, folds, kin))
 
 
 def _class_by_class(rows: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -330,8 +329,7 @@ def _by_flower(kind: str, value: Any, y: np.ndarray, sites: int, rng: np.random.
     else:
         partitioner = library.PathologicalPartitioner(sites, "y", value, "first-deterministic", seed=seed)
     partitioner.dataset = tables.Dataset.from_dict({"row": np.arange(len(y)), "y": y})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its advice is about samples it cannot place; the error below says it shorter
+    with warnings.catch_warnings(action="ignore"):  # on samples it cannot place; the error below says it shorter
         try:
             parts = [partitioner.load_partition(site)["row"] for site in range(sites)]
         except ValueError as wrong:

@@ -112,8 +112,7 @@ def _fit(x: np.ndarray, y: np.ndarray) -> Any:
     from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 
     folds = min(FOLDS, int(np.unique(y, return_counts=True)[1].min()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # attributes that its next releases rename, and fits that stop early
+    with warnings.catch_warnings(action="ignore"):  # attributes that its next releases rename, fits that stop early
         if folds < 2:
             return LogisticRegression(max_iter=1000, tol=TOLERANCE).fit(x, y)
         by_loss = {"scoring": "neg_log_loss", "max_iter": 1000, "tol": TOLERANCE}

@@ -104,5 +104,4 @@ def interval_log_odds(y: np.ndarray, intervals: int) -> np.ndarray:
     """The log-odds of the event in each interval, of targets (samples, 4), one half added to each side."""
     place = np.arange(intervals)
     happened = ((place == y[:, :1]) * y[:, 1:2]).sum(axis=0)
-    through = (place < y[:, :1]).sum(axis=0)
-    return np.asarray(np.log((happened + 0.5) / (through + 0.5)))
+    return np.asarray(np.log((happened + 0.5) / ((place < y[:, :1]).sum(axis=0) + 0.5)))

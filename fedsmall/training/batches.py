@@ -171,8 +171,7 @@ class Batches(SiteSamples):
         sizes = self.sizes[sites[rows], step][:, None]
         if (sizes == size).all():
             return None
-        filled = (np.arange(size) < sizes) / sizes
-        return torch.from_numpy(filled).to(self._device, self._dtype)
+        return torch.from_numpy((np.arange(size) < sizes) / sizes).to(self._device, self._dtype)
 
     def _drawn_masks(self, sites: np.ndarray, t: int) -> list[Tensors]:
         """The dropout masks of round t, one record a step, each (rows, batch, *shape)."""

@@ -47,8 +47,7 @@ def groups_of(method: Method, models: int, groups: int) -> np.ndarray:
 
 def routes_of(method: Method, sites: int) -> np.ndarray:
     """The route of every model among so many sites, where there are routes: (models,)."""
-    groups = groups_of(method, method.travelling(sites), method.group_count(sites))
-    return route_of(groups, method.routes)
+    return route_of(groups_of(method, method.travelling(sites), method.group_count(sites)), method.routes)
 
 
 def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
@@ -163,8 +162,7 @@ def deal_folds(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
 
 def turn_at(plan: Plan, t: int) -> int:
     """The group whose turn round ``t`` is: the next one after every average."""
-    before = bisect_left(_averages(schedule_for(plan), plan.rounds), t)
-    return before % plan.method.group_count(1)
+    return bisect_left(_averages(schedule_for(plan), plan.rounds), t) % plan.method.group_count(1)
 
 
 def route_at(plan: Plan, t: int) -> int:

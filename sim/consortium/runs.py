@@ -90,8 +90,7 @@ def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> P
     """The plan, its hand-overs sealed where the scenario leaves that open and all sites have identities."""
     if "sealed" in plan.privacy.model_fields_set:
         return plan
-    changed = with_letters(plan, len(sites))
-    return changed if set(sites) <= set(members.roll_of(members.load(folder))) else plan
+    return with_letters(plan, len(sites)) if set(sites) <= set(members.roll_of(members.load(folder))) else plan
 
 
 def roll_for(folder: Path, sites: Iterable[str], without: str) -> dict[str, str]:

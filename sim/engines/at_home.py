@@ -1,5 +1,6 @@
 """What a hospital has of joining: losses on its own held-out patients, alone, together, and with its intercept."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -95,7 +96,8 @@ def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
         ridge = LogisticRegression(C=1.0, max_iter=500)
         search = GridSearchCV(ridge, {"C": [1.0, 0.1, 0.01]}, scoring="neg_log_loss", cv=folds)
         model = search if folds > 1 else ridge
-        shares[:, seen] = model.fit(rows, train.y).predict_proba(new)
+        with warnings.catch_warnings(action="ignore"):  # a fit that stops early is as near as rounding lets it
+            shares[:, seen] = model.fit(rows, train.y).predict_proba(new)
     missing = task.classes - len(seen)
     shares[:, counts == 0] = 1 / len(train)
     return np.asarray(np.log(np.clip(shares, 1e-12, None) * len(train) / (len(train) + missing)))

@@ -204,8 +204,7 @@ def predictions_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     counts = {site: len(held) for site, held in held_out if held is not None}
     if sum(counts.values()) == len(outputs):
         predictions["sites"] = np.repeat(list(counts), list(counts.values()))
-    groups = {f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}
-    return {**predictions, **groups}
+    return {**predictions, **{f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}}
 
 
 def arrays_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:

@@ -309,8 +309,7 @@ def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
 
     give_federation(work.plan, work.federation)
     work.device = device = work.device_of_one()
-    grid = InProcessGrid(app_on(str(device)), len(work.federation.names))
-    return work.on(grid), "loop", device
+    return work.on(InProcessGrid(app_on(str(device)), len(work.federation.names))), "loop", device
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> Ran:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtr
 
 from fedsmall.data.raw_site import HELD_OUT
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.baselines import POOLED
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
 from fedsmall.evaluation.sampling import constant_beside, jackknife, patients_behind, worth_without
-from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired
+from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired, t_quantile
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
 from fedsmall.sim.report.style import in_order
@@ -152,7 +153,10 @@ class Judged(NamedTuple):
     def ahead(
         self, group: Sequence[PlanRun], trivials: Sequence[PlanRun], whose: str, own: Values
     ) -> Comparison | None:
-        """A method's ``own`` values minus the trivial predictor's, over patients too where predictions are kept."""
+        """A method's ``own`` values minus the trivial predictor's, over patients too where predictions are kept.
+
+        Where all seeds differ by the same, as those of perfect models do, the patients alone tell.
+        """
         least = self.values(trivials, whose) or self.values(trivials, "common")
         kept = self.where is None and whose == "common"
 
@@ -160,7 +164,16 @@ class Judged(NamedTuple):
             members = [plan_run for plan_run in group if plan_run.key in keys]
             return behind_lead(self.run, members, self.metric, scale_of(self.metric), kept)
 
-        return self._difference(own, least, shared)
+        found = self._difference(own, least, shared)
+        alone = mean_of(self.run, group if kept else (), own, self.metric, scale_of(self.metric)) if own else None
+        if found is None or alone is None or not found.difference.flat or alone.flat or not found.difference.mean:
+            return found
+        mean, patients = found.difference.mean, t_quantile(0.95, np.inf) ** 2 * (1 / alone.width - 1)
+        reach = 1 - 0.025 ** (
+            1 / patients
+        )  # Clopper and Pearson's, which grows with a correction as t of 9 degrees does
+        p_value = float(2 * stdtr(9, -abs(mean) / reach * t_quantile(0.95, 9)))
+        return Comparison(Interval(mean, mean - reach, mean + reach, alone.n, freedom=9), p_value, "t")
 
     def _difference(self, a: Values, b: Values, shared: Callable[[Keys], Shared]) -> Comparison | None:
         """``a`` minus ``b`` at seeds and folds that both have, None for none; as a share where both are positive."""

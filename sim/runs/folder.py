@@ -511,8 +511,7 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
         more["recalibration"] = record.recalibration["intercept"], record.recalibration["slope"]
     members = members_in(record.plan, whose, model)
     trained_on = record.trained_on.get(whose, record.trained_on[COMMON])
-    package = describe(record.plan, record.task, record.preparation, trained_on, members, **more)
-    return Stored(package, model)
+    return Stored(describe(record.plan, record.task, record.preparation, trained_on, members, **more), model)
 
 
 def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]:

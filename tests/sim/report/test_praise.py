@@ -52,6 +52,30 @@ def test_with_signal_the_methods_are_praised():
     assert all(table(result.run).beats_trivial(row) for row in table(result.run).of_methods)
 
 
+@pytest.mark.parametrize(("each", "says"), [(40, "is better than that"), (12, "cannot be told apart from that")])
+def test_models_that_are_perfect_with_every_seed_are_better_than_a_constant_where_patients_are_enough(each, says):
+    alike = {name: (y[:, None].astype(float), y) for name, (_, y) in patients(0, 0.0, each=each).items()}
+    shown = run(sites=alike, seeds=list(range(5)), metric="auc", **PLAN).run
+
+    lead = next(row.ahead for row in table(shown).of_methods if row.label == "FedDC")
+    assert lead.difference.mean == 0.5
+    assert f"FedDC {says} (+0.500" in sentences(shown)[0]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9, 0.97])
+def test_so_many_patients_are_seldom_all_right_by_chance(share):
+    """A constant is right of a ``share`` of patients: all of n are by chance, too, in share**n of runs."""
+    run_, decided = beside_trivial(made({**GOOD, "FedDC": [1.0] * 6}), [share] * 6), []
+    for n in (1, 2, 3, 4, 6, 8, 12, 17, 24, 34, 48, 68, 96, 136, 192, 272, 384):
+        run_.about["test_samples"] = n
+        lead = next(row.ahead for row in table(run_).of_methods if row.label == "FedDC")
+        decided += [(n, comparisons) for comparisons in (1, 2, 5, 20) if lead.decides(comparisons)]
+        assert all(lead.decides(several) == (lead.corrected_p(several) < 0.05) for several in (1, 2, 5, 20))
+
+    assert {comparisons for _, comparisons in decided} == {1, 2, 5, 20}
+    assert all(comparisons * share**n < 0.05 for n, comparisons in decided)
+
+
 def test_a_lucky_test_set_that_all_seeds_share_is_not_praised():
     run_ = beside_trivial(made({**GOOD, "FedDC": [0.80, 0.81, 0.79] * 2}), [0.70] * 6)
     told = np.array([[0.9, 0.1]] * 7 + [[0.1, 0.9]] * 3)  # ten patients, eight of them right
