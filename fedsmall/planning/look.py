@@ -93,7 +93,8 @@ def classes_of_label(cells: "Series", missing: Sequence[str] = ()) -> tuple[dict
 def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
     """The classes of ``what`` in a task's order, of two the positive one last, and sentences on them."""
     is_binary = len(counts) == 2
-    found = [name for name in counts if spelling_key(name) in YES]
+    is_coded = not counts.keys() - {"0", "1", "-1"}  # of 1 and 2 nobody knows which says yes
+    found = [name for name in counts if spelling_key(name) in YES and (is_coded or not is_number(name))]
     sought = positive or (found[0] if len(found) == 1 else None)
     by_count = sorted(counts, key=lambda name: (name == sought, -counts[name]))
     names = by_count if is_binary else sorted(counts, key=by_size)
@@ -104,9 +105,7 @@ def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> 
     said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
     if is_binary:
         why = "as asked" if positive else "as its name says" if sought else "the rarer"
-        said.append(
-            f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive for the other)"
-        )
+        said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive: the other)")
     elif all(map(is_number, names)):
         said.append('where these are grades, in an order, loss = "ordinal" in the task says so')
     return names, said

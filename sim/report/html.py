@@ -414,6 +414,7 @@ def tripod(run: Run, shown: Clinical | None, other: outcomes.Outcome | None = No
     folders = [f"{name}/" for name in (PACKAGES, "models") if run.folder and (run.folder / name).is_dir()]
     weights = {getattr(plan_run.plan.recipe, "class_weights", None) for plan_run in run.done}
     how = "class weights: " + ", ".join(sorted(map(str, weights))) if weights - {None} else "no class weights"
+    judged = f"Judged by {run.scenario.metric or 'accuracy'}"
     curves, thresholds, page_of = "Discrimination and calibration", "Model at thresholds", "The model that is shown"
     outcome, measures, errors = "", real or "How to read this", real
     if shown:
@@ -436,9 +437,7 @@ def tripod(run: Run, shown: Clinical | None, other: outcomes.Outcome | None = No
         "of_groups": errors and errors + of_groups,
         "dealt": "; sites were drawn from one table" if model.are_dealt(run) else "",
         "folders": f"The run's folder, {' and '.join(folders)}" if folders else "",
-        "imbalance": "No classes are predicted"
-        if other
-        else f"Judged by {run.scenario.metric or 'accuracy'}, beside the majority class; {how}",
+        "imbalance": "No classes are predicted" if other else f"{judged}, beside the majority class; {how}",
         "scenario": "Plan, versions, and how to repeat this",
     }
     text = (files(__package__) / "tripod.csv").read_text(encoding="utf-8")

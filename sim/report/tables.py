@@ -165,13 +165,13 @@ class Judged(NamedTuple):
             return behind_lead(self.run, members, self.metric, scale_of(self.metric), kept)
 
         found = self._difference(own, least, shared)
-        alone = mean_of(self.run, group if kept else (), own, self.metric, scale_of(self.metric)) if own else None
-        if found is None or alone is None or not found.difference.flat or alone.flat or not found.difference.mean:
+        if found is None or not kept or not found.difference.flat or not found.difference.mean:
             return found
-        mean, patients = found.difference.mean, t_quantile(0.95, np.inf) ** 2 * (1 / alone.width - 1)
-        reach = 1 - 0.025 ** (
-            1 / patients
-        )  # Clopper and Pearson's, which grows with a correction as t of 9 degrees does
+        alone, mean = mean_of(self.run, group, own, self.metric, scale_of(self.metric)), found.difference.mean
+        if alone.flat or alone.mean not in (0.0, 1.0):
+            return found
+        patients = t_quantile(0.95, np.inf) ** 2 * (1 / alone.width - 1)  # behind Wilson's interval
+        reach = 1 - 0.025 ** (1 / patients)  # Clopper and Pearson's, which a correction widens as t of 9 degrees
         p_value = float(2 * stdtr(9, -abs(mean) / reach * t_quantile(0.95, 9)))
         return Comparison(Interval(mean, mean - reach, mean + reach, alone.n, freedom=9), p_value, "t")
 

@@ -132,6 +132,14 @@ def test_what_says_yes_is_positive_however_common(fedsmall, tmp_path, no, yes):
     assert scenario["threshold"] == "youden"
 
 
+def test_of_one_and_two_the_rarer_is_positive(fedsmall, tmp_path):
+    write(tmp_path / "patients.csv", "age,outcome", [(40 + n % 31, 2 - (n % 3 > 0)) for n in range(90)])
+
+    fedsmall("new", "patients.csv", "--label", "outcome")
+
+    assert scenario_of(tmp_path / "mine.toml")["task"]["classes"] == ["1", "2"]
+
+
 def test_grades_that_new_takes_for_classes_run_in_their_order_as_it_says(fedsmall, tmp_path):
     write(tmp_path / "patients.csv", "age,grade", [(40 + n % 31, n % 31 // 8) for n in range(90)])
 
