@@ -17,7 +17,7 @@ from fedsmall.evaluation.metrics import LOWER_IS_BETTER
 from fedsmall.evaluation.statistics import Interval, interval
 from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.style import Style, looks
-from fedsmall.sim.report.tables import by_label, primary, scale_of, table
+from fedsmall.sim.report.tables import by_label, is_percent, primary, scale_of, table
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.hospitals import Growth
 from fedsmall.travel.schedule import contacts_of
@@ -312,5 +312,5 @@ def _as_amounts(axes: Axes) -> None:
 
 
 def _as_shares(axis: Any, metric: str) -> None:
-    if metric not in LOWER_IS_BETTER:
+    if is_percent(metric):
         axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.0f}%"))

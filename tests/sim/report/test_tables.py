@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedsmall.methods import method
+from fedsmall.sim.report import figures
 from fedsmall.sim.report.facts import leaves_a_site
 from fedsmall.sim.report.sentences import amount, sentences
 from fedsmall.sim.report.style import LOOKS, SPARE, in_order, looks
@@ -279,3 +280,13 @@ def test_the_best_of_errors_is_the_smallest():
     run = made(values, "mae", [{"name": "Standalone", "label": label} for label in values])
 
     assert sentences(run)[0].startswith("The local models of second reach mean absolute error 0.1")
+
+
+@pytest.mark.parametrize(("metric", "is_percent"), [("accuracy", True), ("auc", False), ("c_index", False)])
+def test_a_figure_has_the_unit_of_its_table(metric, is_percent):
+    run = made(GOOD, metric)
+
+    axis = figures.overview(run).axes[0].xaxis
+
+    assert axis.get_major_formatter()(0.85, 0).endswith("%") is is_percent
+    assert table(run).percent is is_percent
