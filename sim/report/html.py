@@ -343,7 +343,8 @@ def links(run: Run, shown: model.Clinical | None, other: outcomes.Outcome | None
         parts |= {"model": "model", "hospitals": "hospitals" if other.sites else ""}
     parts |= {"importance": "columns" if importance_sections(run) else ""}
     parts |= {"real": "real hospitals"} if real_sites.real_runs(run) else {}
-    parts |= {"methods": "methods", "traffic": "traffic", "events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
+    parts |= {"methods": "methods", "traffic": "traffic", "alone": "alone or together" * bool(at_home.homes_of(run))}
+    parts |= {"events": "events", "plan": "plan", "tripod": "TRIPOD+AI"}
     return [(part, name) for part, name in parts.items() if name]
 
 
@@ -406,8 +407,7 @@ def participants(run: Run) -> dict[str, dict[str, list[int]]]:
 
 def tripod(run: Run, shown: Clinical | None, other: outcomes.Outcome | None = None) -> list[Item]:
     """The rows of tripod.csv, filled by a run, the model of classes or of another outcome on its page, and a study."""
-    real = "Over real hospitals" if run.real else ""
-    held = "What is in the data" if run.about.get("data") else ""
+    real, held = "Over real hospitals" * run.real, "What is in the data" * bool(run.about.get("data"))
     counts = "Participants" if participants(run) else real or (held if other else "")
     groups = bool(shown and shown.predictions.groups)
     of_groups = "; Subgroup by subgroup" if groups else "; of no subgroup (subgroups in the task names some)"

@@ -1,5 +1,6 @@
 """Alone or together: hospitals that differ in how many are ill, on the stack and over messages, table and sentence."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -75,7 +76,9 @@ def test_the_table_says_who_is_worse_off_and_that_an_intercept_mends_it():
     said = sections(run, ["FedAvg"])[0].sentences[0]
     assert said.startswith("FedAvg: beyond noise a ")
     assert said.endswith("with a hospital's own intercept nobody is.")
-    assert "Alone or together" in page([run], "t")
+    assert re.search(
+        r'<a href="#([^"]+-alone)">alone or together</a>.*<h3 id="\1">Alone or together', page([run], "t"), re.S
+    )
     console = terminal()
     with console.capture() as shown:
         print_run(console, run)
