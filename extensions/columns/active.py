@@ -346,8 +346,7 @@ class Growing:
             raise ReplyError(f"{reply.sender} answered with another number of sums than it says")
         self.ground.sums_read += total
         numbers = self.layout.sums(chunks, total).reshape(total, -1, 2)  # (splits, outputs, g and h)
-        ends = np.cumsum(counts)[:-1]
-        return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, ends)]
+        return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, np.cumsum(counts)[:-1])]
 
     def _split(self, choices: dict[int, Choice]) -> Talk[list[int]]:
         active, by_party = self.ground.names[0], dict[str, list[list[int]]]()

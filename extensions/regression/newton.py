@@ -243,12 +243,9 @@ def _objectives(setup: Setup, state: State, sums: Exchange) -> np.ndarray:
 
 
 def penalty_of(setup: Setup, place: int) -> np.ndarray:
-    """The ridge penalty number ``place`` on each parameter, (P,): half of it times a square is added to the loss.
-
-    Under a penalty that of hazards is also, lightly, on intercepts: an interval in which nobody had the event would
-    have a hazard of 0, and whoever has it there later an endless loss.
-    """
+    """The ridge penalty number ``place`` on each parameter, (P,): half of it times a square is added to the loss."""
     penalty, slopes = setup.penalties[place], penalised(setup.family, setup.columns, setup.predictors)
+    # else an interval without an event has a hazard of 0, and who has it there later an endless loss
     return penalty * slopes + LIGHT * (penalty > 0 and setup.family == "hazard") * (1 - slopes)
 
 

@@ -10,16 +10,14 @@ from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import LABELS, ORDINAL
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import cumulative, log_shares
+from fedsmall.evaluation.survival import through_and_event
 
 PENALTY = 1.0  # on half the square of each number, as that of a regression's intercepts
 CONVERGED, MOST_STEPS, HALVINGS = 1e-10, 100, 40
 
 
 class Derivatives(NamedTuple):
-    """The loss of all samples together, its gradient (K,) and its Hessian (K, K) by what is added to K outputs.
-
-    Of times until an event K is 1: one number for all intervals.
-    """
+    """The loss of all samples, its gradient (K,) and Hessian (K, K) by what is added to K outputs, or K = 1 to all."""
 
     loss: float
     gradient: np.ndarray
@@ -40,9 +38,8 @@ def _logistic(outputs: np.ndarray, y: np.ndarray) -> Derivatives:
 
 def _hazard(outputs: np.ndarray, y: np.ndarray) -> Derivatives:
     """Of times: one number shifts the log-odds of the event in every interval that a patient begins."""
-    place = np.arange(outputs.shape[1])
-    event = (place == y[:, :1]) * y[:, 1:2]
-    begun, p = (place < y[:, :1]) + event, expit(outputs)
+    through, event = through_and_event(y, outputs.shape[1])
+    begun, p = through + event, expit(outputs)
     loss = float((begun * np.logaddexp(0, outputs) - event * outputs).sum())
     return Derivatives(loss, np.array([(begun * p - event).sum()]), np.array([[(begun * p * (1 - p)).sum()]]))
 

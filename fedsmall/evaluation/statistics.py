@@ -224,6 +224,19 @@ def paired(
     return Comparison(gap, p_value, test)
 
 
+def by_patients(lead: Comparison, alone: Interval) -> Comparison:
+    """A ``lead`` on a constant, the same in all runs, by the patients of the share ``alone``, where that is 0 or 1.
+
+    By Clopper and Pearson's bound, which a correction widens as it does Student's t of nine degrees.
+    """
+    if alone.flat or alone.mean not in ENDS["share"]:
+        return lead
+    mean, patients = lead.difference.mean, t_quantile(0.95, np.inf) ** 2 * (1 / alone.width - 1)  # Wilson's interval
+    reach = 1 - 0.025 ** (1 / patients)
+    p_value = float(2 * special.stdtr(9, -abs(mean) / reach * t_quantile(0.95, 9)))
+    return Comparison(Interval(mean, mean - reach, mean + reach, alone.n, freedom=9), p_value, "t")
+
+
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     """P-values corrected for their number, in the order given (Holm 1979): valid under any dependence."""
     raw = np.asarray(p_values, dtype=np.float64)

@@ -92,16 +92,20 @@ def metrics_of(
     return {name: way(survival, cuts, time, event) for name, way in ways.items() if name in asked}
 
 
+def through_and_event(y: np.ndarray, intervals: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of targets (samples, 2 or more): the intervals come through, and those an event ended, (samples, intervals)."""
+    place = np.arange(intervals)
+    return place < y[:, :1], (place == y[:, :1]) * y[:, 1:2]
+
+
 def loss_of(outputs: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The mean negative log-likelihood: log-odds (models, samples, intervals), targets (samples, 4) -> (models,)."""
-    place = np.arange(outputs.shape[-1])
-    through, event = place < y[:, :1], (place == y[:, :1]) * y[:, 1:2]
+    through, event = through_and_event(y, outputs.shape[-1])
     losses = np.logaddexp(0, outputs) * through + np.logaddexp(0, -outputs) * event
     return np.asarray(losses.sum(axis=-1).mean(axis=-1))
 
 
 def interval_log_odds(y: np.ndarray, intervals: int) -> np.ndarray:
     """The log-odds of the event in each interval, of targets (samples, 4), one half added to each side."""
-    place = np.arange(intervals)
-    happened = ((place == y[:, :1]) * y[:, 1:2]).sum(axis=0)
-    return np.asarray(np.log((happened + 0.5) / ((place < y[:, :1]).sum(axis=0) + 0.5)))
+    through, event = through_and_event(y, intervals)
+    return np.asarray(np.log((event.sum(axis=0) + 0.5) / (through.sum(axis=0) + 0.5)))

@@ -38,11 +38,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """What was found in a site's data, what would leave the site, and what never does."""
+    """What was found in a site's data ``raw``, what would leave the site, and what never does."""
 
     findings: tuple[Finding, ...]
     leaves: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
+    raw: RawSite | None = None
 
     @property
     def good(self) -> bool:
@@ -85,7 +86,7 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     if withheld := list_some(raw.withheld()):
         told = f"Fewer than {raw.floor} values, so nothing is sent of {withheld}; other sites decide its scaling"
         findings.append(_note(told))
-    return Check((*findings, *_idle(plan, raw)), leaving, tuple(line.format(floor=floor) for line in NEVER))
+    return Check((*findings, *_idle(plan, raw)), leaving, tuple(line.format(floor=floor) for line in NEVER), raw)
 
 
 def _good(text: str) -> Finding:

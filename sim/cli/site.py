@@ -108,7 +108,6 @@ def check(
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
     from fedsmall.clients.self_check import check_released
     from fedsmall.planning.check import check_site
-    from fedsmall.planning.tasks import load_site
     from fedsmall.sim.runs import scenario
 
     if bool(task) == (plan is not None):
@@ -124,10 +123,10 @@ def check(
         say(line)
     if not report.good:
         raise typer.Exit(1)
-    if home is not None:
-        policy, raw = policy_of(home.kit), load_site(asked, site, data)
-        counts = {"sites": asked.sites or policy.least_sites, "numbers": check_released(asked, raw)}
-        policy.check_site(asked, raw, **counts, has_identity=home.identity.exists())
+    if home is not None and report.raw is not None:
+        policy = policy_of(home.kit)
+        counts = {"sites": asked.sites or policy.least_sites, "numbers": check_released(asked, report.raw)}
+        policy.check_site(asked, report.raw, **counts, has_identity=home.identity.exists())
         say(f"The policy here has nothing against it, with {counts['sites']} sites.")
 
 

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr
 
 from fedsmall.data.raw_site import HELD_OUT
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.baselines import POOLED
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES
 from fedsmall.evaluation.sampling import constant_beside, jackknife, patients_behind, worth_without
-from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, interval, paired, t_quantile
+from fedsmall.evaluation.statistics import Comparison, Interval, Scale, Shared, by_patients, interval, paired
 from fedsmall.methods import nearest
 from fedsmall.plan import Method
 from fedsmall.sim.report.style import in_order
@@ -153,10 +152,7 @@ class Judged(NamedTuple):
     def ahead(
         self, group: Sequence[PlanRun], trivials: Sequence[PlanRun], whose: str, own: Values
     ) -> Comparison | None:
-        """A method's ``own`` values minus the trivial predictor's, over patients too where predictions are kept.
-
-        Where all seeds differ by the same, as those of perfect models do, the patients alone tell.
-        """
+        """A method's ``own`` values minus the trivial predictor's, over patients too where predictions are kept."""
         least = self.values(trivials, whose) or self.values(trivials, "common")
         kept = self.where is None and whose == "common"
 
@@ -166,14 +162,8 @@ class Judged(NamedTuple):
 
         found = self._difference(own, least, shared)
         if found is None or not kept or not found.difference.flat or not found.difference.mean:
-            return found
-        alone, mean = mean_of(self.run, group, own, self.metric, scale_of(self.metric)), found.difference.mean
-        if alone.flat or alone.mean not in (0.0, 1.0):
-            return found
-        patients = t_quantile(0.95, np.inf) ** 2 * (1 / alone.width - 1)  # behind Wilson's interval
-        reach = 1 - 0.025 ** (1 / patients)  # Clopper and Pearson's, which a correction widens as t of 9 degrees
-        p_value = float(2 * stdtr(9, -abs(mean) / reach * t_quantile(0.95, 9)))
-        return Comparison(Interval(mean, mean - reach, mean + reach, alone.n, freedom=9), p_value, "t")
+            return found  # else all seeds agree, as perfect models do
+        return by_patients(found, mean_of(self.run, group, own, self.metric, scale_of(self.metric)))
 
     def _difference(self, a: Values, b: Values, shared: Callable[[Keys], Shared]) -> Comparison | None:
         """``a`` minus ``b`` at seeds and folds that both have, None for none; as a share where both are positive."""

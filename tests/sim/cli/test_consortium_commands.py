@@ -64,6 +64,18 @@ def test_a_check_with_a_kit_says_what_the_policy_refuses_before_anybody_starts_a
     assert "What leaves this site:" in refused[1]
 
 
+def test_a_check_with_a_kit_takes_the_classes_that_the_site_has(fedsmall, essen, tmp_path):
+    sample_data.write([tmp_path / "essen.csv"])
+    (essen.kit / "policy.toml").write_text("most_rounds = 2\n")
+    task = '{csv = "", label = "diagnosis"}'
+
+    code, said, complained = fedsmall("site", "check", "--data", "essen.csv", "--task", task, "--kit", essen.kit)
+
+    assert "The scenario does not name the classes" in said
+    assert code == 2
+    assert "rounds; the policy here allows 2 (most_rounds)" in complained
+
+
 @pytest.mark.parametrize("reason", HOSTILE)
 def test_a_reason_that_a_site_gave_is_shown_as_it_came_and_does_nothing(fedsmall, folder, reason):
     home = folder / "runs" / "r"
