@@ -1,5 +1,6 @@
 """What all tests share: a Flower that stays at home, and the data that may lie beside the project."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -42,6 +43,12 @@ def flower_home(tmp_path_factory):
     """Flower writes to a home of its own, never to the user's; so do stations."""
     os.environ["FLWR_HOME"] = str(tmp_path_factory.mktemp("flwr"))
     os.environ["FEDSMALL_TABLES"] = str(tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture
+def collect_what_ray_left():
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

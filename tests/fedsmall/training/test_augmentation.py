@@ -20,7 +20,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.augmentation import DRAWS, augment_images
 from fedsmall.training.cohort import Cohort
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.test_outcomes import over_real_sites
 
 ALL = ["flip", "shift", "rotate", "intensity"]
@@ -164,7 +164,7 @@ def test_the_programs_of_real_sites_come_to_the_same_bits(tmp_path: Any, monkeyp
         np.testing.assert_array_equal(array, theirs[key], err_msg=key)
 
 
-@ON_RAY
+@on_ray
 @pytest.mark.slow
 def test_ray_comes_to_the_same_bits() -> None:
     plan = image_plan(dtype="float32", rounds=2)

@@ -18,7 +18,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients.layers import halves
 from fedsmall.wire import ModelState
 from tests.fedsmall.training.cohorts import IMAGES, TABLE, plan_for, samples_for
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 
 HERE = "tests.fedsmall.training.test_frozen"
 
@@ -136,7 +136,7 @@ def test_a_model_of_which_nothing_trains_is_refused() -> None:
         build_model(f"{HERE}:all_frozen", TABLE, {}, np.random.default_rng(0))
 
 
-@ON_RAY
+@on_ray
 @pytest.mark.parametrize("engine", ["cohort", "inprocess", pytest.param("ray", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["FedDC", "SCAFFOLD", "FedAdam", "RepTreeFL"])
 def test_a_frozen_body_is_in_no_message_and_in_the_package(engine: str, method: str, monkeypatch: Any) -> None:

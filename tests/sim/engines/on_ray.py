@@ -2,5 +2,9 @@
 
 import pytest
 
-# Ray ends with files and processes of its own still open
-ON_RAY = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+IGNORED = ("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def on_ray(test):
+    """Mark a test: Ray ends with files and processes still open, which are collected before another test is blamed."""
+    return pytest.mark.filterwarnings(*IGNORED)(pytest.mark.usefixtures("collect_what_ray_left")(test))

@@ -23,7 +23,7 @@ from tests.sim.engines.harness import (
     loop_of,
     plan_of,
 )
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 
 REPLAYED_WITHIN = {"models of their own": 1e-13}  # which no GPU repeats to the bit
 
@@ -166,7 +166,7 @@ def test_an_engine_trains_on_a_gpu_and_says_so(engine: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@ON_RAY
+@on_ray
 def test_ray_trains_on_a_gpu() -> None:
     plan = plan_of(sites=10, rounds=4)
     federation = build_federation(plan)

@@ -27,7 +27,7 @@ from tests.sim.engines.harness import (
     loop_of,
     table,
 )
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.plans import ALWAYS, BETWEEN, NEVER, STAY, dynamic
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_routes import conduct
@@ -304,7 +304,7 @@ def test_orders_name_the_round_of_the_last_model_that_all_had() -> None:
     assert len(set(named.values())) > 1
 
 
-@ON_RAY
+@on_ray
 @pytest.mark.slow
 def test_on_ray_sites_keep_their_models_too() -> None:
     plan = dynamic(BETWEEN, rounds=8)

@@ -21,7 +21,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from tests.sim.consortium.real_run import files, real_run
 from tests.sim.consortium.real_run import plan_of as real_plan_of
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.test_outcomes import over_real_sites
 
 HERE = "tests.sim.engines.test_frozen_body"
@@ -67,7 +67,7 @@ def test_real_sites_programs_send_a_head_and_hold_the_whole(tmp_path: Path, monk
         np.testing.assert_array_equal(whole[name], body.state_dict()[name].numpy(), err_msg=name)
 
 
-@ON_RAY
+@on_ray
 @pytest.mark.slow
 def test_ray_has_the_bits_of_this_process() -> None:
     plan = plan_of()

@@ -30,7 +30,7 @@ from tests.sim.engines.harness import (
     plan_of,
     table,
 )
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.plans import groups_of
 
 
@@ -204,7 +204,7 @@ def test_groups_averaged_at_once_are_those_averaged_one_after_the_other(
         np.testing.assert_allclose(at_once.model[name], array, rtol=0, atol=1e-14)
 
 
-@ON_RAY
+@on_ray
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),

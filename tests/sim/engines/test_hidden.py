@@ -27,7 +27,7 @@ from tests.sim.engines.harness import (
     plan_of,
     table,
 )
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.plans import BOTH, SEALED, SECURE
 
 CHAIN = SETTINGS["FedDC"]
@@ -160,7 +160,7 @@ def test_a_hidden_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in
 
 
 @pytest.mark.slow
-@ON_RAY
+@on_ray
 def test_sums_have_the_same_bits_on_ray_and_in_one_process() -> None:
     plan = plan_of(settings={**CHAIN, **BOTH}, rounds=5)
 

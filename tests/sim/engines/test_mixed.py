@@ -29,7 +29,7 @@ from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
 from tests import ROOT
 from tests.sim.engines.harness import ByMessages
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.stations import Stations
 
 SMALL, LARGE = {"name": "g1", "widths": [4, 6]}, {"name": "g2", "widths": [4, 6, 8]}
@@ -105,7 +105,7 @@ def test_the_cohort_engine_is_the_client_called_site_by_site(federation, name):
 
 
 @pytest.mark.slow
-@ON_RAY
+@on_ray
 def test_ray_gives_the_bits_of_the_engine_in_this_process(federation):
     plan = plan_of("FedDC", evaluate_every=1)
 

@@ -17,7 +17,7 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import task_from_roll
 from fedsmall.strategies.server.judging import evaluator_for
 from tests.sim.engines.harness import ByMessages
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.stations import Stations
 
 FEATURES = ("a", "b", "c", "d")
@@ -230,7 +230,7 @@ def test_real_sites_programs_give_the_bits_of_a_simulation(kind, name, tmp_path,
 
 
 @pytest.mark.slow
-@ON_RAY
+@on_ray
 @pytest.mark.parametrize("kind", KINDS)
 def test_ray_gives_the_bits_of_this_process(kind):
     plan = plan_of(kind)

@@ -13,7 +13,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan, threads_for
 from fedsmall.travel.journey import journey
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 
 
 def plan_of(name="FedDC", **changes):
@@ -116,7 +116,7 @@ def test_an_unknown_engine_is_named_with_the_nearest():
 
 
 @pytest.mark.slow
-@ON_RAY
+@on_ray
 @pytest.mark.parametrize("name", ["FedDC", "FedAvg"])
 def test_ray_and_this_process_give_the_same_bits(name):
     plan = plan_of(name, recipe=Recipe(optimizer="adam", lr=0.01, batch=2, local_epochs=1))
@@ -130,7 +130,7 @@ def test_ray_and_this_process_give_the_same_bits(name):
 
 
 @pytest.mark.slow
-@ON_RAY
+@on_ray
 @pytest.mark.parametrize("as_table", [False, True])
 def test_arrays_and_tables_of_python_train_on_ray_with_the_same_bits(as_table):
     rng = np.random.default_rng(0)

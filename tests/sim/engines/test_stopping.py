@@ -31,7 +31,7 @@ from tests.sim.engines.harness import (
     assert_equal_bits,
     federation_of,
 )
-from tests.sim.engines.on_ray import ON_RAY
+from tests.sim.engines.on_ray import on_ray
 from tests.sim.engines.plans import STOPPING as CASES
 from tests.sim.engines.plans import WILD, patient
 from tests.sim.engines.stations import Stations
@@ -203,7 +203,7 @@ def test_a_site_whose_policy_forbids_it_says_so_at_the_roll_call(tmp_path, monke
     assert words == {"error": said}
 
 
-@ON_RAY
+@on_ray
 @pytest.mark.slow
 def test_ray_has_the_bits_of_this_process() -> None:
     plan = CASES["averages at every contact"]
