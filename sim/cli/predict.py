@@ -18,7 +18,7 @@ from fedsmall.sim.runs.folder import read as read_run
 
 MODEL = Argument(help="the folder of a run, or a package: a folder or .zip")
 METHOD = Option(help="of a run: the method, by its label; its main one if not given")
-SITE = Option(help="of a run: this site's own model instead of the common one")
+SITE = Option(help="of a run: this site's own model instead of the global one")
 
 
 def predict(

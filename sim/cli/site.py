@@ -212,7 +212,7 @@ def package(
     run: RunName,
     kit: Kit = HERE,
     home: Home = None,
-    own: Annotated[bool, Option("--own", help="the model that this site trained last, not the common one")] = False,
+    own: Annotated[bool, Option("--own", help="the model that this site trained last, not the global one")] = False,
     out: Annotated[Path | None, Option(help="the folder to write; RUN-common and the like if not given")] = None,
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""

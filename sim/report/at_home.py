@@ -20,8 +20,8 @@ CAPTION = (
 RIDGE = "a ridge regression of the hospital's own training patients"
 WORSE = "{label}: beyond noise {who} than alone ({alone}); with a hospital's own intercept {after}."
 NOBODY = (
-    "{label}: no hospital is shown to be worse off than alone ({alone}), with or without its own intercept; the "
-    "largest difference is that of {site}, {gap}, and {shifted} with its intercept."
+    "{label}: no hospital is shown to be worse off than alone ({alone}), with or without its own intercept; joining "
+    "does least for {site}: {gap}, and {shifted} with its intercept."
 )
 FEW = "{label}: with fewer than {enough} seeds nobody can say which hospital is worse off than alone."
 

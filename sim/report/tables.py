@@ -195,7 +195,7 @@ class Judged(NamedTuple):
             method=None if is_trivial else group[0].plan.method,
             runs=len(group),
             common=mean_of(self.run, judged, common, self.metric, scale) if common else None,
-            sites=interval(list(sites.values()), scale=scale) if sites else None,
+            sites=mean_of(self.run, judged if common else (), sites, self.metric, scale) if sites else None,
             spread=sum(spread) / len(spread) if spread else None,
             lead=lead,
             ahead=ahead,
@@ -280,10 +280,10 @@ def has_one_test_set(run: Run) -> bool:
 
 
 def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, scale: Scale) -> Interval:
-    """The global models' mean over runs with its interval, by the test patients and by seeds.
+    """The mean of ``values`` over runs with its interval, by the test patients and by seeds.
 
-    The patients are those of one test set, even where each run draws its own. By seeds alone where no predictions of
-    the ``group`` are kept.
+    The patients are those of one test set, even where each run draws its own, and their part is that of the ``group``'s
+    global models: no predictions of local ones are kept. By seeds alone where none are.
     """
     mean, members = list(values.values()), [plan_run for plan_run in group if plan_run.key in values]
     predictions = [run.predictions_of(plan_run) for plan_run in members]

@@ -223,8 +223,9 @@ class Schema:
         for column in drop:
             if not any(column in frame.columns for frame in frames.values()):
                 need(first, [column], "to be left out with drop")
-        shared = _name_classes(frames, learns, classes, reading.get("markers", ()))
-        reading["categories"] = _categories(frames, categorical, chosen)
+        markers = reading.get("markers", ())
+        shared = _name_classes(frames, learns, classes, markers)
+        reading["categories"] = _categories(frames, categorical, chosen, markers)
         reading["unlisted"] = "none" if isinstance(categorical, Mapping) else "refuse"
         return cls(learns, shared, Columns(columns=chosen, **reading))
 
@@ -253,13 +254,15 @@ def _name_classes(
     return shared
 
 
-def _categories(frames: Tables, categorical: Categorical, chosen: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _categories(
+    frames: Tables, categorical: Categorical, chosen: Sequence[str], markers: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     if isinstance(categorical, Mapping):
         given = {column: values for column, values in categorical.items() if column in chosen}
         return {column: tuple(plain(value) for value in values) for column, values in given.items()}
     categories = {}
     for column in [column for column in categorical if column in chosen]:
-        present = [value for frame in frames.values() for value in _present(frame, column)]
+        present = [value for frame in frames.values() for value in _present(frame, column, markers)]
         if not 2 <= (count := len(set(map(plain, present)))) <= MOST_CLASSES:
             what = "is constant" if count == 1 else f"holds {count} different values"
             raise DataError(f"column {column!r} {what}, so it is no category; leave it out")
@@ -267,7 +270,7 @@ def _categories(frames: Tables, categorical: Categorical, chosen: Sequence[str])
     return categories
 
 
-def _present(frame: "DataFrame", column: str, markers: Sequence[str] = ()) -> Any:
+def _present(frame: "DataFrame", column: str, markers: Sequence[str]) -> Any:
     return frame.loc[~is_missing(frame[column], markers), column].unique()
 
 

@@ -207,6 +207,16 @@ def test_missing_markers_are_gaps_and_said(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pool.form.numbers(frame), [[np.nan, 3]])
 
 
+def test_what_stands_for_no_value_is_no_category(tmp_path: Path) -> None:
+    text = "age,diabetes,ill\n50,yes,0\n60,unknown,1\n55,no,0\n70,yes,1\n"
+
+    pool = csv(None, 0, folder(tmp_path, {"a.csv": text}), label="ill", categorical=["diabetes"], missing=["unknown"])
+
+    assert pool.form is not None
+    assert pool.form.categories == {"diabetes": ("no", "yes")}
+    np.testing.assert_array_equal(pool.train["a"].x[1], [60, np.nan, np.nan])
+
+
 def test_odd_columns_are_noted_by_name(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = 40

@@ -66,6 +66,16 @@ def test_the_mean_on_top_has_the_interval_of_its_patients():
         assert row.common.high - row.common.low > 0.2  # 60 patients; by seeds alone .02 on one test set
 
 
+def test_local_models_that_are_the_global_one_have_its_interval():
+    run = judged("accuracy")
+    for one in run.done:
+        one.row["sites"] = {"accuracy_mean": one.row["common"]["accuracy"], "accuracy_sd": 0.0}
+
+    rows = table(run).of_methods
+
+    assert all(row.sites == row.common and row.sites.width > 0.1 for row in rows)
+
+
 def test_a_hundred_percent_of_few_patients_is_not_certain():
     run = judged("accuracy", gap=30.0)
 
