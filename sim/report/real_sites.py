@@ -140,6 +140,7 @@ UNTOLD = Markup(
     "end, or has a policy that lets none be told (or the run is of an earlier release). What the model is worth at a "
     "hospital, <code>fedsmall site report {}</code> says there."
 )
+SHARES = " Under each share its 95% interval (Wilson) and what was counted. "
 UNSHOWN = Markup(
     "<b>What this cannot show.</b> No single prediction left a hospital, so there are no other thresholds here, no "
     "precision-recall curve, no patient who was wrongly called, and no group of patients but the hospital. The "
@@ -192,14 +193,13 @@ def _hospitals(home: RealRun) -> Cells:
     odds = f", from even odds on ({home.classes[1]} is the positive class)" if home.is_binary else ""
     binned = ""
     if home.classes:
-        binned = " The AUC's is DeLong's; pairs" if home.is_binary else " Of the AUC, pairs"
+        binned = SHARES + ("The AUC's is DeLong's; pairs" if home.is_binary else "Of the AUC, pairs")
         binned += " whose scores share a bin count half" + f" (off by {off:.3f} at most)" * (off >= LEAST_TOLD) + "."
-    caption = f"Hospital by hospital{odds}. Under each share its 95% interval (Wilson) and what was counted.{binned}"
+    caption = f"Hospital by hospital{odds}.{binned}"
     errors = ["sensitivity", "specificity"] if home.is_binary else []
     heads = ["ROC-AUC", "accuracy", *errors, "Brier"] if home.classes else []
     heads = heads or (["ROC-AUC, mean over labels", "Brier"] if home.labels else [])
-    rows = [_row(home, at) for at in home.homes]
-    return Cells(["hospital", "trained on", "evaluated on", *heads], rows, caption)
+    return Cells(["hospital", "trained on", "evaluated on", *heads], [_row(home, at) for at in home.homes], caption)
 
 
 def _row(home: RealRun, at: Home) -> list[object]:
