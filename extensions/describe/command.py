@@ -180,9 +180,9 @@ def write_page(folder: Path, described: Description, title: str) -> None:
     made = {site: described.table(site) for site in ("", *described.by_site)}
     lines = [("site", *made[""][0]), *((site or "all", *row) for site, (_, *rows) in made.items() for row in rows)]
     write(folder / "table.csv", as_csv(lines).encode())
-    captions = {"": CAPTION.format("" if described.by_site else SECURE)}
+    said = CAPTION.format("" if described.by_site else SECURE)
     sections = [
-        Section(site or "All sites", table=Cells(of[0], of[1:], captions.get(site, ""))) for site, of in made.items()
+        Section(site or "All sites", table=Cells(of[0], of[1:], said * (not site))) for site, of in made.items()
     ]
     sections[0] = sections[0]._replace(figures=_figures(described))
     head = (

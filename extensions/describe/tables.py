@@ -50,7 +50,7 @@ def patients_of(raw: RawSite, floor: int) -> Patients:
     """
     parts = (part for part in (raw.train, raw.kept_back, raw.held_out) if part is not None)
     whole = join([part for part in parts if part is raw.train or len(part) >= floor])
-    task, outcome = raw.task, raw.preparation.outcome
+    task, form, outcome = raw.task, raw.preparation, raw.preparation.outcome
     if whole.x.ndim != 2 or whole.x.dtype == np.uint8:
         raise DataError("describe is for tables; these samples are images or arrays")
     x, group = whole.x.astype(np.float64), np.zeros(len(whole), dtype=np.int64)
@@ -59,8 +59,7 @@ def patients_of(raw: RawSite, floor: int) -> Patients:
     else:
         x = np.concatenate([x, whole.y.reshape(len(whole), -1)], axis=1)
     often = 1 if whole.patients is None else int(np.unique(whole.patients, return_counts=True)[1].max(initial=1))
-    names, groups = names_of(task, raw.preparation), groups_of(task, raw.preparation)
-    return Patients(x, group, names, groups, task.kind == "times", often)
+    return Patients(x, group, names_of(task, form), groups_of(task, form), task.kind == "times", often)
 
 
 def names_of(task: Task, preparation: Preparation) -> tuple[str, ...]:
@@ -166,8 +165,7 @@ def quantiles(cells: np.ndarray, ends: np.ndarray) -> np.ndarray:
     if not cells.any():
         return np.full(len(QUANTILES), np.nan)
     share = np.concatenate([[0.0], np.cumsum(cells)]) / cells.sum()
-    begins = np.flatnonzero(cells)
-    at = np.unique(np.concatenate([begins, begins + 1]))  # flat parts between cells have no quantile of their own
+    at = np.unique(np.flatnonzero(cells)[:, None] + [0, 1])  # flat parts between cells have no quantile of their own
     return np.asarray(np.interp(QUANTILES, share[at], ends[at]))
 
 
@@ -191,6 +189,9 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
     """Heads, then rows, of the table of all patients and of each group, in words; and of survival at five times."""
     parts = [slice(None), *(slice(g, g + 1) for g in range(len(groups)) if len(groups) > 1)]
     rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing")]
+    most = (sums["count"] + sums["missing"]).max(axis=1)  # by the column that most is told of
+    words = [f"{number:.0f}" if number else "too few to tell" for number in (most.sum(), *most)]
+    rows.append(("patients", *words[: len(parts)], ""))
     for k, name in enumerate(names):
         of = {key: values[:, k] for key, values in sums.items() if key != "events"}
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
