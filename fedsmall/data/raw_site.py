@@ -276,9 +276,9 @@ def dealing_notes(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool, 
     ]
     notes += [*_note_patients(sites, test), *_note_twins(sites, test, bool(pool.test))]
     if type(plan.test) is int and len(test) != plan.test:
-        why = "patients and equal samples stay together"
-        notes.append(f"test = {plan.test}, and {len(test)} samples are held out: {why}")
-    rows = sum(map(len, pool.train.values())) - (0 if given else _count_held_out(plan, sites, test, pool))
+        notes.append(f"test = {plan.test}, and {len(test)} are held out: patients and equal samples stay together")
+    dealt = [part for name, part in pool.train.items() if name not in plan.without]
+    rows = sum(map(len, dealt)) - (0 if given else _count_held_out(plan, sites, test, pool))
     used = sum(len(site.train) + len(site.kept_back or ()) for site in sites)
     if used != rows:
         why = "" if plan.samples_per_site is None else f" (samples_per_site = {plan.samples_per_site})"

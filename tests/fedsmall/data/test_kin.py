@@ -252,7 +252,7 @@ def test_a_number_that_whole_patients_do_not_make_is_said(tmp_path: Path) -> Non
 
     federation = build_federation(plan(task_of(str(tmp_path / "a.csv")), sites=2, samples_per_site=4, test=22))
 
-    assert "test = 22, and 24 samples are held out: patients and equal samples stay together" in federation.notes
+    assert "test = 22, and 24 are held out: patients and equal samples stay together" in federation.notes
 
 
 def test_a_site_holds_out_patients_alone_as_it_does_in_a_simulation(tmp_path: Path) -> None:
