@@ -41,8 +41,8 @@ ONE = 2.0**40  # of parameters in whole numbers, which keep their precision in a
 def family_of(task: Task, settings: Regression) -> str:
     """The likelihood of a task under these settings; PlanError for one that has none here."""
     if task.loss not in OF_LOSS or (task.kind == "numbers" and task.outputs != 1):
-        known = "a regression is for classes, grades, one number, or times until an event"
-        raise PlanError(f"{known}; this task predicts {task.kind}: write a scenario for each of them")
+        known = "a regression predicts classes, grades, a number or times until an event, each by its own loss"
+        raise PlanError(f"{known}; this task: {task.kind} by {task.loss}. Of several, make a scenario for each")
     if settings.cox:
         if task.loss != "hazard":
             raise PlanError(f"cox = true is for times until an event, and this task predicts {task.kind}")

@@ -439,7 +439,7 @@ REFUSED = {
         {"aggregate_every": 5},
         TWO,
     ),
-    "the loss of this task is hinge": (regressed(), {}, Task("t", (5,), 2, loss="hinge")),
+    "this task: classes by hinge": (regressed(), {}, Task("t", (5,), 2, loss="hinge")),
     "firth is for two classes": (regressed(regression={"penalty": 0, "firth": True}), {}, Task("t", (5,), 3)),
     "firth is for two classes, without another penalty": (regressed(regression={"firth": True}), {}, TWO),
     "cox = true is for times until an event, and this task predicts classes": (
