@@ -189,8 +189,8 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
     """Heads, then rows, of the table of all patients and of each group, in words; and of survival at five times."""
     parts = [slice(None), *(slice(g, g + 1) for g in range(len(groups)) if len(groups) > 1)]
     most = (sums["count"] + sums["missing"]).max(axis=1)  # by the column that most is told of
-    words = [f"{number:.0f}" if number else "too few to tell" for number in (most.sum(), *most)]
-    rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing"), ("patients", *words[: len(parts)], "")]
+    told = [f"{number:.0f}" if number else "too few to tell" for number in (most.sum(), *most)]
+    rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing"), ("patients", *told[: len(parts)], "")]
     for k, name in enumerate(names):
         of = {key: values[:, k] for key, values in sums.items() if key != "events"}
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]

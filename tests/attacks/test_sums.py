@@ -127,7 +127,10 @@ def test_seeds_that_were_sealed_after_other_common_models_are_not_opened(tmp_pat
     assert all(reply.has_error() for _, order, reply in federation.passed if _of(order, HELP))
 
 
-@pytest.mark.parametrize(("number", "why"), [(1e9, TOO_LARGE), (np.inf, NOT_FINITE), (np.nan, NOT_FINITE)])
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(1e9, TOO_LARGE), pytest.param(np.inf, NOT_FINITE, marks=pytest.mark.thorough), (np.nan, NOT_FINITE)],
+)
 def test_absurd_numbers_are_in_no_summand(tmp_path, monkeypatch, number, why):
     federation = Federation(tmp_path, 3, monkeypatch, BLIND, crafted(lambda a: np.full_like(a, number)))
 

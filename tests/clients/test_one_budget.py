@@ -40,7 +40,9 @@ def spend_all(station, run="r"):
         trained(station, plan, t=t, run=run)
 
 
-@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize(
+    "copy", ["half of it", *(pytest.param(c, marks=pytest.mark.thorough) for c in COPIES if c != "half of it")]
+)
 def test_what_one_name_has_spent_of_a_table_the_other_has_not(pair, copy):
     bonn, essen = pair
     head, *lines = essen.data.read_text().splitlines()

@@ -54,6 +54,7 @@ def judged(feddc, capsys, **given) -> dict[int, float]:
     return {int(t): float(loss) for t, loss in lines}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", ["feddc", "daisychain", "fedavg"])
 def test_every_algorithm_runs_and_judges_what_is_global(feddc, pictures, capsys, algorithm):
     losses = judged(feddc, capsys, algorithm=algorithm, data=pictures)
@@ -69,6 +70,7 @@ def test_with_an_average_in_every_round_feddc_is_fedavg(feddc, pictures, capsys)
     assert both[0][4] != both[0][0]
 
 
+@pytest.mark.thorough
 def test_fedavg_is_so_many_steps_at_every_client_and_a_mean(feddc, pictures, capsys):
     from torch.nn.functional import cross_entropy
 

@@ -80,6 +80,7 @@ def grid():
         yield {"grid": InProcessGrid(client.app, 3), "arrays": arrays, "config": config}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OF_FLOWER)
 def test_the_example_of_a_strategy_runs(name, grid):
     found = doctest.DocTestFinder(recurse=False).find(getattr(fedsmall_strategies, name), name, globs=grid)

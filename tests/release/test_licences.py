@@ -27,6 +27,7 @@ def test_the_page_holds_every_pinned_package_at_its_version():
     assert {name: version for name, (version, _, _) in ROWS.items()} == PINS, "`make licences` makes the page anew"
 
 
+@pytest.mark.thorough
 def test_the_page_says_what_the_installed_packages_say():
     here = {name: one for name, one in licences.installed(PINS).items() if one.version.partition("+")[0] == PINS[name]}
 

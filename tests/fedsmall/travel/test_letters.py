@@ -79,7 +79,7 @@ def test_what_is_withdrawn_is_not_handed_over_however_late_it_comes() -> None:
 
 
 @given(topology=TOPOLOGIES, sites=st.integers(1, 9), models=st.integers(1, 9), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_model_is_lost_and_none_is_at_two_sites(topology: Topology, sites: int, models: int, seed: int) -> None:
     places = Places(topology, seed, sites, np.arange(min(models, sites)))
     for t in range(1, 30):

@@ -73,6 +73,7 @@ def test_of_sites_to_which_samples_are_dealt_the_others_keep_theirs():
         assert not np.array_equal(kept.x, before.x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("names", "complaint"),
     [

@@ -47,7 +47,9 @@ def files(folder):
     return paths
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(
+    scope="module", params=["times", *(pytest.param(k, marks=pytest.mark.thorough) for k in TASKS if k != "times")]
+)
 def kind(request):
     return request.param
 

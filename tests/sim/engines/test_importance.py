@@ -38,7 +38,9 @@ class Ours(ClassifierMixin, BaseEstimator):
         return self.result.predict(x)[["p_no", "p_yes"]].to_numpy()
 
 
-@pytest.mark.parametrize("method", ["FedAvg", "FedDC", "TravellingGroups"])
+@pytest.mark.parametrize(
+    "method", ["FedDC", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("FedAvg", "TravellingGroups"))]
+)
 def test_it_is_scikit_learns(method):
     methods = [{"name": method, **({"groups": 2} if method == "TravellingGroups" else {})}]
     result = run(**DATA, methods=methods, metric="auc", rounds=30, progress=False)

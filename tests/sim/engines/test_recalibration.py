@@ -63,8 +63,8 @@ def test_a_model_that_tells_nothing_is_left_as_it_is(sign: float) -> None:
     assert recalibration_of(np.full(4, 0.3), np.zeros(4, dtype=bool)) is None
 
 
-@pytest.mark.parametrize("stop", [None, {"patience": 3, "hold_out": 0.4}])
-@pytest.mark.parametrize("loss", ["cross_entropy", "logistic"])
+@pytest.mark.parametrize("stop", [None, pytest.param({"patience": 3, "hold_out": 0.4}, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("loss", ["cross_entropy", pytest.param("logistic", marks=pytest.mark.thorough)])
 def test_tables_packages_and_exports_are_the_recalibrated_model(tmp_path: Path, stop: Any, loss: str) -> None:
     more = {"task": {"name": "arrays", "loss": loss}} | ({} if stop is None else {"stop": stop, "evaluate_every": 5})
     result, plain = result_of(recalibrate=True, threshold="youden", **more), result_of(**more)

@@ -66,6 +66,7 @@ def test_stack_and_messages_judge_a_hospital_with_its_intercept():
     assert stack.at_home["c"]["intercept"] == common.at_home["c"]["intercept"] == pytest.approx(after["c"]["loss"])
 
 
+@pytest.mark.thorough
 def test_the_table_says_who_is_worse_off_and_that_an_intercept_mends_it():
     run = execute(scenario("FedAvg"), data=unlike)
 

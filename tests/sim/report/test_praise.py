@@ -52,6 +52,7 @@ def test_with_signal_the_methods_are_praised():
     assert all(table(result.run).beats_trivial(row) for row in table(result.run).of_methods)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("each", "says"), [(40, "is better than that"), (12, "cannot be told apart from that")])
 def test_models_that_are_perfect_with_every_seed_are_better_than_a_constant_where_patients_are_enough(each, says):
     alike = {name: (y[:, None].astype(float), y) for name, (_, y) in patients(0, 0.0, each=each).items()}
