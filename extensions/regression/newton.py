@@ -11,7 +11,7 @@ Source: Boyd and Vandenberghe 2004, sections 9.5 and 10.2 (damped steps; here ha
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_factor, cho_solve, pinvh
 
 from fedsmall.aggregation.sums import LEAST
 from fedsmall.extensions.regression.families import (
@@ -264,7 +264,7 @@ def solve(setup: Setup, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
             return np.asarray(cho_solve(factor, right))
     except np.linalg.LinAlgError:
         pass
-    return np.asarray(np.linalg.pinv(matrix, rcond=NOTHING, hermitian=True) @ right)
+    return np.asarray(pinvh(matrix, rtol=NOTHING) @ right)
 
 
 def chosen(setup: Setup, state: State) -> int:

@@ -286,7 +286,7 @@ def bootstrap_intervals(
     return found
 
 
-HALF = 0.5  # even odds
+HALF, INSIDE = 0.5, (np.finfo(float).tiny, 1 - 2.0**-53)  # even odds; what a threshold may be
 SENSITIVITY = 0.9  # of the threshold that is found beside the best one, where a plan does not say
 
 
@@ -338,4 +338,4 @@ def least_sensitivity(p: np.ndarray, positive: np.ndarray, wanted: float) -> flo
 
 def _middle(values: np.ndarray, place: int) -> float:
     below = values[place + 1] if place + 1 < len(values) else 0.0
-    return float((values[place] + below) / 2)
+    return float(np.clip((values[place] + below) / 2, *INSIDE))

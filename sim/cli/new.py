@@ -48,7 +48,7 @@ name = "Ridge"                # the regression of all rows pooled, exact by sums
 
 def new(
     table: Annotated[Path, Argument(help="a CSV, Parquet or Excel file, a folder of one for each hospital, or images")],
-    label: Annotated[str | None, Option(help="the column that is to be predicted: classes, or a number")] = None,
+    label: Annotated[str | None, Option("--label", "--target", help="the column that is to be predicted")] = None,
     time: Annotated[str | None, Option(help="survival: the column of times, with --event")] = None,
     event: Annotated[str | None, Option(help="survival: the column that is 1 where the event happened")] = None,
     positive: Annotated[str | None, Option(help="of two classes the one to be found; yes or 1, else the rarer")] = None,

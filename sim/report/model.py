@@ -268,11 +268,10 @@ def nobody_positive(run: Run) -> list[str]:
     (_, threshold), (p, positive) = shown.thresholds[0], shown.predictions.positive(1)
     at = at_threshold(p, positive, threshold)
     called = at.true_positive + at.false_positive
-    if 0 < called < len(p):
+    nobody, everybody = ("no patient", "sensitivity", at.sensitivity), ("every patient", "specificity", at.specificity)
+    whom, what, lost = everybody if called else nobody
+    if 0 < called < len(p) or not lost.of:
         return []
-    whom = "no patient" if not called else "every patient"
-    lost = at.sensitivity if not called else at.specificity
-    what = "sensitivity" if not called else "specificity"
     cure = 'threshold = "youden" or recipe = {class_weights = "balanced"} in the scenario helps'
     return [
         f"Warning: at its threshold of {threshold:.3f}, {shown.label} calls {whom} {shown.classes[1]} "

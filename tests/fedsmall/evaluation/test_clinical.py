@@ -93,6 +93,13 @@ def test_thresholds_do_what_they_are_chosen_for(made):
         assert found.specificity.value == pytest.approx(1 - false[true >= wanted].min())
 
 
+@pytest.mark.parametrize("p", [(0.0, 0.0), (1.0, 1 - 2.0**-53), (5e-324, 0.0)])
+def test_a_model_that_is_quite_sure_has_a_threshold_between_0_and_1(p):
+    for positive in (np.array([True, True]), np.array([True, False])):
+        assert 0 < best_threshold(np.array(p), positive) < 1
+        assert 0 < (least_sensitivity(np.array(p), positive, 0.5) or 0.5) < 1
+
+
 @pytest.mark.parametrize("count", [9, *(pytest.param(n, marks=pytest.mark.thorough) for n in (12, 40))])
 def test_a_sensitivity_found_on_few_patients_holds_on_others_on_average(count):
     rng, held = np.random.default_rng(0), []
