@@ -87,7 +87,8 @@ def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
 
     rows, new = train.x.reshape(len(train), -1), x.reshape(len(x), -1)
     if task.kind == "numbers":
-        return np.asarray(Ridge(alpha=1.0).fit(rows, train.y.reshape(len(train), -1)).predict(new)).reshape(len(x), -1)
+        ridge = Ridge(alpha=1.0, solver="svd").fit(rows, train.y.reshape(len(train), -1))
+        return np.asarray(ridge.predict(new)).reshape(len(x), -1)
     counts = np.bincount(train.y, minlength=task.classes)
     seen, folds = np.flatnonzero(counts), min(5, int(counts[counts > 0].min()))
     shares = np.zeros((len(x), task.classes))

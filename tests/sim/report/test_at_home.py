@@ -150,6 +150,17 @@ def test_alone_is_a_ridge_of_the_hospitals_own_patients():
     assert one_class == pytest.approx(np.tile([0.2, 0.8], (40, 1))[: len(held)] * 0 + [1 / 4, 3 / 4])
 
 
+@pytest.mark.parametrize("size", [1.0, 1e4, 1e9])
+def test_a_hospital_alone_fits_numbers_of_fewer_patients_than_columns_in_any_unit_without_a_word(size):
+    x = size * np.array([[1, 1, 2, 1], [2, 2, 4, 2], [3, 3, 6, 3]], dtype=np.float32)  # one column says all of it
+    numbers = Task("t", (4,), 1, loss="mse", metrics=("loss",))
+
+    said = fit_alone(Samples(x, np.float32([[1], [2], [3]])), x, numbers)
+
+    assert said.shape == (3, 1)
+    assert said[:, 0] == pytest.approx([1, 2, 3], abs=0.1)
+
+
 def test_what_has_no_common_model_or_fits_its_own_is_refused_in_one_line():
     for changes, word in (({"topology": "gossip"}, "a server"), ({"regression": {}}, "fitted without intercepts")):
         plan = plan_of("FedAvg", {"aggregate_every": 1, "intercepts": "hospital"} | changes)
