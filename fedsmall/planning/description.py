@@ -19,6 +19,7 @@ OUTLYING = 15.0  # interquartile ranges beyond the quartiles
 NEARLY_PERFECT = 0.98  # AUC of one column
 MOSTLY_EMPTY = 0.5
 FEW_EVENTS = 10  # for each feature
+FAR = 2.0  # powers of ten that are another unit, however few values there are
 LEAST_COMPARED = 8  # values of a column at a hospital, to compare its unit with the others'
 LEAST_ZEROS = 0.25  # of the median of all other values, above which these lie where 0 may stand for no value
 
@@ -128,25 +129,23 @@ def _suspect_column(column: str, by_site: Values, positive: Values | None) -> li
 
 def _suspect_units(column: str, by_site: Values) -> list[str]:
     known = {site: held[np.isfinite(held)] for site, held in by_site.items()}
-    middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) >= LEAST_COMPARED}
+    middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) > 1}
     middle = {site: value for site, value in middle.items() if value > 0}
-    if len(middle) < 2:
+    sizes = sorted(value for site, value in middle.items() if len(known[site]) >= LEAST_COMPARED)
+    if not sizes or len(middle) < 2:
         return []
-    usual = sorted(middle.values())[(len(middle) - 1) // 2]  # of two hospitals the smaller
+    usual = sizes[(len(sizes) - 1) // 2]  # of two hospitals the smaller
     powers = {site: math.log10(value / usual) for site, value in middle.items()}
-    odd = {s: round(p) for s, p in powers.items() if round(p) and abs(p - round(p)) < 0.2}
+    enough = {site: len(v) >= LEAST_COMPARED and abs(powers.get(site, 0) % 1 - 0.5) > 0.3 for site, v in known.items()}
+    odd = {site: round(p) for site, p in powers.items() if abs(p) >= FAR or (enough[site] and round(p))}
     return [f"{column} is about 10^{p:+d} times the others' at {site}; is its unit another?" for site, p in odd.items()]
 
 
 def _suspect_events(positive: Values, features: int) -> list[str]:
     truth = np.concatenate(list(positive.values()))
     events = min(int(truth.sum()), int((~truth).sum()))
-    notes = []
-    if events < FEW_EVENTS * features:
-        notes.append(
-            f"{events} patients of the rarer class for {features} columns, fewer than {FEW_EVENTS} for each: expect "
-            "wide intervals"
-        )
+    few = f"{events} patients of the rarer class for {features} columns, fewer than {FEW_EVENTS} for each"
+    notes = [f"{few}: expect wide intervals"] * (events < FEW_EVENTS * features)
     lone = [site for site, held in positive.items() if len(np.unique(held)) == 1 and len(positive) > 1]
     return notes + ([f"one class only at {', '.join(lone)}"] if lone else [])
 

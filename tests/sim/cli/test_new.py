@@ -203,6 +203,25 @@ def test_what_looks_wrong_is_said(tmp_path):
     assert "lab is 0 in 41 rows and 4." in notes
 
 
+@pytest.mark.parametrize(
+    ("factor", "is_said"), [(1, False), (3, False), (10, True), (30, False), (400, True), (1e6, True)]
+)
+@pytest.mark.parametrize("few", [2, 20])
+def test_a_unit_of_another_hospital_is_asked_about_where_it_is_a_power_of_ten_or_far_off(
+    tmp_path, few, factor, is_said
+):
+    rng = np.random.default_rng(0)
+    sites = ["ulm"] * 40 + ["graz"] * 40 + ["bonn"] * few
+    rows = [
+        (f"{rng.normal(140, 4) * (factor if site == 'bonn' else 1):.3f}", site, n % 2) for n, site in enumerate(sites)
+    ]
+    write(tmp_path / "patients.csv", "sodium,hospital,outcome", rows)
+
+    notes = notes_of(tmp_path / "patients.csv", partition={"natural": "hospital"})
+
+    assert ("at bonn; is its unit another?" in notes) == (is_said and (few > 8 or factor > 100))
+
+
 def test_of_a_sound_table_nothing_is_said(tmp_path):
     rng = np.random.default_rng(0)
     rows = [(f"{a:.4f}", f"{b:.4f}", n % 2) for n, (a, b) in enumerate(rng.normal(size=(200, 2)))]
