@@ -290,12 +290,12 @@ def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, sca
     if not predictions or not all("labels" in arrays for arrays in predictions):
         return interval(mean, scale=scale, shared=Shared(patients=run.about.get("test_samples") if group else None))
     patients = patients_behind(metric, predictions[0]["labels"])
-    without = np.array([_without(run, plan_run, metric, scale) for plan_run in members])
+    without = [_without(run, plan_run, metric, scale) for plan_run in members]  # of unequal test sets unequally many
     if has_one_test_set(run):
-        without = without.mean(axis=0, keepdims=True)
+        without = [np.mean(without, axis=0)]
     errors, freedom = zip(*map(jackknife, without), strict=True)
     error = float(np.sqrt(np.mean(np.square(errors)))) * (float(np.mean(mean)) if scale == "positive" else 1.0)
-    shared = Shared(0.0, error, freedom[0], patients) if np.isfinite(error) else Shared(patients=patients)
+    shared = Shared(0.0, error, min(freedom), patients) if np.isfinite(error) else Shared(patients=patients)
     return interval(mean, scale=scale, shared=shared)
 
 

@@ -66,6 +66,19 @@ def test_the_mean_on_top_has_the_interval_of_its_patients():
         assert row.common.high - row.common.low > 0.2  # 60 patients; by seeds alone .02 on one test set
 
 
+@pytest.mark.parametrize("least", [2, 9, 23, 30])
+def test_test_sets_of_seeds_may_differ_in_size(least):
+    run = judged("brier", drawn_anew=True)
+    for one in run.done:
+        for name in ("probabilities", "labels"):
+            kept = f"{prediction_key(one)}/{name}"
+            run.predictions[kept] = run.predictions[kept][: least + one.plan.seed]
+
+    row = table(run).rows[0]
+
+    assert row.common.low < row.common.mean < row.common.high
+
+
 def test_local_models_that_are_the_global_one_have_its_interval():
     run = judged("accuracy")
     for one in run.done:
