@@ -564,7 +564,7 @@ def main_method(run: Run) -> str:
     if not usable:
         raise PlanError(
             "this run holds no model that can be used: it is of an older release, or its sites have models of their "
-            "own. `fedsmall run RUN/scenario.toml` runs it again"
+            'own. `fedsmall run RUN/scenario.toml` runs it again; keep = "sites" in the scenario keeps models of sites'
         )
     return next((plan_run.label for plan_run in usable if plan_run.label == run.reference), usable[0].label)
 
