@@ -178,7 +178,7 @@ def _split_by_site(frame: "DataFrame", column: str) -> Frames:
     need(frame, [column], "the partition's")
     sites = frame[column].map(plain)
     if (missing := is_missing(frame[column])).any():
-        raise DataError(f"column {column!r} names no site in {missing.sum()} of {len(frame)} rows")
+        raise DataError(f"column {column!r} names no site in {missing.sum()} of {len(frame)} rows; fill or drop them")
     check_sites(column, set(sites))
     return {name: frame[sites == name] for name in sorted(set(sites))}
 
