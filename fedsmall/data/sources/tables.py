@@ -24,7 +24,7 @@ from fedsmall.data.sources.labels import (
     patients_of,
     share_classes,
 )
-from fedsmall.data.sources.pool import NOWHERE, Part, Pool
+from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Part, Pool
 from fedsmall.data.splits import classes_of
 from fedsmall.data.subgroups import add_groups, read_subgroups
 from fedsmall.data.table_files import (
@@ -218,6 +218,8 @@ class Schema:
         for name, frame in frames.items():
             with at_site(name):
                 need(frame, [*chosen, *categorical], "a feature")
+        if odd := [column for column in chosen if YES_OR_NO in column]:
+            raise DataError(f"column {odd[0]!r}: rename it; = stands between a category and its values")
         if not chosen:
             raise DataError(f"the table has no column besides {' and '.join(wanted)}; there is nothing to learn from")
         for column in drop:

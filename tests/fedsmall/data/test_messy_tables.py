@@ -217,6 +217,14 @@ def test_what_stands_for_no_value_is_no_category(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pool.train["a"].x[1], [60, np.nan, np.nan])
 
 
+def test_a_name_that_looks_like_a_category_s_value_is_refused(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"a.csv": "age,Rh=D,ill\n50,1000,0\n60,2000,1\n"})
+
+    with pytest.raises(DataError, match="column 'Rh=D': rename it"):
+        csv(None, 0, path, label="ill")
+    assert csv(None, 0, path, label="ill", drop=["Rh=D"]).feature_names == ("age",)
+
+
 def test_odd_columns_are_noted_by_name(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = 40
