@@ -211,18 +211,18 @@ def _ask(
     each = dict.fromkeys(nodes, content) if isinstance(content, RecordDict) else content
     orders = {site: Message(each[site], nodes[site], kind) for site in sorted(nodes)}
     replies = {reply.metadata.reply_to_message_id: reply for reply in grid.send_and_receive(orders.values())}
-    answers, faults = {}, []
+    answers, faults = {}, dict[str, list[str]]()  # sites by what keeps them away
     for site in sheet.sites:
         reply = replies.get(orders[site].metadata.message_id) if site in orders else None
-        if reply is None:
-            faults.append(f"{site}: no answer within {sheet.round_deadline_s:g} s")
-        elif reply.has_error():
-            reason = " ".join((reply.error.reason or "no reason given").split())[:300]
-            faults.append(reason if reason.startswith(f"{site}:") else f"{site}: {reason}")
-        else:
+        if reply is not None and not reply.has_error():
             answers[site] = (nodes[site], reply.content)
+            continue
+        reason = f"no answer within {sheet.round_deadline_s:g} s" if reply is None else reply.error.reason
+        reason = " ".join((reason or "no reason given").split())[:300]
+        faults.setdefault(reason.removeprefix(f"{site}: "), []).append(site)
     if faults:
-        raise PlanError("Not every site takes part. " + "; ".join(faults))
+        said = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in faults.items())
+        raise PlanError(f"Not every site takes part. {said}")
     return answers
 
 

@@ -33,9 +33,9 @@ def test_a_bundle_installs_without_an_index_and_a_changed_one_does_not(bundled, 
     said, folder = bundled
 
     assert hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest() in said
-    install(folder, tmp_path / "venv")  # the command itself wants the other wheels
+    done = install(folder, tmp_path / "venv")  # the command itself wants the other wheels
     found = [path.name for path in tmp_path.glob("venv/lib/*/site-packages/fedsmall-*")]
-    assert found == [f"fedsmall-{__version__}.dist-info"]
+    assert found == [f"fedsmall-{__version__}.dist-info"], done.stdout + done.stderr
     units = {path.name for path in (folder / "systemd").iterdir()}
     assert units == {path.name for path in (ROOT / "docker" / "systemd").iterdir()}
     (folder / "systemd" / "fedsmall-station.service").write_text("[Service]\nExecStart=/bin/evil\n")

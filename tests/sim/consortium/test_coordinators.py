@@ -256,7 +256,7 @@ def test_a_server_without_a_coordinators_key_gets_no_answer_for_what_nobody_sign
         return honest(name, kind, config, arrays)
 
     monkeypatch.setattr(desk, "answer", answer)
-    with pytest.raises(PlanError, match="essen: no coordinator whose key the policy here names has signed"):
+    with pytest.raises(PlanError, match="bonn, essen, ulm: no coordinator whose key the policy here names has signed"):
         desk.run("r")
     assert all(AuditLog(desk.log_of(name)).last()[0] == 1 for name in desk.names)  # one line each, of the refusal
     assert not any(entry["event"] == "sent" for name in desk.names for entry in AuditLog(desk.log_of(name)).entries())

@@ -241,7 +241,7 @@ def test_an_answer_that_the_site_did_not_sign_is_set_aside(desk, monkeypatch, tm
     other = signer(desk.site("bonn").key)
     monkeypatch.setattr("tests.sim.consortium.desk.signer", lambda path: other)
 
-    with pytest.raises(PlanError, match="essen: where its log stands is not signed with its key"):
+    with pytest.raises(PlanError, match="essen, ulm: where its log stands is not signed with its key"):
         desk.run("second")
 
     assert any("is not signed with its key" in fault for fault in log_check.check_run(desk.folder, "second"))

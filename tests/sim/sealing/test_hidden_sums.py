@@ -233,3 +233,16 @@ def test_the_page_of_a_secure_run_knows_all_hospitals_and_no_single_one(tmp_path
     assert ("No interval over hospitals: it takes each one's own sums." in text) is hidden
     assert ("Hospital by hospital" in text) is not hidden
     assert {site["held_out"] for site in one.row["real"]["sites"].values()} == ({None} if hidden else {48})
+
+
+def test_what_all_sites_refuse_is_said_once_with_their_names(tmp_path, monkeypatch):
+    federation = Federation(tmp_path, 3, monkeypatch, policy="most_rounds = 2\n")
+    federation.change = lambda site, order: None if site == "site-001" else order
+
+    with pytest.raises(PlanError) as refused:
+        run(federation, plan_of(), round_deadline_s=1)
+
+    assert str(refused.value) == (
+        "Not every site takes part. site-000, site-002: the plan has 6 rounds; the policy here allows 2 (most_rounds); "
+        "site-001: no answer within 1 s"
+    )
