@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+NUMBERS, SAME = "Numbers to predict are a target, no label", "Say which mean the same: classes = {{{}}}"
 MOST_CLASSES = 100
 Classes = Sequence[object] | Mapping[str, Sequence[object]]
 
@@ -80,10 +81,9 @@ def check_spelling(by_site: Mapping[str, set[str]]) -> None:
         first, known = several[0]
         if not names & known and len(names) == len(known):
             gaps = ", ".join(f'"{name}" = [...]' for name in sorted(known))  # whose is whose, nobody here can know
-            raise DataError(
-                f"sites {first!r} and {site!r} have no class in common: {', '.join(sorted(known))} and "
-                f"{', '.join(sorted(names))}. Say which mean the same: classes = {{{gaps}}}"
-            )
+            lists = f"{', '.join(sorted(known))} and {', '.join(sorted(names))}"
+            cure = NUMBERS if any("." in n for n in filter(is_number, known)) else SAME.format(gaps)
+            raise DataError(f"sites {first!r} and {site!r} have no class in common: {lists}. {cure}")
 
 
 def lone_classes(by_site: Mapping[str, set[str]]) -> tuple[str, ...]:

@@ -217,6 +217,13 @@ def test_what_stands_for_no_value_is_no_category(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pool.train["a"].x[1], [60, np.nan, np.nan])
 
 
+def test_hospitals_that_have_no_number_in_common_are_told_of_targets(tmp_path: Path) -> None:
+    tables = {f"{name}.csv": "age,y\n" + "".join(f"5{n},{n}.{k}5\n" for n in range(4)) for k, name in enumerate("abc")}
+
+    with pytest.raises(DataError, match=r"no class in common: .* Numbers to predict are a target, no label"):
+        csv(None, 0, folder(tmp_path, tables), label="y")
+
+
 def test_a_name_that_looks_like_a_category_s_value_is_refused(tmp_path: Path) -> None:
     path = folder(tmp_path, {"a.csv": "age,Rh=D,ill\n50,1000,0\n60,2000,1\n"})
 
