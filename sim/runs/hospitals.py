@@ -58,7 +58,7 @@ def growth_of(scenario: Scenario, data_root: Path | None = None) -> Growth:
             of_method = values.setdefault(plan.method.label, {})
             of_method.setdefault(count, []).extend([common[metric]] if metric in common else [])
     if not any(found for of_method in values.values() for found in of_method.values()):
-        raise PlanError(f"no method of this scenario has a global model that is judged by {metric!r}")
+        raise PlanError(f"no method here has a global model that is judged by {metric!r}, which a test set may lack")
     return Growth(metric, values)
 
 
