@@ -54,7 +54,7 @@ def test_more_hospitals_are_worth_more_and_a_secure_sum_of_two_has_no_value():
     assert list(grown.values["FedAvg"]) == [1, 2, 5, 6]
     assert min(grown.values["Ridge"]) == 5
     assert np.mean(grown.values["FedAvg"][6]) < np.mean(grown.values["FedAvg"][1])
-    with pytest.raises(PlanError, match="no method of this scenario"):
+    with pytest.raises(PlanError, match="no method here"):
         growth_of(scenario("Standalone"))
 
 
