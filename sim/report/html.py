@@ -264,8 +264,8 @@ def site_by_site_section(run: Run, shown: Table) -> list[Section]:
         [label, *("not estimable" if mean is None else value(shown, mean) for mean in sites.values())]
         for label, sites in means.items()
     ]
-    whose = "layers, completed with the site's own," if run.plans[0].has_own_models else "model"
-    caption = f"Mean {metric_name(shown.metric)} over runs of the global {whose} on each site's own held-out samples."
+    whose = "shared layers, completed with the site's own," if run.plans[0].has_own_models else "global model"
+    caption = f"Mean {metric_name(shown.metric)} over runs of the {whose} on each site's own held-out samples."
     return [Section("Site by site", table=Cells(["method", *next(iter(means.values()))], rows, caption))]
 
 

@@ -244,7 +244,7 @@ def test_a_run_reports_the_sites_own_models_and_says_so(fedsmall, tmp_path):
         r"Models trained at a single site reach mean absolute error \S+ on average, the local models of FedDC", said
     )
     page = html.unescape((tmp_path / "r" / "report.html").read_text())
-    assert "common layers, completed with the site's own, on each site's own held-out samples" in page
+    assert "shared layers, completed with the site's own, on each site's own held-out samples" in page
     assert "The other layers of its model never leave it." in page
     assert "evaluated on 4 test samples" in page
 
