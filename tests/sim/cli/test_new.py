@@ -13,7 +13,7 @@ from fedsmall.sim.runs.scenario import build, load
 from tests.sim.cli.spoiled import TABLES, spoil
 
 WITHIN = 0.01  # of what a regression on pooled rows comes to on the same test patients
-MARKS = {"few": (), "wine": pytest.mark.thorough}
+MARKS = dict.fromkeys(["few", "wine"], pytest.mark.thorough)
 ALL_TABLES = [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in TABLES]
 
 
