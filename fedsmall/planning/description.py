@@ -131,14 +131,14 @@ def _suspect_units(column: str, by_site: Values) -> list[str]:
     known = {site: held[np.isfinite(held)] for site, held in by_site.items()}
     middle = {site: float(np.median(np.abs(v))) for site, v in known.items() if len(v) > 1}
     middle = {site: value for site, value in middle.items() if value > 0}
-    sizes = sorted(value for site, value in middle.items() if len(known[site]) >= LEAST_COMPARED)
-    if not sizes or len(middle) < 2:
+    large = {site for site in middle if len(known[site]) >= LEAST_COMPARED}
+    if not large or len(middle) < 2:
         return []
-    usual = sizes[(len(sizes) - 1) // 2]  # of two hospitals the smaller
+    usual = sorted(middle[site] for site in large)[(len(large) - 1) // 2]  # of two hospitals the smaller
     powers = {site: math.log10(value / usual) for site, value in middle.items()}
-    enough = {site: len(v) >= LEAST_COMPARED and abs(powers.get(site, 0) % 1 - 0.5) > 0.3 for site, v in known.items()}
-    odd = {site: round(p) for site, p in powers.items() if abs(p) >= FAR or (enough[site] and round(p))}
-    return [f"{column} is about 10^{p:+d} times the others' at {site}; is its unit another?" for site, p in odd.items()]
+    odd = {s: round(p) for s, p in powers.items() if abs(p) >= FAR or (s in large and abs(p - round(p)) < 0.2)}
+    about = "{} is about 10^{:+d} times the others' at {}; is its unit another?"
+    return [about.format(column, p, site) for site, p in odd.items() if p]
 
 
 def _suspect_events(positive: Values, features: int) -> list[str]:
