@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", 
 YES = ("1", "yes", "y", "true", "pos", "positive", "ja", "j", "positiv", "oui", "positif", "si", "sí")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
+UNEQUAL = 0.4  # share of the rarer of two classes, below which a threshold of a half calls too few positive
 MOSTLY = 0.8  # of a column's cells, from which on they say what it is
 FAR = 5.0  # times the spread of all other values, from which on a code is none of them
 MOST_SITES = 100
@@ -76,22 +77,24 @@ def candidates(table: "DataFrame") -> list[str]:
     return sorted(fit, key=lambda name: (not OUTCOME.search(name), len(_values(table[name])) > 2, last[name]))
 
 
-def classes_of_label(cells: "Series", missing: Sequence[str] = ()) -> tuple[dict[str, list[str]], Counter[str]]:
-    """The classes of a label with their spellings, the commonest first and so the rarest last, and how many each has.
+def classes_of(
+    what: str, words: Iterable[str], positive: str | None
+) -> tuple[list[str] | dict[str, list[str]], list[str], bool]:
+    """The classes of ``what`` in a task, the positive one last; sentences on them; and whether one of two is rare.
 
     Words that differ by capitals and blanks alone are one class, by the name of the commonest.
     """
-    counts = Counter(plain(cell) for cell in cells[~is_missing(cells, missing)])
-    alike: dict[str, list[str]] = {}
-    for word, _ in counts.most_common():
+    of_word, alike = Counter(words), dict[str, list[str]]()
+    for word, _ in of_word.most_common():
         alike.setdefault(spelling_key(word), []).append(word)
-    totals = Counter({words[0]: sum(counts[word] for word in words) for words in alike.values()})
-    spellings = {words[0]: words for words in alike.values()}
-    return {name: spellings[name] for name, _ in totals.most_common()}, totals
+    spellings = {names[0]: names[1:] for names in alike.values()}
+    counts = Counter({name: of_word[name] + sum(of_word[word] for word in more) for name, more in spellings.items()})
+    names, said = _name_classes(what, dict(counts.most_common()), positive)
+    is_rare = len(names) == 2 and min(counts.values()) < UNEQUAL * counts.total()
+    return {name: spellings[name] for name in names} if any(spellings.values()) else names, said, is_rare
 
 
-def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
-    """The classes of ``what`` in a task's order, of two the positive one last, and sentences on them."""
+def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
     is_binary = len(counts) == 2
     is_coded = not counts.keys() - {"0", "1", "-1"}  # of 1 and 2 nobody knows which says yes
     found = [name for name in counts if spelling_key(name) in YES and (is_coded or not is_number(name))]
@@ -99,7 +102,7 @@ def name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> 
     by_count = sorted(counts, key=lambda name: (name == sought, -counts[name]))
     names = by_count if is_binary else sorted(counts, key=by_size)
     if len(names) < 2:
-        raise PlanError(f"{what} holds one value only; there is nothing to learn")
+        raise PlanError(f"{what} {f'is always {names[0]!r}' if names else 'holds no value'}; there is nothing to learn")
     if positive is not None and (not is_binary or positive not in names):
         raise PlanError(f"--positive is one of two classes; {what} has {', '.join(names)}")
     said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]

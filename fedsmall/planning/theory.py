@@ -27,32 +27,6 @@ def expected_draws(sites: int, visits: int) -> float:
     return sites * fsum(1 / i for i in range(sites - visits + 1, sites + 1))
 
 
-def sites_seen(sites: int, contacts: int, models: int = 1) -> float:
-    """The different sites that a model has been at after so many contacts, on average: m * (1 - (1 - 1/m)**T).
-
-    At every contact, a first stay at home included, the ``models`` go to different sites, drawn uniformly anew;
-    their number does not matter to one of them. Raises PlanError unless every model can have a site of its own.
-    """
-    _check_range("models", models, sites)
-    return sites_seen_in_groups(sites, contacts, models, models)
-
-
-def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
-    """The different sites whose data a group's model has seen after so many contacts: m * (1 - (1 - M/(G m))**T).
-
-    At every contact M ``models`` (default: one a site) sit at different sites, drawn uniformly anew, M / G of each
-    group; where that is no whole number, the larger parts go to random groups. Holds at the group's next average.
-    Raises PlanError unless every model can have a site, and every group a model.
-    """
-    models = sites if models is None else models
-    _check_range("models", models, sites)
-    if not 1 <= groups <= models:
-        raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
-    if contacts < 0:
-        raise PlanError(f"communication rounds are 0 or more; got {contacts}")
-    return sites * (1 - (1 - models / (groups * sites)) ** contacts)
-
-
 def simulate_visits(
     sites: int, visits: int, permute_every: int = 1, *, runs: int = 100, rng: np.random.Generator
 ) -> np.ndarray:
@@ -271,89 +245,6 @@ def advise_radon(
     return RadonAdvice(r, height, failure, *chances, samples_alone=samples_for(error, 1 / r))
 
 
-@dataclass(frozen=True)
-class GroupAdvice:
-    """What theory says of one group of travelling models, which averages fewer models and sees fewer sites.
-
-    Of its ``members`` models each has been at ``model_sees`` sites after ``contacts``, and all together at
-    ``group_sees``, on average. ``bound`` is Proposition 4's, in rounds; in ``all_members`` simulated rounds all have
-    been at ``visits`` sites but for a chance of sqrt(delta), and ``short_together`` is how likely all fall short at the
-    bound. ``noise`` is the error of the group's average over that of a model a site, if errors are independent.
-    ``radon`` is what Radon points of the group promise, or ``radon_refused`` why nothing.
-    """
-
-    groups: int
-    members: int
-    contacts: int
-    model_sees: float
-    group_sees: float
-    visits: int
-    bound: float
-    all_members: int
-    short_together: float
-    noise: float
-    radon: RadonAdvice | None
-    radon_refused: str
-
-
-def advise_groups(
-    sites: int,
-    samples_per_site: int,
-    groups: int,
-    models: int | None = None,
-    contacts: int = 30,
-    permute_every: int = 1,
-    error: float = 0.05,
-    failure: float = 0.01,
-    *,
-    parameters: int | None = None,
-) -> GroupAdvice:
-    """What becomes of Lemma 5 and Proposition 4 (Kamp et al. 2023) in ``groups`` of ``models``; one a site by default.
-
-    A given model needs as many rounds as without groups; what is said of models together changes. Raises PlanError
-    where a group would have no model, or all sites together too few samples.
-    """
-    travelling = sites if models is None else models
-    group_sees = sites_seen_in_groups(sites, contacts, groups, travelling)
-    members = travelling // groups
-    visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
-    bound = rounds_between_aggregations(sites, visits, permute_every, failure, members)
-    rounds = simulate_visits(sites, visits, permute_every, rng=rng_for(0, "visits"))[:, :members]
-    radon, refused = _radon_of_group(members, parameters, error, failure)
-    return GroupAdvice(
-        groups,
-        members,
-        contacts,
-        model_sees=sites_seen(sites, contacts, travelling),
-        group_sees=group_sees,
-        visits=visits,
-        bound=bound,
-        all_members=rounds_but_for(sqrt(failure), rounds.max(axis=1)),
-        short_together=float((rounds > bound).all(axis=1).mean()),
-        noise=sqrt(sites / members),
-        radon=radon,
-        radon_refused=refused,
-    )
-
-
-def _radon_of_group(
-    members: int, parameters: int | None, error: float, failure: float
-) -> tuple[RadonAdvice | None, str]:
-    if parameters is None:
-        return None, ""
-    if members < parameters + 2:
-        return None, f"a Radon point takes {parameters + 2} models, a group has {members}"
-    try:
-        return advise_radon(members, parameters, None, error, failure), ""
-    except PlanError as refusal:
-        return None, str(refusal)
-
-
 def _check_chance(name: str, value: float) -> None:
     if not 0 < value < 1:
         raise PlanError(f"{name} is a number between 0 and 1, both excluded; got {value}")
-
-
-def _check_range(name: str, value: int, sites: int) -> None:
-    if not 1 <= value <= sites:
-        raise PlanError(f"{name} is 1 to the number of sites, {sites}; got {value}")

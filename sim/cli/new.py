@@ -12,20 +12,20 @@ import typer
 from rich.table import Table
 from typer import Argument, Option
 
+from fedsmall.data.table_files import is_missing, plain
 from fedsmall.errors import PlanError
 from fedsmall.planning.description import rows_of
 from fedsmall.planning.look import (
     Look,
     candidates,
-    classes_of_label,
+    classes_of,
     is_amount,
     join_rows,
     look_at,
-    name_classes,
     read_tables,
 )
 from fedsmall.sim.cli.listing import scenario_schema
-from fedsmall.sim.cli.new_images import FEDERATED, UNEQUAL, holds_images, scenario_of_images, sites_for
+from fedsmall.sim.cli.new_images import FEDERATED, holds_images, scenario_of_images, sites_for
 from fedsmall.sim.cli.options import check_unwritten, terminal
 from fedsmall.sim.runs.scenario import build, to_toml
 
@@ -116,11 +116,9 @@ def _outcome_of(
         return {"time": column, "event": predicted[1]}, [f"{column} is a time until {predicted[1]}"], False
     if is_amount(rows[column], look.missing):
         return {"target": column}, [f"{column} is a number, and predicted as one"], False
-    spellings, counts = classes_of_label(rows[column], look.missing)
-    names, said = name_classes(f"column {column!r}", {name: counts[name] for name in spellings}, positive)
-    alike = any(len(words) > 1 for words in spellings.values())
-    classes = {name: spellings[name][1:] for name in names} if alike else names
-    is_rare = len(names) == 2 and min(counts.values()) < UNEQUAL * counts.total()
+    cells = rows[column]
+    words = map(plain, cells[~is_missing(cells, look.missing)])
+    classes, said, is_rare = classes_of(f"column {column!r}", words, positive)
     return {"label": column, "classes": classes}, said, is_rare
 
 
@@ -162,8 +160,8 @@ def _read(text: str, out: Path) -> "Federation":
     from fedsmall.planning.tasks import build_federation
 
     table = tomllib.loads(text)
-    source = "csv" if "csv" in table["task"] else "images"
-    table["task"][source] = str((out.parent / table["task"][source]).resolve())
+    for source in {"csv", "images", "test"} & table["task"].keys():
+        table["task"][source] = str((out.parent / table["task"][source]).resolve())
     return build_federation(build(table).plans()[0])
 
 

@@ -3,21 +3,31 @@
 Its recipe reaches logistic regression on the pooled pixels at ten sites of sixteen images (docs/images.md).
 """
 
+import math
 from collections import Counter
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from fedsmall.data.image_files import DICOM, NIFTI, is_image
+import numpy as np
+
+from fedsmall.data.image_files import DEEP, DICOM, NIFTI, is_image, read_pictures
+from fedsmall.data.sources.images import LEFTOVERS, NO_IMAGE
+from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.tables import ENDINGS as TABLES
-from fedsmall.errors import DataError, PlanError
-from fedsmall.planning.look import name_classes
+from fedsmall.errors import DataError, PlanError, as_data_error
+from fedsmall.files import in_file
+from fedsmall.planning.look import classes_of
 from fedsmall.sim.runs.scenario import to_toml
 
-LOOKED_AT = 500  # files of which size and colour are read
+LOOKED_AT = 200  # files, in equal distances, of which size, colour and depth are read
 DEALT, LEAST_ROWS = 10, 20  # hospitals that samples are dealt to, and the least that each should have
-UNEQUAL = 0.4  # share of the rarer class, below which a threshold of a half calls too few positive
+LEAST = 8  # side of the smallest image that the network's two poolings leave something of
 LARGEST = 32  # side of an image that the network gets as it is; larger ones are brought to that
-GREY = ("1", "L", "I", "F", "I;16")  # modes of Pillow
+GREY = ("1", "L", *DEEP)  # modes of Pillow
+OF_PATIENTS = (
+    '# patient = "([^_]+)_"          # which part of a file\'s name is the patient, where some have several images\n'
+)
 SETTINGS = """
 model = "cnn"                 # docs/networks.md has networks that know other pictures already
 rounds = 60                   # the rate falls to nothing by then
@@ -62,50 +72,99 @@ def sites_for(samples: int) -> int:
     return max(2, min(DEALT, samples // LEAST_ROWS))
 
 
-def scenario_of_images(folder: Path, path: str, name: str, positive: str | None) -> tuple[str, list[str]]:
-    """A scenario's text for the images in ``folder``, which it calls ``path``, and what was decided, in sentences."""
-    files = [file for file in sorted(folder.rglob("*")) if is_image(file) and "__MACOSX" not in file.parts]
-    depths = {len(file.relative_to(folder).parts) for file in files}
-    if depths not in ({2}, {3}):
-        raise PlanError("images lie in a folder for each class, or in one for each hospital that holds these")
-    if kinds := sorted({file.suffix.lower() for file in files} & {*DICOM, *NIFTI, ".gz"}):
-        raise PlanError(f"of {', '.join(kinds)} a scenario must say which values count: docs/images.md has how")
-    counts = Counter(file.parent.name for file in files)
-    classes, said = name_classes("an image", counts, positive)
-    is_binary = len(classes) == 2
-    task: dict[str, object] = {"images": path, "classes": classes}
-    sizes, is_grey = _sizes(files)
-    if len(sizes) > 1 or max(max(sizes)) > LARGEST:
-        side = min(LARGEST, min(map(min, sizes)))
+def scenario_of_images(
+    folder: Path, path: str, name: str, positive: str | None, test: str | None = None
+) -> tuple[str, list[str]]:
+    """A scenario's text for the images in ``folder``, which it calls ``path``, and what was decided, in sentences.
+
+    ``test`` is the path of official test images. Of a folder that holds "train" and "test" these are found.
+    """
+    parts = {child.name.lower(): child.name for child in folder.iterdir() if child.is_dir()}
+    if train := parts.get("train", parts.get("training")):
+        test = next((f"{path}/{parts[word]}" for word in ("test", "testing") if word in parts), None)
+        return scenario_of_images(folder / train, f"{path}/{train}", name, positive, test)
+    files = [file for file in sorted(folder.rglob("*")) if is_image(file) and _is_open(file.relative_to(folder))]
+    if not files:
+        raise DataError(NO_IMAGE)
+    in_hospitals = _are_in_hospitals(folder, files)
+    if kinds := sorted({file.suffix.lower() for file in files} & {*NIFTI, ".gz"}):
+        raise PlanError(
+            f"of {', '.join(kinds)} a scenario must say which slice and values count: docs/images.md has how"
+        )
+    classes, said, is_rare = classes_of("an image", [file.parent.name for file in files], positive)
+    task: dict[str, Any] = {"images": path, "classes": classes, **({"test": test} if test else {})}
+    seen = [_look_at(file) for file in files[:: len(files) // LOOKED_AT + 1]]
+    sizes = sorted({look.size for look in seen})
+    if len(sizes) > 1 or min(sizes[0]) < LEAST or max(max(sizes)) > LARGEST:
+        side = min(LARGEST, max(LEAST, int(np.median([min(look.size) for look in seen]))))
         task["size"] = [side, side]
-        ends = " to ".join(dict.fromkeys(f"{wide} x {high}" for wide, high in (min(sizes), max(sizes))))
+        ends = " to ".join(f"{wide} x {high}" for wide, high in dict.fromkeys((sizes[0], sizes[-1])))
         said.append(f"of {ends} pixels, brought to {side} x {side}: twice the side takes four times as long")
-    if not is_grey:
+    if not all(look.is_grey for look in seen):
         task["channels"] = 3
+    if of_all := [look.ends for look in seen if look.ends]:
+        low, high = task["range"] = [min(low for low, _ in of_all), max(high for _, high in of_all)]
+        said.append(f"values count from {low} to {high}, where most lie (range); of DICOM a window can say which do")
+    if len(of_all) not in (0, len(seen)):
+        raise PlanError(
+            "some images have 8 bits and some more: bring all to one depth, or nobody knows what their values share"
+        )
+    said += [f"{test} is the test set"] if test else []
     dealt = 'partition = {natural = "folder"}    # a hospital for each folder'
-    if depths == {2}:
+    if not in_hospitals:
         dealt = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said), f"name = {to_toml(name)}", "", dealt]
     text = "\n".join(lines) + SETTINGS
-    text += 'metric = "auc"\n' if is_binary else ""
-    if is_binary and min(counts.values()) < UNEQUAL * len(files):
-        text += '# threshold = "youden"        # one class is rare; every network is trained six times for it\n'
+    text += 'metric = "auc"\n' if len(classes) == 2 else ""
+    text += '# threshold = "youden"        # one class is rare; every network is trained six times for it\n' * is_rare
     methods = FEDERATED.replace("{}", 'recipe = {optimizer_state = "reset"}\n')
-    return text + "\n[task]\n" + "".join(
-        f"{key} = {to_toml(value)}\n" for key, value in task.items()
-    ) + RECIPE + methods, said
+    keys = [f"{key} = {to_toml(value)}\n" for key, value in task.items()]
+    return text + "\n[task]\n" + "".join([*keys, OF_PATIENTS, RECIPE, methods]), said
 
 
-def _sizes(files: list[Path]) -> tuple[set[tuple[int, int]], bool]:
-    """The sizes of the first images, and whether all are grey; DataError for a file that is no image."""
+def _is_open(file: Path) -> bool:
+    return not any(part.startswith(".") or part == LEFTOVERS for part in file.parts)
+
+
+def _are_in_hospitals(folder: Path, files: Sequence[Path]) -> bool:
+    """Whether images lie in hospital/class/image and not in class/image; PlanError where they lie in neither."""
+    depths = Counter(len(file.relative_to(folder).parts) for file in files)
+    if depths.keys() not in ({2}, {3}):
+        rarest = min(depths, key=lambda depth: (depth in (2, 3), depths[depth]))
+        odd = next(file for file in files if len(file.relative_to(folder).parts) == rarest)
+        raise PlanError(
+            "images lie in a folder for each class, or in one for each hospital that holds these; "
+            f"{odd.relative_to(folder).as_posix()} does not"
+        )
+    homes = {(file.parts[-3], spelling_key(file.parent.name)) for file in files}
+    if 3 in depths and 1 < len({home for home, _ in homes}) < len({word for _, word in homes}) == len(homes):
+        raise PlanError(
+            "no two folders hold the same class, so they are no hospitals. Where these are classes that hold a folder "
+            "for each patient, let a file's name say the patient, in the folder of its class (docs/samples.md, patient)"
+        )
+    return 3 in depths
+
+
+class _Look(NamedTuple):
+    """An image's (width, height), whether it is grey, and of more than 8 bits between what most of its values lie."""
+
+    size: tuple[int, int]
+    is_grey: bool
+    ends: tuple[int, int] | None
+
+
+def _look_at(file: Path) -> _Look:
+    """What an image is like; DataError for a file that is none."""
     from PIL import Image
 
-    sizes, modes = set(), set()
-    for file in islice(files, LOOKED_AT):
-        try:
-            with Image.open(file) as image:
-                sizes.add(image.size)
-                modes.add(image.mode)
-        except OSError:
-            raise DataError(f"{file.name} is no image that can be read") from None
-    return sizes, modes <= set(GREY)
+    if file.suffix.lower() in DICOM:
+        values = read_pictures(file, colour=True)[0].values
+        is_grey = bool((values == values[..., :1]).all())
+        return _Look((values.shape[1], values.shape[0]), is_grey, _ends(values) if values.dtype == np.float32 else None)
+    with in_file(file), as_data_error("it is no image that can be read", OSError), Image.open(file) as image:
+        return _Look(image.size, image.mode in GREY, _ends(np.asarray(image)) if image.mode in DEEP else None)
+
+
+def _ends(values: np.ndarray) -> tuple[int, int]:
+    low, high = np.percentile(values, [1, 99])
+    return math.floor(low), max(math.floor(low) + 1, math.ceil(high))

@@ -10,7 +10,7 @@ from typer import Option
 from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
-from fedsmall.planning.theory import Advice, GroupAdvice, RadonAdvice, advise, advise_groups, advise_radon
+from fedsmall.planning.theory import Advice, RadonAdvice, advise, advise_radon
 from fedsmall.sealing.letters import OVERHEAD
 from fedsmall.sealing.masks import BYTES, committee_size, threshold
 from fedsmall.sim.cli.options import terminal
@@ -42,11 +42,7 @@ def plan(
     height: Annotated[
         int | None, Option(min=1, help="h of the Radon point; as large as sites allow if not given")
     ] = None,
-    groups: Annotated[
-        int | None, Option(min=1, help="G, groups of models that never merge: adds what they change")
-    ] = None,
-    models: Annotated[int | None, Option(min=1, help="M, how many models travel; one a site if not given")] = None,
-    contacts: Annotated[int, Option(min=0, help="T, communication rounds after which sites seen are counted")] = 30,
+    contacts: Annotated[int, Option(min=1, help="T, communication rounds: with --features, what their noise is")] = 30,
     patients: Annotated[float, Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
     features: Annotated[
         int | None, Option(min=1, help="of a record: --parameters is then for the noise of an exposure of 1")
@@ -65,8 +61,6 @@ def plan(
         raise PlanError(f"--patients is an epsilon above 0; got {patients:g}")
     radon = advise_radon(sites, parameters, height, error, failure) if parameters and not features else None
     advice = advise(sites, samples, permute_every, error, failure)
-    asked = (groups or 1, models, contacts, permute_every, error, failure)
-    of_groups = advise_groups(sites, samples, *asked, parameters=parameters) if groups or models else None
     console.print(
         f"For an error of {error:g} but for a chance of {failure:g}, a model has to see about "
         f"{advice.samples_needed:.0f} samples: those of [bold]{advice.sites_to_visit}[/bold] of {sites} sites."
@@ -84,9 +78,6 @@ def plan(
     if radon:
         console.print()
         console.print(_radon(radon, advice))
-    if of_groups:
-        console.print()
-        console.print(_groups(of_groups, advice))
 
 
 def _table(advice: Advice) -> Table:
@@ -157,24 +148,6 @@ def _radon(radon: RadonAdvice, advice: Advice) -> Table:
     short = "too few" if advice.samples_per_site < radon.samples_alone else "enough"
     needed = f"{radon.samples_alone:.0f}; {advice.samples_per_site} are {short}"
     table.add_row("samples a site takes without daisy-chaining, n0(epsilon, 1/r), Corollary 3", needed)
-    return table
-
-
-def _groups(of: GroupAdvice, advice: Advice) -> Table:
-    after = f"after {of.contacts} communication rounds, of {advice.sites}"
-    chance = _chance(1 - advice.failure**0.5)
-    table = _columns(f"groups that never merge, {of.groups} of {of.members} models", "")
-    table.add_row(f"sites that a model has been at on average, {after}", f"{of.model_sees:.1f}")
-    table.add_row(f"sites that a group's models have been at together, {after}", f"{of.group_sees:.1f}")
-    table.add_row(f"rounds, simulated: every model of a group is through ({chance})", f"{of.all_members}")
-    table.add_row("rounds, bound of Proposition 4 of a group's models", f"{of.bound:.3f}")
-    table.add_row("chance that all of them fall short at that bound, simulated", _chance(of.short_together))
-    table.add_row("noise of a group's average, over that of a model a site", f"{of.noise:.2f} times")
-    if of.radon:
-        held = f"{of.radon.failure_at_most:.3g}"
-        table.add_row(f"Radon points of a group, height {of.radon.height}: chance of failure at most", held)
-    elif of.radon_refused:
-        table.add_row(f"Radon points of a group: {of.radon_refused}", "none")
     return table
 
 

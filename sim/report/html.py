@@ -245,7 +245,7 @@ def sent_table(run: Run, shown: Table) -> Cells:
     sites = max(run.about.get("sites", 1), 1)
     sizes = [(row, amount(row.bytes_sent), amount(row.bytes_sent / sites)) for row in shown.of_methods]
     rows = [[row.label, f"{row.contacts:g}", of_all, of_one] for row, of_all, of_one in sizes]
-    return Cells(["method", "contacts", "bytes sent, all sites", "bytes per site"], rows)
+    return Cells(["method", "communication rounds", "bytes sent, all sites", "bytes per site"], rows)
 
 
 def readers_table(run: Run) -> Cells | None:

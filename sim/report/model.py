@@ -206,8 +206,11 @@ def _values(group: Sequence[PlanRun], name: str) -> list[float]:
 
 OF_MODEL = Markup(
     "The global model of <b>{label}</b> with seed {seed}{folds}, on {samples} test samples{positive}. Intervals are "
-    "95%. Those <b>over patients</b>{how} say what other patients of the same kind would change for this one model; "
-    "those <b>over random splits</b> ({seeds} seeds) what another draw of data and chance would change for the method."
+    "95%. Those <b>over patients</b>{how} say what other patients of the same kind would change for this one model"
+    "{splits}."
+)
+OF_SPLITS = (
+    "; those <b>over random splits</b> ({} seeds) what another draw of data and chance would change for the method"
 )
 AT_THRESHOLDS = Markup(
     'PPV and NPV hold where {} is as frequent as in these test samples. <code>threshold = "youden"</code>, '
@@ -238,7 +241,12 @@ def describe_model(
 ) -> Markup:
     """Which model is shown, on how many samples, and what its intervals are over."""
     of_folds = f", of {folds} folds each on the samples that it has not seen" if folds else ""
-    words = {"samples": samples, "seeds": seeds, "how": how, "positive": positive}
+    words = {
+        "samples": samples,
+        "splits": Markup(OF_SPLITS.format(seeds)) * (seeds > 1),
+        "how": how,
+        "positive": positive,
+    }
     return OF_MODEL.format(label=label, seed=seed, folds=of_folds, **words)
 
 

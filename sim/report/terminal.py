@@ -95,7 +95,7 @@ def grid(shown: Table, title: str, width: int) -> Grid:
         ]
         for row in shown.rows
     ]
-    names = ["method", f"{heads[0]}, {metric_name(shown.metric)}", *heads[1:], *lead, "contacts", "sent"]
+    names = ["method", f"{heads[0]}, {metric_name(shown.metric)}", *heads[1:], *lead, "communication\nrounds", "sent"]
     labels = [row.label for row in shown.rows]
     reference = labels.index(shown.reference) if shown.reference in labels else None
     return plain_grid(Cells(names, rows, words=(0,), reference=reference), title, width)

@@ -157,3 +157,10 @@ def test_a_heading_says_what_the_field_says(page):
     headings = re.findall(r"^#+ .*$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
 
     assert replaced_in("\n".join(headings)) == {}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/sim/report/golden").iterdir()), ids=lambda path: path.name)
+def test_a_report_says_what_the_field_says(path):
+    text = path.read_text(encoding="utf-8").replace("| roll |", "").replace("\nroll: ", "")  # a kind, as in the logs
+
+    assert replaced_in(text, REPLACED | OF_REPORTS) == {}

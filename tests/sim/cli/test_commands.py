@@ -288,7 +288,6 @@ def test_a_folder_with_another_run_is_left_as_it_was(fedsmall, small_run, tmp_pa
         ),
         (["plan", "--sites", "9", "--samples", "50", "--parameters", "2", "--failure", "0.25"], "below 1/r = 1/4"),
         (["plan", "--sites", "9", "--samples", "50", "--height", "2"], "--height takes --parameters"),
-        (["plan", "--sites", "9", "--samples", "50", "--groups", "10"], "groups is 1 to the number of models, 9"),
         (["plan", "--sites", "9", "--samples", "50", "--patients", "0"], "--patients is an epsilon above 0"),
         (["list", "metods"], "metods"),
     ],
@@ -391,17 +390,6 @@ def test_plan_speaks_of_the_smallest_federations(fedsmall, sites):
 
     assert code == 0
     assert "aggregate_every = 1," in said
-
-
-def test_plan_says_what_groups_change(fedsmall):
-    code, said, _ = fedsmall("plan", "--sites", "50", "--samples", "4", "--groups", "10", "--contacts", "10")
-
-    said = " ".join(said.split())
-    assert code == 0
-    assert "groups that never merge, 10 of 5 models" in said
-    assert "been at on average, after 10 communication rounds, of 50 9.1" in said
-    assert "been at together, after 10 communication rounds, of 50 32.6" in said
-    assert "noise of a group's average, over that of a model a site 3.16 times" in said
 
 
 def test_plan_says_what_radon_points_make_of_the_models(fedsmall):

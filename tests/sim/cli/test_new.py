@@ -10,6 +10,7 @@ import pytest
 from fedsmall.planning.look import candidates, look_at, read_tables
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.runs.scenario import build, load
+from tests.fedsmall.data.pictures.test_files import dicom
 from tests.sim.cli.spoiled import TABLES, spoil
 
 WITHIN = 0.01  # of what a regression on pooled rows comes to on the same test patients
@@ -309,14 +310,17 @@ def test_images_of_several_sizes_and_in_colour_are_brought_to_one(fedsmall, tmp_
         (["--label", "state"], None, "folders name their classes"),
         (["--positive", "sick"], None, "well, ill"),
         ([], "1.png", "a folder for each class"),
-        ([], "well/junk.png", "junk.png is no image"),
-        ([], "well/scan.dcm", "docs/images.md"),
+        ([], "well/junk.png", "junk.png: a file with the ending"),
+        ([], "well/more/1.png", "well/more/1.png does not"),
+        ([], "train/well/.1.png", "hold no image"),
+        ([], "well/scan.dcm", "scan.dcm: a file with the ending of DICOM"),
         ([], "well/scan.nii.gz", "docs/images.md"),
     ],
 )
 def test_images_that_are_no_scenario_are_refused_in_one_line(fedsmall, tmp_path, words, spoiled, complaint):
     draw(tmp_path / "scans")
     if spoiled is not None:
+        (tmp_path / "scans" / spoiled).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "scans" / spoiled).write_text("junk")
 
     code, _, complained = fedsmall("new", "scans", *words)
@@ -325,3 +329,81 @@ def test_images_that_are_no_scenario_are_refused_in_one_line(fedsmall, tmp_path,
     assert complaint in complained
     assert len(complained.strip().splitlines()) == 1
     assert not (tmp_path / "mine.toml").exists()
+
+
+def save(path, values):
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(values).save(path)
+
+
+def noise(k, side=20, top=255, dtype="uint8"):
+    return np.random.default_rng(k).integers(0, top, (side, side)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("made", "task"),
+    [
+        ({"{}/{}.png": noise}, {}),
+        ({"{}/{}.png": noise, "{}/._{}.png": None, "__MACOSX/{}/{}.png": noise}, {}),  # what a Mac leaves
+        ({"{}/{}.png": lambda k: noise(k, side=3 if k == 2 else 30)}, {"size": [30, 30]}),  # one thumbnail among scans
+        ({"{}/{}.png": lambda k: noise(k, side=5)}, {"size": [8, 8]}),  # the network needs as much
+        ({"{}/{}.png": lambda k: noise(k, top=4096, dtype="uint16")}, {"range": (0, 4096)}),
+        ({"{}/{}.tif": lambda k: noise(k, top=2).astype("float32")}, {"range": (0, 1)}),
+        ({"train/{}/{}.png": noise, "test/{}/1{}.png": lambda k: noise(k + 9)}, {"test": "scans/test"}),
+    ],
+)
+def test_folders_of_images_as_they_come_make_a_scenario_that_can_be_built(fedsmall, tmp_path, made, task):
+    for number in range(12):
+        for name, draw_one in made.items():
+            path = tmp_path / "scans" / name.format(("ill", "well")[number % 2], number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(path, draw_one(number)) if draw_one else path.write_bytes(b"\0\5\26\7")
+
+    code, _, complained = fedsmall("new", "scans")
+
+    assert (code, complained) == (0, "")
+    written = scenario_of(tmp_path / "mine.toml")["task"]
+    low, high = task.get("range", (0, 0))
+    assert written.pop("range", [0, 0]) == pytest.approx([low, high], abs=high / 20)
+    folder = "scans/train" if "test" in task else "scans"
+    assert written == {"images": folder, "classes": ["ill", "well"]} | {k: v for k, v in task.items() if k != "range"}
+    build_federation(load(tmp_path / "mine.toml").plans()[0])
+
+
+def test_a_class_that_two_hospitals_spell_in_two_ways_is_one(fedsmall, tmp_path):
+    for number in range(24):
+        home, word = ("bonn", ("Ill", "well")) if number < 12 else ("graz", ("ill", "well"))
+        save(tmp_path / "scans" / home / word[number % 2] / f"{number}.png", noise(number))
+
+    code, said, _ = fedsmall("new", "scans")
+
+    assert (code, "2 classes" in said) == (0, True)
+    assert scenario_of(tmp_path / "mine.toml")["task"]["classes"] == {"Ill": ["ill"], "well": []}
+
+
+def test_folders_of_patients_are_no_classes_and_depths_no_range(fedsmall, tmp_path):
+    for number in range(12):
+        save(tmp_path / "scans" / ("ill", "well")[number % 2] / f"p{number}" / "1.png", noise(number))
+        values = noise(number) if number % 3 else noise(number, top=4096, dtype="uint16")
+        save(tmp_path / "depths" / ("ill", "well")[number % 2] / f"{number}.png", values)
+
+    ended = [fedsmall("new", folder) for folder in ("scans", "depths")]
+
+    assert [code for code, _, _ in ended] == [2, 2]
+    assert "folder for each patient" in ended[0][2]
+    assert "bring all to one depth" in ended[1][2]
+
+
+def test_dicom_gets_the_range_in_which_its_values_lie(fedsmall, tmp_path):
+    for number in range(12):
+        dicom(
+            tmp_path / "scans" / ("ill", "well")[number % 2] / f"{number}.dcm", noise(number, top=900, dtype="uint16")
+        )
+
+    code, _, complained = fedsmall("new", "scans")
+
+    task = scenario_of(tmp_path / "mine.toml")["task"]
+    assert (code, complained, set(task)) == (0, "", {"images", "classes", "range"})
+    assert task["range"] == pytest.approx([0, 900], abs=20)

@@ -28,7 +28,7 @@ OF_THE_MACHINE = (  # what differs from one machine, day or version to the next
     (r"\d+ cores, [^,;\n]+, \d{4}-\d\d-\d\d", "CORES, MACHINE, DAY"),
     (r"(?m)^(fedsmall|numpy|torch|flwr|python|[\w-]+) [\d.]+\S*(, [\w-]+ [\w.+]+)+$", "VERSIONS"),
     (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?", "TIME"),
-    (r"\d+ communication rounds, .* UTC; .*", "CONTACTS"),
+    (r"\d+ communication rounds, .* UTC; .*", "BEGUN AND ENDED"),
     (r"\b[0-9a-f]{16,64}\b", "DIGEST"),
     (r"/\S*/pytest-\d+/(popen-gw\d+/)?\w+", "FOLDER"),
     (r"(?s)The model card .*?\n(?=Events)", ""),  # whose words are fedsmall.package's
