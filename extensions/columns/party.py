@@ -78,8 +78,8 @@ def read_party_table(path: Path, reading: Reading, columns: Sequence[str] | None
     values, text = number_block(frame[names], reading.missing)
     if wrong := [name for name, count in zip(names, text.sum(axis=0), strict=True) if count]:
         raise DataError(
-            f"text where numbers are expected, in column {wrong[0]!r} and {len(wrong) - 1} more; make it numbers, "
-            "name the column in drop = [...], or the word for a missing value in missing = [...]",
+            f"text where numbers are expected, in column {', '.join(map(repr, wrong[:8]))}; make it numbers (with "
+            "decimal points), name the column in drop = [...], or the word for a missing value in missing = [...]",
             file=path.name,
         )
     if gaps := int(is_missing(frame[reading.id]).sum()):

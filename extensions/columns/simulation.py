@@ -284,11 +284,14 @@ def predict(folder: Path, scenario: Columns, label: str, seed: int, files: Mappi
         raise PlanError(f"{missing[0]!r} has columns in this run, and no table was given for it: {missing[0]}=FILE")
     if unknown := [party for party in files if party not in task.columns]:
         raise PlanError(f"{unknown[0]!r} is no party of this run; there are {', '.join(task.columns)}")
-    parties: dict[str, Party] = {}
+    parties = dict[str, Party]()
     for party in task.columns:
         path = part_file(folder, party, label, seed)
         if not path.exists():
-            raise PlanError(f"{folder} holds no forest of {label!r} with seed {seed} at {party!r}")
+            which = (
+                f"{label!r} with seed {seed}" if label else "SecureBoost or SecureBoostPlus, as others are not kept,"
+            )
+            raise PlanError(f"{folder} holds no forest of {which} at {party!r}")
         part = read_json(path)
         table = read_party_table(files[party], task.reading, part["columns"])
         parties[party] = (ActiveParty if party == task.active else PassiveParty).from_part(party, table, part)

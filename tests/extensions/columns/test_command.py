@@ -164,6 +164,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(fedsmall, tmp_path, case):
         (lambda text: text.replace("patient-9,", ","), "1 rows have no identifier"),
         (lambda text: text.replace("patient-", "other-"), "0 patients are at all parties; at least 10 are needed"),
         (lambda text: re.sub("(patient-9,).*", r"\1low,2", text), "text where numbers are expected, in column 'crp'"),
+        (lambda text: re.sub("(?m)^(patient-.*),(.*),(.*)$", r"\1,low,high", text), "in column 'crp', 'hb'; make it"),
         (lambda text: re.sub("(?m)^([^,]*),.*", r"\1", text), "party 'laboratory' has no column of numbers"),
     ],
 )
@@ -200,6 +201,19 @@ def test_a_prediction_that_cannot_be_made_is_one_line(fedsmall, ran, words, reas
 
     assert code == 2
     assert reason in complained
+
+
+def test_who_trained_apart_keeps_no_forest_to_predict_with(fedsmall, tmp_path):
+    path = tables(tmp_path)
+    path.write_text(SCENARIO.replace('[[method]]\nname = "SecureBoostPlus"\n', ""))
+    assert fedsmall("run", path)[0] == 0
+
+    code, _, complained = fedsmall(
+        "columns", "predict", "runs/outcome", "hospital=hospital.csv", "laboratory=laboratory.csv"
+    )
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert "no forest of SecureBoost or SecureBoostPlus, as others are not kept" in complained
 
 
 @pytest.fixture
