@@ -88,9 +88,7 @@ def scenario_of_images(
         raise DataError(NO_IMAGE)
     in_hospitals = _are_in_hospitals(folder, files)
     if kinds := sorted({file.suffix.lower() for file in files} & {*NIFTI, ".gz"}):
-        raise PlanError(
-            f"of {', '.join(kinds)} a scenario must say which slice and values count: docs/images.md has how"
-        )
+        raise PlanError(f"of {', '.join(kinds)} a scenario must say which slice and values count (docs/images.md)")
     classes, said, is_rare = classes_of("an image", [file.parent.name for file in files], positive)
     task: dict[str, Any] = {"images": path, "classes": classes, **({"test": test} if test else {})}
     seen = [_look_at(file) for file in files[:: len(files) // LOOKED_AT + 1]]
@@ -107,12 +105,11 @@ def scenario_of_images(
         said.append(f"values count from {low} to {high}, where most lie (range); of DICOM a window can say which do")
     if len(of_all) not in (0, len(seen)):
         raise PlanError(
-            "some images have 8 bits and some more: bring all to one depth, or nobody knows what their values share"
+            "some images have 8 bits and some more, so their values cannot be compared; bring all to one depth"
         )
     said += [f"{test} is the test set"] if test else []
-    dealt = 'partition = {natural = "folder"}    # a hospital for each folder'
-    if not in_hospitals:
-        dealt = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
+    split = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
+    dealt = 'partition = {natural = "folder"}    # a hospital for each folder' if in_hospitals else split
     lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said), f"name = {to_toml(name)}", "", dealt]
     text = "\n".join(lines) + SETTINGS
     text += 'metric = "auc"\n' if len(classes) == 2 else ""
