@@ -72,11 +72,6 @@ def inverse(setup: Setup, matrix: np.ndarray) -> np.ndarray:
     return solve(setup, matrix, np.eye(len(matrix)))
 
 
-def contrasts(table: Table, covariance: np.ndarray, which: np.ndarray) -> Table:
-    """The table of linear combinations ``which`` (some, P) of coefficients, such as one class against another."""
-    return wald(which @ table.estimate, which @ covariance @ which.T)
-
-
 class Fitted(NamedTuple):
     """A fit without a penalty: its ``loss``, the ``slopes`` that are determined; of a number the weight of samples."""
 

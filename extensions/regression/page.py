@@ -7,9 +7,10 @@ import numpy as np
 from markupsafe import Markup
 
 from fedsmall.data.federation import task_from
+from fedsmall.data.preparation import Columns
 from fedsmall.extensions.regression import forest
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.inference import Fitted, Table, contrasts, likelihood_ratio, wald
+from fedsmall.extensions.regression.inference import Fitted, Table, likelihood_ratio, wald
 from fedsmall.extensions.regression.terms import terms_of
 from fedsmall.extensions.regression.trainer import settings_of, setup_for
 from fedsmall.package.store import Stored
@@ -26,8 +27,8 @@ RATIOS = {
     "poisson": "rate ratio",
 }
 CAPTION = (
-    "{} (seed {}): penalty {:g}. By one standard deviation of a column; intervals are 95%, Wald's{}{}. Of columns that "
-    "were chosen by these patients they are too short."
+    "{} (seed {}): penalty {:g}. By one standard deviation of a column, and for values of a category; intervals are "
+    "95%, Wald's{}{}. Of columns that were chosen by these patients they are too short."
 )
 OF_RATIOS = (
     "Wilks' test of the added terms together, on the training samples of both: its chi-squared is twice the gain in "
@@ -35,6 +36,7 @@ OF_RATIOS = (
 )
 PENALISED = "; under a penalty those of the posterior for which it is the prior"
 LEAST = 1e-4
+NONE = 1e-4  # relative to what is compared: an error of rounding
 
 
 def part(run: Run, name: str) -> Markup:
@@ -95,11 +97,37 @@ def one_by_one(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
 
 
 def names_of(run: Run, plan_run: PlanRun, family: str) -> list[str]:
-    """What each coefficient is called: its term, of several classes behind the class."""
-    task = run.about["task"]
-    names = terms_of(task_from(task), settings_of(plan_run.plan)).names
-    classes = [f"{name}, " for name in task.get("class_names", ())[1:]] if family == "softmax" else [""]
-    return [f"{of}{name}" for of in classes for name in names]
+    """What each row is called: a term, or a value of a category; of several classes behind the class."""
+    rows = rows_of(run.packages_of(plan_run)[0], plan_run)
+    classes = [f"{name}, " for name in run.about["task"].get("class_names", ())[1:]] if family == "softmax" else [""]
+    return [f"{of}{name}" for of in classes for name in rows]
+
+
+def rows_of(stored: Stored, plan_run: PlanRun) -> dict[str, np.ndarray]:
+    """Of which coefficients each row of the page is made, (terms,) by its name.
+
+    A term is itself, by one standard deviation. A value of a category is held against the first one or, where patients
+    may have none of those listed, against these: coefficients of values that exclude each other say nothing by itself.
+    """
+    prepared = stored.package.preparation
+    names = terms_of(stored.package.learns, settings_of(plan_run.plan)).names
+    terms = dict(zip(names, np.eye(len(names)), strict=True))
+    if not isinstance(form := prepared.form, Columns):
+        return terms
+    zero, one = (prepared.inputs(np.full((1, *prepared.shape), value))[0].astype(float) for value in (0.0, 1.0))
+    step, share = (dict(zip(form.feature_names, of, strict=True)) for of in (one - zero, -zero / (one - zero)))
+    rows: dict[str, np.ndarray] = {}
+    for term, made in terms.items():
+        column, _, value = term.partition("=")
+        alike = [f"{column}={other}" for other in form.categories.get(column, ())]
+        if term not in alike:
+            rows[term] = made
+        elif not terms.keys() >= set(alike) or 0 < sum(share[other] for other in alike) < 1 - NONE:
+            rows[f"{column}: {value} against others"] = made * step[term]
+        elif term != alike[0]:
+            first = form.categories[column][0]
+            rows[f"{column}: {value} against {first}"] = made * step[term] - terms[alike[0]] * step[alike[0]]
+    return rows
 
 
 def is_shown(run: Run, plan_run: PlanRun) -> bool:
@@ -111,11 +139,12 @@ def is_shown(run: Run, plan_run: PlanRun) -> bool:
 
 def table(run: Run, plan_run: PlanRun) -> Cells:
     """The coefficients of one run."""
-    family, penalty, found = inference_of(run.packages_of(plan_run)[0], plan_run)
+    stored = run.packages_of(plan_run)[0]
+    family, penalty, found = inference_of(stored, plan_run)
     rows = [row(name, found, k, family) for k, name in enumerate(names_of(run, plan_run, family))]
     settings = settings_of(plan_run.plan)
     caption = CAPTION.format(
-        plan_run.label,
+        plan_run.label + f", trained at {stored.package.whose} alone" * (not plan_run.plan.method.is_federated),
         plan_run.plan.seed,
         penalty,
         ", robust by site" if settings.robust else ", Firth's" if settings.firth else "",
@@ -138,12 +167,17 @@ def inference_of(stored: Stored, plan_run: PlanRun) -> tuple[str, float, Table]:
     setup, status = setup_for(plan, weights), weights[form.STATUS]
     theta = form.theta_of(weights)[int(status[form.CHOSEN]) * (setup.folds + 1)]
     covariance, slopes = weights[form.COVARIANCE].astype(np.float64), setup.columns - 1
-    found = wald(theta, covariance, float(status[form.FREEDOM]) or np.inf)
-    if setup.family == "softmax":
-        against = np.eye(setup.predictors)[1:] - np.eye(setup.predictors)[0]
-        which = np.kron(against, np.eye(setup.columns)[:-1])
-        return setup.family, setup.penalties[int(status[form.CHOSEN])], contrasts(found, covariance, which)
-    return setup.family, setup.penalties[int(status[form.CHOSEN])], Table(*(part[:slopes] for part in found))
+    is_softmax = setup.family == "softmax"
+    which = np.zeros((len(rows := rows_of(stored, plan_run)), setup.columns if is_softmax else len(theta)))
+    which[:, :slopes] = list(rows.values())
+    held, constants = covariance[:, :slopes], covariance[:, slopes :: setup.columns if is_softmax else 1]
+    rest = held - constants @ np.linalg.lstsq(constants, held, rcond=None)[0]
+    never = np.abs(rest).max(axis=0) <= NONE * np.abs(held).max(axis=0)  # varies: it is a constant, or no value
+    which[which[:, :slopes][:, never].any(axis=1)] = 0
+    if is_softmax:
+        which = np.kron(np.eye(setup.predictors)[1:] - np.eye(setup.predictors)[0], which)
+    found = wald(which @ theta, which @ covariance @ which.T, float(status[form.FREEDOM]) or np.inf)
+    return setup.family, setup.penalties[int(status[form.CHOSEN])], found
 
 
 def row(name: str, found: Table, k: int, family: str) -> list[str]:

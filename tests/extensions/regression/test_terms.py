@@ -77,10 +77,12 @@ def test_rates_with_weights_and_products_are_those_of_statsmodels(falls, patient
     y = np.rint(train.y[:, 0] * scale + mean)
     pooled = sm.GLM(y, x, sm.families.Poisson(), offset=np.log(kept["days"]), freq_weights=kept["stays"]).fit(tol=1e-14)
 
-    _, _, found = inference_of(falls.packages_of(of_run)[0], of_run)
+    stored = falls.packages_of(of_run)[0]
+    _, _, found = inference_of(stored, of_run)
 
-    assert np.allclose(found.estimate, pooled.params[:-1], atol=1e-7)
-    assert np.allclose(found.error, pooled.bse[:-1], atol=1e-6)
+    unit = np.array([1, *np.array(stored.package.preparation.agreed.scale)[[2, 3]], 1, 1])  # a ward is 1 or 0 on a page
+    assert np.allclose(found.estimate * unit, pooled.params[:-1], atol=1e-6)
+    assert np.allclose(found.error * unit, pooled.bse[:-1], atol=1e-6)
     assert np.allclose(found.p, pooled.pvalues[:-1], atol=1e-6)
 
 
@@ -98,6 +100,74 @@ def test_the_page_has_the_likelihood_ratio_test_of_added_terms(falls):
     p = stats.chi2.sf(statistic, 2)
     shown = "&lt; 0.0001" if p < 1e-4 else f"{p:.4f}"
     assert f"Ridge without the product age * ward=B, age * ward=C {statistic:.2f} 2 {shown}" in text
+
+
+def ridge_on(patients, folder, task, *settings, name="Ridge"):
+    patients.to_csv(folder / "p.csv", index=False)
+    table = {
+        "task": {"csv": str(folder / "p.csv"), "site_column": "hospital", **task},
+        "rounds": 30,
+        "dtype": "float64",
+    }
+    methods = [
+        {"name": name, "label": f"fit {k}", "regression": {"penalty": 0, **own}} for k, own in enumerate(settings)
+    ]
+    of = {"name": "f", "partition": {"natural": "hospital"}, "keep": "sites", "method": methods}
+    return execute(build({**table, **of}), folder / "run")
+
+
+@pytest.mark.parametrize(("label", "model"), [("ill", sm.Logit), ("falls", sm.OLS), ("stays", sm.MNLogit)])
+def test_values_of_a_category_stand_against_the_first_as_in_statsmodels(patients, tmp_path, label, model):
+    task = {"categorical": ["ward", "shift"], "target" if label == "falls" else "label": label}
+    patients = patients.assign(shift=np.resize(list("xyzxyy"), len(patients)))[
+        ["age", "ward", "shift", "hospital", label]
+    ]
+
+    done = ridge_on(patients, tmp_path, task, {})
+
+    stored, part = done.packages_of(done.done[0])[0], build_federation(done.done[0].plan)
+    train, names = part.pooled().train[0], part.task.feature_names
+    assert names == ("age", "ward=A", "ward=B", "ward=C", "shift=x", "shift=y", "shift=z")
+    agreed = stored.package.preparation.agreed
+    x = np.c_[np.ones(len(train)), train.x[:, 0], (train.x * agreed.scale + agreed.mean)[:, [2, 3, 5, 6]]]
+    how = {} if label == "falls" else {"disp": 0, "method": "newton", "tol": 1e-14}
+    pooled = model(train.y.ravel(), x).fit(**how)
+    _, _, found = inference_of(stored, done.done[0])
+    assert np.allclose(found.estimate, np.asarray(pooled.params)[1:].T.ravel(), atol=1e-6)
+    assert np.allclose(found.error, np.asarray(pooled.bse)[1:].T.ravel(), atol=1e-6)
+    text = page_of(done)
+    for row in ("ward: B against A", "ward: C against A", "shift: y against x", "shift: z against x"):
+        assert row in text
+    assert "ward=A" not in text[text.index("Coefficients") : text.index("Use the model")]
+
+
+def test_a_category_has_one_degree_of_freedom_less_than_values(patients, tmp_path):
+    task = {"categorical": ["ward"], "label": "ill"}
+
+    done = ridge_on(patients[["age", "ward", "ill", "hospital"]], tmp_path, task, {"terms": ["age"]}, {})
+
+    part = build_federation(done.done[0].plan)
+    train = part.pooled().train[0]
+    designs = [sm.add_constant(train.x[:, list(of)]) for of in ((0,), (0, 2, 3))]
+    small, large = (sm.Logit(train.y, x).fit(disp=0, tol=1e-14).llf for x in designs)
+    statistic = 2 * (large - small)
+    assert f"fit 1 fit 0 ward=A, ward=B, ward=C {statistic:.2f} 2 {stats.chi2.sf(statistic, 2):.4f}" in page_of(done)
+
+
+def test_a_value_that_a_hospital_lacks_is_not_determined_there(patients, tmp_path):
+    task = {"categorical": ["ward"], "label": "ill"}
+    patients = patients[(patients["hospital"] != "P") | (patients["ward"] != "C")]
+
+    done = ridge_on(patients[["age", "ward", "ill", "hospital"]], tmp_path, task, {}, name="StandaloneRidge")
+
+    lacking = {
+        of.package.whose: inference_of(of, done.done[0])[2].undetermined.tolist()
+        for of in done.packages_of(done.done[0])
+    }
+    assert lacking == {"P": [False, False, True], "Q": [False] * 3, "R": [False] * 3}
+    text = page_of(done)
+    assert "fit 0, trained at P alone (seed 0)" in text
+    assert "ward: C against A not determined" in text
 
 
 def test_a_package_predicts_with_its_offset_in_the_unit_of_rows(falls, patients):
