@@ -16,7 +16,7 @@ from fedsmall.sim.report.figures import INK, STYLE
 from fedsmall.sim.report.sections import Cells, Drawing, Section
 
 SEPARATED = 20.0  # a coefficient by one standard deviation beyond which a fit without a maximum was cut off
-SHOWN = 4  # columns in the plot: those of the least p-values in the pooled fit
+SHOWN = 3  # columns that have a plot: those of the least p-values in the pooled fit
 CAPTION = (
     "The joint fit beside a meta-analysis of {} hospitals' own fits{}, with 95% intervals: fixed effects, and random "
     "ones (DerSimonian and Laird). I² is the share of the differences between hospitals that is not chance, p that of "
@@ -39,8 +39,8 @@ def pool_fits(own: Sequence[Table]) -> Pooled:
     return meta_analysis(first, np.sum([effect_sums(*effect, tau2) for effect in estimates], axis=0))
 
 
-def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: float) -> Section:
-    """The table and the plot of a joint fit and of hospitals' ``own`` fits, by their names."""
+def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: float, unit: float = 1.0) -> Section:
+    """The table and the plot of a joint fit and of hospitals' ``own`` fits, by their names, shown in a ``unit``."""
     given, own = len(own), {of: found for of, found in own.items() if np.abs(found.estimate).max() < SEPARATED}
     if len(own) < LEAST:
         return Section("Hospitals one by one", sentences=[APART])
@@ -49,49 +49,47 @@ def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: 
     )
     pooled = pool_fits(list(own.values()))
     freedom = np.sum([~table.undetermined for table in own.values()], axis=0) - 1
+    joint, fixed, random = (found.times(unit) for found in (joint, pooled.fixed, pooled.random))
     rows = [
         [
             name,
-            *(_interval(table, k) for table in (joint, pooled.fixed, pooled.random)),
+            *(_interval(table, k) for table in (joint, fixed, random)),
             *((f"{pooled.i2[k]:.0%}", f"{stats.chi2.sf(pooled.q[k], freedom[k]):.4f}") if freedom[k] > 0 else ()),
         ]
         for k, name in enumerate(names)
     ]
     caption = CAPTION.format(len(own), PENALISED.format(penalty) if penalty else "", left)
     table = Cells(["column", "joint fit", "fixed effects", "random effects", "I²", "p"], rows, caption)
-    lines = {**own, "fixed effects": pooled.fixed, "random effects": pooled.random, "joint fit": joint}
+    lines = {site: found.times(unit) for site, found in own.items()}
+    lines |= {"fixed effects": fixed, "random effects": random, "joint fit": joint}
     least = sorted(range(len(names)), key=lambda k: joint.p[k])[:SHOWN]
-    data = ["column,fit,estimate,low,high"]
-    for k, name in enumerate(names):
-        ends = ((of, found.estimate[k], found.low[k], found.high[k]) for of, found in lines.items())
-        data += [f'"{name}","{of}",{estimate:.6g},{low:.6g},{high:.6g}' for of, estimate, low, high in ends]
-    drawing = Drawing(
-        _plot([(names[k], k) for k in least], lines, len(own)),
-        "Forest plot of coefficients",
-        "Coefficients with 95% intervals: every hospital's own, both meta-analyses, and the joint fit.",
-        "\n".join(data),
-        "forest.csv",
-    )
-    return Section("Hospitals one by one", table=table, figures=[drawing])
+    drawings = [_drawing(names[k], k, lines, len(own)) for k in least]
+    return Section("Hospitals one by one", table=table, figures=drawings)
 
 
 def _interval(table: Table, k: int) -> str:
-    known = np.isfinite(table.estimate[k]) and not table.undetermined[k]
-    return f"{table.estimate[k]:.3f} ({table.low[k]:.3f} to {table.high[k]:.3f})" if known else "not determined"
+    if table.undetermined[k] or not np.isfinite(table.estimate[k]):
+        return "not determined"
+    estimate, low, high = (
+        f"{of[k]:{'.3f' if table.unit == 1 else '.4g'}}" for of in (table.estimate, table.low, table.high)
+    )
+    return f"{estimate} ({low} to {high})"
 
 
-def _plot(columns: Sequence[tuple[str, int]], lines: dict[str, Table], hospitals: int) -> Figure:
-    """A panel for each column; hospitals above, from which a rule parts what is of all."""
+def _drawing(name: str, k: int, lines: dict[str, Table], hospitals: int) -> Drawing:
+    """The forest plot of a coefficient; hospitals above, from which a rule parts what is of all."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2.6 * len(columns) + 1.2, 0.22 * len(lines) + 1.0), layout="constrained")
-        panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-        for axes, (name, k) in zip(panels, columns, strict=True):
-            for y, found in enumerate(lines.values()):
-                if found.undetermined[k] or not np.isfinite(found.estimate[k]):
-                    continue
-                axes.plot([found.low[k], found.high[k]], [y, y], color=INK, lw=1.2)
-                axes.plot(found.estimate[k], y, "s" if y < hospitals else "D", color=INK, ms=4)
-            axes.axvline(0, color=INK, lw=0.7, ls=":")
-            axes.axhline(hospitals - 0.5, color=INK, lw=0.7)
-            axes.set(title=name, yticks=range(len(lines)), yticklabels=list(lines), ylim=(len(lines) - 0.5, -0.5))
-    return figure
+        figure = Figure(figsize=(4.2, 0.22 * len(lines) + 0.7), layout="constrained")
+        axes = figure.subplots()
+        for y, found in enumerate(lines.values()):
+            if found.undetermined[k] or not np.isfinite(found.estimate[k]):
+                continue
+            axes.plot([found.low[k], found.high[k]], [y, y], color=INK, lw=1.2)
+            axes.plot(found.estimate[k], y, "s" if y < hospitals else "D", color=INK, ms=4)
+        axes.axvline(0, color=INK, lw=0.7, ls=":")
+        axes.axhline(hospitals - 0.5, color=INK, lw=0.7)
+        axes.set(yticks=range(len(lines)), yticklabels=list(lines), ylim=(len(lines) - 0.5, -0.5))
+    ends = ((of, found.estimate[k], found.low[k], found.high[k]) for of, found in lines.items())
+    data = ["fit,estimate,low,high", *(f'"{of}",{middle:.6g},{low:.6g},{high:.6g}' for of, middle, low, high in ends)]
+    caption = f"{name}: 95% intervals of every hospital's own fit, both meta-analyses, and the joint fit."
+    return Drawing(figure, f"Forest plot of {name}", caption, "\n".join(data), f"forest-{k + 1}.csv")

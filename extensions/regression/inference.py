@@ -15,18 +15,27 @@ UNBOUNDED = 100.0  # standard errors above which the likelihood has no maximum t
 
 
 class Table(NamedTuple):
-    """Of each coefficient, (P,): estimate, standard error, the ends of its interval, and the p-value of its being 0."""
+    """Of each coefficient, (P,): estimate, standard error, the ends of its interval, and the p-value of its being 0.
+
+    ``unit`` is that of the number predicted, by which all but p were multiplied.
+    """
 
     estimate: np.ndarray
     error: np.ndarray
     low: np.ndarray
     high: np.ndarray
     p: np.ndarray
+    unit: float = 1.0
+
+    def times(self, unit: float) -> "Table":
+        """The same in the ``unit`` of the number predicted."""
+        estimate, error, low, high = (unit * part for part in self[:4])
+        return Table(estimate, error, low, high, self.p, unit)
 
     @property
     def undetermined(self) -> np.ndarray:
         """Which coefficients samples do not determine: of columns without values, or where classes are separated."""
-        return np.asarray(~((self.error > 0) & (self.error < UNBOUNDED)))
+        return np.asarray(~((self.error > 0) & (self.error < UNBOUNDED * self.unit)))
 
     @property
     def ratios(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

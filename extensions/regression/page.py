@@ -7,6 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fedsmall.data.federation import task_from
+from fedsmall.data.outcomes import Amount
 from fedsmall.data.preparation import Columns
 from fedsmall.extensions.regression import forest
 from fedsmall.extensions.regression import model as form
@@ -27,7 +28,7 @@ RATIOS = {
     "poisson": "rate ratio",
 }
 CAPTION = (
-    "{} (seed {}): penalty {:g}. By one standard deviation of a column, and for values of a category; intervals are "
+    "{} (seed {}): penalty {:g}. By one standard deviation of a column, in brackets, or for its values; intervals are "
     "95%, Wald's{}{}. Of columns that were chosen by these patients they are too short."
 )
 OF_RATIOS = (
@@ -36,6 +37,7 @@ OF_RATIOS = (
 )
 PENALISED = "; under a penalty those of the posterior for which it is the prior"
 LEAST = 1e-4
+CODED = 1e-9  # what a variance is off p (1 - p) where all values of a column are 0 or 1
 NONE = 1e-4  # relative to what is compared: an error of rounding
 
 
@@ -93,7 +95,8 @@ def one_by_one(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
     own = {stored.package.whose: inference_of(stored, alone) for stored in sites}
     penalty = float(np.mean([of for _, of, _ in own.values()]))
     names = names_of(run, joint, family)
-    return [forest.section(names, of_all, {site: found for site, (*_, found) in own.items()}, penalty)]
+    unit = unit_of(run.packages_of(joint)[0], family)
+    return [forest.section(names, of_all, {site: found for site, (*_, found) in own.items()}, penalty, unit)]
 
 
 def names_of(run: Run, plan_run: PlanRun, family: str) -> list[str]:
@@ -106,22 +109,27 @@ def names_of(run: Run, plan_run: PlanRun, family: str) -> list[str]:
 def rows_of(stored: Stored, plan_run: PlanRun) -> dict[str, np.ndarray]:
     """Of which coefficients each row of the page is made, (terms,) by its name.
 
-    A term is itself, by one standard deviation. A value of a category is held against the first one or, where patients
-    may have none of those listed, against these: coefficients of values that exclude each other say nothing by itself.
+    A column is by one standard deviation, which its name says, and one of 0 and 1 by 1. A value of a category is held
+    against the first one or, where patients may have none of those listed, against these: coefficients of values that
+    exclude each other say nothing one by one.
     """
-    prepared = stored.package.preparation
+    prepared = stored.package.preparation.model_copy(update={"dtype": "float64"})
     names = terms_of(stored.package.learns, settings_of(plan_run.plan)).names
     terms = dict(zip(names, np.eye(len(names)), strict=True))
     if not isinstance(form := prepared.form, Columns):
         return terms
-    zero, one = (prepared.inputs(np.full((1, *prepared.shape), value))[0].astype(float) for value in (0.0, 1.0))
+    zero, one = (prepared.inputs(np.full((1, *prepared.shape), value))[0] for value in (0.0, 1.0))
     step, share = (dict(zip(form.feature_names, of, strict=True)) for of in (one - zero, -zero / (one - zero)))
     rows: dict[str, np.ndarray] = {}
     for term, made in terms.items():
         column, _, value = term.partition("=")
         alike = [f"{column}={other}" for other in form.categories.get(column, ())]
-        if term not in alike:
+        if term not in step:  # a product
             rows[term] = made
+        elif not alike and abs(step[term] ** -2 - share[term] * (1 - share[term])) < CODED:
+            rows[f"{term}: 1 against 0"] = made * step[term]
+        elif not alike:
+            rows[f"{term} (by {1 / step[term]:.3g})"] = made
         elif not terms.keys() >= set(alike) or 0 < sum(share[other] for other in alike) < 1 - NONE:
             rows[f"{column}: {value} against others"] = made * step[term]
         elif term != alike[0]:
@@ -141,24 +149,25 @@ def table(run: Run, plan_run: PlanRun) -> Cells:
     """The coefficients of one run."""
     stored = run.packages_of(plan_run)[0]
     family, penalty, found = inference_of(stored, plan_run)
+    found = found.times(unit_of(stored, family))
     rows = [row(name, found, k, family) for k, name in enumerate(names_of(run, plan_run, family))]
     settings = settings_of(plan_run.plan)
+    where = f", trained at {stored.package.whose} alone" * (not plan_run.plan.method.is_federated)
     caption = CAPTION.format(
-        plan_run.label + f", trained at {stored.package.whose} alone" * (not plan_run.plan.method.is_federated),
+        plan_run.label + where + f", of {stored.package.target} in its unit" * (family == "linear"),
         plan_run.plan.seed,
         penalty,
         ", robust by site" if settings.robust else ", Firth's" if settings.firth else "",
         PENALISED if penalty and not settings.robust else "",
     )
-    heads = [
-        "column",
-        "coefficient",
-        "standard error",
-        "95% interval",
-        "p",
-        *([RATIOS[family]] if family in RATIOS else []),
-    ]
+    heads = ["column", "coefficient", "standard error", "95% interval", "p", *filter(None, [RATIOS.get(family)])]
     return Cells(heads, rows, caption)
+
+
+def unit_of(stored: Stored, family: str) -> float:
+    """In which unit coefficients are shown: that of the number predicted, which is scaled where it is fitted."""
+    outcome = stored.package.preparation.outcome
+    return outcome.mean_and_scale[1] if family == "linear" and isinstance(outcome, Amount) else 1.0
 
 
 def inference_of(stored: Stored, plan_run: PlanRun) -> tuple[str, float, Table]:
@@ -184,8 +193,8 @@ def row(name: str, found: Table, k: int, family: str) -> list[str]:
     """One coefficient in words."""
     if found.undetermined[k]:
         return [name, "not determined: no values, or classes that it separates"]
-    cells = [name, f"{found.estimate[k]:.3f}", f"{found.error[k]:.3f}", f"{found.low[k]:.3f} to {found.high[k]:.3f}"]
-    cells.append(_p_value(found.p[k]))
+    estimate, error, low, high = (f"{part[k]:{'.3f' if family in RATIOS else '.4g'}}" for part in found[:4])
+    cells = [name, estimate, error, f"{low} to {high}", _p_value(found.p[k])]
     ratio, low, high = (values[k] for values in found.ratios)
     return [*cells, *([f"{ratio:.3f} ({low:.3f} to {high:.3f})"] if family in RATIOS else [])]
 

@@ -136,6 +136,11 @@ def test_values_of_a_category_stand_against_the_first_as_in_statsmodels(patients
     assert np.allclose(found.estimate, np.asarray(pooled.params)[1:].T.ravel(), atol=1e-6)
     assert np.allclose(found.error, np.asarray(pooled.bse)[1:].T.ravel(), atol=1e-6)
     text = page_of(done)
+    if label == "falls":  # shown in falls, by what the page says of age
+        years = float(re.search(r"age \(by (.*?)\)", text)[1])
+        of_raw = sm.OLS(train.y.ravel() * part.task.unit[1], np.c_[x[:, :1], x[:, 1] * agreed.scale[0], x[:, 2:]]).fit()
+        shown = float(re.search(r"age \(by .*?\) (\S+) ", text)[1])
+        assert shown == pytest.approx(of_raw.params[1] * years, rel=0.01)
     for row in ("ward: B against A", "ward: C against A", "shift: y against x", "shift: z against x"):
         assert row in text
     assert "ward=A" not in text[text.index("Coefficients") : text.index("Use the model")]
@@ -156,16 +161,17 @@ def test_a_category_has_one_degree_of_freedom_less_than_values(patients, tmp_pat
 
 def test_a_value_that_a_hospital_lacks_is_not_determined_there(patients, tmp_path):
     task = {"categorical": ["ward"], "label": "ill"}
-    patients = patients[(patients["hospital"] != "P") | (patients["ward"] != "C")]
+    patients = patients[(patients["hospital"] != "P") | (patients["ward"] != "C")].assign(sex=lambda of: of["days"] % 2)
 
-    done = ridge_on(patients[["age", "ward", "ill", "hospital"]], tmp_path, task, {}, name="StandaloneRidge")
+    done = ridge_on(patients[["age", "sex", "ward", "ill", "hospital"]], tmp_path, task, {}, name="StandaloneRidge")
 
     lacking = {
         of.package.whose: inference_of(of, done.done[0])[2].undetermined.tolist()
         for of in done.packages_of(done.done[0])
     }
-    assert lacking == {"P": [False, False, True], "Q": [False] * 3, "R": [False] * 3}
+    assert lacking == {"P": [False, False, False, True], "Q": [False] * 4, "R": [False] * 4}
     text = page_of(done)
+    assert re.search(r"age \(by (8|9)\.\d+\) .* sex: 1 against 0 ", text)
     assert "fit 0, trained at P alone (seed 0)" in text
     assert "ward: C against A not determined" in text
 
