@@ -288,9 +288,7 @@ def predict(folder: Path, scenario: Columns, label: str, seed: int, files: Mappi
     for party in task.columns:
         path = part_file(folder, party, label, seed)
         if not path.exists():
-            which = (
-                f"{label!r} with seed {seed}" if label else "SecureBoost or SecureBoostPlus, as others are not kept,"
-            )
+            which = f"{label!r} with seed {seed}" if label else "SecureBoost or SecureBoostPlus, others are not kept,"
             raise PlanError(f"{folder} holds no forest of {which} at {party!r}")
         part = read_json(path)
         table = read_party_table(files[party], task.reading, part["columns"])

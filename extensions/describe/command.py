@@ -193,9 +193,9 @@ def write_page(folder: Path, described: Description, title: str) -> None:
 
 
 def _figures(described: Description) -> list[Drawing]:
-    if "events" not in described.sums or not described.sums["events"][0].any():
+    time, _, survival, low, high = curve = tables.shown_curve(described.sums, described.ends)
+    if not curve.size:
         return []
-    time, _, survival, low, high = curve = tables.kaplan_meier(described.sums["events"], described.ends[-2])
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.2, 3.2), layout="constrained")
         axes = figure.subplots()

@@ -44,9 +44,7 @@ def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: 
     given, own = len(own), {of: found for of, found in own.items() if np.abs(found.estimate).max() < SEPARATED}
     if len(own) < LEAST:
         return Section("Hospitals one by one", sentences=[APART])
-    left = f" Left out, as columns separate their classes: {given - len(own)} of {given} hospitals." * (
-        len(own) < given
-    )
+    left = f" Left out as columns separate their classes: {given - len(own)} of {given} hospitals." * (len(own) < given)
     pooled = pool_fits(list(own.values()))
     freedom = np.sum([~table.undetermined for table in own.values()], axis=0) - 1
     joint, fixed, random = (found.times(unit) for found in (joint, pooled.fixed, pooled.random))

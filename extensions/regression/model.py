@@ -24,13 +24,7 @@ from fedsmall.wire import Arrays
 NAME = "regression"
 COEFFICIENTS, THETA, SUMS, STATUS, COVARIANCE = "coefficients", "theta", "sums", "status", "covariance"
 FAMILY, CHOSEN, CONVERGED, FREEDOM, LOSS = range(5)  # places of the status; no degrees of freedom are many
-OF_LOSS = {
-    "cross_entropy": "softmax",
-    "logistic": "logistic",
-    "mse": "linear",
-    "ordinal": "ordinal",
-    "hazard": "hazard",
-}
+OF_LOSS = {"cross_entropy": "softmax", "mse": "linear", **{own: own for own in ("logistic", "ordinal", "hazard")}}
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 CELLS, REACH = 200, 4.0  # of the grid in which values are counted, and its ends in standard deviations

@@ -396,10 +396,8 @@ def colours(travels: Travels) -> list[str]:
 def _style(travels: Travels, prefix: str) -> Markup:
     length = beats(travels.stops)[-1].over
     at, named = f"#{prefix} ", partial(keyframes, length=length)
-    rules = [
-        f"{at}.go{{animation:{length:g}s ease-in-out infinite}}",
-        f"{at}.w,{at}.p{{animation-duration:{length:g}s}}",
-    ]
+    rules = [f"{at}.go{{animation:{length:g}s ease-in-out infinite}}"]
+    rules += [f"{at}.w,{at}.p{{animation-duration:{length:g}s}}"]
     rules += [f"{at}.w{{animation-timing-function:step-end}}{at}.p{{animation-timing-function:linear}}"]
     ways = way_keys(travels, seats(travels), middles(travels))
     moving = {"a": shade_keys(travels), "c": union_keys(travels), "w": _turns(travels)}

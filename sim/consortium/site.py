@@ -75,14 +75,9 @@ class Site(NamedTuple):
 def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | None = None) -> list[Program]:
     """The two programs of a site, or of a ``region`` (its consortium's folder); none has a port or shows a secret."""
     socket, home = str(site.socket_path.absolute()), site.home.absolute()
+    authority, key = (str(path.absolute()) for path in (site.kit / "ca.crt", site.key))
     command = [sys.executable, "-m", "fedsmall.clients.resident", site.card.address]
-    command += [
-        str((site.kit / "ca.crt").absolute()),
-        str(site.key.absolute()),
-        socket,
-        str(home),
-        _bundle_digests(site),
-    ]
+    command += [authority, key, socket, str(home), _bundle_digests(site)]
     resident = Program("resident", command, flower_cli.environment(home / "flwr"))
     return [_station(site, data, device, region), resident]
 

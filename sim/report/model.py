@@ -241,12 +241,8 @@ def describe_model(
 ) -> Markup:
     """Which model is shown, on how many samples, and what its intervals are over."""
     of_folds = f", of {folds} folds each on the samples that it has not seen" if folds else ""
-    words = {
-        "samples": samples,
-        "splits": Markup(OF_SPLITS.format(seeds)) * (seeds > 1),
-        "how": how,
-        "positive": positive,
-    }
+    splits = Markup(OF_SPLITS.format(seeds)) if seeds > 1 else ""
+    words = {"samples": samples, "splits": splits, "how": how, "positive": positive}
     return OF_MODEL.format(label=label, seed=seed, folds=of_folds, **words)
 
 

@@ -213,7 +213,7 @@ def test_who_trained_apart_keeps_no_forest_to_predict_with(fedsmall, tmp_path):
     )
 
     assert (code, complained.count("\n")) == (2, 1)
-    assert "no forest of SecureBoost or SecureBoostPlus, as others are not kept" in complained
+    assert "no forest of SecureBoost or SecureBoostPlus, others are not kept" in complained
 
 
 @pytest.fixture

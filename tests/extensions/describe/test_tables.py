@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from fedsmall.extensions.describe import tables
-from fedsmall.extensions.describe.tables import CELLS, Patients, count, group_cells, kaplan_meier, quantiles, table_of
+from fedsmall.extensions.describe.tables import (
+    CELLS,
+    Patients,
+    count,
+    group_cells,
+    kaplan_meier,
+    quantiles,
+    spread_groups,
+    table_of,
+)
 
 NAMES = ("age", "smokes", "stage=1", "stage=2", "stage=3")
 
@@ -112,6 +121,56 @@ def test_the_survival_curve_and_its_interval_are_those_of_statsmodels():
         inside = known.surv_prob > 0
         expected = known.surv_prob ** np.exp(sign * tables.BOUND * spread)
         np.testing.assert_allclose(bound[places][inside], expected[inside], atol=1e-9)
+
+
+def test_groups_that_are_spread_keep_their_number_and_means_and_tell_nothing_else():
+    values = np.random.default_rng(0).exponential(20, 41)
+    lines = np.linspace(0, 200, CELLS + 1)
+    middles = (lines[1:] + lines[:-1]) / 2
+
+    spread = spread_groups(values, lines, 8)
+
+    assert spread.sum() == pytest.approx(41)
+    assert spread @ middles / 41 == pytest.approx(values.mean(), rel=0.05)
+    groups = np.array_split(np.sort(values), 5)
+    same_means = np.concatenate([np.full(len(group), group.mean()) for group in groups])
+    np.testing.assert_allclose(spread_groups(same_means, lines, 8), spread, atol=1e-9)
+    np.testing.assert_array_equal(spread_groups(values, lines, 1), np.histogram(values, lines)[0])
+    assert not spread_groups(values[:7], lines, 8).any()
+    assert spread_groups(values[:9], lines, 8).sum() == pytest.approx(9)
+
+
+@pytest.mark.parametrize(
+    ("sites", "each", "floor", "within"), [(3, 45, 8, 0.04), (5, 30, 5, 0.04), (10, 25, 8, 0.08), (10, 100, 8, 0.02)]
+)
+def test_a_curve_of_groups_is_near_that_of_all_patients(sites, each, floor, within):
+    survival = pytest.importorskip("statsmodels.duration.survfunc").SurvfuncRight
+    lines, asked, rng = np.linspace(0, 48, CELLS + 1), np.array([39, 79, 119]), np.random.default_rng(0)
+    off = {spread_groups: [], group_cells: []}
+    for _ in range(40):
+        time, lost = rng.exponential(25, (sites, each)), rng.uniform(5, 60, (sites, each))
+        seen, event = np.minimum(time, lost), time <= lost
+        exact = survival(seen.ravel(), event.ravel())
+        truth = [exact.surv_prob[exact.surv_times <= lines[k + 1]][-1] for k in asked]
+        for how, found in off.items():
+            told = [[how(t[e == of], lines, floor) for of in (True, False)] for t, e in zip(seen, event, strict=True)]
+            found.append(kaplan_meier(np.sum(told, axis=0), lines)[2][asked] - truth)
+    spread, grouped = (float(np.sqrt(np.mean(np.square(found)))) for found in off.values())
+
+    assert spread < within
+    assert spread < (0.75 if each < 100 else 1) * grouped  # where each group is counted at its mean
+
+
+def test_a_curve_ends_where_few_are_at_risk():
+    rng, lines = np.random.default_rng(0), np.tile(np.linspace(0, 100, CELLS + 1), (2, 1))
+    followed = np.column_stack([rng.exponential(20, 200), rng.random(200) < 0.6])
+    sums = count(Patients(followed, np.zeros(200, int), ("months", "died"), ("all",), True), lines, 5)
+
+    curve = tables.shown_curve(sums, lines)
+
+    assert 0 < curve.shape[1] < CELLS
+    assert curve[1].min() >= tables.AT_RISK
+    assert tables.shown_curve({}, lines[:1]).size == 0
 
 
 def test_columns_that_are_withheld_are_not_told():
