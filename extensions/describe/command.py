@@ -182,7 +182,8 @@ def write_page(folder: Path, described: Description, title: str) -> None:
     write(folder / "table.csv", as_csv(lines).encode())
     said = CAPTION.format("" if described.by_site else SECURE)
     sections = [
-        Section(site or "All sites", table=Cells(of[0], of[1:], "" if site else said)) for site, of in made.items()
+        Section(site or "All sites", table=Cells(of[0], of[1:], "" if site else said, is_open=not site))
+        for site, of in made.items()
     ]
     sections[0] = sections[0]._replace(figures=_figures(described))
     head = (

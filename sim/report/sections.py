@@ -20,13 +20,14 @@ DATA = Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>')
 
 
 class Cells(NamedTuple):
-    """A table; columns of ``words`` stand to the left, a short row ends in a broad cell, ``reference`` is lit."""
+    """A table; ``words`` stand to the left, a short row ends in a broad cell, ``reference`` is lit, more rows are folded."""
 
     heads: Sequence[object]
     rows: Sequence[Sequence[object]]
     caption: object = ""
     words: Collection[int] = ()
     reference: int | None = None
+    is_open: bool = False
 
 
 class Drawing(NamedTuple):

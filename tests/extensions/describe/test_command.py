@@ -24,7 +24,9 @@ def test_a_table_by_class_and_by_site_is_shown_and_written(fedsmall, tmp_path):
     rows = list(csv.reader((tmp_path / "made" / "table.csv").read_text().splitlines()))
     assert rows[0] == ["site", "column", "all", "malignant", "benign", "missing"]
     assert [row[0] for row in rows[1::31]] == ["all", "site-000", "site-001", "site-002"]
-    assert "site-002" in (tmp_path / "made" / "report.html").read_text()
+    page = (tmp_path / "made" / "report.html").read_text()
+    assert "site-002" in page
+    assert page.index("All sites") < page.index("<table>") < page.index("<details>")  # that of all is seen at once
     code, _, wrong = fedsmall("describe", path, "--out", "made")
     assert code == 2
     assert "made" in wrong
