@@ -20,7 +20,7 @@ DATA = Markup('<a download="{}" href="data:text/csv;base64,{}">data (CSV)</a>')
 
 
 class Cells(NamedTuple):
-    """A table; ``words`` stand to the left, a short row ends in a broad cell, ``reference`` is lit, more rows are folded."""
+    """A table: ``words`` stand left, a short row ends in a broad cell, ``reference`` is lit, long ones are folded."""
 
     heads: Sequence[object]
     rows: Sequence[Sequence[object]]
