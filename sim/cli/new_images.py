@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.image_files import DEEP, DICOM, NIFTI, is_image, read_pictures
-from fedsmall.data.sources.images import LEFTOVERS, NO_IMAGE
+from fedsmall.data.sources.images import NO_IMAGE, is_hidden
 from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.tables import ENDINGS as TABLES
 from fedsmall.errors import DataError, PlanError, as_data_error
@@ -83,7 +83,7 @@ def scenario_of_images(
     if train := parts.get("train", parts.get("training")):
         test = next((f"{path}/{parts[word]}" for word in ("test", "testing") if word in parts), None)
         return scenario_of_images(folder / train, f"{path}/{train}", name, positive, test)
-    files = [file for file in sorted(folder.rglob("*")) if is_image(file) and _is_open(file.relative_to(folder))]
+    files = [file for file in sorted(folder.rglob("*")) if is_image(file) and not is_hidden(file.relative_to(folder))]
     if not files:
         raise DataError(NO_IMAGE)
     in_hospitals = _are_in_hospitals(folder, files)
@@ -117,10 +117,6 @@ def scenario_of_images(
     methods = FEDERATED.replace("{}", 'recipe = {optimizer_state = "reset"}\n')
     keys = [f"{key} = {to_toml(value)}\n" for key, value in task.items()]
     return text + "\n[task]\n" + "".join([*keys, OF_PATIENTS, RECIPE, methods]), said
-
-
-def _is_open(file: Path) -> bool:
-    return not any(part.startswith(".") or part == LEFTOVERS for part in file.parts)
 
 
 def _are_in_hospitals(folder: Path, files: Sequence[Path]) -> bool:

@@ -32,6 +32,7 @@ SIZES = {  # the longest side, and how a size is written
 }
 LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
 NO_IMAGE = f"the class folders hold no image ({', '.join(ENDINGS)})"
+DEEPER = 'a folder within that of a class holds {} image{}: move it up, or say partition = {{natural = "folder"}}'
 EACH_ITS_OWN = "Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose"
 
 
@@ -186,15 +187,21 @@ def _folders(folder: Path) -> list[Path]:
     return folders
 
 
+def is_hidden(path: Path) -> bool:
+    """Whether a program left it there beside what a person put there; ``path`` is relative."""
+    return any(part.startswith(".") or part == LEFTOVERS for part in path.parts)
+
+
 def _counts(folder: Path) -> bool:
-    hidden = folder.name == LEFTOVERS or folder.name.startswith(".")
-    return not hidden and any(child.is_dir() or is_image(child) for child in folder.iterdir())
+    return not is_hidden(Path(folder.name)) and any(child.is_dir() or is_image(child) for child in folder.iterdir())
 
 
 def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
     with at_site(site):
-        files = [path for child in _folders(folder) for path in sorted(child.iterdir()) if is_image(path)]
-        files = [path for path in files if not path.name.startswith(".")]
+        found = [path for child in _folders(folder) for path in sorted(child.rglob("*")) if is_image(path)]
+        files = [path for path in found if not is_hidden(path.relative_to(folder))]
+        if deeper := sum(path.parent.parent != folder for path in files):
+            raise DataError(DEEPER.format(deeper, "" if deeper == 1 else "s"))
         if not files:
             raise DataError(NO_IMAGE)
         held: list[Labelled] = []

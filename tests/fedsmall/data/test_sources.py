@@ -208,7 +208,11 @@ def test_images_that_cannot_be_used_say_why(tmp_path):
     write(tmp_path / "d" / "ill", "patient-7.png", "no image")
     write(tmp_path / "d" / "well", "8.png", "no image")
 
-    for folder, words in {"a": "2 sizes", "b": "this one holds none", "c": "hold no image", "d": "damaged"}.items():
+    images(tmp_path / "e", (8, 8), ("ill", "well"), each=2)
+    images(tmp_path / "e" / "ill", (8, 8), ("patient-7", ".thumbnails"), each=1)
+
+    refused = {"a": "2 sizes", "b": "this one holds none", "c": "hold no image", "d": "damaged", "e": "holds 1 image:"}
+    for folder, words in refused.items():
         with pytest.raises(DataError, match=words) as caught:
             build_federation(plan({"images": str(tmp_path / folder)}))
         assert "patient" not in caught.value.words  # what may leave
