@@ -130,7 +130,7 @@ def _read_plain_image(path: Path, colour: bool) -> Picture:
     with as_data_error("a file with the ending of an image is none, or is damaged", *broken), Image.open(path) as image:
         if image.mode in DEEP:
             ends = (0.0, 65535.0) if image.mode in SIXTEEN_BITS or image.format == "PNG" else None
-            return _in_channels(np.asarray(image).astype(np.float32), ends, colour)
+            return _in_channels(_finite(np.asarray(image).astype(np.float32), "image"), ends, colour)
         if image.format == "PNG" and _bits(path) == 16:
             raise DataError("16-bit colour cannot be read at its full depth; save it as grey or at 8 bits")
         return Picture(np.asarray(image.convert("RGB" if colour else "L")), EIGHT_BITS)

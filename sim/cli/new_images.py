@@ -159,5 +159,5 @@ def _look_at(file: Path) -> _Look:
 
 
 def _ends(values: np.ndarray) -> tuple[int, int]:
-    low, high = np.percentile(values, [1, 99])
+    low, high = np.percentile(values[np.isfinite(values)], [1, 99]) if np.isfinite(values).any() else (0, 1)
     return math.floor(low), max(math.floor(low) + 1, math.ceil(high))

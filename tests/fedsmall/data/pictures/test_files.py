@@ -201,9 +201,15 @@ def _deep_floats(path: Path) -> None:
         write(path / name / "a.tif", deep(0).astype(np.float32))
 
 
+def _not_a_number(path: Path) -> None:
+    _deep_floats(path)
+    write(path / "ill" / "b.tif", np.where(deep(0) == deep(0).max(), np.nan, deep(0)).astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("make", "options", "line"),
     [
+        (_not_a_number, {"range": [0, 9]}, r"^b\.tif: its image holds values that are not finite$"),
         (
             _eight_and_sixteen,
             {},
