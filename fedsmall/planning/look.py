@@ -107,7 +107,8 @@ def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) ->
         raise PlanError(f"--positive is one of two classes; {what} has {', '.join(names)}")
     said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
     if is_binary:
-        why = "as asked" if positive else "as its name says" if sought else "the rarer"
+        rarer = "the rarer" if counts[names[1]] < counts[names[0]] else "of two that are as frequent"
+        why = "as asked" if positive else "as its name says" if sought else rarer
         said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive: the other)")
     elif all(map(is_number, names)):
         said.append('where these are grades, in an order, loss = "ordinal" in the task says so')

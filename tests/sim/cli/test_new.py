@@ -379,7 +379,7 @@ def test_a_class_that_two_hospitals_spell_in_two_ways_is_one(fedsmall, tmp_path)
 
     code, said, _ = fedsmall("new", "scans")
 
-    assert (code, "2 classes" in said) == (0, True)
+    assert (code, "2 classes" in said, "as frequent" in " ".join(said.split())) == (0, True, True)
     assert scenario_of(tmp_path / "mine.toml")["task"]["classes"] == {"Ill": ["ill"], "well": []}
 
 
