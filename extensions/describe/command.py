@@ -44,7 +44,7 @@ from fedsmall.wire import CONFIG, split_vector
 Sheet = RunSheet
 LEAVES = "of each column, by class: counts, sums, sums of squares, counts in cells; nothing of few patients"
 CAPTION = (
-    "Mean ± standard deviation; median [quartiles], from counts in cells; of columns of 0 and 1 how many are 1. "
+    "Mean ± standard deviation; median [quartiles], from groups of patients; of columns of 0 and 1 how many are 1. "
     "Nothing is said of fewer patients than a hospital's floor: a share is of the hospitals that may tell it, and "
     "where few values are missing more count as missing.{}"
 )
@@ -88,9 +88,7 @@ def describe(
 
 def load(path: Path, settings: list[str]) -> Scenario:
     """A scenario whose only method says what is asked, whatever it has."""
-    return load_scenario(
-        path, [*settings, f'method=[{{name = "Ridge", label = "{LABEL}", privacy = {{secure = true}}}}]']
-    )
+    return load_scenario(path, [*settings, f'method=[{{name="Ridge", label="{LABEL}", privacy={{secure=true}}}}]'])
 
 
 def run(path: Path, out: Path | None, settings: list[str] | None) -> None:

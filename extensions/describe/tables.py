@@ -2,7 +2,7 @@
 
 A site tells of each column, by class, counts, sums, sums of squares, and counts of values in the cells of a grid that
 all sites have agreed on. Nothing that is told is of fewer patients than a floor: not a count, not what a count leaves
-of its group or of its category, and no cell (:func:`group_cells`).
+of its group or of its category, and no cell (:func:`group_cells`), of which alone :func:`spread_cells` is made.
 
 Source: Kaplan and Meier 1958, Greenwood 1926 (survival); Domingo-Ferrer and Mateo-Sanz 2002 (groups of k values).
 """
@@ -23,6 +23,7 @@ CELLS, REACH, BEND = 200, 4.0, 3.0  # of a grid: its ends in standard deviations
 QUANTILES = (0.25, 0.5, 0.75)
 OF_VALUES = ("sites", "binary", "count", "missing", "total", "squares")  # by group and column
 OF_CURVE = ("time", "at risk", "survival", "low", "high")
+EVEN = 3**0.5  # standard deviations to both sides of its mean that an even distribution has
 AT_RISK = 10  # patients, with fewer of whom a curve ends
 BOUND = 1.96  # standard errors, of a 95% interval
 
@@ -92,11 +93,13 @@ def count(patients: Patients, ends: np.ndarray, floor: int, withheld: Collection
             numbers = (1, np.isin(present, (0, 1)).all(), len(present), len(values) - len(present))
             for name, number in zip(OF_VALUES, (*numbers, present.sum(), (present**2).sum()), strict=True):
                 told[name][g, k] = number
-            told["cells"][g, k] = group_cells(present, ends[k], floor)
+            is_time = patients.is_survival and k >= len(patients.names) - 2
+            lone = np.inf if is_time else EVEN * np.ptp(ends[k]) / (2 * REACH)
+            told["cells"][g, k] = spread_cells(present, ends[k], floor, lone)
     if patients.is_survival and not set(patients.names[-2:]) & set(withheld):
         time, event = patients.x[:, -2], patients.x[:, -1] > 0
         if all(number == 0 or number >= floor for number in (event.sum(), (~event).sum())):
-            told["events"][:] = [spread_groups(time[event == of], ends[-2], floor) for of in (True, False)]
+            told["events"][:] = [spread_cells(time[event == of], ends[-2], floor) for of in (True, False)]
     return told
 
 
@@ -140,25 +143,29 @@ def group_cells(values: np.ndarray, ends: np.ndarray, floor: int) -> np.ndarray:
     return counts
 
 
-def spread_groups(values: np.ndarray, ends: np.ndarray, floor: int) -> np.ndarray:
-    """How many ``values`` lie in each cell, (CELLS,), in fractions, by the means of such groups and nothing else.
+def spread_cells(values: np.ndarray, ends: np.ndarray, floor: int, lone: float = np.inf) -> np.ndarray:
+    """The counts of :func:`group_cells`, each spread evenly to where the next begins, in fractions: (CELLS,).
 
-    Each group is spread evenly to where the next begins, which is between their means as groups are wide. Counted at
-    its mean it would make a survival curve of small hospitals wrong by .2; so it is half of that or less.
+    That is between their cells, as far as these are apart; a lone one reaches ``lone`` to both sides. Left in their
+    cells, they would make medians of small hospitals wrong by half a standard deviation, and survival curves by .2.
     """
-    groups = np.array_split(np.sort(values), len(values) // floor) if len(values) >= floor else []
-    means, sizes = np.array([group.mean() for group in groups]), np.array([len(group) for group in groups])
-    if len(groups) < 2 or floor == 1:
-        low, high = (means, means) if floor == 1 else (0 * means, 2 * means)
+    counts = group_cells(values, ends, floor)
+    if floor == 1:
+        return counts
+    places = np.flatnonzero(counts)
+    means = (ends[places] + ends[places + 1]) / 2
+    gaps = np.diff(means)
+    if len(places) < 2:
+        half = np.minimum(means - ends[0], lone)
+        low, high = means - half, means + half
     else:
-        gaps = np.diff(means)
         wide = np.concatenate([gaps[:1], (gaps[1:] + gaps[:-1]) / 2, gaps[-1:]])
-        inner = means[:-1] + gaps * wide[:-1] / np.maximum(wide[:-1] + wide[1:], 1e-300)
-        low = np.concatenate([[max(2 * means[0] - inner[0], 0.0)], inner])
+        inner = means[:-1] + gaps * wide[:-1] / (wide[:-1] + wide[1:])
+        low = np.concatenate([[max(2 * means[0] - inner[0], ends[0])], inner])
         high = np.concatenate([inner, [2 * means[-1] - inner[-1]]])
-    at_most = np.clip((ends - low[:, None]) / np.maximum(high - low, 1e-9)[:, None], 0, 1)  # (groups, CELLS + 1)
-    at_most[:, 0], at_most[:, -1] = 0, 1
-    return np.asarray(sizes @ np.diff(at_most))
+    below = np.clip((ends - low[:, None]) / (high - low)[:, None], 0, 1)  # (counted cells, CELLS + 1)
+    below[:, 0], below[:, -1] = 0, 1
+    return np.asarray(counts[places] @ np.diff(below))
 
 
 def grid(preparation: Preparation) -> np.ndarray:

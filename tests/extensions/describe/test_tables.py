@@ -11,7 +11,7 @@ from fedsmall.extensions.describe.tables import (
     group_cells,
     kaplan_meier,
     quantiles,
-    spread_groups,
+    spread_cells,
     table_of,
 )
 
@@ -71,7 +71,7 @@ def test_no_number_that_is_told_nor_what_it_leaves_is_of_fewer_patients_than_the
         def large(numbers):
             return np.all((numbers == 0) | (numbers >= floor))
 
-        assert all(large(told[name]) for name in ("count", "missing", "cells"))
+        assert all(large(told[name]) for name in ("count", "missing"))
         binary = slice(1, None)
         assert large(told["total"][:, binary])
         assert large((told["count"] - told["total"])[:, binary])
@@ -96,11 +96,13 @@ def test_groups_of_values_keep_their_number_and_none_is_below_the_floor():
 
 
 def test_rows_of_one_patient_count_as_one():
-    site = patients(40)._replace(often=3)
+    site = patients(60, missing=0)
+    lines = ends([site])
 
-    told = count(site, ends([site]), floor=5)
+    told = count(site._replace(often=3), lines, floor=5)
 
-    assert told["cells"][told["cells"] > 0].min() >= 15
+    assert told["count"][told["count"] > 0].min() >= 15
+    np.testing.assert_array_equal(told["cells"], count(site, lines, floor=15)["cells"])
 
 
 def test_the_survival_curve_and_its_interval_are_those_of_statsmodels():
@@ -123,21 +125,45 @@ def test_the_survival_curve_and_its_interval_are_those_of_statsmodels():
         np.testing.assert_allclose(bound[places][inside], expected[inside], atol=1e-9)
 
 
-def test_groups_that_are_spread_keep_their_number_and_means_and_tell_nothing_else():
-    values = np.random.default_rng(0).exponential(20, 41)
-    lines = np.linspace(0, 200, CELLS + 1)
+def test_cells_that_are_spread_keep_their_number_and_tell_of_groups_and_nothing_else():
+    values, lines = np.random.default_rng(0).exponential(20, 41), np.linspace(0, 200, CELLS + 1)
     middles = (lines[1:] + lines[:-1]) / 2
+    grouped = group_cells(values, lines, 8)
 
-    spread = spread_groups(values, lines, 8)
+    spread = spread_cells(values, lines, 8)
 
     assert spread.sum() == pytest.approx(41)
     assert spread @ middles / 41 == pytest.approx(values.mean(), rel=0.05)
+    assert (spread > 0).sum() > 10 * (grouped > 0).sum()
+    assert not spread_cells(values[:7], lines, 8).any()
+    lone = spread_cells(values[:9], lines, 8, 3.0)
+    assert (lone.sum(), (lone > 0).sum()) == (pytest.approx(9), 7)  # of one unit each, 3 to both sides of a middle
+    site = Patients(np.array([values, values > 20]).T, np.zeros(41, int), ("months", "died"), ("all",), True)
+    told = count(site, np.stack([lines, lines]), 8)
+    np.testing.assert_array_equal(told["cells"][0, 0], spread)
     groups = np.array_split(np.sort(values), 5)
-    same_means = np.concatenate([np.full(len(group), group.mean()) for group in groups])
-    np.testing.assert_allclose(spread_groups(same_means, lines, 8), spread, atol=1e-9)
-    np.testing.assert_array_equal(spread_groups(values, lines, 1), np.histogram(values, lines)[0])
-    assert not spread_groups(values[:7], lines, 8).any()
-    assert spread_groups(values[:9], lines, 8).sum() == pytest.approx(9)
+    alike = np.concatenate([np.full(len(of), middles[np.digitize(of.mean(), lines) - 1]) for of in groups])
+    np.testing.assert_allclose(spread_cells(alike, lines, 8), spread)  # which only the groups' cells decide
+    np.testing.assert_array_equal(told["events"][0], spread_cells(values[values > 20], lines, 8))
+
+
+@pytest.mark.parametrize(("draw", "within"), [("normal", 0.15), ("lognormal", 0.3)])
+@pytest.mark.parametrize(("sites", "each"), [(3, 20), (5, 30), (10, 25)])
+def test_quartiles_of_small_hospitals_are_near_those_of_all_rows(draw, within, sites, each):
+    rng, off = np.random.default_rng(0), {"told": [], "in their cells": []}
+    for _ in range(40):
+        rows = getattr(rng, draw)(1, 0.7, (sites, each))
+        lines = rows.mean() + 4 * rows.std() * np.sinh(3 * np.linspace(-1, 1, CELLS + 1)) / np.sinh(3)
+        of = [Patients(part[:, None], np.zeros(each, int), ("crp",), ("all",), False) for part in rows]
+        cells = {"told": sum(count(site, lines[None], 8)["cells"][0, 0] for site in of)}
+        cells["in their cells"] = sum(group_cells(part, lines, 8) for part in rows)
+        truth = np.quantile(rows, tables.QUANTILES)
+        for how, found in off.items():
+            found.append((quantiles(cells[how], lines) - truth) / rows.std())
+    told, grouped = (np.sqrt(np.mean(np.square(found), axis=0)).max() for found in off.values())
+
+    assert told < within
+    assert told < 0.75 * grouped
 
 
 @pytest.mark.parametrize(
@@ -146,14 +172,17 @@ def test_groups_that_are_spread_keep_their_number_and_means_and_tell_nothing_els
 def test_a_curve_of_groups_is_near_that_of_all_patients(sites, each, floor, within):
     survival = pytest.importorskip("statsmodels.duration.survfunc").SurvfuncRight
     lines, asked, rng = np.linspace(0, 48, CELLS + 1), np.array([39, 79, 119]), np.random.default_rng(0)
-    off = {spread_groups: [], group_cells: []}
+    ways = {"told": spread_cells, "in their cells": group_cells}
+    off = {name: [] for name in ways}
     for _ in range(40):
         time, lost = rng.exponential(25, (sites, each)), rng.uniform(5, 60, (sites, each))
         seen, event = np.minimum(time, lost), time <= lost
         exact = survival(seen.ravel(), event.ravel())
         truth = [exact.surv_prob[exact.surv_times <= lines[k + 1]][-1] for k in asked]
-        for how, found in off.items():
-            told = [[how(t[e == of], lines, floor) for of in (True, False)] for t, e in zip(seen, event, strict=True)]
+        for name, found in off.items():
+            told = [
+                [ways[name](t[e == of], lines, floor) for of in (True, False)] for t, e in zip(seen, event, strict=True)
+            ]
             found.append(kaplan_meier(np.sum(told, axis=0), lines)[2][asked] - truth)
     spread, grouped = (float(np.sqrt(np.mean(np.square(found)))) for found in off.values())
 
