@@ -189,7 +189,7 @@ IMAGES = {
     "an empty folder": scans({"maybe/": None}, samples=16),
     "a folder of other files": scans({"notes/a.txt": "by hand"}, samples=16),
     "an image beside the classes": scans({"8.png": png(8)}, samples=16),
-    "a folder within a class": scans({"ill/more/8.png": png(8)}, samples=16),
+    "a folder within a class": scans({"ill/more/8.png": png(8)}, line="a folder within that of a class holds 1 image"),
     "one class": Case({f"scans/ill/{k}.png": png(k) for k in range(9)}, SCANS, line="all samples have one label"),
     "classes in two spellings": scans({"Ill/8.png": png(8)}, line="look like one in two spellings"),
     "classes in two languages at two sites": Case(
