@@ -68,9 +68,8 @@ def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: 
 def _interval(table: Table, k: int) -> str:
     if table.undetermined[k] or not np.isfinite(table.estimate[k]):
         return "not determined"
-    estimate, low, high = (
-        f"{of[k]:{'.3f' if table.unit == 1 else '.4g'}}" for of in (table.estimate, table.low, table.high)
-    )
+    digits = ".3f" if table.unit == 1 else ".4g"
+    estimate, low, high = (f"{of[k]:{digits}}" for of in (table.estimate, table.low, table.high))
     return f"{estimate} ({low} to {high})"
 
 

@@ -1,7 +1,8 @@
 """One image file as numbers at the depth it has: PNG, JPEG, BMP, TIFF; DICOM and NIfTI where their readers are here."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -123,11 +124,18 @@ def read_pictures(
         return [_read_plain_image(path, colour)]
 
 
-def _read_plain_image(path: Path, colour: bool) -> Picture:
+@contextmanager
+def open_image(path: Path) -> Iterator[Any]:
+    """Pillow's image of a file; DataError where there is none."""
     from PIL import Image, UnidentifiedImageError
 
     broken = (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError)
     with as_data_error("a file with the ending of an image is none, or is damaged", *broken), Image.open(path) as image:
+        yield image
+
+
+def _read_plain_image(path: Path, colour: bool) -> Picture:
+    with open_image(path) as image:
         if image.mode in DEEP:
             ends = (0.0, 65535.0) if image.mode in SIXTEEN_BITS or image.format == "PNG" else None
             return _in_channels(_finite(np.asarray(image).astype(np.float32), "image"), ends, colour)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.image_files import DEEP, DICOM, NIFTI, is_image, read_pictures
+from fedsmall.data.image_files import DEEP, DICOM, NIFTI, is_image, open_image, read_pictures
 from fedsmall.data.sources.images import NO_IMAGE, is_hidden
 from fedsmall.data.sources.labels import spelling_key
 from fedsmall.data.sources.tables import ENDINGS as TABLES
-from fedsmall.errors import DataError, PlanError, as_data_error
+from fedsmall.errors import DataError, PlanError
 from fedsmall.files import in_file
 from fedsmall.planning.look import classes_of
 from fedsmall.sim.runs.scenario import to_toml
@@ -25,9 +25,7 @@ DEALT, LEAST_ROWS = 10, 20  # hospitals that samples are dealt to, and the least
 LEAST = 8  # side of the smallest image that the network's two poolings leave something of
 LARGEST = 32  # side of an image that the network gets as it is; larger ones are brought to that
 GREY = ("1", "L", *DEEP)  # modes of Pillow
-OF_PATIENTS = (
-    '# patient = "([^_]+)_"          # which part of a file\'s name is the patient, where some have several images\n'
-)
+OF_PATIENTS = '# patient = "([^_]+)_"      # which part of a file\'s name is the patient, if some have several images\n'
 SETTINGS = """
 model = "cnn"                 # docs/networks.md has networks that know other pictures already
 rounds = 60                   # the rate falls to nothing by then
@@ -104,9 +102,7 @@ def scenario_of_images(
         low, high = task["range"] = [min(low for low, _ in of_all), max(high for _, high in of_all)]
         said.append(f"values count from {low} to {high}, where most lie (range); of DICOM a window can say which do")
     if len(of_all) not in (0, len(seen)):
-        raise PlanError(
-            "some images have 8 bits and some more, so their values cannot be compared; bring all to one depth"
-        )
+        raise PlanError("some images have 8 bits and some more, which do not compare; bring all to one depth")
     said += [f"{test} is the test set"] if test else []
     split = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
     dealt = 'partition = {natural = "folder"}    # a hospital for each folder' if in_hospitals else split
@@ -148,13 +144,11 @@ class _Look(NamedTuple):
 
 def _look_at(file: Path) -> _Look:
     """What an image is like; DataError for a file that is none."""
-    from PIL import Image
-
     if file.suffix.lower() in DICOM:
         values = read_pictures(file, colour=True)[0].values
         is_grey = bool((values == values[..., :1]).all())
         return _Look((values.shape[1], values.shape[0]), is_grey, _ends(values) if values.dtype == np.float32 else None)
-    with in_file(file), as_data_error("it is no image that can be read", OSError), Image.open(file) as image:
+    with in_file(file), open_image(file) as image:
         return _Look(image.size, image.mode in GREY, _ends(np.asarray(image)) if image.mode in DEEP else None)
 
 
