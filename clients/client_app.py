@@ -122,7 +122,7 @@ _cohorts: dict[tuple[str, str, str], tuple[Samples, Trainer]] = {}  # by plan, s
 
 
 def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
-    """The training core of a site; kept, for a simulation asks for each site at every contact."""
+    """The training core of a site; kept, for a simulation asks for each site at every communication round."""
     samples, cohort = _cohorts.get((text, site.site, device), (None, None))
     if cohort is None or samples is not site.train:
         if len(_cohorts) >= MOST_COHORTS:

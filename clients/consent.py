@@ -167,10 +167,10 @@ def describe(plan: Plan, raw: RawSite, config: Mapping[str, Any], floor: int) ->
     sites = ", ".join(one_line(site, 63) for site in config.get(SITES, ()))
     names = ", ".join(sorted(regions.sites)) if regions is not None and regions.sites else ""
     above = [f"the averages of each region ({names}) go to a server above them"] if names else []
-    from fedsmall.planning.validation import leaving_contacts  # brings torch, which takes its time
+    from fedsmall.planning.validation import leaving_comm_rounds  # brings torch, which takes its time
 
     return [
-        f"method {plan.method.label}, {plan.rounds} local rounds; models leave in {leaving_contacts(plan)} of them",
+        f"method {plan.method.label}, {plan.rounds} local rounds; models leave in {leaving_comm_rounds(plan)} of them",
         f"sites: {sites}",
         f"privacy: {privacy_words or 'none; models leave as they are trained'}",
         *above,

@@ -53,10 +53,9 @@ class Arrival(NamedTuple):
 
 
 class Fleet:
-    """The connection to the server at ``address``, of certificate ``authority``, by the private key in the file
-    ``key``.
+    """The connection to the server at ``address``, of certificate ``authority``, by the private key in ``key``.
 
-    ``note`` keeps Flower's node number: a killed program counts as connected for a minute more, and goes on only under
+    ``note`` keeps Flower's node number: a killed program counts as connected for a minute more, and must go on under
     it.
     """
 

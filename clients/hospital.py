@@ -27,14 +27,14 @@ from fedsmall.evaluation.stopping import reported_shapes
 from fedsmall.models.registry import frozen_arrays, initial_model
 from fedsmall.plan import Plan
 from fedsmall.privacy.patient_level import reported_samples
-from fedsmall.privacy.site_level import noise_for_contact, privatise_one, tells_loss
+from fedsmall.privacy.site_level import noise_for_comm_round, privatise_one, tells_loss
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import leaving_state
 from fedsmall.training.trainer import Trainer
 from fedsmall.wire import (
     CARRIED,
-    COMMON,
     FORGOT,
+    IS_GLOBAL,
     LEAVES,
     LOSS,
     MEMBERS,
@@ -109,7 +109,7 @@ class HospitalClient(NumPyClient):
         """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
         received = _by_name(parameters, config)
         stack = self.trainer.stack([ModelState(split(received, MODEL), split(received, CARRIED))])
-        inputs = {"common": [bool(config[COMMON])], "rule": split(received, RULE), "memory": self.memory.read()}
+        inputs = {"is_global": [bool(config[IS_GLOBAL])], "rule": split(received, RULE), "memory": self.memory.read()}
         trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **inputs)
         if trained.memory:
             self.memory.write(trained.memory)
@@ -129,11 +129,11 @@ class HospitalClient(NumPyClient):
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave: clipped and noised, or blurred, and sparsified, as the plan asks."""
         share = self.plan.method.top_share
-        if self.plan.privacy.at_contacts and config.get(LEAVES, True):
+        if self.plan.privacy.at_comm_rounds and config.get(LEAVES, True):
             key = None if self.home.simulated else secrets.token_bytes(32)
             if self.noise_key is not None:
                 key = key_for(self.noise_key, model)
-            noise = noise_for_contact(self.plan.seed, self.home.site, int(config[ROUND]), key)
+            noise = noise_for_comm_round(self.plan.seed, self.home.site, int(config[ROUND]), key)
             model = privatise_one(model, received, self.plan.privacy, noise)
         if share is not None:
             model, kept = cut_at_site(model, received, self.kept.read(), config, share)
@@ -284,7 +284,7 @@ def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
 def _set_out(memory: StayingMemory, model: Arrays, config: Mapping[str, Any]) -> Kept | None:
     """The model from which training starts; None where the site does not know it any more."""
     of, kept = int(config[REFERENCE]), memory.read_kept()
-    if model and config[COMMON]:
+    if model and config[IS_GLOBAL]:
         return Kept(model, model, model, of, 0)
     if kept is None or kept.of != of:
         return None

@@ -28,7 +28,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.reading import records_read
 from fedsmall.training.gradients.layers import halves
 from fedsmall.travel.journey import starting
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 from fedsmall.wire import MODEL, Arrays, is_shaped_as, join, split
 
 FOLDER, MOVED = "incoming", "moved"  # in the folder of a run; and there, what the site has moved by
@@ -72,7 +72,7 @@ class Incoming:
         task, expected = self._client.home.task, self._expected
         if not all(np.isfinite(array).all() for array in model.values()):
             raise PolicyError("the model that came holds a number that is not finite")
-        if self._t == contacts_of(self._plan)[0].t:
+        if self._t == comm_rounds_of(self._plan)[0].t:
             starts = _first_models(self._plan, task, self._sites, self._client)
             if not any(_are_alike(model, start) for start in starts):
                 raise PolicyError("the first model that came is not the one with which the plan begins")

@@ -1,6 +1,6 @@
 """The models that a site keeps of a run on its own disk, and packages of them for use without the coordinator.
 
-In the run's folder ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is its last common model,
+In the run's folder ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is its last global model,
 ``kept/own.safetensors`` the model that the site trained last.
 """
 
@@ -22,7 +22,7 @@ from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import members_of
 from fedsmall.models.registry import completed, initial_model
-from fedsmall.package.record import COMMON, TrainedOn, describe, members_in
+from fedsmall.package.record import GLOBAL, TrainedOn, describe, members_in
 from fedsmall.package.store import Stored
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
@@ -30,7 +30,7 @@ from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import EXAMPLES, Arrays
 
 FOLDER, ABOUT = "kept", "about"  # in the folder of a run; and there what a package of it says
-OWN_MODEL = "own"  # what is kept beside the common model
+OWN_MODEL = "own"  # what is kept beside the global model
 STAYS = (
     "It was trained here last and holds what it learnt of patients here, before any noise was added for its way out: "
     "it stays at this site."
@@ -73,7 +73,7 @@ def keep(
     """
     if plan.has_own_models:
         return
-    if what == COMMON:
+    if what == GLOBAL:
         expected = {name: array.shape for name, array in initial_model(plan, at.raw.task).items()}
         for member in members_of(model, plan.method.is_ensemble):
             if {name: array.shape for name, array in member.items()} != expected:
@@ -97,7 +97,7 @@ def load_kept(folder: Path, what: str) -> Stored | None:
     item = shelf.get(what)
     if item is None or not item.arrays:
         return None
-    task, words, whose = task_from(record.task), item.words or {}, COMMON if what == COMMON else record.site
+    task, words, whose = task_from(record.task), item.words or {}, GLOBAL if what == GLOBAL else record.site
     measured = {name: float(value) for name, value in words.get("said", {}).items() if name != EXAMPLES}
     rounds = int(words["t"]) if record.plan.may_end_early and "t" in words else record.plan.rounds
     more = {
@@ -108,7 +108,7 @@ def load_kept(folder: Path, what: str) -> Stored | None:
         "contacts": times_travelled(record.plan, rounds),
         "created": words.get("kept", ""),
         "versions": {"fedsmall": __version__, **{name: version(name) for name in ("torch", "numpy")}},
-        "intercept": tuple(words.get("intercept", ())) if what == COMMON else (),
+        "intercept": tuple(words.get("intercept", ())) if what == GLOBAL else (),
     }
     members = members_in(record.plan, whose, item.arrays)
     package = describe(record.plan, task, record.preparation, TrainedOn(sites=record.sites), members, **more)

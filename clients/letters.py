@@ -292,7 +292,7 @@ def check_beside(model: Arrays, carried: Arrays, who: str) -> None:
 
 
 def fault_of(model: Arrays, carried: Arrays, received: Arrays, last: Arrays, gate: float) -> str | None:
-    """Why a model trained from ``received`` may not leave; None where it may. ``last`` is a common model."""
+    """Why a model trained from ``received`` may not leave; None where it may. ``last`` is a global model."""
     if not (_finite(model) and _finite(carried)):
         return "it holds a number that is not finite"
     if not gate:

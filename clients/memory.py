@@ -1,7 +1,7 @@
-"""A site's memory of a run between contacts: in Flower's Context, or on the site's own disk.
+"""A site's memory of a run between communication rounds: in Flower's Context, or on the site's own disk.
 
-A restarted SuperNode loses its Context, so real sites write a version for every round. A contact may be asked for
-twice, and round t must start from the memory before t again: a version is read by the round that asks.
+A restarted SuperNode loses its Context, so real sites write a version for every round. A communication round may be
+asked for twice, and round t must start from the memory before t again: a version is read by the round that asks.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ KEEP = 5  # versions; more than the coordinator's journal keeps
 
 
 class Memory(Protocol):
-    """Named arrays that outlive a contact; empty at the start of a run."""
+    """Named arrays that outlive a communication round; empty at the start of a run."""
 
     def read(self) -> Arrays:
         """What was written last."""

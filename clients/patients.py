@@ -30,7 +30,7 @@ def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, sea
     policy.check_patients(max(_epsilon(policy, [*others, whole]), _epsilon(policy, [*others, *before])), plan)
 
 
-def charge_contact(
+def charge_comm_round(
     log: SiteLog, policy: Policy, plan: Plan, samples: int, seat: tuple[int, int], config: Mapping[str, Any]
 ) -> None:
     """Charge an order's steps before any is taken; more may be charged than is ever sent, never less.

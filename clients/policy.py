@@ -100,8 +100,7 @@ class Policy(Frozen):
         """Raise PolicyError, in one line without a number of the site's, unless this site may take part in the plan.
 
         ``task`` is the name of the site's own task, ``samples`` its training samples, ``sites`` the server's count,
-        ``numbers`` the size of a model, ``per_class`` the samples of the site's rarest class. Who ``has_identity`` can
-        seal letters.
+        ``numbers`` the size of a model, ``per_class`` those of its rarest class. Who ``has_identity`` can encrypt.
         """
         method = plan.method
         if self.tasks and task not in self.tasks:
@@ -129,7 +128,7 @@ class Policy(Frozen):
         self.check_sums(raw.scaled)
 
     def check_budget(self, epsilon: float) -> None:
-        """Raise PolicyError where ``epsilon``, after the contact that is asked for, is over the budget."""
+        """Raise PolicyError where ``epsilon``, after the communication round that is asked for, is over the budget."""
         if self.budget is not None and not epsilon <= self.budget:
             raise PolicyError(f"the privacy budget of {self.budget:g} at delta {self.delta:g} is spent")
 

@@ -1,7 +1,7 @@
 """The program that speaks for a region in the federation above it, as a station does for a hospital.
 
 To the server above, a region is a site: its training is the region's own run up to the next round in which regions
-meet, and its model the region's common one. The region's server exchanges models with it in a folder
+meet, and its model the region's global one. The region's server exchanges models with it in a folder
 (:mod:`fedsmall.travel.handover`), so either may be killed at any time.
 """
 
@@ -17,7 +17,7 @@ from fedsmall import __version__
 from fedsmall.clients.consent import IS_PAUSED, Consent, WaitsError, is_paused
 from fedsmall.clients.policy import Pace, load_policy
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.site_request import Answer, LoggedAnswers, check_contact, plan_of
+from fedsmall.clients.site_request import Answer, LoggedAnswers, check_comm_round, plan_of
 from fedsmall.clients.socket_frames import serve
 from fedsmall.data.raw_site import BALANCED
 from fedsmall.ends import KEY_FILE
@@ -62,7 +62,7 @@ class RegionDesk:
             raise WaitsError(IS_PAUSED)
         home, plan = self._home_of(config), plan_of(config)
         self._check_plan(plan, home, config)
-        check_contact(kind, plan_above(plan), config)
+        check_comm_round(kind, plan_above(plan), config)
         return handlers[kind](home, config, arrays)
 
     def _home_of(self, config: Mapping[str, Any]) -> Path:

@@ -48,7 +48,7 @@ from fedsmall.sealing.tables import MEETING, TABLES, sketches
 from fedsmall.sealing.terms import From, Opened, Order, order_in, remove_seal
 from fedsmall.travel.journey import starting
 from fedsmall.travel.schedule import Action
-from fedsmall.wire import CARRIED, COMMON, MODEL, ROUND, RULE, Arrays, join, parts, split
+from fedsmall.wire import CARRIED, IS_GLOBAL, MODEL, ROUND, RULE, Arrays, join, parts, split
 
 Handler = Callable[[SiteRequest], Answer]
 
@@ -67,17 +67,17 @@ class SealedTask:
     # -- what came --------------------------------------------------------------------------------------------------
 
     def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
-        """An order's arrays for training, whether the model is the common one, and why a letter was not used.
+        """An order's arrays for training, whether the model is the global one, and why a letter was not used.
 
-        The last common model then takes its place. LetterError for a model that the plan has not here, or another
-        common one.
+        The last global model then takes its place. LetterError for a model that the plan has elsewhere, or another
+        global one.
         """
         received, group = parts(arrays), self.routes.group(self.t, self.site)
-        model, rule, is_common = received.get(MODEL, {}), received.get(RULE, {}), bool(self.config[COMMON])
-        if rule and digest_of(rule) != (self.order.average.commons[-1] if self.order.average else ""):
+        model, rule, is_global = received.get(MODEL, {}), received.get(RULE, {}), bool(self.config[IS_GLOBAL])
+        if rule and digest_of(rule) != (self.order.average.global_models[-1] if self.order.average else ""):
             raise LetterError("what came for the local rule is not what all sites received")
-        if is_common or self.routes.number(self.t) == 0:
-            self._check_common(model, group)
+        if is_global or self.routes.number(self.t) == 0:
+            self._check_global_model(model, group)
             self.store.shelf.put(f"common.{group}", model)
             carried = self._moments(received.get(CARRIED, {}))
         elif not self.plan.privacy.sealed:
@@ -86,10 +86,10 @@ class SealedTask:
             try:
                 model, carried = self._open_model(model, group)
             except LetterError as error:
-                if common := self._last_common(group):
-                    return join(**{MODEL: common, RULE: rule}), True, str(error)
+                if global_model := self._last_global_model(group):
+                    return join(**{MODEL: global_model, RULE: rule}), True, str(error)
                 raise
-        return join(**{MODEL: model, CARRIED: carried, RULE: rule}), is_common, ""
+        return join(**{MODEL: model, CARRIED: carried, RULE: rule}), is_global, ""
 
     def _see_average(self) -> None:
         """Extend the transcript by the last average; LetterError where it contradicts what was seen before."""
@@ -99,22 +99,22 @@ class SealedTask:
             raise LetterError(f"the order speaks of an average of round {t}, the plan of {last}")
         if average is None:
             return
-        now = {self.routes.last_average(t): average.before, t: after(average.before, t, average.commons)}
+        now = {self.routes.last_average(t): average.before, t: after(average.before, t, average.global_models)}
         if any(self.transcript.at.get(t, digest) != digest for t, digest in now.items()):
             raise LetterError("the order names other global models than this site received before")
         if t not in self.transcript.at:  # who was silent at an average takes the server's word for what was before
             self.transcript.at |= now
             self.store.shelf.put("thread", words=self.transcript.at)
 
-    def _check_common(self, model: Arrays, group: int) -> None:
+    def _check_global_model(self, model: Arrays, group: int) -> None:
         if self.order.average is None:
             expected = digest_of(self._initial(group))
         else:
-            expected = dict(enumerate(self.order.average.commons)).get(group, "")
+            expected = dict(enumerate(self.order.average.global_models)).get(group, "")
         if digest_of(model) != expected:
             raise LetterError("the global model that came is not the one that all sites received")
 
-    def _last_common(self, group: int) -> Arrays:
+    def _last_global_model(self, group: int) -> Arrays:
         """A group's last global model; empty where none ever came."""
         return self.store.shelf.arrays(f"common.{group}")
 
@@ -155,7 +155,7 @@ class SealedTask:
         """The model in a letter and what goes beside it, once they may be trained on."""
         opened, writer = self._open_letter(record, self.order.by, terms.MODEL_LETTER)
         model, carried, expected = split(opened, MODEL), split(opened, CARRIED), self._initial(group)
-        last = self._last_common(group) or expected
+        last = self._last_global_model(group) or expected
         check_model(model, carried, expected, last if self.plan.method.gate else None, writer)
         return model, carried
 
@@ -168,9 +168,9 @@ class SealedTask:
         """
         model, carried = split(sent, MODEL), split(sent, CARRIED)
         start, start_carried = split(received, MODEL), split(received, CARRIED)
-        last = self._last_common(self.routes.group(self.t, self.site)) or start
+        last = self._last_global_model(self.routes.group(self.t, self.site)) or start
         wrong = fault_of(model, carried, start, last, self.plan.method.gate)
-        aggregates = self.routes.contact(self.t).action is Action.AGGREGATE
+        aggregates = self.routes.comm_round(self.t).action is Action.AGGREGATE
         metrics = dict(header["metrics"])
         if wrong and aggregates:
             raise LetterError(f"what was trained here may not be used: {wrong}")
@@ -202,9 +202,9 @@ class SealedTask:
         if not self.plan.privacy.secure:
             return join(**{MODEL: records[MODEL], CARRIED: beside, RULE: rule})
         group = self.routes.group(self.t, self.site)
-        common = self._last_common(group) or self._initial(group)
+        global_model = self._last_global_model(group) or self._initial(group)
         counts = float(metrics[wire.EXAMPLES]), float(metrics[wire.STEPS]), len(self.routes.names)
-        numbers = _checked(lambda: summand(self.plan, records[MODEL], common, rule, *counts))
+        numbers = _checked(lambda: summand(self.plan, records[MODEL], global_model, rule, *counts))
         hidden, letters = self._mask(numbers, group)
         return join(**{MODEL: hidden, terms.SEEDS: letters, CARRIED: beside})
 
@@ -224,9 +224,9 @@ class SealedTask:
         return {terms.MASKED: masked(numbers, own, pair_signs(self.site, pairs), wide=bool(self.of))}, letters
 
     def check_judged(self, model: Arrays) -> None:
-        """Raise LetterError for another model than the round's common one; of ensembles no digest is known."""
+        """Raise LetterError for another model than the round's global one; of ensembles no digest is known."""
         if self.plan.method.keeps_global:
-            self._check_common(model, 0)
+            self._check_global_model(model, 0)
 
     @property
     def _key(self) -> str:
@@ -387,10 +387,10 @@ class Letters:
         received = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
         if sealed is None:
             return order._replace(arrays=received)
-        arrays, common, why = sealed.open_order(received)
+        arrays, is_global, why = sealed.open_order(received)
         if why:
             self.log.write("not used", run=str(order.config[RUN]), kind="train", t=order.config[ROUND], reason=why)
-        config = {**order.config, COMMON: common, **({terms.NOT_TAKEN: 1} if why else {})}
+        config = {**order.config, IS_GLOBAL: is_global, **({terms.NOT_TAKEN: 1} if why else {})}
         return order._replace(arrays=arrays, config=config)
 
     def _hide_sums(self, handle: Handler, order: SiteRequest) -> Answer:
@@ -443,7 +443,7 @@ class Letters:
         return self._sealed_task(order, of).tell_shares(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
 
     def mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
-        """Sums of this site under masks. LetterError where the model is not this round's common one."""
+        """Sums of this site under masks. LetterError where the model is not this round's global one."""
         sealed = self._sealed_task(order, of)
         if of == tallies.JUDGED:
             sealed.check_judged(split(order.arrays, MODEL))

@@ -22,7 +22,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN
-from fedsmall.planning.validation import leaving_contacts
+from fedsmall.planning.validation import leaving_comm_rounds
 from fedsmall.privacy.discrete_gaussian import keyed_words
 from fedsmall.privacy.patient_level import check_patient_level
 from fedsmall.privacy.reading import distances_to_others, layers_read, records_read
@@ -49,7 +49,7 @@ def check_released(plan: Plan, raw: RawSite) -> int:
     model = initial_model(plan, raw.task)
     buffers = [name for name in model if is_buffer(name)]
     check_features(plan)
-    check_private(plan, leaving_contacts(plan), buffers)
+    check_private(plan, leaving_comm_rounds(plan), buffers)
     if plan.privacy.is_patient_level:
         check_patient_level(plan, buffers)
     if plan.privacy.counted and raw.scaled:
@@ -71,10 +71,10 @@ def patients_read(
 ) -> int:
     """The number of a site's ``patients`` (patients, ...) that our attack reads from all it sends: a lower bound.
 
-    ``received`` and ``sent`` are a contact's arrays as on the wire ("arrays/0.weight"), ``steps`` the optimizer steps
-    between them. Moments and controls are gradients themselves: they are tried as they are, and against what came.
-    ``inner`` is what dense layers behind convolutions see of the patients, {layer: (patients, inputs)}. Trees are not
-    tried: the count is 0.
+    ``received`` and ``sent`` are a communication round's arrays as on the wire ("arrays/0.weight"), ``steps`` the
+    optimizer steps between them. Moments and controls are gradients themselves: they are tried as they are, and against
+    what came. ``inner`` is what dense layers behind convolutions see of the patients, {layer: (patients, inputs)}.
+    Trees are not tried: the count is 0.
     """
     if not plan.method.trains_networks:
         return 0

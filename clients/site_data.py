@@ -14,8 +14,7 @@ from fedsmall.planning.tasks import build_federation
 class SiteData:
     """A site as its own program knows it; ``place`` is its index in the order of the ``sites``' names.
 
-    One that is not ``simulated`` draws noise from its own system. On ``kept_back`` no model is trained: they tell when
-    to stop.
+    One that is not ``simulated`` draws noise from its own system. ``kept_back`` is the validation set.
     """
 
     site: str

@@ -30,8 +30,8 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import remove_seal
-from fedsmall.travel.schedule import contacts_of
-from fedsmall.wire import BROKEN, COMMON, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
+from fedsmall.travel.schedule import comm_rounds_of
+from fedsmall.wire import BROKEN, IS_GLOBAL, LEAVES, NAMES, PLAN, ROUND, ROUNDS, WAITS, Arrays
 
 Answer = tuple[Header, Arrays]
 Handle = Callable[[str, Mapping[str, Any], Arrays], Answer]
@@ -85,11 +85,11 @@ def reason_of(error: Exception) -> str:
 def check_order(kind: str, order: SiteRequest, folder: Path) -> None:
     """Raise PlanError where an order's plan or sites are not those of the roll call in ``folder``, or it is not due.
 
-    And as :func:`check_contact`, and where the plan has another site train then.
+    And as :func:`check_comm_round`, and where the plan has another site train then.
     """
     _check_agreed(kind, order, folder)
-    check_contact(kind, order.plan, order.config)
-    if kind == "train" and COMMON not in order.config:
+    check_comm_round(kind, order.plan, order.config)
+    if kind == "train" and IS_GLOBAL not in order.config:
         raise PlanError("the order does not say whether its model is the global one")
     sites = tuple(sorted({str(site) for site in order.config[SITES]}))
     if kind == "train" and has_places(order.plan, len(sites)):
@@ -107,8 +107,8 @@ def _routes(plan: str, sites: tuple[str, ...]) -> RoutingTable:
     return RoutingTable(Plan.model_validate_json(plan), sites)
 
 
-def check_contact(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
-    """Raise PlanError where the plan has no contact of an order's round, or another number of local rounds there."""
+def check_comm_round(kind: str, plan: Plan, config: Mapping[str, Any]) -> None:
+    """Raise PlanError where the plan has no communication round then, or another number of local rounds in it."""
     t, rounds = _number(config, ROUND), rounds_before(plan)
     if t and t not in rounds:
         raise PlanError(f"the plan has no communication round after round {t}")
@@ -141,13 +141,13 @@ def count_rounds(order: SiteRequest, folder: Path) -> None:
 
 
 def rounds_before(plan: Plan) -> Mapping[int, int]:
-    """The local rounds of each contact of a plan, by the round of the contact."""
+    """The local rounds of each communication round of a plan, by the round of the communication round."""
     return _rounds_before(plan.model_dump_json())
 
 
 @lru_cache(maxsize=4)
 def _rounds_before(plan: str) -> dict[int, int]:
-    return {contact.t: contact.rounds for contact in contacts_of(Plan.model_validate_json(plan))}
+    return {comm_round.t: comm_round.rounds for comm_round in comm_rounds_of(Plan.model_validate_json(plan))}
 
 
 def read_agreed(folder: Path) -> Agreed | None:
@@ -239,8 +239,7 @@ class LoggedAnswers:
     def _take_ends(self, config: Mapping[str, Any]) -> OrderEnds | None:
         """The log statements in an order, None where there are none.
 
-        Raises BrokenLogError where the log does not go on from what was written or signed, PolicyError for bad
-        statements.
+        BrokenLogError where the log does not go on from what was written or signed, PolicyError for bad statements.
         """
         self.log.check_stands()
         if ENDS not in config:

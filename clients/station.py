@@ -24,7 +24,7 @@ from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, s
 from fedsmall.clients.incoming import Incoming
 from fedsmall.clients.kept import OWN_MODEL, Place, keep
 from fedsmall.clients.memory import memories_of
-from fedsmall.clients.patients import charge_contact, check_affordable, once
+from fedsmall.clients.patients import charge_comm_round, check_affordable, once
 from fedsmall.clients.policy import CutError, Pace, Policy, check_time, cut_short, load_policy
 from fedsmall.clients.runs import check_same_data, folder_of_order, forget_old, keep_scaling, scaling_of
 from fedsmall.clients.sealing import Letters
@@ -50,7 +50,7 @@ from fedsmall.ends import KEY_FILE
 from fedsmall.entry_points import HANDLERS as GROUP
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError, PolicyError
-from fedsmall.package.record import COMMON
+from fedsmall.package.record import GLOBAL
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
@@ -61,8 +61,7 @@ from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.trainer import Seat, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, KEEP, MODEL, PROTOCOL, ROUND, VALIDATE, Arrays, split
-from fedsmall.wire import COMMON as IS_GLOBAL
+from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, IS_GLOBAL, KEEP, MODEL, PROTOCOL, ROUND, VALIDATE, Arrays, split
 
 NOISE_KEY = "noise.key"
 TABLES = "FEDSMALL_TABLES"  # the folder where a user's stations note their tables, if not ~/.fedsmall
@@ -189,14 +188,13 @@ class Station:
         return HospitalClient(home, cohort.plan, cohort, memory, kept, secret(self.home / NOISE_KEY))
 
     def spend(self, order: SiteRequest) -> None:
-        """Count a contact's rounds, and charge the privacy budget, before anything is trained.
+        """Count a communication round's rounds, and charge the privacy budget, before anything is trained.
 
-        An answer that is asked for twice counts twice, for its noise is drawn anew. All are counted at the least noise
-        of any.
+        An answer that is asked for twice counts twice: its noise is drawn again. All count at the least noise of any.
         """
         count_rounds(order, self.folder_of(order.config))
         if order.plan.privacy.is_patient_level:
-            return charge_contact(self.log, *self.account(order), order.config)
+            return charge_comm_round(self.log, *self.account(order), order.config)
         privacy = order.plan.privacy
         client = self.client(order)
         if isinstance(client.trainer, BudgetedCohort):
@@ -210,7 +208,7 @@ class Station:
         self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
 
     def _expose(self, order: SiteRequest, cohort: BudgetedCohort, key: bytes) -> None:
-        """Charge what the log's contacts and this one tell of the patient who is in most, less what was charged."""
+        """Charge what all communication rounds so far tell of the patient who is in most, less what was charged."""
         run, t, plan = str(order.config[RUN]), int(order.config[ROUND]), order.plan.model_dump_json()
         marks = {"run": run, "of": digest_of({"plan": np.array(plan), "x": order.raw.train.x, "key": np.array(key)})}
         if self._exposed is None or self._exposed[0] != marks:  # a log of years is read once for a run
@@ -331,7 +329,7 @@ def evaluate(site: "Station", order: SiteRequest) -> Answer:
         at_home = client.adjust(order.arrays)
     if order.config.get(KEEP) or t == order.plan.rounds:
         place, model = site.place_of_models(order), split(order.arrays, MODEL)
-        keep(place, order.plan, COMMON, model, reported | at_home, client.intercept)
+        keep(place, order.plan, GLOBAL, model, reported | at_home, client.intercept)
     if may_be_last(order.plan, t):
         return site.telling.at_the_end(order, client, reported, folder)
     return {"metrics": reported}, {}

@@ -166,7 +166,7 @@ OWN = "own_evaluation"  # in the folder of a run
 
 
 class OwnEvaluation(NamedTuple):
-    """The answers of the common model after round ``t`` for the site's own held-out patients; it never leaves the site.
+    """The answers of the global model after round ``t`` for the site's own held-out patients; it never leaves the site.
 
     ``said`` are probabilities (samples, classes), or for numbers predictions (samples, outputs); ``y`` is the truth.
     """

@@ -36,7 +36,7 @@ from fedsmall.extensions.audit import federations
 from fedsmall.extensions.audit.attack import audit
 from fedsmall.extensions.audit.by_likelihood import explain
 from fedsmall.extensions.audit.federations import side_by_side, world_as_it_is, world_of
-from fedsmall.models.registry import common_model, initial_model
+from fedsmall.models.registry import build_network, initial_model
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import parameter_count
@@ -242,9 +242,9 @@ def run_at_sites(plan: Plan, root: Path | None) -> tuple[float, int]:
         received, sent = Rows(step.received), Rows(step.sent)
         for row, place in enumerate(step.at):
             is_read[place] |= records_read(received.row(row), sent.row(row), records[place])
-        last = step.commons
+        last = step.global_models
     state = {name: tensor[0] for name, tensor in last.items()}
-    outputs = torch.func.functional_call(common_model(plan, task), state, (torch.from_numpy(federation.test.x),))
+    outputs = torch.func.functional_call(build_network(plan, task), state, (torch.from_numpy(federation.test.x),))
     right = evaluate(outputs.detach().numpy(), federation.test.y, task)["accuracy"]
     return right, int(sum(map(np.count_nonzero, is_read)))
 
@@ -287,11 +287,11 @@ def answers(plan: Plan, federation: Federation, start: Arrays) -> Sent:
     everybody = np.concatenate([trainer.seen(site.x) for site in samples])
     of_site = np.split(np.arange(len(everybody)), np.cumsum([len(site) for site in samples])[:-1])
     is_first, memory, visited = True, {}, [np.array([], dtype=np.int64) for _ in names]
-    for contact, at in journey(plan, len(names)):
-        received, is_last = stack.clone(), contact.action is Action.AGGREGATE
-        leg = Leg(at, contact.t, contact.rounds, is_first, is_last)
+    for comm_round, at in journey(plan, len(names)):
+        received, is_last = stack.clone(), comm_round.action is Action.AGGREGATE
+        leg = Leg(at, comm_round.t, comm_round.rounds, is_first, is_last)
         memory = trainer.walk(stack, [leg], TrainInput(np.full(len(names), is_first), {}, memory)).memory
-        make_private(plan, stack, received, [names[place] for place in at], contact.t)
+        make_private(plan, stack, received, [names[place] for place in at], comm_round.t)
         for row, place in enumerate(at):
             visited[row] = np.union1d(visited[row], of_site[place])
         is_first = False
@@ -318,7 +318,7 @@ def climb(plan: Plan, federation: Federation) -> tuple[int, int]:
 
 def look(plan: Plan, federation: Federation) -> tuple[int, int]:
     """Sites one of whose pictures is recognised among all, from the first update; of how many."""
-    start, model = initial_model(plan, federation.task), common_model(plan, federation.task)
+    start, model = initial_model(plan, federation.task), build_network(plan, federation.task)
     found, sent, rng = 0, answers(plan, federation, start), np.random.default_rng(0)
     for one, places in zip(sent.models, sent.patients, strict=True):
         like = likeness(sent.everybody, read_picture(model, start, one, federation.task.input_shape, rng))

@@ -1,4 +1,4 @@
-"""Accuracy against bytes: averages that are left out while models are near the last common one, and plain periods.
+"""Accuracy against bytes: averages that are left out while models are near the last global one, and plain periods.
 
     FEDSMALL_DATA=... python -m examples.dynamic_averages    # some minutes on one core; kept in docs/evidence
     python -m examples.dynamic_averages --show               # table and figure of what is kept, put into the page too

@@ -43,7 +43,7 @@ BLURRED = "method.0.privacy={blur = 1.0}"  # by a key of the site's own: the sam
 
 
 def plan_of_rounds(rounds: int, sealed: bool = False) -> Plan:
-    """A run with a contact in every round, and control variates that each site must remember."""
+    """A run with a communication round in every round, and control variates that each site must remember."""
     path = Path(__file__).parent.parent / "sim" / "scenarios" / "consortium_demo.toml"
     settings = [f"rounds={rounds}", "method.0.permute_every=1", "method.0.aggregate_every=3", "evaluate_every=1000"]
     return scenario.load(path, [*settings, SEALED if sealed else BLURRED]).plans()[0]
@@ -153,7 +153,7 @@ def main(kills: int, rounds: int, seed: int = 0, sealed: bool = False) -> int:
                 "digest": digests["calm"][:16],
                 "logs_hold": all(verify(path).fault is None for path in logs),
                 "half_written": [file for run in wild for file in half_written(loopback.home(run))],
-                "contacts": rounds,
+                "communication rounds": rounds,
                 "calm_seconds": round(calm),
                 "wild_seconds": round(time.monotonic() - started - calm),
             }

@@ -5,7 +5,8 @@
 
 Every form starts from the same seeds as models in full, so differences are paired. Rates, rounds and batches were
 set once. Bytes are counted twice: the arrays of all messages, by the engine, and the frames that real sites and their
-server exchange (arrays, names and words, the plan among them), weighed as they go through on a few contacts.
+server exchange (arrays, names and words, the plan among them), weighed as they go through on a few communication
+rounds.
 """
 
 import sys

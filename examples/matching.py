@@ -23,9 +23,9 @@ Layer = tuple[str, str]  # the names of its weight and bias
 class MatchedMean(Combiner):
     """The mean of models whose hidden units have been put into one order; of models that are no MLPs the plain mean."""
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The matched mean of the stack."""
-        return Aggregate().combine(common, replace(updates, stack=matched(updates.stack)), t)
+        return Aggregate().combine(global_model, replace(updates, stack=matched(updates.stack)), t)
 
 
 def layers_of(stack: Arrays) -> list[Layer]:

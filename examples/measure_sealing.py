@@ -68,7 +68,12 @@ def row(sites: int, numbers: int) -> list[str]:
     average = sites * (4 * numbers + 2 * letters) + told  # letters come and go on
     hop, more = OVERHEAD, 100 * average / (2 * 4 * numbers * sites)
     cells = [f"{1000 * seconds:.3g} ms" for seconds in times]
-    sizes = [f"{helpers} ({threshold(helpers)})", f"{letters:,}", f"{sites * BYTES:,}", f"{more:.0f}% of the contact's"]
+    sizes = [
+        f"{helpers} ({threshold(helpers)})",
+        f"{letters:,}",
+        f"{sites * BYTES:,}",
+        f"{more:.0f}% of the communication round's",
+    ]
     return [*cells[:2], f"{hop:,}", *cells[2:], *sizes]
 
 

@@ -85,7 +85,7 @@ def cost(model: str, options: dict[str, Any], shape: tuple[int, ...]) -> Cost:
 
 
 def accuracy(data: Path, model: str, options: dict[str, Any], seed: int, rounds: int) -> float:
-    """Accuracy of the common model on 200 X-rays that nobody trains on."""
+    """Accuracy of the global model on 200 X-rays that nobody trains on."""
     from fedsmall.methods import method
     from fedsmall.parts import Recipe
     from fedsmall.plan import Plan

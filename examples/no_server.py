@@ -36,7 +36,7 @@ class Row:
 
     @property
     def counted(self) -> list[float]:
-        """What it is judged by: the common model, or the mean of the sites' own where there is no server."""
+        """What it is judged by: the global model, or the mean of the sites' own where there is no server."""
         return self.kept if self.label.endswith("server") else self.sites
 
 

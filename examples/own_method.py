@@ -23,7 +23,7 @@ from fedsmall.sim.runs.scenario import build
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows, Stack
 from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 from fedsmall.wire import Arrays
 
 ACCURACY = "accuracy"  # of the model that came, on the site's training samples
@@ -59,16 +59,16 @@ class FairMomentum(Combiner):
         self._times: Counter[str] = Counter()
         self._moved: Arrays = {}
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The next global model; running statistics are those of the plain mean."""
         self._times.update(updates.sites)
         times = np.array([self._times[site] for site in updates.sites])
         weights = fair_weights(updates.rule[ACCURACY], times, self.alpha)
-        made = Aggregate().combine(common, updates, t)
-        for name in parameters_of(common):
-            delta = np.tensordot(weights, updates.stack[name] - common[name].astype(np.float64), axes=1)
+        made = Aggregate().combine(global_model, updates, t)
+        for name in parameters_of(global_model):
+            delta = np.tensordot(weights, updates.stack[name] - global_model[name].astype(np.float64), axes=1)
             self._moved[name] = self.beta * self._moved.get(name, 0.0) + (1 - self.beta) * delta
-            made[name] = (common[name] + self._moved[name]).astype(common[name].dtype)
+            made[name] = (global_model[name] + self._moved[name]).astype(global_model[name].dtype)
         return made
 
 
@@ -97,10 +97,10 @@ def accuracies(
 ) -> Iterator[tuple[int, float]]:
     """The rounds after which models are averaged, and the accuracy of the global model on the test set after each."""
     topology = topology_for(plan, trainer, lambda site: initial_model(plan, federation.task, site), combiner)
-    for moment in daisy_chain(topology, contacts_of(plan)):
-        if moment.common is not None:
-            outputs = trainer.predict_at(0, moment.common, federation.test.x, {})
-            yield moment.contact.t, accuracy(outputs, federation.test.y)
+    for moment in daisy_chain(topology, comm_rounds_of(plan)):
+        if moment.global_model is not None:
+            outputs = trainer.predict_at(0, moment.global_model, federation.test.x, {})
+            yield moment.comm_round.t, accuracy(outputs, federation.test.y)
 
 
 def main() -> None:

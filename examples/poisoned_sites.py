@@ -2,9 +2,9 @@
 
     python -m examples.poisoned_sites
 
-The liar is the same in every contact. Four lies are told with the model that it sends back ("scaled" has its update a
-thousand times as large, "absurd" all weights 1e30 times), two are zeros and constants, and two are in its samples:
-labels flipped, and a backdoor, a trigger in two features that is to mean "benign".
+The liar is the same in every communication round. Four lies are told with the model that it sends back ("scaled" has
+its update a thousand times as large, "absurd" all weights 1e30 times), two are zeros and constants, and two are in its
+samples: labels flipped, and a backdoor, a trigger in two features that is to mean "benign".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Leg, OneModelTrainer, TrainInput, TrainResult
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 from fedsmall.wire import Arrays, ModelState
 
 SITES, LIAR, TARGET = 20, 7, 1
@@ -87,14 +87,14 @@ def plan_of(schedule: str, aggregator: str, gate: float, rounds: int = 100) -> P
 
 
 def outcome(plan: Plan, attack: str) -> tuple[dict[str, float], int]:
-    """What the last common model is worth, and how many events there were."""
+    """What the last global model is worth, and how many events there were."""
     federation = poisoned(build_federation(plan), attack)
     cohort = Cohort(plan, federation.task, federation.names, federation.train)
     trainer = Liar(cohort, LIES[attack]) if attack in LIES else cohort
     model, events = {}, 0
     initial = initial_model(plan, federation.task)
-    for moment in daisy_chain(topology_for(plan, trainer, lambda site: initial), contacts_of(plan)):
-        model, events = moment.common if moment.common is not None else model, events + len(moment.events)
+    for moment in daisy_chain(topology_for(plan, trainer, lambda site: initial), comm_rounds_of(plan)):
+        model, events = moment.global_model if moment.global_model is not None else model, events + len(moment.events)
     return judged(cohort, model, federation), events
 
 

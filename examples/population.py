@@ -20,9 +20,9 @@ from fedsmall.travel.journey import folds_of, groups_of, journey, route_of, star
 
 
 class Population:
-    """The groups of a plan that averages at every contact, group k training at ``rates[k]``.
+    """The groups of a plan that averages at every communication round, group k training at ``rates[k]``.
 
-    ``models`` are the groups' common models, {name: (groups, ...)}, ``routes`` their routes, (groups,), and ``sent``
+    ``models`` are the groups' global models, {name: (groups, ...)}, ``routes`` their routes, (groups,), and ``sent``
     counts the models that a site has been sent or has sent.
     """
 
@@ -40,14 +40,14 @@ class Population:
         self._trainers: dict[float, OneModelTrainer] = {}
         self.sent = 0.0
 
-    def walk(self, contacts: int) -> None:
-        """Go on for so many contacts: every group trains at its sites, and is averaged."""
-        for contact, at in islice(self._journey, contacts):
+    def walk(self, comm_rounds: int) -> None:
+        """Go on for so many communication rounds: every group trains at its sites, and is averaged."""
+        for comm_round, at in islice(self._journey, comm_rounds):
             stack = self._at(self.rates[0]).stack_of({name: t[self._group] for name, t in self.models.items()})
             for lr in np.unique(self.rates):
                 rows = np.flatnonzero(self.rates[self._group] == lr)
                 part = stack.rows(rows)
-                leg = Leg(at[rows], contact.t, contact.rounds, closes=True)
+                leg = Leg(at[rows], comm_round.t, comm_round.rounds, closes=True)
                 self._at(lr).walk(part, [leg], TrainInput(losses=False))
                 stack.put(rows, part)
             groups = len(self.rates)

@@ -31,18 +31,18 @@ from fedsmall.sim.runs.files import read_json, write_json
 from fedsmall.sim.runs.scenario import build
 
 KEPT = DOCS / "evidence" / "population-of-rates.json"
-GROUPS, SEEDS, CONTACTS = 10, 20, 100
+GROUPS, SEEDS, COMM_ROUNDS = 10, 20, 100
 RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
-MIDDLE, MIDDLE_CONTACTS, SHORT = 0.3, 110, 20
+MIDDLE, MIDDLE_COMM_ROUNDS, SHORT = 0.3, 110, 20
 SETS = ("digits", "cardiotocography", "dermatology")
 DESIGN: Design = MLP
 MARGIN = 0.02
 
 
 class Rung(NamedTuple):
-    """After how many contacts groups are judged, and how many rates go on; None: worst groups explore."""
+    """After how many communication rounds groups are judged, and how many rates go on; None: worst groups explore."""
 
-    contacts: int
+    comm_rounds: int
     kept: int | None
 
 
@@ -81,11 +81,11 @@ class Cell:
     runs: list[Run]
 
 
-def plan_of(data: str, contacts: int, seed: int, routes: int | None) -> Plan:
+def plan_of(data: str, comm_rounds: int, seed: int, routes: int | None) -> Plan:
     """Ten groups that travel, on so many routes or everywhere."""
     method = {"name": "TravellingGroups", "groups": GROUPS} | ({"validate": {"routes": routes}} if routes else {})
     recipe = {"lr": MIDDLE, "batch": 8, "local_steps": 1}
-    run = {"name": data, "seeds": [seed], "rounds": contacts, "recipe": recipe, "method": [method]}
+    run = {"name": data, "seeds": [seed], "rounds": comm_rounds, "recipe": recipe, "method": [method]}
     return build(dict(DESIGN.sets[data]) | {"initial_models": "independent"} | run).plan(0, seed)
 
 
@@ -99,21 +99,21 @@ def dealt(routes: int) -> np.ndarray:
 
 def tuned_on_the_road(way: Way, data: str, seed: int, federation: Federation) -> Run:
     """One run whose groups are judged at every rung, and go on as it says."""
-    population, done = Population(plan_of(data, CONTACTS, seed, way.routes), federation, dealt(way.routes)), 0
+    population, done = Population(plan_of(data, COMM_ROUNDS, seed, way.routes), federation, dealt(way.routes)), 0
     for rung in way.rungs:
-        population.walk(rung.contacts - done)
-        losses, done = population.losses(), rung.contacts
-        rates, routes, rng = population.rates, population.routes, rng_for(seed, "explore", rung.contacts)
+        population.walk(rung.comm_rounds - done)
+        losses, done = population.losses(), rung.comm_rounds
+        rates, routes, rng = population.rates, population.routes, rng_for(seed, "explore", rung.comm_rounds)
         of = explored(losses, rates, routes, rng) if rung.kept is None else halved(losses, rates, routes, rung.kept)
         population.go_on(*of)
-    population.walk(CONTACTS - done)
+    population.walk(COMM_ROUNDS - done)
     return ended(population)
 
 
-def at_one_rate(lr: float, contacts: int, data: str, seed: int, federation: Federation, routes: int | None) -> Run:
+def at_one_rate(lr: float, comm_rounds: int, data: str, seed: int, federation: Federation, routes: int | None) -> Run:
     """One run of groups at one rate."""
-    population = Population(plan_of(data, contacts, seed, routes), federation, np.full(GROUPS, lr))
-    population.walk(contacts)
+    population = Population(plan_of(data, comm_rounds, seed, routes), federation, np.full(GROUPS, lr))
+    population.walk(comm_rounds)
     return ended(population)
 
 
@@ -129,9 +129,9 @@ def ended(population: Population) -> Run:
     return Run(judged(logs, test.y, task.classes), own, population.sent, population.rates.tolist())
 
 
-def grid(contacts: int, data: str, seed: int, federation: Federation) -> Run:
+def grid(comm_rounds: int, data: str, seed: int, federation: Federation) -> Run:
     """Of a run at every rate the one with the least out-of-fold loss, for the traffic of all."""
-    runs = [at_one_rate(lr, contacts, data, seed, federation, len(RATES)) for lr in RATES]
+    runs = [at_one_rate(lr, comm_rounds, data, seed, federation, len(RATES)) for lr in RATES]
     best = min(runs, key=lambda run: run.own["loss"])
     return Run(best.metrics, best.own, sum(run.sent for run in runs), best.rates)
 
@@ -142,8 +142,8 @@ def run_of(label: str, data: str, seed: int) -> Run:
     if label in WAYS:
         return tuned_on_the_road(WAYS[label], data, seed, federation)
     if label == "Middle rate":
-        return at_one_rate(MIDDLE, MIDDLE_CONTACTS, data, seed, federation, None)
-    return grid(CONTACTS if label == "Grid" else SHORT, data, seed, federation)
+        return at_one_rate(MIDDLE, MIDDLE_COMM_ROUNDS, data, seed, federation, None)
+    return grid(COMM_ROUNDS if label == "Grid" else SHORT, data, seed, federation)
 
 
 def gains(cells: Sequence[Cell]) -> dict[tuple[str, str, str], tuple[Comparison, float]]:

@@ -1,6 +1,6 @@
 """What groups of travelling models that never merge change in the papers' bounds (`docs/findings.md`: not worth it).
 
-Run it as ``python -m examples.theory_of_groups SITES SAMPLES GROUPS [CONTACTS [MODELS [PARAMETERS]]]``.
+Run it as ``python -m examples.theory_of_groups SITES SAMPLES GROUPS [COMM_ROUNDS [MODELS [PARAMETERS]]]``.
 """
 
 import sys
@@ -20,37 +20,37 @@ from fedsmall.planning.theory import (
 from fedsmall.randomness import rng_for
 
 
-def sites_seen(sites: int, contacts: int, models: int = 1) -> float:
-    """The different sites that a model has been at after so many contacts, on average: m * (1 - (1 - 1/m)**T).
+def sites_seen(sites: int, comm_rounds: int, models: int = 1) -> float:
+    """The mean number of sites that a model has been at after T communication rounds: m * (1 - (1 - 1/m)**T).
 
-    At every contact, a first stay at home included, the ``models`` go to different sites, drawn uniformly anew;
-    their number does not matter to one of them. Raises PlanError unless every model can have a site of its own.
+    At every communication round, a first stay at home included, the ``models`` go to different sites, drawn uniformly
+    anew; their number does not matter to one of them. Raises PlanError unless every model can have a site of its own.
     """
     _check_range("models", models, sites)
-    return sites_seen_in_groups(sites, contacts, models, models)
+    return sites_seen_in_groups(sites, comm_rounds, models, models)
 
 
-def sites_seen_in_groups(sites: int, contacts: int, groups: int, models: int | None = None) -> float:
-    """The different sites whose data a group's model has seen after so many contacts: m * (1 - (1 - M/(G m))**T).
+def sites_seen_in_groups(sites: int, comm_rounds: int, groups: int, models: int | None = None) -> float:
+    """The mean number of sites that a group learns from in T communication rounds: m * (1 - (1 - M/(G m))**T).
 
-    At every contact M ``models`` (default: one a site) sit at different sites, drawn uniformly anew, M / G of each
-    group; where that is no whole number, the larger parts go to random groups. Holds at the group's next average.
-    Raises PlanError unless every model can have a site, and every group a model.
+    At every communication round M ``models`` (default: one a site) sit at different sites, drawn uniformly anew, M / G
+    of each group; where that is no whole number, the larger parts go to random groups. Holds at the group's next
+    average. Raises PlanError unless every model can have a site, and every group a model.
     """
     models = sites if models is None else models
     _check_range("models", models, sites)
     if not 1 <= groups <= models:
         raise PlanError(f"groups is 1 to the number of models, {models}; got {groups}")
-    if contacts < 0:
-        raise PlanError(f"communication rounds are 0 or more; got {contacts}")
-    return sites * (1 - (1 - models / (groups * sites)) ** contacts)
+    if comm_rounds < 0:
+        raise PlanError(f"communication rounds are 0 or more; got {comm_rounds}")
+    return sites * (1 - (1 - models / (groups * sites)) ** comm_rounds)
 
 
 @dataclass(frozen=True)
 class GroupAdvice:
     """What theory says of one group of travelling models, which averages fewer models and sees fewer sites.
 
-    Of its ``members`` models each has been at ``model_sees`` sites after ``contacts``, and all together at
+    Of its ``members`` models each has been at ``model_sees`` sites after ``comm_rounds``, and all together at
     ``group_sees``, on average. ``bound`` is Proposition 4's, in rounds; in ``all_members`` simulated rounds all have
     been at ``visits`` sites but for a chance of sqrt(delta), and ``short_together`` is how likely all fall short at the
     bound. ``noise`` is the error of the group's average over that of a model a site, if errors are independent.
@@ -59,7 +59,7 @@ class GroupAdvice:
 
     groups: int
     members: int
-    contacts: int
+    comm_rounds: int
     model_sees: float
     group_sees: float
     visits: int
@@ -76,7 +76,7 @@ def advise_groups(
     samples_per_site: int,
     groups: int,
     models: int | None = None,
-    contacts: int = 30,
+    comm_rounds: int = 30,
     permute_every: int = 1,
     error: float = 0.05,
     failure: float = 0.01,
@@ -89,7 +89,7 @@ def advise_groups(
     where a group would have no model, or all sites together too few samples.
     """
     travelling = sites if models is None else models
-    group_sees = sites_seen_in_groups(sites, contacts, groups, travelling)
+    group_sees = sites_seen_in_groups(sites, comm_rounds, groups, travelling)
     members = travelling // groups
     visits = sites_to_visit(samples_for(error, sqrt(failure)), samples_per_site)
     bound = rounds_between_aggregations(sites, visits, permute_every, failure, members)
@@ -98,8 +98,8 @@ def advise_groups(
     return GroupAdvice(
         groups,
         members,
-        contacts,
-        model_sees=sites_seen(sites, contacts, travelling),
+        comm_rounds,
+        model_sees=sites_seen(sites, comm_rounds, travelling),
         group_sees=group_sees,
         visits=visits,
         bound=bound,
@@ -131,7 +131,7 @@ def _check_range(name: str, value: int, sites: int) -> None:
 
 def lines(of: GroupAdvice, sites: int) -> list[str]:
     """What is printed of it, for a chance of failure of .01."""
-    after = f"after {of.contacts} communication rounds, of {sites}"
+    after = f"after {of.comm_rounds} communication rounds, of {sites}"
     said = [
         f"groups that never merge: {of.groups} of {of.members} models",
         f"sites that a model has been at on average, {after}: {of.model_sees:.1f}",
@@ -146,10 +146,12 @@ def lines(of: GroupAdvice, sites: int) -> list[str]:
     return said + ([f"Radon points of a group: none; {of.radon_refused}"] if of.radon_refused else [])
 
 
-def main(sites: int, samples: int, groups: int, contacts: int = 30, models: int = 0, parameters: int = 0) -> None:
+def main(sites: int, samples: int, groups: int, comm_rounds: int = 30, models: int = 0, parameters: int = 0) -> None:
     print(
         "\n".join(
-            lines(advise_groups(sites, samples, groups, models or None, contacts, parameters=parameters or None), sites)
+            lines(
+                advise_groups(sites, samples, groups, models or None, comm_rounds, parameters=parameters or None), sites
+            )
         )
     )
 

@@ -55,7 +55,7 @@ def answers(plan: Plan, federation: Federation) -> np.ndarray:
 
     def keep(moment: Moment) -> None:
         central = plan.method.family == "central"
-        last["model"] = moment.models() if central else stacked_members(moment.common, plan.method.is_ensemble)
+        last["model"] = moment.models() if central else stacked_members(moment.global_model, plan.method.is_ensemble)
 
     run_rounds(plan, trainer, lambda site: initial_model(plan, task, site if own else None), evaluator=keep)
     outputs = trainer.predict(trainer.stack_of(tensors_of(last["model"])), federation.test.x)
@@ -100,34 +100,36 @@ def scored(plan: Plan, federation: Federation, central: int = 1) -> dict[str, fl
 
 
 def grid(design: Design, data: str, label: str) -> dict[tuple[float, int], float]:
-    """The mean NLL on sites left out, by rate and contacts: two folds by two seeds, no test sample looked at."""
+    """The mean NLL on sites left out, by rate and number of rounds: two folds by two seeds, no test sample."""
     parts = []
     for seed in SEARCH_SEEDS:
         federation = build_federation(design.plan_of(data, BASE, 0.1, 1, seed, 1))
         parts += [(seed, inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))) for fold in range(FOLDS)]
     means = {}
     for lr in design.rates:
-        for contacts in design.contacts:
-            plans = [(design.plan_of(data, label, lr, contacts, seed, len(part.names)), part) for seed, part in parts]
-            means[lr, contacts] = float(np.mean([scored(plan, part, design.central)["nll"] for plan, part in plans]))
+        for comm_rounds in design.comm_rounds:
+            plans = [
+                (design.plan_of(data, label, lr, comm_rounds, seed, len(part.names)), part) for seed, part in parts
+            ]
+            means[lr, comm_rounds] = float(np.mean([scored(plan, part, design.central)["nll"] for plan, part in plans]))
     return means
 
 
 def measure(design: Design, data: str, label: str) -> list[Cell]:
-    """One method on one set: its rate and its contacts chosen on training sites, then all seeds."""
+    """One method on one set: its rate and its communication rounds chosen on training sites, then all seeds."""
     means, cells = grid(design, data, label), list[Cell]()
-    for word, allowed in zip(BUDGETS, (design.contacts[:1], design.contacts), strict=True):
-        lr, contacts = min((key for key in means if key[1] in allowed), key=means.__getitem__)
-        if cells and contacts == cells[0].contacts and lr == cells[0].lr:
+    for word, allowed in zip(BUDGETS, (design.comm_rounds[:1], design.comm_rounds), strict=True):
+        lr, comm_rounds = min((key for key in means if key[1] in allowed), key=means.__getitem__)
+        if cells and comm_rounds == cells[0].comm_rounds and lr == cells[0].lr:
             cells.append(replace(cells[0], budget=word))
             continue
         runs = []
         for seed in range(design.seeds):
-            federation = build_federation(design.plan_of(data, BASE, lr, contacts, seed, 1))
-            plan = design.plan_of(data, label, lr, contacts, seed, len(federation.names))
+            federation = build_federation(design.plan_of(data, BASE, lr, comm_rounds, seed, 1))
+            plan = design.plan_of(data, label, lr, comm_rounds, seed, len(federation.names))
             runs.append(scored(plan, federation, design.central))
         values = {metric: [run[metric] for run in runs] for metric in runs[0]}
-        cells.append(Cell(data, word, label, lr, contacts, lr in (design.rates[0], design.rates[-1]), values))
+        cells.append(Cell(data, word, label, lr, comm_rounds, lr in (design.rates[0], design.rates[-1]), values))
     return cells
 
 

@@ -67,7 +67,7 @@ def probabilities(data: str, model: str, setting: dict[str, Any], part: Federati
     table |= {"sites": 1} if "sites" in table else {}
     plan = build(table | {"name": data, "rounds": rounds, "method": [{"name": model, **setting}]}).plans()[0]
     record = run_plan(plan, replace(part.pooled(), held_out=(None,)), "cohort", options={"device": "cpu"})
-    return record.predictions["probabilities"], record.contacts
+    return record.predictions["probabilities"], record.comm_rounds
 
 
 def federation_of(data: str, seed: int) -> Federation:

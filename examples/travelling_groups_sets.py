@@ -1,4 +1,4 @@
-"""What the evidence for travelling groups is made of: methods, sets, rates and contacts, as tables."""
+"""What the evidence for travelling groups is made of: methods, sets, rates and communication rounds, as tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -43,15 +43,15 @@ MEDICAL = ("breast cancer", "heart disease", "cardiotocography", "dermatology", 
 class Design:
     """One table of evidence: its sets, and what every method on them is chosen from.
 
-    ``contacts``: many are the best of them, few the first. ``groups`` are the primary method's: the listed number that
-    is nearest to a fifth of the sites, set by set where they differ. ``central`` is the number of central models in
-    their ensemble. ``word`` begins the names of its file and of its tables.
+    ``comm_rounds``: many are the best of them, few the first. ``groups`` are the primary method's: the listed number
+    that is nearest to a fifth of the sites, set by set where they differ. ``central`` is the number of central models
+    in their ensemble. ``word`` begins the names of its file and of its tables.
     """
 
     word: str
     sets: Mapping[str, dict[str, Any]]
     rates: tuple[float, ...]
-    contacts: tuple[int, ...]
+    comm_rounds: tuple[int, ...]
     groups: int
     groups_on: Mapping[str, int] = field(default_factory=dict)
     central: int = 10
@@ -84,12 +84,12 @@ class Design:
         everything = [(data, label) for data in self.sets for label in self.methods(data)]
         return sorted(everything, key=lambda one: one[1] not in self.tested(one[0]))
 
-    def plan_of(self, data: str, label: str, lr: float, contacts: int, seed: int, sites: int) -> Plan:
+    def plan_of(self, data: str, label: str, lr: float, comm_rounds: int, seed: int, sites: int) -> Plan:
         """One run over ``sites``. One model that travels visits as many as equal local work allows, at less traffic."""
         parts = {key: value for key, value in METHODS[label].items() if key != "recipe"}
         recipe = {"lr": lr, "batch": 8, "local_steps": 1} | METHODS[label].get("recipe", {})
         own = {"initial_models": "independent"} if parts["name"] in GROUPED else {}
-        rounds = max(1, contacts * sites // VISIT) if label == "TravellingModel" else contacts
+        rounds = max(1, comm_rounds * sites // VISIT) if label == "TravellingModel" else comm_rounds
         run = {"name": data, "seeds": [seed], "rounds": rounds, "recipe": recipe, "method": [parts | {"label": label}]}
         return build(dict(self.sets[data]) | own | run).plan(0, seed)
 
@@ -118,7 +118,7 @@ MLP = Design(
         "digits, two classes a site": MLP_OF_32 | OF_50 | DIGITS | TWO_CLASSES,
     },
     rates=(0.03, 0.1, 0.3, 1.0, 3.0),
-    contacts=(30, 100, 300),
+    comm_rounds=(30, 100, 300),
     groups=10,
     groups_on={"heart disease": 2, "breast cancer": 5, "dermatology": 5},
 )
@@ -131,7 +131,7 @@ CNN = Design(
         "PneumoniaMNIST": GROUPNORM | OF_20 | {"task": XRAYS, "model": "examples.travelling_groups_sets:halved_cnn"},
     },
     rates=(0.01, 0.03, 0.1, 0.3),
-    contacts=(30, 100),
+    comm_rounds=(30, 100),
     groups=5,
     central=5,
 )

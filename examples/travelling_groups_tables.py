@@ -11,13 +11,13 @@ from fedsmall.evaluation.statistics import Comparison, holm, paired
 
 @dataclass(frozen=True)
 class Cell:
-    """A method on a set with few or many contacts: what was chosen, and every metric, seed by seed."""
+    """A method on a set with few or many communication rounds: what was chosen, and every metric, seed by seed."""
 
     data: str
     budget: str
     method: str
     lr: float
-    contacts: int
+    comm_rounds: int
     at_the_edge: bool
     values: dict[str, list[float]]
 

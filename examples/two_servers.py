@@ -81,7 +81,7 @@ def played(folder: Path, plan: Plan, say: Say) -> dict[str, Mapping[str, np.ndar
         }
         for where, each in there.items():
             outcome = each.finish(RUN, numbers[where])
-            say(f"{where}: {outcome['contacts']} contacts, {outcome['bytes_sent']} bytes of models")
+            say(f"{where}: {outcome['comm_rounds']} communication rounds, {outcome['bytes_sent']} bytes of models")
         return {where: load_file(each.home(RUN) / "model.safetensors") for where, each in there.items()}
 
 

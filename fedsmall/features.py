@@ -233,7 +233,7 @@ FEATURES = (
     ),
     Feature(
         "clip, exposure or blur",
-        lambda p: p.method.is_federated and p.privacy.at_contacts,
+        lambda p: p.method.is_federated and p.privacy.at_comm_rounds,
         needs={NOISE, ONE_MESSAGE, ONE_MODEL, ONLY_MODEL, EVERY_AVERAGE},
     ),
     Feature("clip", lambda p: p.privacy.counted, needs={NOISE, COVERED}),

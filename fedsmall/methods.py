@@ -138,7 +138,7 @@ OURS: dict[str, MethodRow] = {
         {"permute_every": 1, "aggregate_every": 10, "tree": {"fanout": 3, "depth": 1, "drop": 0.1, "travel": "trees"}},
     ),
     "FedXGBBagging": MethodRow(
-        "Boosted trees: every round each site adds its own to the common forest (xgboost).",
+        "Boosted trees: every round each site adds its own to the global forest (xgboost).",
         "Flower's XGBoost example, bagging with scaled_lr",
         {"aggregate_every": 1, "boosting": {}, "gate": False},
     ),

@@ -211,8 +211,7 @@ class Privacy(Frozen):
     (:mod:`fedsmall.privacy.patient_level`).
 
     Or ``exposure`` is how much of any record may be told in the whole run: 1 / exposure is the least mean square error,
-    in standard deviations, of an attacker who knows all else (:mod:`fedsmall.training.information`). It claims no
-    epsilon.
+    in standard deviations, of who knows all else (:mod:`fedsmall.training.information`). It claims no epsilon.
 
     Instead of any, ``blur`` is the size of the noise over that of an update as it leaves
     (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are. Beside any of these, or
@@ -269,11 +268,11 @@ class Privacy(Frozen):
 
     @property
     def hidden(self) -> bool:
-        """Whether single models are kept from the server; then only replies to an average's own contact count in it."""
+        """Whether single models are kept from the server; then only replies of an average's own round count in it."""
         return self.sealed or self.secure
 
     @property
-    def at_contacts(self) -> bool:
+    def at_comm_rounds(self) -> bool:
         """Whether something is done to a model as it leaves; for patients it is done in every local step."""
         return self.level == "site" and not self.open
 
@@ -285,7 +284,7 @@ class Boosting(Frozen):
     """Gradient-boosted trees in place of a network; names and defaults are xgboost's (Chen & Guestrin 2016).
 
     ``trees`` is the most boosting rounds, ``None`` as many as the run's rounds allow. With ``histogram`` sites count
-    for one common tree, else each grows its own with xgboost.
+    for one global tree, else each grows its own with xgboost.
     """
 
     histogram: bool = False

@@ -77,8 +77,8 @@ class Method(Frozen):
 
     ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
     end, for the aggregation). ``rule`` is the client regularizer, ``server`` the server optimizer. ``gate`` is how many
-    times the median of a contact's updates one of them may be (:mod:`fedsmall.algorithm.gate`), or false. ``wire`` is
-    the compression (:mod:`fedsmall.codec`).
+    times the median of a communication round's updates one of them may be (:mod:`fedsmall.algorithm.gate`), or false.
+    ``wire`` is the compression (:mod:`fedsmall.codec`).
 
     ``models`` travel, by default one a site, in ``groups`` that are averaged each by itself. What is evaluated, kept
     and used is the groups' models together, or of each its moving average (``ema``) or its last ``snapshots``.
@@ -229,7 +229,7 @@ class Method(Frozen):
 
     @property
     def keeps_intercepts(self) -> bool:
-        """Whether every site adds an intercept of its own to what the common model says, which never leaves it."""
+        """Whether every site adds an intercept of its own to what the global model says, which never leaves it."""
         return self.adds_intercepts or (self.regression is not None and self.regression.intercepts == "hospital")
 
     @property
@@ -239,7 +239,7 @@ class Method(Frozen):
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether averages are left out while models are near the last common one."""
+        """Whether averages are left out while models are near the last global one."""
         return self.divergence is not None
 
     @property
@@ -253,7 +253,7 @@ class Method(Frozen):
         return 1 if self.regions is None else self.regions.number
 
     def everyone(self, sites: int) -> bool:
-        """Whether every one of so many sites takes part in every contact."""
+        """Whether every one of so many sites takes part in every communication round."""
         return self.fraction >= 1 and (self.models is None or self.models >= sites)
 
     def travelling(self, sites: int) -> int:
@@ -284,8 +284,8 @@ class Plan(Frozen):
     "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the highest that reaches it).
     ``recalibrate`` fits an intercept and a slope to log-odds on such samples (Cox 1958).
 
-    ``route_seed`` draws the routes of models, the sites that take part in a contact and the folds of routes; ``None``
-    is ``seed``, which draws everything else.
+    ``route_seed`` draws the routes of models, the sites that take part in a communication round and the folds of
+    routes; ``None`` is ``seed``, which draws everything else.
     """
 
     name: str

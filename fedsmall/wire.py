@@ -21,7 +21,7 @@ RULE = "rule"  # what a local rule needs from the server (an order) or sends to 
 CONFIG = "config"
 METRICS = "metrics"
 OUT_OF_FOLD = "out-of-fold"  # sums over a site's samples, of models that never saw it
-HELD_OUT = "held-out"  # sums over a site's held-out samples, of the common model at a run's end
+HELD_OUT = "held-out"  # sums over a site's held-out samples, of the global model at a run's end
 
 VALIDATE = "validate"  # the action by which a site is asked for them, beside Flower's own
 
@@ -29,9 +29,9 @@ VALIDATE = "validate"  # the action by which a site is asked for them, beside Fl
 PLAN = "plan"  # the plan as JSON
 ROUND = "round"  # t: the last round this order asks for
 ROUNDS = "rounds"  # local rounds to train now: t - ROUNDS + 1 .. t
-COMMON = "common"  # whether the model sent is the common one (proximal rules remember it)
-BASE = "base"  # the round of the common model that the site has and the model sent is a difference from; -1 for in full
-MADE = "made"  # of a common model that a site is to keep: the round after which it was made
+IS_GLOBAL = "common"  # whether the model sent is the global one (proximal rules remember it)
+BASE = "base"  # the round of the global model that the site has and the model sent is a difference from; -1 for in full
+MADE = "made"  # of a global model that a site is to keep: the round after which it was made
 TAKEN = "taken"  # the round of the site's last answer that was used, 0 for none
 LEAVES = "leaves"  # whether what is trained leaves the site; False where a simulation only looks at it
 MEMBERS = "members"  # how many of the models that came are of each route, where a site judges those of all

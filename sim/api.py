@@ -18,7 +18,7 @@ from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
 from fedsmall.methods import nearest
 from fedsmall.models.registry import name_of
-from fedsmall.package.record import COMMON, Architecture, members_in
+from fedsmall.package.record import GLOBAL, Architecture, members_in
 from fedsmall.planning.tasks import TABLES, build_federation, federation_from_arrays
 from fedsmall.sim.report.facts import stop_sentences
 from fedsmall.sim.report.sentences import sentences
@@ -75,7 +75,7 @@ class Result:
         self.run = run
 
     def table(self, metric: str | None = None) -> "DataFrame":
-        """A row for each method: the common model and the sites' own, with 95% intervals, and paired differences.
+        """A row for each method: the global model and the sites' own, with 95% intervals, and paired differences.
 
         Before them stands the trivial predictor: the majority class, or the median of the training targets.
         "lead" is the first chaining (or else non-averaging) method minus this one, seed by seed.
@@ -84,12 +84,12 @@ class Result:
 
         rows = {}
         for row in table(self.run, metric).rows:
-            ends = {"common": row.common, "sites": row.sites, "lead": row.lead.difference if row.lead else None}
+            ends = {"global": row.common, "sites": row.sites, "lead": row.lead.difference if row.lead else None}
             cells: dict[str, Any] = {}
             for name, mean in ends.items():
                 cells |= {name: mean.mean, f"{name}_low": mean.low, f"{name}_high": mean.high} if mean else {name: None}
             cells |= {"sites_sd": row.spread, "runs": row.runs}
-            rows[row.label] = cells | {"contacts": row.contacts, "bytes_sent": row.bytes_sent}
+            rows[row.label] = cells | {"communication_rounds": row.comm_rounds, "bytes_sent": row.bytes_sent}
         return pandas.DataFrame.from_dict(rows, orient="index")
 
     def figure(self, kind: str = "curves") -> "Figure":
@@ -112,16 +112,16 @@ class Result:
 
     @property
     def models(self) -> dict[tuple[str, int], dict[str, np.ndarray]]:
-        """The common models at the end, as arrays by name, by method and seed."""
+        """The global models at the end, as arrays by name, by method and seed."""
         models = {(plan_run.label, plan_run.plan.seed): self.run.model_of(plan_run) for plan_run in self.run.done}
         return {key: model for key, model in models.items() if model is not None}
 
     @property
     def model(self) -> "Module":
-        """The common model of the main method (see :meth:`table`) with its first seed, in eval mode.
+        """The global model of the main method (see :meth:`table`) with its first seed, in eval mode.
 
-        It takes samples as the sites saw them, at mean 0 and spread 1 over the federation; :meth:`predict` takes rows
-        as they are.
+        It takes samples as the sites saw them, at mean 0 and spread 1 over the federation; :meth:`predict` takes raw
+        rows.
         """
         for plan_run in sorted(self.run.done, key=lambda plan_run: plan_run.label != self.run.reference):
             if self.run.model_of(plan_run) is not None:
@@ -330,7 +330,7 @@ def _png(figure: "Figure") -> bytes:
 
 
 def module(run: Run, plan_run: PlanRun) -> "Module":
-    """The common model of a plan, groups together, as a torch module in eval mode; PlanError for one shared in part."""
+    """The global model of a plan, groups together, as a torch module in eval mode; PlanError for one shared in part."""
     from fedsmall.package.predictor import build
 
     if plan_run.plan.has_own_models:
@@ -338,7 +338,7 @@ def module(run: Run, plan_run: PlanRun) -> "Module":
     facts = run.about["task"].items()
     fields: dict[str, Any] = {name: tuple(fact) if isinstance(fact, list) else fact for name, fact in facts}
     plan, weights = plan_run.plan, run.model_of(plan_run) or {}
-    members, together = members_in(plan, COMMON, weights), plan.method.together
+    members, together = members_in(plan, GLOBAL, weights), plan.method.together
     design = Architecture(model=plan.model, options=plan.model_options, together=together, members=members)
     return build(design, Task(**fields), weights, plan.dtype)
 

@@ -33,7 +33,7 @@ from fedsmall.sim.runs.progress import called
 from fedsmall.sim.runs.scenario import Scenario, build, find, load
 from fedsmall.strategies.roster import await_all, await_sites
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 
 DOES = {Action.TRAIN: "trained", Action.PERMUTE: "handed over", Action.AGGREGATE: "averaged"}
 
@@ -77,7 +77,7 @@ def without_traceback(record: logging.LogRecord) -> bool:
 
 
 def conduct(grid: Grid, config: Mapping[str, Any], console: Console) -> Run:
-    """Run all plans of the scenario that ``config`` asks for, over all nodes; a line is printed for each contact."""
+    """Run all plans of the scenario of ``config`` over all nodes; prints a line for each communication round."""
     wanted = int(config["sites"])
     if wanted:
         await_sites(grid, wanted)
@@ -107,9 +107,9 @@ def run_one(grid: Grid, plan: Plan, federation: Federation, say: Tell) -> RunRec
     return run_on(grid, plan, federation, say)
 
 
-def tell(console: Console, plan: Plan, contact: Contact, evaluation: Evaluation | None) -> None:
-    """Print what a contact was, and what models are worth after it."""
-    words = [f"{called(plan)}: round {contact.t} of {plan.rounds}, {DOES[contact.action]}"]
+def tell(console: Console, plan: Plan, comm_round: CommRound, evaluation: Evaluation | None) -> None:
+    """Print what a communication round was, and what models are worth after it."""
+    words = [f"{called(plan)}: round {comm_round.t} of {plan.rounds}, {DOES[comm_round.action]}"]
     if evaluation is not None:
         sites = evaluation.sites.items()
         means = {name.removesuffix("_mean"): value for name, value in sites if name.endswith("_mean")}

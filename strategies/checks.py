@@ -23,7 +23,7 @@ from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
-MOST = 10**9  # samples of a site, and its steps in a contact, where nothing else is known
+MOST = 10**9  # samples of a site, and its steps in a communication round, where nothing else is known
 MOST_METRICS = 32
 KNOWN = {MODEL, CARRIED, RULE}
 

@@ -1,6 +1,6 @@
 """Flower strategies: daisy-chaining around any of them, and the methods by their names.
 
-Source: Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1. What stands alone is aggregated at every contact.
+Source: Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1. What stands alone is aggregated at every communication round.
 """
 
 import logging
@@ -28,7 +28,7 @@ from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import SendingGrid, count_of, parameters_of, to_arrays, to_record
 from fedsmall.strategies.roster import await_all, await_sites
 from fedsmall.travel.journey import Event, Moment
-from fedsmall.travel.schedule import AbstractSchedule, Action, Contact, Schedule
+from fedsmall.travel.schedule import AbstractSchedule, Action, CommRound, Schedule
 from fedsmall.wire import EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 
 LOG = logging.getLogger("flwr")
@@ -47,17 +47,17 @@ class FlowerCombiner(Combiner):
         self.strategy = strategy
         self.aggregations = 0
 
-    def config(self, common: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
+    def config(self, global_model: Arrays, config: ConfigRecord, sites: int) -> ConfigRecord:
         """The config of the strategy's own orders; asking also tells it the model from which sites start."""
         sent = ConfigRecord(dict(config))
-        model = to_record(parameters_of(common))
+        model = to_record(parameters_of(global_model))
         with _quietly():
             orders = list(self.strategy.configure_train(self.aggregations + 1, model, sent, _NoSites(sites)))
         records = list(orders[0].content.config_records.values()) if orders else []
         return records[0] if records else sent
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The new common model, after :meth:`config`. Raises ReplyError where none is returned."""
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
+        """The new global model, after :meth:`config`. Raises ReplyError where none is returned."""
         self.aggregations += 1
         with _quietly(), _without_metrics(_innermost(self.strategy)):
             arrays, _ = self.strategy.aggregate_train(self.aggregations, _replies(self.strategy, updates))
@@ -67,7 +67,7 @@ class FlowerCombiner(Combiner):
         rest = aggregate(updates.stack, "mean", updates.weights)
         return {
             name: np.asarray(moved[name], dtype=before.dtype) if name in moved else rest[name]
-            for name, before in common.items()
+            for name, before in global_model.items()
         }
 
     def bookmark(self) -> Callable[[], None]:
@@ -243,10 +243,10 @@ class DaisyChain(Strategy):
             if (metrics := train_metrics_of(self.strategy, contents)) is not None:
                 LOG.info("\t└──> Aggregated MetricRecord: %s", metrics)
                 result.train_metrics_clientapp[server_round] = metrics
-            if moment.common is not None:
-                result.arrays = to_record(moment.common)
+            if moment.global_model is not None:
+                result.arrays = to_record(moment.global_model)
                 # our own clients know by these what they judge
-                words = {PLAN: train[PLAN], ROUND: moment.contact.t} if PLAN in train else {}
+                words = {PLAN: train[PLAN], ROUND: moment.comm_round.t} if PLAN in train else {}
                 config = ConfigRecord({**words, **judge})
                 metrics_of_sites = self._evaluate(server_round, result.arrays, config, grid, timeout)
                 if metrics_of_sites is not None:
@@ -291,33 +291,33 @@ class DaisyChain(Strategy):
         it, and what the sites that trained have said.
         """
         first, sent_plan = to_arrays(initial), plan_for(self.combiner, config)
-        contacts = list(islice(self.schedule.contacts(None), num_rounds))
-        contacts[-1] = contacts[-1]._replace(action=Action.AGGREGATE)
+        comm_rounds = list(islice(self.schedule.comm_rounds(None), num_rounds))
+        comm_rounds[-1] = comm_rounds[-1]._replace(action=Action.AGGREGATE)
         await_sites(grid, max(1, getattr(self.strategy, "min_available_nodes", 1)))  # as Flower's strategies do
         await_all(grid)
-        plan = self._plan(sent_plan, contacts)
+        plan = self._plan(sent_plan, comm_rounds)
         trainer = GridTrainer(plan, grid, timeout_s=timeout, words=config, count=count_key(self.strategy))
         if sent_plan is None:
             check_enough(self.combiner, self.method.averaged(len(trainer.names)), first)
         self.sites = list(trainer.names)
         topology = topology_for(plan, trainer, lambda site: first, self.combiner)
-        commons = topology.states.commons
+        global_models = topology.states.global_models
 
-        def announced() -> Iterator[Contact]:
-            for number, contact in enumerate(contacts, start=1):  # the strategy adds words of its own, FedProx's mu
+        def announced() -> Iterator[CommRound]:
+            for number, comm_round in enumerate(comm_rounds, start=1):  # the strategy adds words, FedProx's mu
                 own = self.combiner if isinstance(self.combiner, FlowerCombiner) else None
-                words = own.config(commons.models[0], config, len(trainer.names)) if own else config
+                words = own.config(global_models.models[0], config, len(trainer.names)) if own else config
                 trainer.words = {**words, "server-round": number}
-                yield contact
+                yield comm_round
 
         for server_round, moment in enumerate(daisy_chain(topology, announced()), start=1):
             self.events += moment.events
             yield server_round, moment, [trainer.contents[site] for site in moment.sites if site in trainer.contents]
 
-    def _plan(self, sent_plan: Plan | None, contacts: list[Contact]) -> Plan:
+    def _plan(self, sent_plan: Plan | None, comm_rounds: list[CommRound]) -> Plan:
         """What our arguments say, as a plan; what a message holds is as in the one that our own clients are told."""
         if sent_plan is None:
-            return Plan(name="app", task="an app's own", rounds=contacts[-1].t, seed=self.seed, method=self.method)
+            return Plan(name="app", task="an app's own", rounds=comm_rounds[-1].t, seed=self.seed, method=self.method)
         asked = {name: getattr(sent_plan.method, name) for name in ("wire", "privacy", "tree", "rule")}
         return sent_plan.model_copy(update={"seed": self.seed, "method": self.method.model_copy(update=asked)})
 
@@ -392,7 +392,7 @@ def Averaging(
     >>> sorted(result.evaluate_metrics_clientapp)
     [1, 2]
     """
-    return _every_contact(Aggregate(aggregator, options, seed), seed=seed, weighted=weighted)
+    return _every_comm_round(Aggregate(aggregator, options, seed), seed=seed, weighted=weighted)
 
 
 def RadonMachine(*, seed: int = 0) -> DaisyChain:
@@ -410,14 +410,13 @@ def RadonMachine(*, seed: int = 0) -> DaisyChain:
     Traceback (most recent call last):
     fedsmall.errors.PlanError: ...
     """
-    return _every_contact(Aggregate("radon", seed=seed), seed=seed)
+    return _every_comm_round(Aggregate("radon", seed=seed), seed=seed)
 
 
 def SCAFFOLD(*, lr: float = 1.0) -> DaisyChain:
     """Control variates correct the drift of local training (Karimireddy et al. 2020, Algorithm 1, option II).
 
-    The sites send their controls, as fedsmall's own clients do under a plan of this method, without which it does not
-    start.
+    The sites send their controls, as fedsmall's own clients do under a plan of this method; else it does not start.
 
     Parameters
     ----------
@@ -431,7 +430,7 @@ def SCAFFOLD(*, lr: float = 1.0) -> DaisyChain:
     Traceback (most recent call last):
     fedsmall.errors.PlanError: ...
     """
-    return _every_contact(ServerStep("scaffold", options={"lr": lr}))
+    return _every_comm_round(ServerStep("scaffold", options={"lr": lr}))
 
 
 def FedNova(*, momentum: float = 0.0) -> DaisyChain:
@@ -451,7 +450,7 @@ def FedNova(*, momentum: float = 0.0) -> DaisyChain:
     Traceback (most recent call last):
     fedsmall.errors.PlanError: ...
     """
-    return _every_contact(ServerStep("fednova", options={"momentum": momentum}), weighted=True)
+    return _every_comm_round(ServerStep("fednova", options={"momentum": momentum}), weighted=True)
 
 
 def FedDyn(*, alpha: float = 0.01) -> DaisyChain:
@@ -471,7 +470,7 @@ def FedDyn(*, alpha: float = 0.01) -> DaisyChain:
     Traceback (most recent call last):
     fedsmall.errors.PlanError: ...
     """
-    return _every_contact(ServerStep("feddyn", options={"alpha": alpha}))
+    return _every_comm_round(ServerStep("feddyn", options={"alpha": alpha}))
 
 
 def RepTreeFL(tree: Tree | None = None, aggregator: str = "mean", *, seed: int = 0) -> DaisyChain:
@@ -494,8 +493,8 @@ def RepTreeFL(tree: Tree | None = None, aggregator: str = "mean", *, seed: int =
     """
     anchors = Aggregate(aggregator, seed=seed)
     anchors.half_of = FoldTrees.half_of
-    return _every_contact(FoldTrees(tree, anchors) if tree and tree.fold_at == "server" else anchors, seed=seed)
+    return _every_comm_round(FoldTrees(tree, anchors) if tree and tree.fold_at == "server" else anchors, seed=seed)
 
 
-def _every_contact(combiner: Combiner, *, seed: int = 0, weighted: bool = False) -> DaisyChain:
+def _every_comm_round(combiner: Combiner, *, seed: int = 0, weighted: bool = False) -> DaisyChain:
     return DaisyChain(combiner, Schedule(aggregate_every=1), seed=seed, weighted=weighted)

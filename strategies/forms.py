@@ -40,7 +40,7 @@ Records = dict[str, ArrayRecord]
 
 @dataclass
 class Exchange:
-    """The orders of one contact and their replies: the rows of a ``stack``, by site in ``row_of``."""
+    """The orders of one communication round and their replies: the rows of a ``stack``, by site in ``row_of``."""
 
     stack: Stack
     leg: Leg
@@ -100,7 +100,7 @@ class Form(Delivery, ABC):
         return size_in_bytes(array_records(content))
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
-        """Do what comes before a contact's orders."""
+        """Do what comes before a communication round's orders."""
 
     def compare(self, good: dict[str, Message], note: Note) -> None:
         """Remove replies that do not go with the others."""
@@ -108,9 +108,7 @@ class Form(Delivery, ABC):
 
 @final
 class OpenModels(Form):
-    """Models that the server sees: in full, in codes (handed on as they came, for a handover rounds once), or as
-    changes.
-    """
+    """Models that the server sees: in full, in codes (handed over as they came), or as changes."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -188,7 +186,7 @@ class OpenModels(Form):
 
 @final
 class KeptModels(Form):
-    """Models that stay at their sites while they are near the last common one (dynamic averaging).
+    """Models that stay at their sites while they are near the last global one (dynamic averaging).
 
     An order holds a model or nothing, a reply a model or a word; ``words`` go into every question.
     """
@@ -204,7 +202,7 @@ class KeptModels(Form):
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
         """Remember whom to ask for a model later."""
         self._exchange, self._grid, self._roster, self._here = exchange, grid, roster, set()
-        self._kept_by = self._reference  # which orders of this contact name
+        self._kept_by = self._reference  # which orders of this communication round name
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
         """A model, where the site has another; else nothing."""

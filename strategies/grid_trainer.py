@@ -134,7 +134,7 @@ class GridTrainer(Trainer):
             is_global, sent = bool(exchange.is_global[row]), self.form.send(exchange, site, row)
             key = (sent.key, is_global)
             if key not in contents:
-                config = ConfigRecord({**words, wire.COMMON: is_global, **sent.words})
+                config = ConfigRecord({**words, wire.IS_GLOBAL: is_global, **sent.words})
                 contents[key] = RecordDict({CONFIG: config, **sent.records(), **({RULE: rule} if rule else {})})
             orders.append((Message(contents[key], self.roster.nodes[site], MessageType.TRAIN), site))
         return orders

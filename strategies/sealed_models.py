@@ -2,8 +2,8 @@
 helpers open as it takes.
 
 The server can check no more than a letter's size, so the sites keep the gate; a letter to a silent site is sealed anew
-by its writer; an aggregation counts only models that were trained at its contact. Summands are on the disk before any
-helper is asked: a helper opens one sum of a round, of one set of sites, so a restarted server must ask for that set.
+by its writer; an aggregation counts only models that were trained at its communication round. Summands are on the disk
+before any helper is asked: a helper opens one sum of a round, of one set of sites, and so must a restarted server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ class Tally(NamedTuple):
 class SealedModels(Form):
     """Letters, secure sums, or both, as the orders' ``plan`` says.
 
-    ``begun`` is the transcript before the first contact, ``nonces`` are by site. ``folder`` keeps what must outlive the
+    ``begun`` is the transcript before the first communication round, ``nonces`` are by site. ``folder`` outlives the
     server.
     """
 
@@ -243,10 +243,10 @@ class SealedModels(Form):
 
     def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
         """Extend the transcript by what the aggregation has made."""
-        commons = [digest_of(parcel.read) for parcel in sent] + ([digest_of(rule)] if rule else [])
+        global_models = [digest_of(parcel.read) for parcel in sent] + ([digest_of(rule)] if rule else [])
         before = self.transcript.at[self.average.t if self.average else 0]
-        self.transcript.at[t] = after(before, t, commons)
-        self.average = Average(t=t, before=before, commons=tuple(commons))
+        self.transcript.at[t] = after(before, t, global_models)
+        self.average = Average(t=t, before=before, global_models=tuple(global_models))
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
         """The opened sum of these sites' summands. Raises HelpError where it stays closed."""

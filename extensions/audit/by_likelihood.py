@@ -14,7 +14,7 @@ from fedsmall.data.federation import Federation
 from fedsmall.extensions.audit.federations import World, name_in, side_by_side, world_as_it_is
 from fedsmall.extensions.audit.likelihood import (
     Site,
-    contacts_under_blur,
+    comm_rounds_under_blur,
     misfit,
     nearest_patients,
     public_batches,
@@ -31,7 +31,7 @@ from fedsmall.training.stack import Tensors
 
 PLAIN = ("FedAvg", "FedDC", "DaisyChain")  # methods whose sites take the steps of plain gradient descent
 SITES = 2  # that are attacked
-MOST_CONTACTS = 200  # of a site that are looked at; of more some, in equal distances
+MOST_COMM_ROUNDS = 200  # of a site that are looked at; of more some, in equal distances
 CLOSE = 0.2  # of a record's norm
 SOFT = {"cross_entropy": "soft_cross_entropy", "logistic": "soft_logistic"}  # of soft labels
 LONGEST = 1e6  # an update: beyond, noise has fed on itself, and there is nothing to read
@@ -39,7 +39,7 @@ LONGEST = 1e6  # an update: beyond, noise has fed on itself, and there is nothin
 
 @dataclass(frozen=True)
 class Explained:
-    """What one likelihood over all contacts read at some sites: of ``patients``, ``close`` came within a fifth.
+    """What one likelihood over all updates read at some sites: of ``patients``, ``close`` came within a fifth.
 
     ``error`` is the median distance from a record as a share of its norm; ``named`` of the estimates are nearest to
     their own patient's record. ``misfit`` is what the guesses left unexplained, ``at_truth`` what the records leave.
@@ -108,33 +108,34 @@ def targets_of(plan: Plan, federation: Federation, sites: int) -> Iterator[Targe
     """The first sites of a federation that is trained once by the plan, with what a server sees of them."""
     task, layers = federation.task, layers_of(halves(plan, federation.task).head)
     samples = as_trained(plan, task, federation.train)
-    for place, seen in enumerate(_contacts(plan, world_as_it_is(plan, federation), sites)):
+    for place, seen in enumerate(_comm_rounds(plan, world_as_it_is(plan, federation), sites)):
         if not seen:
             continue
         rounds, starts, sent = zip(*seen, strict=True)
         x, y = samples[place].x.reshape(len(samples[place]), -1), torch.from_numpy(samples[place].y)
         name = name_in(0, federation.names[place])
         batches = public_batches(plan.recipe, plan.seed, name, len(x), rounds)
-        contacts = contacts_under_blur(_stacked(starts), _stacked(sent), plan.privacy.blur or 0.0, *batches)
+        comm_rounds = comm_rounds_under_blur(_stacked(starts), _stacked(sent), plan.privacy.blur or 0.0, *batches)
         answers = torch.eye(task.outputs)[y] if task.outputs > 1 else y[:, None]
-        site, records = Site(layers, LOSSES[SOFT[task.loss]], contacts), torch.from_numpy(x).double()
+        site, records = Site(layers, LOSSES[SOFT[task.loss]], comm_rounds), torch.from_numpy(x).double()
         if plan.privacy.exposure:
             site = told_their_noise(site, records, answers.double())
         yield Target(site, records, answers.double())
 
 
-def _contacts(plan: Plan, world: World, sites: int) -> list[list[tuple[range, Tensors, Tensors]]]:
-    """Of each of the first sites and of some of its contacts: the rounds, and the models that came and left."""
+def _comm_rounds(plan: Plan, world: World, sites: int) -> list[list[tuple[range, Tensors, Tensors]]]:
+    """Of the first sites and some communication rounds of each: the rounds, and the models that came and left."""
     found: list[list[tuple[range, Tensors, Tensors]]] = [[] for _ in world.names[:sites]]
     is_known = True
     for step in side_by_side(plan, world, np.zeros((1, 0), dtype=bool)):
         for row, place in enumerate(step.at.tolist()):
-            if place < len(found) and is_known and step.contact.travels:
-                rounds = range(step.contact.t - step.contact.rounds + 1, step.contact.t + 1)
+            if place < len(found) and is_known and step.comm_round.travels:
+                rounds = range(step.comm_round.t - step.comm_round.rounds + 1, step.comm_round.t + 1)
                 found[place].append((rounds, _row(step.received, row), _row(step.sent, row)))
-        is_known = step.contact.travels
+        is_known = step.comm_round.travels
     places = [
-        np.unique(np.linspace(0, len(of_site) - 1, min(len(of_site), MOST_CONTACTS)).astype(int)) for of_site in found
+        np.unique(np.linspace(0, len(of_site) - 1, min(len(of_site), MOST_COMM_ROUNDS)).astype(int))
+        for of_site in found
     ]
     return [[of_site[k] for k in some] for of_site, some in zip(found, places, strict=True)]
 

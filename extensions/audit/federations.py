@@ -2,7 +2,7 @@
 
 Each candidate is in a run's data by a coin of its own, so that the one-run bound (Steinke et al. 2023) holds. Every
 attacker knows routes, initial model and the candidates' records. All federations' models are one stack and train in one
-batched computation, contact by contact. The norm check of single updates is left out.
+batched computation, communication round by communication round. The norm check of single updates is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from fedsmall.training.stack import Rows, Stack, Tensors, stacked
 from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import Arrays, ModelState
 
 MOST_CANDIDATES = 64  # at a site; more tell nothing more and cost memory
@@ -135,21 +135,21 @@ def _rows(samples: Samples, rows: np.ndarray) -> Samples:
 
 
 class Step(NamedTuple):
-    """A contact of all federations: row r * models + k is model k of federation r, at site ``at[k]``.
+    """A communication round of all federations: row r * models + k is model k of federation r, at site ``at[k]``.
 
-    ``received`` are the models that came to the sites, ``sent`` those that left; ``commons`` what an aggregation made
-    of them, {name: (federations, ...)}, else empty.
+    ``received`` are the models that came to the sites, ``sent`` those that left; ``global_models`` what an aggregation
+    made of them, {name: (federations, ...)}, else empty.
     """
 
-    contact: Contact
+    comm_round: CommRound
     at: np.ndarray
     received: Tensors
     sent: Tensors
-    commons: Tensors
+    global_models: Tensors
 
 
 def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "cpu") -> Iterator[Step]:
-    """Every contact of federations in parallel; ``members`` (federations, candidates) are in. Steps share models."""
+    """All communication rounds of federations in parallel; ``members`` (federations, candidates) are in."""
     runs, sites = len(members), len(world.names)
     samples = [site_samples for row in members for site_samples in world.samples(row)]
     names = [name_in(run, site) for run in range(runs) for site in world.names]
@@ -157,34 +157,34 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
     trainer = cohort_for(everyone, world.task, names, samples, device=device)
     combiners = [combiner_for(plan) for _ in range(runs)]
     start = initial_model(plan, world.task)
-    commons = stacked([start] * runs, list(start))
+    global_models = stacked([start] * runs, list(start))
     stack, before = None, None
     memory: Arrays = {}
-    for contact, at in journey(plan, sites):
+    for comm_round, at in journey(plan, sites):
         places = (np.arange(runs)[:, None] * sites + at).ravel()
         if stack is None:
             stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
-        travelled, ends = before is None or before.travels, contact.action is Action.AGGREGATE
-        leg = Leg(places, contact.t, contact.rounds, travelled, ends)
-        common = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
+        travelled, ends = before is None or before.travels, comm_round.action is Action.AGGREGATE
+        leg = Leg(places, comm_round.t, comm_round.rounds, travelled, ends)
+        is_global = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
         each = [combiner.order_rule() for combiner in combiners]
         rules = {name: np.repeat(np.stack([rule[name] for rule in each]), len(at), axis=0) for name in each[0]}
-        trained = trainer.walk(stack, [leg], TrainInput(common, rules, memory))
+        trained = trainer.walk(stack, [leg], TrainInput(is_global, rules, memory))
         memory = trained.memory
-        if contact.travels:
-            make_private(plan, stack, received, [names[place] for place in places], contact.t)
+        if comm_round.travels:
+            make_private(plan, stack, received, [names[place] for place in places], comm_round.t)
         made: Tensors = {}
-        if contact.action is Action.AGGREGATE:
-            made = commons = _means(plan, stack, commons) or _aggregated(
-                plan, world, combiners, commons, Rows(stack.state).arrays(), trained, at, contact.t
+        if comm_round.action is Action.AGGREGATE:
+            made = global_models = _means(plan, stack, global_models) or _aggregated(
+                plan, world, combiners, global_models, Rows(stack.state).arrays(), trained, at, comm_round.t
             )
-        yield Step(contact, at, received.state, stack.state, made)
+        yield Step(comm_round, at, received.state, stack.state, made)
         for name, tensor in made.items():
             held = stack.state[name]
             held.view(runs, len(at), *held.shape[1:]).copy_(tensor[:, None])
-        before = contact
+        before = comm_round
 
 
 def name_in(run: int, site: str) -> str:
@@ -200,20 +200,20 @@ def _initial_stack(plan: Plan, world: World, trainer: Trainer, at: np.ndarray, r
     return trainer.stack(starts).rows(np.tile(np.arange(len(at)), runs))
 
 
-def _means(plan: Plan, stack: Stack, commons: Tensors) -> Tensors | None:
-    """The next common models of all federations at once; None where they are no plain means, or one may be refused."""
-    method, runs = plan.method, len(next(iter(commons.values())))
+def _means(plan: Plan, stack: Stack, global_models: Tensors) -> Tensors | None:
+    """The next global models of all federations at once; None where they are no plain means, or one may be refused."""
+    method, runs = plan.method, len(next(iter(global_models.values())))
     if method.aggregator != "mean" or method.server != "none" or method.weighted or method.server_tree:
         return None
     models = {name: tensor.view(runs, -1, *tensor.shape[1:]).transpose(0, 1) for name, tensor in stack.state.items()}
-    return sound_means(models, commons)
+    return sound_means(models, global_models)
 
 
 def _aggregated(
     plan: Plan,
     world: World,
     combiners: Sequence[Combiner],
-    commons: Tensors,
+    global_models: Tensors,
     sent: Arrays,
     trained: TrainResult,
     at: np.ndarray,
@@ -231,8 +231,8 @@ def _aggregated(
             rule={name: array[rows] for name, array in trained.rule.items()},
             sites_in_all=len(world.names),
         )
-        out.append(combine_soundly(combiner, Rows(commons).row(run), updates, t, float(plan.method.gate))[0])
-    return stacked(out, list(commons))
+        out.append(combine_soundly(combiner, Rows(global_models).row(run), updates, t, float(plan.method.gate))[0])
+    return stacked(out, list(global_models))
 
 
 def batches_of(members: np.ndarray, models: int, parameters: int, most: int = 2**26) -> list[np.ndarray]:

@@ -3,14 +3,14 @@
 The attacker is an honest server: it knows the recipe, every model that a site set out from, what the site sent, how
 many patients it has and, from the plan's public seed, who was in which batch; no label. Of plain gradient descent
 sent - start is
--lr * gradient(start; X, y) + noise, with the same X and y at every contact, so that one likelihood over all contacts
-finds what no single one shows. At the truth the misfit is 1 per number: how near an attack came to it says how much a
-better optimiser could still read.
+-lr * gradient(start; X, y) + noise, with the same X and y at every communication round, so that one likelihood over all
+communication rounds finds what no single one shows. At the truth the misfit is 1 per number: how near an attack came to
+it says how much a better optimiser could still read.
 
-Several steps of a contact are taken to be of the model that came, which is exact for one step.
+Several steps of a communication round are taken to be of the model that came, which is exact for one step.
 
 Source: Balle, Cherubin & Hayes 2022, "Reconstructing training data with informed adversaries", of one who knows all but
-one; Geiping et al. 2020, "Inverting gradients", of one update. The regressions over contacts are ours.
+one; Geiping et al. 2020, "Inverting gradients", of one update. The regressions over communication rounds are ours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,11 +34,11 @@ PACE = 0.1
 FLOOR = 1e-4  # of an update's root mean square: the deviation that is reckoned with where no noise is added
 
 
-class Contacts(NamedTuple):
-    """What a server has of one site: ``starts`` and ``moved``, {name: (contacts, ...)}, are models and their updates.
+class SiteUpdates(NamedTuple):
+    """What a server has of a site: ``starts`` and ``moved``, {name: (comm_rounds, ...)}, are models and updates.
 
-    ``deviation`` (contacts,) is that of the noise in every number. ``rows`` (contacts, batch) number the patients of a
-    contact, ``weights`` alike is the learning rate times each one's share in a step.
+    ``deviation`` (comm_rounds,) is that of the noise in every number. ``rows`` (comm_rounds, batch) number the patients
+    of a communication round, ``weights`` alike is the learning rate times each one's share in a step.
     """
 
     starts: Tensors
@@ -49,7 +49,7 @@ class Contacts(NamedTuple):
 
     @property
     def squares(self) -> Tensor:
-        """The square of each update's length, (contacts,)."""
+        """The square of each update's length, (comm_rounds,)."""
         return torch.stack([array.flatten(1).square().sum(1) for array in self.moved.values()]).sum(0)
 
     @property
@@ -76,24 +76,24 @@ class Site(NamedTuple):
 
     layers: Sequence[Layer]
     loss: Loss
-    seen: Contacts
+    seen: SiteUpdates
 
 
-def contacts_under_blur(
+def comm_rounds_under_blur(
     starts: Tensors, sent: Tensors, kappa: float, rows: np.ndarray, weights: np.ndarray
-) -> Contacts:
-    """Contacts of blur ``kappa``, whose deviation follows from the length of what was sent, noise and all."""
+) -> SiteUpdates:
+    """Updates under blur ``kappa``, whose deviation follows from the length of what was sent, noise and all."""
     moved = {name: (sent[name].double() - start) for name, start in starts.items()}
-    bare = Contacts(starts, moved, torch.ones(()), torch.from_numpy(rows), torch.from_numpy(weights).double())
+    bare = SiteUpdates(starts, moved, torch.ones(()), torch.from_numpy(rows), torch.from_numpy(weights).double())
     mean = (bare.squares / bare.size).sqrt()
     deviation = mean * max(kappa / (1 + kappa**2) ** 0.5, FLOOR)
     return bare._replace(starts={name: start.double() for name, start in starts.items()}, deviation=deviation)
 
 
 def told_their_noise(site: Site, x: Tensor, y: Tensor) -> Site:
-    """The same site, seen by who is told the deviation of each contact's noise: what its records leave unexplained."""
+    """The same site, seen by who knows the deviation of each update's noise: what its records leave unexplained."""
     left, _ = unexplained(site, x[None], y[None])
-    least = FLOOR * (site.seen.squares.mean() / site.seen.size).sqrt()  # of a contact after which nothing had moved
+    least = FLOOR * (site.seen.squares.mean() / site.seen.size).sqrt()  # of an update by which nothing had moved
     deviation = (left[:, 0] / site.seen.size).sqrt().clamp_min(least)
     return site._replace(seen=site.seen._replace(deviation=deviation))
 
@@ -101,7 +101,7 @@ def told_their_noise(site: Site, x: Tensor, y: Tensor) -> Site:
 def public_batches(
     recipe: Recipe, seed: int, site: str, patients: int, rounds: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Who is in the steps of each contact, which trains in some ``rounds``, and with what weight: (contacts, batch)."""
+    """Who is in the steps of each of these ``rounds``' updates, and with what weight: (comm_rounds, batch)."""
     sizes = batch_sizes(recipe, patients, min(recipe.batch or patients, patients))
     rows, weights = np.zeros((2, len(rounds), max(map(len, rounds)) * sum(sizes)))
     for place, some in enumerate(rounds):
@@ -157,7 +157,7 @@ def nearest_patients(found: Tensor, records: Tensor) -> Tensor:
 
 
 def unexplained(site: Site, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The squared length of what guesses leave of each update, and of what they make of it: (contacts, tries) both."""
+    """The squared lengths of what guesses leave of each update and of what they make of it, (comm_rounds, tries)."""
     cross, own = torch.zeros(()), torch.zeros(())
     for layer, slope, before in _passes(site, x, y):
         cross = cross + torch.linalg.vecdot(slope, before @ site.seen.moved[f"{layer.name}.weight"].mT[:, None]).sum(-1)
@@ -189,7 +189,7 @@ def _regress(site: Site, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _solve(site: Site, like: Tensor, products: Tensor, told: Tensor, ridge: float) -> Tensor:
-    """The regression of all patients, from each contact's products (contacts, tries, batch, batch) of those in it."""
+    """The regression of all patients, from each update's products (comm_rounds, tries, batch, batch) of those in it."""
     tries, patients = like.shape[:2]
     rows, of_try = site.seen.rows[:, None], torch.arange(tries)[:, None]
     left = torch.zeros(tries, patients, patients, dtype=like.dtype)
@@ -200,7 +200,7 @@ def _solve(site: Site, like: Tensor, products: Tensor, told: Tensor, ridge: floa
 
 
 def _passes(site: Site, x: Tensor, y: Tensor) -> Iterator[tuple[Layer, Tensor, Tensor]]:
-    """Each linear layer from the last: weighted slopes and inputs, (contacts, tries, batch, width) both."""
+    """Each linear layer from the last: weighted slopes and inputs, (comm_rounds, tries, batch, width) both."""
     seen, shape = site.seen, (len(x), site.seen.rows.shape[1])
     records, answers = (part[:, seen.rows].transpose(0, 1).flatten(1, 2) for part in (x, y))
     outputs, inputs = forwards(site.layers, seen.starts, Batch(records, answers, None, {}))

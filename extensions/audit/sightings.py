@@ -84,17 +84,17 @@ def sureness(outputs: Tensor, y: Tensor, loss: str) -> Tensor:
     return right - others
 
 
-OLDEST = 8  # contacts: what a site left in a model longer ago is not looked for
+OLDEST = 8  # communication rounds: what a site left in a model longer ago is not looked for
 MOST_AVERAGES = 12  # at which single models are looked at for what earlier sites left in them
 READ_RUNS = 4  # federations in which records are read
 SERVER = -1
 
 
 class Visit(NamedTuple):
-    """A model that was sent at contact number ``place``, ``age`` - 1 contacts after ``site`` had sent it.
+    """A model sent at communication round number ``place``, ``age`` - 1 of them after ``site`` had sent it.
 
     It went to the site ``to``, or :data:`SERVER` for an average. ``sender`` had sent it to ``site`` and so knows its
-    state before; :data:`SERVER` for the common model, known to all.
+    state before; :data:`SERVER` for the global model, known to all.
     """
 
     place: int
@@ -106,15 +106,15 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True)
 class Sightings:
-    """What is seen in r federations of s contacts, c candidates and a averages.
+    """What is seen in r federations of s communication rounds, c candidates and a averages.
 
     ``members`` (r, c) says who was in. ``before`` and ``after`` (r, s, c): how sure of a candidate the model was that
     came to his site, and that which left it; NaN where the site took no part. ``moved`` (r, s, c): the size of that
-    update. ``common`` (r, a + 1, c): how sure the common models were, the initial one first; ``stepped`` (r, a) by how
-    much they moved. ``sure``: what each of ``visits`` says of the candidates of its site, (r, its candidates).
+    update. ``global_models`` (r, a + 1, c): how sure the global models were, the initial one first; ``stepped`` (r, a)
+    by how much they moved. ``sure``: what each of ``visits`` says of the candidates of its site, (r, its candidates).
 
     ``read`` (federations read, s, sites, patients): whose record stands in the update of his site; ``read_average``
-    (federations read, sites, patients): in the change of a common model; ``present`` alike: who was there.
+    (federations read, sites, patients): in the change of a global model; ``present`` alike: who was there.
     ``readable``: whether the model has a layer that sees whole records.
     """
 
@@ -122,7 +122,7 @@ class Sightings:
     before: np.ndarray
     after: np.ndarray
     moved: np.ndarray
-    common: np.ndarray
+    global_models: np.ndarray
     stepped: np.ndarray
     visits: tuple[Visit, ...]
     sure: tuple[np.ndarray, ...]
@@ -137,7 +137,7 @@ class Route:
 
     def __init__(self, plan: Plan, sites: int, observers: tuple[int, ...]) -> None:
         self.legs = list(journey(plan, sites))
-        actions = [contact.action for contact, _ in self.legs]
+        actions = [comm_round.action for comm_round, _ in self.legs]
         self.averaged = np.array([action is Action.AGGREGATE for action in actions])
         together = plan.initial_models == "common"
         self.set_out = np.array([together, *self.averaged[:-1]])  # all models had just become one
@@ -148,19 +148,19 @@ class Route:
         self._observers = set(observers)
 
     def next_sites(self, place: int) -> np.ndarray | None:
-        """Where the models of contact number ``place`` train next, as they were sent; None where they do not."""
+        """Where the models of communication round ``place`` train next, as they were sent; None where they do not."""
         if self.averaged[place] or place + 1 == len(self.legs):
             return None
         return self.legs[place + 1][1]
 
     def visits(self, place: int) -> list[tuple[int, Visit]]:
-        """What of contact number ``place`` is looked at: a model, and one of the sites that it has visited."""
-        contact, at = self.legs[place]
+        """What of communication round ``place`` is looked at: a model, and one of the sites that it has visited."""
+        comm_round, at = self.legs[place]
         visits = []
         for number in range(len(at)):
-            if contact.action is Action.AGGREGATE:
+            if comm_round.action is Action.AGGREGATE:
                 to, seen = SERVER, self.hops and place in self._looked
-            elif contact.action is Action.PERMUTE:
+            elif comm_round.action is Action.PERMUTE:
                 to = int(self.legs[place + 1][1][number])
                 seen = to in self._observers
             else:
@@ -194,12 +194,12 @@ class Notes:
         shape = (len(members), len(route.legs), int(world.sizes.sum()))
         self.before, self.after, self.moved = (np.full(shape, np.nan, dtype=np.float32) for _ in range(3))
         self._last = stacked([start] * len(members), list(start))
-        self.common, self.stepped = [self._of_all(self._last)], [np.zeros((len(members), 0))]
+        self.global_models, self.stepped = [self._of_all(self._last)], [np.zeros((len(members), 0))]
         self.visits: list[Visit] = []
         self.sure: list[np.ndarray] = []
 
     def take(self, place: int, step: Step) -> None:
-        """Write down the contact number ``place``."""
+        """Write down the communication round number ``place``."""
         at = step.at
         if place == 0:
             self._put(self.before, 0, at, self._sureness_of(step.received, self._own[at]))
@@ -213,14 +213,14 @@ class Notes:
         self._put(self.moved, place, at, np.repeat(size, records.shape[1], axis=2))
         self._take_visits(place, step)
         self._reading.take(step)
-        if step.commons:
-            self.common.append(self._of_all(step.commons))
-            self.stepped.append(_distance(step.commons, self._last)[:, None])
-            self._reading.take_average(self._last, step.commons)
-            self._last = step.commons
+        if step.global_models:
+            self.global_models.append(self._of_all(step.global_models))
+            self.stepped.append(_distance(step.global_models, self._last)[:, None])
+            self._reading.take_average(self._last, step.global_models)
+            self._last = step.global_models
             if place + 1 < len(self.route.legs):
                 taking_part = np.isin(self.world.site_of, self.route.legs[place + 1][1])
-                self.before[:, place + 1, taking_part] = self.common[-1][:, taking_part]
+                self.before[:, place + 1, taking_part] = self.global_models[-1][:, taking_part]
 
     def result(self) -> Sightings:
         """All that was written down."""
@@ -229,7 +229,7 @@ class Notes:
             before=self.before,
             after=self.after,
             moved=self.moved,
-            common=np.stack(self.common, axis=1),
+            global_models=np.stack(self.global_models, axis=1),
             stepped=np.concatenate(self.stepped, axis=1),
             visits=tuple(self.visits),
             sure=tuple(self.sure),
@@ -287,7 +287,7 @@ class Reader:
         self.average = np.zeros_like(self.present)
 
     def take(self, step: Step) -> None:
-        """Read what the sites' updates of one contact show."""
+        """Read what the sites' updates of one communication round show."""
         runs, shown = len(self.present), np.zeros_like(self.present)
         if runs and self.possible:
             patients = np.where(self.present[..., None], self._records, np.nan)[:, step.at]
@@ -298,7 +298,7 @@ class Reader:
         self.read.append(shown)
 
     def take_average(self, before: Tensors, after: Tensors) -> None:
-        """Read what the change of the common models shows."""
+        """Read what the change of the global models shows."""
         runs = len(self.present)
         if runs and self.possible:
             patients = np.where(self.present[..., None], self._records, np.nan)
@@ -310,7 +310,7 @@ class Reader:
 def join_sightings(parts: list[Sightings]) -> Sightings:
     """What was seen in several parts of the federations, as one; records are read in the first."""
     first = parts[0]
-    names = ("members", "before", "after", "moved", "common", "stepped")
+    names = ("members", "before", "after", "moved", "global_models", "stepped")
     arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     sure = tuple(np.concatenate(records) for records in zip(*(part.sure for part in parts), strict=True))
     return replace(first, **arrays, sure=sure)

@@ -1,4 +1,4 @@
-"""What each party has in hand of a candidate: features of mean 0 and spread 1, summed over contacts by their kind."""
+"""What each party knows of a candidate: features of mean 0 and SD 1, summed over communication rounds by kind."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from fedsmall.extensions.audit.federations import World
 from fedsmall.extensions.audit.sightings import OLDEST, SERVER, Route, Sightings, Visit
 
-AGES = (1, 2, 4, OLDEST)  # contacts since a model was at a site: up to 1, 2, 4, ...
+AGES = (1, 2, 4, OLDEST)  # communication rounds since a model was at a site: up to 1, 2, 4, ...
 TIMES = 4  # parts of a run that are told apart
 SERVER_TIMES = 8
 
@@ -31,13 +31,13 @@ class Case:
         return _standard((self.seen.after - self.seen.before) / np.maximum(self.seen.moved, 1e-12))
 
     @cached_property
-    def common(self) -> np.ndarray:
-        """How sure common models are, and how far their changes pushed: (federations, features, candidates)."""
+    def global_models(self) -> np.ndarray:
+        """How sure global models are, and how far their changes pushed: (federations, features, candidates)."""
         seen = self.seen
-        pushed = np.diff(seen.common, axis=1) / np.maximum(seen.stepped, 1e-12)[..., None]
+        pushed = np.diff(seen.global_models, axis=1) / np.maximum(seen.stepped, 1e-12)[..., None]
         times = _times(pushed.shape[1], TIMES)
-        last = _standard(seen.common[:, -1:])
-        sums = [_sum_by_time(_standard(moments), times) for moments in (seen.common[:, 1:], pushed)]
+        last = _standard(seen.global_models[:, -1:])
+        sums = [_sum_by_time(_standard(moments), times) for moments in (seen.global_models[:, 1:], pushed)]
         return np.concatenate([*sums, last], 1)
 
     @cached_property
@@ -59,8 +59,8 @@ class InHand(NamedTuple):
 
 
 def released(case: Case) -> InHand | None:
-    """The common model at the end."""
-    return _of_everyone(_standard(case.seen.common[:, -1:])) if case.route.averaged.any() else None
+    """The global model at the end."""
+    return _of_everyone(_standard(case.seen.global_models[:, -1:])) if case.route.averaged.any() else None
 
 
 def own_models(case: Case) -> InHand | None:
@@ -68,16 +68,16 @@ def own_models(case: Case) -> InHand | None:
     return None if case.route.averaged.any() else _of_everyone(_standard(case.seen.after[:, -1:]))
 
 
-def commons(case: Case) -> InHand | None:
-    """Every common model: what any site has, and a server that sees sums only."""
+def every_global_model(case: Case) -> InHand | None:
+    """Every global model: what any site has, and a server that sees sums only."""
     if not case.route.averaged.any():
         return None
-    return _of_everyone(case.common, _count_read(case.seen.read_average, case.seen.present))
+    return _of_everyone(case.global_models, _count_read(case.seen.read_average, case.seen.present))
 
 
 def raw_model(case: Case) -> InHand | None:
     """One model of the middle of the run as the candidate's site sent it on, without what it had been before."""
-    travels = np.array([contact.travels for contact, _ in case.route.legs])
+    travels = np.array([comm_round.travels for comm_round, _ in case.route.legs])
     places = np.flatnonzero(travels & ~case.route.averaged & ~case.route.set_out)
     return _of_everyone(_standard(case.seen.after[:, places[[len(places) // 2]]])) if len(places) else None
 
@@ -109,7 +109,7 @@ def server(case: Case) -> InHand | None:
     if not case.route.averaged.any():
         return None
     times = _times(case.seen.after.shape[1], SERVER_TIMES)
-    features = [_sum_by_time(case.pushed, times), _sum_by_time(_standard(case.seen.after), times), case.common]
+    features = [_sum_by_time(case.pushed, times), _sum_by_time(_standard(case.seen.after), times), case.global_models]
     read = _count_read(np.any(case.seen.read, axis=1), case.seen.present)
     return _of_everyone(np.concatenate(features, 1), read)
 
@@ -120,13 +120,13 @@ def server_at_averages(case: Case) -> InHand | None:
         return None
     known = case.route.averaged & case.route.set_out
     read = _count_read(np.any(case.seen.read[:, known], axis=1), case.seen.present)
-    return _of_everyone(np.concatenate([case.common, _by_age(case, (SERVER,))], 1), read)
+    return _of_everyone(np.concatenate([case.global_models, _by_age(case, (SERVER,))], 1), read)
 
 
 VIEWS: dict[str, Callable[[Case], InHand | None]] = {
     "released": released,
     "own": own_models,
-    "commons": commons,
+    "commons": every_global_model,
     "raw": raw_model,
     "neighbour": neighbour,
     "colluders": colluders,
@@ -142,11 +142,11 @@ def _of_everyone(features: np.ndarray, read: tuple[int, int] | None = None) -> I
 
 
 def _received(case: Case, groups: Sequence[tuple[int, ...]]) -> InHand:
-    common = case.common
+    global_models = case.global_models
     features, candidates, read, present = [], [], 0, 0
     for group in groups:
         others = np.flatnonzero(~np.isin(case.world.site_of, group))
-        own_features = np.concatenate([common, _by_age(case, group), _known_starts(case, group)], 1)
+        own_features = np.concatenate([global_models, _by_age(case, group), _known_starts(case, group)], 1)
         features.append(own_features[:, :, others])
         candidates.append(others)
         shown, counted = _read_by(case, group)

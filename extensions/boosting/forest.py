@@ -26,7 +26,7 @@ def boosting_of(plan: Plan) -> Boosting:
 
 
 def is_joined(method: Method) -> bool:
-    """Whether every site adds trees of its own to the common forest, which the server joins."""
+    """Whether every site adds trees of its own to the global forest, which the server joins."""
     boosting = method.boosting
     return boosting is not None and not boosting.histogram and method.is_federated and method.models is None
 

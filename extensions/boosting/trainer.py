@@ -1,4 +1,4 @@
-"""Sites that grow trees, by xgboost or by counting for a common one, and a server that joins them.
+"""Sites that grow trees, by xgboost or by counting for a global one, and a server that joins them.
 
 Boosting from histograms that others have summed: what a site counts, and what a server makes of the sums. xgboost's
 ``hist`` (Chen & Guestrin 2016, equations 6 and 7, depth by depth) in our own code, for it has no public call for trees
@@ -110,9 +110,9 @@ def _count_level(
     return sums
 
 
-def grow(plan: Plan, common: Arrays, sums: np.ndarray, t: int) -> Arrays:
-    """The common forest after round ``t``, in which sites have counted ``sums`` together."""
-    made = {name: np.array(array) for name, array in common.items()}
+def grow(plan: Plan, global_model: Arrays, sums: np.ndarray, t: int) -> Arrays:
+    """The global forest after round ``t``, in which sites have counted ``sums`` together."""
+    made = {name: np.array(array) for name, array in global_model.items()}
     made[SUMS][...] = 0
     step = step_at(plan, t)
     if step is None:
@@ -195,7 +195,7 @@ def trainer_for(
 
 
 def combiner_for(plan: Plan) -> Combiner:
-    """What makes the next common forest."""
+    """What makes the next global forest."""
     return GrowTrees(plan) if boosting_of(plan).histogram else JoinTrees()
 
 
@@ -237,35 +237,35 @@ def check(plan: Plan, task: Task) -> None:
 
 
 class JoinTrees(Combiner):
-    """The common forest with all trees that sites have added to it, each in slots of its own."""
+    """The global forest with all trees that sites have added to it, each in slots of its own."""
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The joined forest; the first site by name has the say where two wrote into one slot."""
-        made = {name: np.array(array) for name, array in common.items()}
+        made = {name: np.array(array) for name, array in global_model.items()}
         for row in reversed(range(len(updates.sites))):
             for name, array in made.items():
-                added = updates.stack[name][row] != common[name]
+                added = updates.stack[name][row] != global_model[name]
                 array[added] = updates.stack[name][row][added]
         return made
 
 
 class GrowTrees(Combiner):
-    """Grows the common trees by a level, from the sum of what sites count; of hidden models it is told that alone."""
+    """Grows the global trees by a level, from the sum of what sites count; of hidden models it is told that alone."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common forest; raises ReplyError for fewer than three sites, where sums are secure."""
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
+        """The next global forest; raises ReplyError for fewer than three sites, where sums are secure."""
         if self.plan.method.hidden:
             check_enough(len(updates.sites), t)
         if updates.total is not None:
-            return grow(self.plan, common, whole_sum(self.plan, common, updates.total, SUMS), t)
-        return grow(self.plan, common, updates.stack[SUMS].sum(axis=0), t)
+            return grow(self.plan, global_model, whole_sum(self.plan, global_model, updates.total, SUMS), t)
+        return grow(self.plan, global_model, updates.stack[SUMS].sum(axis=0), t)
 
 
 class Boosters(OneModelTrainer):
-    """Sites that grow trees: by xgboost on from the forest that came, or by what they count for a common tree."""
+    """Sites that grow trees: by xgboost on from the forest that came, or by what they count for a global tree."""
 
     def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat) -> None:
         self.plan, self.task, self.names = plan_among(plan, seat.sites), task, tuple(names)
@@ -282,7 +282,7 @@ class Boosters(OneModelTrainer):
         return Stack(tuple(state), {name: state[name] for name in SLOTS}, buffers)
 
     def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
-        """Grow trees in place, contact by contact."""
+        """Grow trees in place, communication round by communication round."""
         for leg in legs:
             for t in range(leg.t - leg.rounds + 1, leg.t + 1):
                 for row, site in enumerate(leg.sites):

@@ -16,16 +16,16 @@ from fedsmall.sim.consortium import members, server
 from fedsmall.sim.consortium.runs import LAUNCHED, STOPPED, RunLog, read_words
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import ledger_of
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 
 TOLD = 60  # happenings that a page shows
-QUIET = ("order", "answer")  # what happens at every contact
+QUIET = ("order", "answer")  # what happens at every communication round
 Entry = dict[str, Any]
 
 
 @dataclass
 class FollowedLog:
-    """The log at ``path``, as far as :meth:`read` has come: ``run`` is what it says of sites and contacts.
+    """The log at ``path``, as far as :meth:`read` has come: ``run`` is what it says of sites and communication rounds.
 
     ``heard`` is when a site was heard last (ISO 8601, UTC), ``heads`` what it signed last of its own log, ``head`` the
     digest of the last of ``lines`` lines, ``happened`` the last that are no order and no answer.
@@ -35,7 +35,7 @@ class FollowedLog:
     run: RunLog = field(default_factory=RunLog)
     heard: dict[str, str] = field(default_factory=dict)
     heads: dict[str, str] = field(default_factory=dict)
-    began: dict[int, float] = field(default_factory=dict)  # a contact's first order, in seconds since 1970
+    began: dict[int, float] = field(default_factory=dict)  # a communication round's first order, in seconds since 1970
     happened: deque[Entry] = field(default_factory=lambda: deque(maxlen=TOLD))
     lines: int = 0
     head: str = FIRST
@@ -57,17 +57,17 @@ class FollowedLog:
         return self
 
     def seconds(self) -> dict[int, float]:
-        """Seconds from the first order to the last answer of every contact that was answered, by its round."""
-        return {t: float(seconds) for t, seconds, answers in self.run.contacts.values() if answers}
+        """Seconds from first order to last answer of every communication round that was answered, by its round."""
+        return {t: float(seconds) for t, seconds, answers in self.run.comm_rounds.values() if answers}
 
     def between(self) -> dict[int, float]:
-        """Seconds from each contact to the next, by the round of the earlier one."""
+        """Seconds from each communication round to the next, by the round of the earlier one."""
         return {t: self.began[after] - self.began[t] for t, after in pairwise(sorted(self.began))}
 
     def _take(self, line: bytes) -> None:
         try:
             entry = json.loads(line)
-            before = self.run.contacts.get(entry.get("t"))
+            before = self.run.comm_rounds.get(entry.get("t"))
             self.run.take(entry)
         except (ValueError, LookupError, TypeError, AttributeError):
             return  # not a line of ours: who verifies the log is told
@@ -79,12 +79,12 @@ class FollowedLog:
             self.heard[site] = str(entry["time"])
             signed = entry.get("signed")
             self.heads[site] = str(signed["head"]) if isinstance(signed, dict) and "head" in signed else ""
-        if event == "order" and t and self.run.contacts.get(t) is not before:
+        if event == "order" and t and self.run.comm_rounds.get(t) is not before:
             self.began[t] = datetime.fromisoformat(entry["time"]).timestamp()
 
 
 ASK_S = 20.0  # how often Flower is asked who is connected: each time starts a program
-MAPS = 3  # contacts of which the journal still says who is where
+MAPS = 3  # communication rounds of which the journal still says who is where
 WATCHED = ("sheet.json", "log.jsonl", "progress.json", "outcome.json", "failure.json", "journal")  # of a run's folder
 UNKNOWN = "was not asked yet"
 
@@ -99,9 +99,9 @@ class Sitting(NamedTuple):
 
 
 class Map(NamedTuple):
-    """Who is where after a contact of round ``t``, which ended in an ``action``."""
+    """Who is where after a communication round of round ``t``, which ended in an ``action``."""
 
-    contact: int
+    comm_round: int
     t: int
     action: str
     sitting: tuple[Sitting, ...]
@@ -180,7 +180,7 @@ class Desk:
         state, line = state_of(home, log)
         outcome = read_words(home / "outcome.json") or (cards[-1][1] if cards else {})
         check = verify(log.path) if state != "under way" and log.path.exists() else None
-        maps = tuple(_map(sheet.led, contact, notes) for contact, notes in cards)
+        maps = tuple(_map(sheet.led, comm_round, notes) for comm_round, notes in cards)
         evaluations, events = list(outcome.get("evaluations", [])), list(outcome.get("events", []))
         budget = budget_of(sheet.led, cards[-1][0] if cards else 0)
         return RunView(home.name, state, line, sheet, log, check, maps, evaluations, events, budget)
@@ -198,23 +198,23 @@ def state_of(home: Path, log: FollowedLog) -> tuple[str, str]:
     return ("stopped" if marks[-1:] == [STOPPED] else "under way" if marks else "prepared"), line
 
 
-def budget_of(plan: Plan, contacts: int) -> str:
-    """What the plan's privacy has cost after so many contacts, in a sentence."""
+def budget_of(plan: Plan, comm_rounds: int) -> str:
+    """What the plan's privacy has cost after so many communication rounds, in a sentence."""
     privacy, ledger = plan.privacy, ledger_of(plan)
     if privacy.open:
         hidden = "no noise" if privacy.hidden else "no privacy"
         return f"{hidden}: models go as they are, and nothing is counted"
     if ledger is not None:
-        ledger.releases = sum(contact.travels for contact in contacts_of(plan)[:contacts])
+        ledger.releases = sum(comm_round.travels for comm_round in comm_rounds_of(plan)[:comm_rounds])
         spent = ", ".join(f"{name} {value:.4g}" for name, value in ledger.report().items())
         return f"clip and noise, a site's whole share hidden; spent by now: {spent}"
-    if privacy.at_contacts:
+    if privacy.at_comm_rounds:
         return f"blur {privacy.blur or 0:g}: hides records, and claims no epsilon"
     by = f"noise {privacy.noise:g}" if privacy.epsilon is None else f"epsilon {privacy.epsilon:g}"
     return f"each patient by {by} at delta {privacy.delta:g}; every site keeps its own account, which it tells nobody"
 
 
-def _map(plan: Plan, contact: int, meta: dict[str, Any]) -> Map:
-    about = contacts_of(plan)[contact - 1]
+def _map(plan: Plan, comm_round: int, meta: dict[str, Any]) -> Map:
+    about = comm_rounds_of(plan)[comm_round - 1]
     sitting = [Sitting(site, *held) for site, held in meta.get("places", {}).items()]
-    return Map(contact, about.t, str(about.action), tuple(sorted(sitting)))
+    return Map(comm_round, about.t, str(about.action), tuple(sorted(sitting)))

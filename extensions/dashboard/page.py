@@ -101,7 +101,7 @@ def chart(places: Sequence[float], values: Sequence[float], unit: str = "", low:
 
 
 MOST_RUNS = 8  # that are shown in full
-MOST_SHOWN = 30  # contacts in the table
+MOST_SHOWN = 30  # communication rounds in the table
 LONGEST_REASON = 300
 
 
@@ -116,15 +116,15 @@ def body(desk: Desk) -> str:
     return TEMPLATES.get_template("body.html").render(desk=desk, runs=desk.runs())
 
 
-def contact_rows(run: RunView) -> list[dict[str, Any]]:
-    """The last contacts of a run, newest first."""
+def comm_round_rows(run: RunView) -> list[dict[str, Any]]:
+    """The last communication rounds of a run, newest first."""
     took, between = run.log.seconds(), run.log.between()
-    shown = sorted(run.log.run.contacts.values(), reverse=True)[:MOST_SHOWN]
+    shown = sorted(run.log.run.comm_rounds.values(), reverse=True)[:MOST_SHOWN]
     return [{"t": t, "answers": n, "seconds": took.get(t), "between": between.get(t)} for t, _, n in shown]
 
 
 def times(run: RunView) -> str:
-    """Median and slowest contact, in a line."""
+    """Median and slowest communication round, in a line."""
     took = list(run.log.seconds().values())
     if not took:
         return "no communication round yet"
@@ -141,13 +141,13 @@ def time_chart(run: RunView) -> Chart | None:
 
 
 def metrics_of(run: RunView) -> list[str]:
-    """The metrics of the common model that evaluations hold, the loss first."""
+    """The metrics of the global model that evaluations hold, the loss first."""
     names = dict.fromkeys(name for evaluation in run.evaluations for name in evaluation.get("common") or {})
     return sorted(names, key=lambda name: (name != "loss", name))
 
 
 def metric_chart(run: RunView, metric: str) -> Chart | None:
-    """What the common model was worth, evaluation by evaluation; what is not finite is left out."""
+    """What the global model was worth, evaluation by evaluation; what is not finite is left out."""
     found = [(e["t"], (e.get("common") or {}).get(metric, math.nan)) for e in run.evaluations]
     points = [(t, float(value)) for t, value in found if math.isfinite(value)]
     return chart([t for t, _ in points], [value for _, value in points])
@@ -185,6 +185,6 @@ TEMPLATES = Environment(
     loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
 )
 TEMPLATES.filters |= {"plain": plain, "reason": reason, "short": short_name}
-TEMPLATES.globals |= {f.__name__: f for f in (contact_rows, times, time_chart, metrics_of, metric_chart)}
+TEMPLATES.globals |= {f.__name__: f for f in (comm_round_rows, times, time_chart, metrics_of, metric_chart)}
 TEMPLATES.globals |= {"seats": seats, "arrows": arrows, "MOST_RUNS": MOST_RUNS}
 TEMPLATES.globals |= {"line": metrics_line, "certificates": members.certificates, "warnings": members.warnings}

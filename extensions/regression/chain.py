@@ -123,9 +123,9 @@ def _read(setup: Setup, model: Arrays) -> Posterior:
 
 
 class LastOfChain(Combiner):
-    """Takes the posterior of the last hospital as the common model, which keeps nothing of single hospitals."""
+    """Takes the posterior of the last hospital as the global model, which keeps nothing of single hospitals."""
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The one model there is."""
         made = {name: np.array(array[0]) for name, array in updates.stack.items()}
         made[SUMS][...] = 0

@@ -63,7 +63,7 @@ def trainer_for(
 
 
 def combiner_for(plan: Plan) -> Combiner:
-    """What makes the next common model."""
+    """What makes the next global model."""
     return NewtonStep(plan) if settings_of(plan).passes is None else chain.LastOfChain()
 
 
@@ -135,7 +135,7 @@ def _tensors(model: Arrays) -> dict[str, torch.Tensor]:
 
 
 class NewtonStep(Combiner):
-    """Moves the common model by a step of Newton's method, from the sum of what sites have summed.
+    """Moves the global model by a step of Newton's method, from the sum of what sites have summed.
 
     Of hidden models it is told the sum alone; whole numbers are summed exactly, so either gives the same bits.
     """
@@ -144,21 +144,21 @@ class NewtonStep(Combiner):
         self.plan = plan
         self.memory: Arrays = {}
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The next common model; raises ReplyError for fewer than three sites, where sums are secure."""
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
+        """The next global model; raises ReplyError for fewer than three sites, where sums are secure."""
         if self.plan.method.hidden:
             sites = int(self.plan.model_options["sites"])
             check_enough(
                 len(updates.sites), t, least_in_sum(sites, noised=True) if self.plan.method.shares_noise else LEAST
             )
         hidden = updates.total
-        total = updates.stack[SUMS].sum(axis=0) if hidden is None else whole_sum(self.plan, common, hidden, SUMS)
-        made = {name: np.array(array) for name, array in common.items()}
+        total = updates.stack[SUMS].sum(axis=0) if hidden is None else whole_sum(self.plan, global_model, hidden, SUMS)
+        made = {name: np.array(array) for name, array in global_model.items()}
         made[SUMS][...] = 0
-        if "knots" in common and t == 1:
-            made["knots"][...] = form.knots_from(total[: len(common["knots"]) * form.CELLS])
+        if "knots" in global_model and t == 1:
+            made["knots"][...] = form.knots_from(total[: len(global_model["knots"]) * form.CELLS])
             return made
-        setup = setup_for(self.plan, common)
+        setup = setup_for(self.plan, global_model)
         if self.plan.privacy.is_patient_level:
             self._fit_noised(made, setup, total / form.ONE, len(updates.sites))
             return made

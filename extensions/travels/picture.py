@@ -15,12 +15,13 @@ from fedsmall.planning.validation import among
 from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name
 from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 
-# Where the models of a run were, contact by contact, and from which sites each had learnt by then
+# Where the models of a run were, communication round by communication round, and from which sites each had learnt by
+# then
 
 MISSED = ("absent", "silent", "set aside", "refused")  # kinds of events: a site gave no update that was used
-REPLACED = "replaced"  # by the last common model, for what the site of this event had trained
+REPLACED = "replaced"  # by the last global model, for what the site of this event had trained
 BAD = (*MISSED, REPLACED)
 
 
@@ -61,21 +62,21 @@ class Learnt:
         self.seen, self._trained[:] = self._commons[self._group], False
 
 
-FEW = 12  # so many models are followed, and so many contacts shown, whole
+FEW = 12  # so many models are followed, and so many communication rounds shown, whole
 MOST = 1000  # sites: what each model has learnt from is kept for every one of them
-AFTER = 3  # contacts that are shown from an average on
+AFTER = 3  # communication rounds that are shown from an average on
 BEFORE = 2  # and before one, where others are left out
 
-Way = tuple[Contact, np.ndarray]  # a contact, and where each model trains for it
+Way = tuple[CommRound, np.ndarray]  # a communication round, and where each model trains for it
 
 
 class Stop(NamedTuple):
-    """A contact: where each model trained for it, and what models have learnt from when it is over.
+    """A communication round: where each model trained for it, and what models have learnt from when it is over.
 
     ``at`` (models,) are indices of sites in the order of names. ``before``, ``trained`` and ``averaged`` (models,) are
     the shares of all samples (else sites) that each model has learnt from as it comes, as it leaves, and after the
-    average; ``sites`` and ``samples`` means over models as they leave. ``skipped`` contacts before this one are not
-    shown.
+    average; ``sites`` and ``samples`` means over models as they leave. ``skipped`` communication rounds before this one
+    are not shown.
     """
 
     t: int
@@ -142,19 +143,19 @@ def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ..
         ways = list(journey(plan, sites, samples))
     except ValueError:  # it takes numbers of samples that an older folder does not hold
         return None
-    ways = [(contact, at) for contact, at in ways if contact.t <= plan_run.row["rounds"]]
+    ways = [(comm_round, at) for comm_round, at in ways if comm_round.t <= plan_run.row["rounds"]]
     if all((at == after).all() for (_, at), (_, after) in pairwise(ways)):
         return None
     counted = () if plan.method.by_samples else samples  # else a model trains on a part of a site's samples
-    shown = contacts_shown([contact.action for contact, _ in ways])
+    shown = comm_rounds_shown([comm_round.action for comm_round, _ in ways])
     stops = _stops(plan_run, plan, ways[: shown[-1] + 1], names, counted)
     kept = [stops[index]._replace(skipped=index - before - 1) for before, index in pairwise([-1, *shown])]
     groups = groups_of(plan.method, len(ways[0][1]), plan.method.group_count(sites))
     return Travels(plan, names, counted, groups, tuple(kept))
 
 
-def contacts_shown(actions: Sequence[Action]) -> list[int]:
-    """Numbers of the contacts shown: up to a little beyond the first average, without a long stretch before it."""
+def comm_rounds_shown(actions: Sequence[Action]) -> list[int]:
+    """Which communication rounds are shown: up to shortly after the first average, without a long stretch before it."""
     every = list(range(len(actions)))
     first = next((index for index, action in enumerate(actions) if action is Action.AGGREGATE), None)
     if first is None or first + AFTER <= FEW:
@@ -167,23 +168,23 @@ def _stops(
 ) -> list[Stop]:
     counts = np.array(samples or [1] * len(names))
     share, learnt, stops = counts / counts.sum(), Learnt(plan.method, len(ways[0][1]), len(names)), []
-    for contact, at in ways:
-        events = [event for event in plan_run.events if event["t"] == contact.t and event.get("kind") in BAD]
+    for comm_round, at in ways:
+        events = [event for event in plan_run.events if event["t"] == comm_round.t and event.get("kind") in BAD]
         befell = {event["site"]: event["kind"] for event in events}
         before = learnt.seen @ share
         learnt.train(at, {names.index(site): kind for site, kind in befell.items() if site in names})
         left = learnt.seen.copy()  # (models, sites)
-        if contact.action is Action.AGGREGATE:
+        if comm_round.action is Action.AGGREGATE:
             learnt.average(refused="server" in befell)
         means = float(left.sum(axis=1).mean()), float((left @ counts).mean())
-        stops.append(Stop(contact.t, contact.action, at, before, left @ share, learnt.seen @ share, *means))
+        stops.append(Stop(comm_round.t, comm_round.action, at, before, left @ share, learnt.seen @ share, *means))
     return stops
 
 
 # How that is drawn
 
 TRAIN_S, HOP_S, GATHER_S, REST_S = 0.9, 1.0, 0.8, 1.0  # how long models train, are on their way, gather, and are one
-FADE_S, GAP_S, END_S = 0.4, 2.0, 1.6  # to vanish, what is not shown, and the last contact until all begins anew
+FADE_S, GAP_S, END_S = 0.4, 2.0, 1.6  # to vanish, what is not shown, and the last round until all begins again
 
 Key = tuple[float, str]  # seconds, and a value of CSS from then on
 Point = tuple[float, float]
@@ -254,7 +255,7 @@ def ring_keys(travels: Travels) -> list[list[Key]]:
 
 
 def shade_keys(travels: Travels) -> list[Key]:
-    """When the models are to be seen: not while contacts are skipped, nor as all begins anew."""
+    """When the models are to be seen: not while communication rounds are skipped, nor as all begins anew."""
     times = beats(travels.stops)
     end = times[-1].over
     keys = [(0.0, "opacity:0"), (FADE_S, "opacity:1")]
@@ -297,7 +298,7 @@ def keyframes(name: str, keys: Sequence[Key], length: float) -> str:
 WIDE, HIGH, MIDDLE, RADIUS = 400, 352, (200.0, 140.0), 100.0
 LETTERS = 12  # of a name
 NAMED, DRAWN = 24, 120  # so many sites have names beside them, and dots of their own
-LINE = 44  # the height of what is said of a contact
+LINE = 44  # the height of what is said of a communication round
 BAR = (30.0, 340.0, 340.0)  # where the line of time begins, how long it is, and its height
 AVERAGED = ("FedAvg", "FedDC", "FedDC+Radon", "FedProx", "DaisyChain", "RepFL", "FedAvg, equal period")
 OTHERS = ("FedDC+RepTreeFL", "FedSGD", "RadonMachine", "RepTreeFL")

@@ -29,8 +29,8 @@ class Combiner(Restorable, ABC):
     takes_mean = False  # of the updates it wants nothing but their mean, and takes one that has been made
 
     @abstractmethod
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
-        """The new common model after round ``t``; ``common`` is the one before it."""
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
+        """The new global model after round ``t``; ``global_model`` is the one before it."""
 
     def order_rule(self) -> Arrays:
         """What the local rule at the sites needs from the server, sent with every order."""
@@ -45,15 +45,15 @@ class Combiner(Restorable, ABC):
 class Aggregate(Combiner):
     """The aggregate itself: ``aggregator`` is a name of :data:`~fedsmall.aggregation.aggregate.AGGREGATORS`.
 
-    Accumulates in float64, keeps every dtype, carries integer buffers, and is blind to arrival order. Source: McMahan
-    et al. 2017.
+    Accumulates in float64, keeps dtypes, carries integer buffers, is blind to arrival order. Source: McMahan et al.
+    2017.
     """
 
     def __init__(self, aggregator: str = "mean", options: Mapping[str, float] | None = None, seed: int = 0) -> None:
         self.aggregator, self.options, self.seed = aggregator, dict(options or {}), seed
         self.takes_mean = type(self) is Aggregate and aggregator == "mean"
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The aggregate of the stack, or the one that has been made."""
         if updates.aggregate:
             return updates.aggregate
@@ -64,8 +64,8 @@ class Aggregate(Combiner):
 class ServerStep(Combiner):
     """Moves the global model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`.
 
-    ``options`` are its settings; ``aggregate`` makes one model of the sites' first. Raises PlanError for a row or a
-    setting that does not exist.
+    ``options`` are its settings; ``aggregate`` makes one model of the sites' first. PlanError for an unknown row or
+    setting.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class ServerStep(Combiner):
         self.takes_mean = type(self) is ServerStep and self.aggregate.takes_mean and not self.half_of
         self.memory: Arrays = {}
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The next global model; raises ReplyError where SCAFFOLD's controls did not come."""
         if self.server == "scaffold":
-            _check_controls(common, updates)
-        returned = replace(updates, aggregate=self.aggregate.combine(common, updates, t))
-        moved, self.memory = server_step(self.server, common, self.memory, returned, self.options)
+            _check_controls(global_model, updates)
+        returned = replace(updates, aggregate=self.aggregate.combine(global_model, updates, t))
+        moved, self.memory = server_step(self.server, global_model, self.memory, returned, self.options)
         return moved
 
     def order_rule(self) -> Arrays:
@@ -107,11 +107,11 @@ class FoldTrees(Combiner):
     def __init__(self, tree: Tree, inner: Combiner) -> None:
         self.tree, self.inner = tree, inner
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The anchors, folded, made into one; raises ReplyError where a replica did not come with its anchor."""
         _check_replicas(self.tree, updates)
         folded = fold_sent(self.tree, updates.stack, updates.rule, updates.sites)
-        return self.inner.combine(common, replace(updates, stack=folded, rule={}), t)
+        return self.inner.combine(global_model, replace(updates, stack=folded, rule={}), t)
 
 
 class Summed(Combiner):
@@ -123,12 +123,12 @@ class Summed(Combiner):
     def __init__(self, plan: Plan, inner: Combiner) -> None:
         self.plan, self.inner = plan, inner
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         """The next global model; raises ReplyError for fewer than three sites, and for numbers that are too large."""
         sites = len(updates.sites)
         check_enough(sites, t)
-        total = self._total(common, updates) if updates.total is None else updates.total
-        mean = mean_of(self.plan, common, total, sites, updates.weights, updates.steps)
+        total = self._total(global_model, updates) if updates.total is None else updates.total
+        mean = mean_of(self.plan, global_model, total, sites, updates.weights, updates.steps)
         single = Updates(
             sites=("the sum",),
             stack=stack_of_one(mean.model),
@@ -137,17 +137,17 @@ class Summed(Combiner):
             rule=stack_of_one(mean.rule),
             sites_in_all=(updates.sites_in_all or sites) / sites,  # what is divided by it are means of so many
         )
-        made = self.inner.combine(common, single, t)
-        return {name: array.astype(common[name].dtype) for name, array in made.items()}
+        made = self.inner.combine(global_model, single, t)
+        return {name: array.astype(global_model[name].dtype) for name, array in made.items()}
 
-    def _total(self, common: Arrays, updates: Updates) -> np.ndarray:
+    def _total(self, global_model: Arrays, updates: Updates) -> np.ndarray:
         counts = np.ones(len(updates.sites)) if updates.weights is None else updates.weights
         among = int(updates.sites_in_all) or len(updates.sites)
-        total = np.zeros(length(self.plan, common), np.uint64)
+        total = np.zeros(length(self.plan, global_model), np.uint64)
         for row, (examples, steps) in enumerate(zip(counts, updates.steps, strict=True)):
             model = {name: array[row] for name, array in updates.stack.items()}
             rule = {name: array[row] for name, array in updates.rule.items()}
-            total += summand(self.plan, model, common, rule, examples, steps, among)
+            total += summand(self.plan, model, global_model, rule, examples, steps, among)
         return total
 
     def order_rule(self) -> Arrays:
@@ -187,8 +187,10 @@ def combiner_for(plan: Plan) -> Combiner:
     return Summed(plan, combiner) if plan.privacy.secure else combiner
 
 
-def _check_controls(common: Arrays, updates: Updates) -> None:
-    shapes = {f"control/{name}": (len(updates.sites), *common[name].shape) for name in parameters_of(common)}
+def _check_controls(global_model: Arrays, updates: Updates) -> None:
+    shapes = {
+        f"control/{name}": (len(updates.sites), *global_model[name].shape) for name in parameters_of(global_model)
+    }
     for name, shape in shapes.items():
         shape_sent = updates.rule[name].shape if name in updates.rule else "nothing"
         if shape_sent != shape:

@@ -21,8 +21,7 @@ def radon_point(points: np.ndarray) -> np.ndarray:
 
     ``points`` has shape (..., d + 2, d), the result (..., d). The signs of a null vector of the lifted points (x, 1)
     are the two parts: the last column of the orthogonal factor of a QR decomposition, orthogonal to all columns
-    whatever their rank, at a third of the cost of a singular value decomposition. Works in float64 and returns the
-    dtype given.
+    whatever their rank, at a third of an SVD's cost. Works in float64 and returns the dtype given.
 
     Raises ValueError when the number of points is not d + 2.
     """

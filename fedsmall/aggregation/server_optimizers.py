@@ -21,10 +21,10 @@ class Updates:
     """What counts in one aggregation, in the order of the sites' names.
 
     ``stack`` is {name: (models, ...)}; ``weights`` (models,) or None for equal ones; ``steps`` (models,) the local
-    optimizer steps of the last contact; ``rule`` {"word/parameter": (models, ...)} what the local rule sent;
-    ``sites_in_all`` counts the sites of the federation, 0 for those that are here (a share of a site where a row is the
-    mean of several). In secure sums there is their ``total`` instead of a stack (:mod:`fedsmall.aggregation.sums`).
-    ``aggregate`` is what the aggregator has made of them, before the server's step; a trainer may have made it.
+    optimizer steps of the last communication round; ``rule`` {"word/parameter": (models, ...)} what the local rule
+    sent; ``sites_in_all`` counts the sites of the federation, 0 for those that are here (a share of a site where a row
+    is the mean of several). In secure sums there is their ``total`` instead of a stack
+    (:mod:`fedsmall.aggregation.sums`). ``aggregate`` is what the aggregator has made of them, before the server's step.
     """
 
     sites: tuple[str, ...]
@@ -56,15 +56,15 @@ def parameters_of(model: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     return tuple(name for name, array in model.items() if array.dtype.kind == "f" and not is_buffer(name))
 
 
-def plain(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
-    """The aggregate is the common model (FedAvg, McMahan et al. 2017)."""
+def plain(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
+    """The aggregate is the global model (FedAvg, McMahan et al. 2017)."""
     return updates.aggregate, memory
 
 
-def momentum(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
+def momentum(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """Server momentum, FedAvgM (Hsu, Qi and Brown 2019): v <- beta v + delta, x <- x + lr v."""
     moved, remembered = {}, {}
-    for name, x, delta in _deltas(common, updates):
+    for name, x, delta in _deltas(global_model, updates):
         v = options["beta"] * memory.get(f"momentum/{name}", np.zeros_like(delta)) + delta
         moved[name], remembered[f"momentum/{name}"] = x + options["lr"] * v, v
     return _with(updates, moved), remembered
@@ -85,13 +85,13 @@ def _adaptive(second: Second, corrected: bool = False) -> Step:
     the exponent one ahead of the count of aggregations, as Flower does both.
     """
 
-    def step(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
+    def step(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
         beta1, beta2 = options.get("beta1", 0.0), options.get("beta2", 0.0)
         count = float(memory.get("count", np.zeros(())).item()) + 1
         scale = np.sqrt(1 - beta2 ** (count + 1)) / (1 - beta1 ** (count + 1)) if corrected else 1.0
         moved: Arrays = {}
         remembered: Arrays = {"count": np.asarray(count)}
-        for name, x, delta in _deltas(common, updates):
+        for name, x, delta in _deltas(global_model, updates):
             first, squares = (memory.get(f"{word}/{name}", np.zeros_like(delta)) for word in ("first", "second"))
             m = beta1 * first + (1 - beta1) * delta
             v = second(squares, delta**2, beta2)
@@ -102,7 +102,7 @@ def _adaptive(second: Second, corrected: bool = False) -> Step:
     return step
 
 
-def fednova(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
+def fednova(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """FedNova (Wang et al. 2020, eq. 6): x <- x - tau_eff sum(p_i d_i) with d_i = (x - y_i) / a_i.
 
     tau_eff = sum(p_i a_i); a_i is the number of local steps, or with heavy-ball momentum rho ("momentum"), started
@@ -111,8 +111,8 @@ def fednova(common: Arrays, memory: Arrays, updates: Updates, options: Options) 
     amounts = normalisers(updates.steps, options.get("momentum", 0.0))
     coefficients = updates.shares * (updates.shares @ amounts) / amounts  # (k,)
     moved = {}
-    for name in parameters_of(common):
-        x = common[name].astype(np.float64)
+    for name in parameters_of(global_model):
+        x = global_model[name].astype(np.float64)
         moved[name] = x + np.tensordot(coefficients, updates.stack[name].astype(np.float64) - x, axes=1)
     return _with(updates, moved), memory
 
@@ -123,22 +123,22 @@ def normalisers(steps: np.ndarray, rho: float) -> np.ndarray:
     return np.asarray((tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
 
 
-def scaffold(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
+def scaffold(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, lines 16-17): x <- x + lr delta, c <- c + sum(dc_i) / N.
 
     The sites send dc_i = c_i+ - c_i as "control/<parameter>"; the server's c is "server/<parameter>", which goes out
     with the next orders. N counts the sites that stayed silent too.
     """
     moved, remembered = {}, {}
-    for name, x, delta in _deltas(common, updates):
+    for name, x, delta in _deltas(global_model, updates):
         moved[name] = x + options["lr"] * delta
         change = updates.rule[f"control/{name}"].astype(np.float64).sum(axis=0) / updates.among
         # c goes out with every order, so it is kept as it travels: in the model's own dtype
-        remembered[f"server/{name}"] = (memory.get(f"server/{name}", 0.0) + change).astype(common[name].dtype)
+        remembered[f"server/{name}"] = (memory.get(f"server/{name}", 0.0) + change).astype(global_model[name].dtype)
     return _with(updates, moved), remembered
 
 
-def feddyn(common: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
+def feddyn(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """FedDyn (Acar et al. 2021, Algorithm 1): h <- h - alpha sum(y_i - x) / m, x <- aggregate - h / alpha.
 
     m counts the sites that stayed silent too. With alpha = 0 it is FedAvg, as the limit of a pull that fades.
@@ -147,8 +147,8 @@ def feddyn(common: Arrays, memory: Arrays, updates: Updates, options: Options) -
     if alpha == 0:
         return updates.aggregate, memory
     moved, remembered = {}, {}
-    for name in parameters_of(common):
-        x = common[name].astype(np.float64)
+    for name in parameters_of(global_model):
+        x = global_model[name].astype(np.float64)
         drift = (updates.stack[name].astype(np.float64) - x).sum(axis=0) / updates.among
         h = memory.get(f"history/{name}", np.zeros_like(x)) - alpha * drift
         moved[name] = updates.aggregate[name].astype(np.float64) - h / alpha
@@ -186,11 +186,11 @@ ALIASES = {"eta": "lr", "server_learning_rate": "lr", "server_momentum": "beta",
 
 
 def server_step(
-    name: str, common: Arrays, memory: Arrays, updates: Updates, options: Options | None = None
+    name: str, global_model: Arrays, memory: Arrays, updates: Updates, options: Options | None = None
 ) -> tuple[Arrays, Arrays]:
     """The next global model and memory by the server optimizer ``name``. PlanError for a setting that it has not."""
     row = SERVERS[name]
-    return row.step(common, memory, updates, {**row.defaults, **known_options(name, options or {})})
+    return row.step(global_model, memory, updates, {**row.defaults, **known_options(name, options or {})})
 
 
 def known_options(name: str, options: Options) -> dict[str, float]:
@@ -208,9 +208,9 @@ def known_options(name: str, options: Options) -> dict[str, float]:
     return renamed
 
 
-def _deltas(common: Arrays, updates: Updates) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """(name, common parameter, aggregate minus common) for every float parameter, in float64."""
-    wide = {name: common[name].astype(np.float64) for name in parameters_of(common)}
+def _deltas(global_model: Arrays, updates: Updates) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """(name, global_model parameter, aggregate minus global_model) for every float parameter, in float64."""
+    wide = {name: global_model[name].astype(np.float64) for name in parameters_of(global_model)}
     return [(name, x, updates.aggregate[name].astype(np.float64) - x) for name, x in wide.items()]
 
 

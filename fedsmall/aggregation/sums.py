@@ -33,15 +33,15 @@ class Mean(NamedTuple):
     rule: Arrays
 
 
-def length(plan: Plan, common: Mapping[str, np.ndarray]) -> int:
-    """How many numbers a summand of the plan has, where ``common`` is the last common model."""
-    return sum(common[name].size for name in (*sorted(common), *_controlled(plan, common)))
+def length(plan: Plan, global_model: Mapping[str, np.ndarray]) -> int:
+    """How many numbers a summand of the plan has, where ``global_model`` is the last global model."""
+    return sum(global_model[name].size for name in (*sorted(global_model), *_controlled(plan, global_model)))
 
 
 def summand(
     plan: Plan,
     model: Mapping[str, np.ndarray],
-    common: Mapping[str, np.ndarray],
+    global_model: Mapping[str, np.ndarray],
     rule: Mapping[str, np.ndarray],
     examples: float,
     steps: float,
@@ -53,25 +53,25 @@ def summand(
     the model, a weighted one so many times it, FedNova that much of it over its normaliser a_i. ``among`` is the number
     of sites of the federation, for whose sum a number must leave room.
 
-    Raises ReplyError, one line, where the arrays are not those of ``common``, or a number is not finite or too large
-    for the sum: with 256 equal sites from eight million on.
+    Raises ReplyError, one line, where the arrays are not those of ``global_model``, or a number is not finite or too
+    large for the sum: with 256 equal sites from eight million on.
     """
     times = int(examples) if plan.method.weighted else 1
-    parameters, pieces = set(parameters_of(common)), []
-    for name in sorted(common):
-        array = _expected(model, name, common[name])
+    parameters, pieces = set(parameters_of(global_model)), []
+    for name in sorted(global_model):
+        array = _expected(model, name, global_model[name])
         if plan.method.server == "fednova" and name in parameters:
             share = times / float(_normalisers(plan, np.array([steps]))[0])
             pieces.append(_fixed(name, array.astype(np.float64) * share, 1, among))
         else:
             pieces.append(_fixed(name, array, times, among))
-    for name in _controlled(plan, common):
-        pieces.append(_fixed(name, _expected(rule, f"control/{name}", common[name]), 1, among))
+    for name in _controlled(plan, global_model):
+        pieces.append(_fixed(name, _expected(rule, f"control/{name}", global_model[name]), 1, among))
     return np.concatenate(pieces).view(np.uint64)
 
 
 def mean_of(
-    plan: Plan, common: Arrays, total: np.ndarray, sites: int, weights: np.ndarray | None, steps: np.ndarray
+    plan: Plan, global_model: Arrays, total: np.ndarray, sites: int, weights: np.ndarray | None, steps: np.ndarray
 ) -> Mean:
     """What the sum of so many ``sites``' summands comes to.
 
@@ -79,42 +79,42 @@ def mean_of(
     model is already the next global one, x + sum(c_i (y_i - x)). Raises ReplyError where ``total`` is no vector of this
     plan's, or nobody has a sample.
     """
-    _check_total(plan, common, total)
+    _check_total(plan, global_model, total)
     counts = np.ones(sites) if weights is None else weights
     if not counts.sum() > 0:
         raise ReplyError("The sites of a weighted sum have no sample between them; leave weighted out.")
-    pieces = _pieces(plan, common, total.view(np.int64).astype(np.float64))
-    model = {name: _mean(array, pieces[name], counts.sum()) for name, array in common.items()}
+    pieces = _pieces(plan, global_model, total.view(np.int64).astype(np.float64))
+    model = {name: _mean(array, pieces[name], counts.sum()) for name, array in global_model.items()}
     if plan.method.server == "fednova":
         model |= _normalised(
-            plan, common, {name: pieces[name] / SCALE for name in parameters_of(common)}, counts, steps
+            plan, global_model, {name: pieces[name] / SCALE for name in parameters_of(global_model)}, counts, steps
         )
-    rule = {f"control/{name}": pieces[f"control/{name}"] / SCALE / sites for name in _controlled(plan, common)}
+    rule = {f"control/{name}": pieces[f"control/{name}"] / SCALE / sites for name in _controlled(plan, global_model)}
     return Mean(model, rule)
 
 
-def whole_sum(plan: Plan, common: Arrays, total: np.ndarray, name: str) -> np.ndarray:
+def whole_sum(plan: Plan, global_model: Arrays, total: np.ndarray, name: str) -> np.ndarray:
     """The exact sum of an array of whole numbers, of which ``total`` (:func:`length`,) has the sum of all summands.
 
     Raises ReplyError where ``total`` is no vector of this plan's.
     """
-    _check_total(plan, common, total)
-    return _pieces(plan, common, total.view(np.int64))[name]
+    _check_total(plan, global_model, total)
+    return _pieces(plan, global_model, total.view(np.int64))[name]
 
 
-def _check_total(plan: Plan, common: Arrays, total: np.ndarray) -> None:
-    expected = length(plan, common)
+def _check_total(plan: Plan, global_model: Arrays, total: np.ndarray) -> None:
+    expected = length(plan, global_model)
     if total.dtype != np.uint64 or total.shape != (expected,):
         raise ReplyError(
             f"A sum of this plan's models has {expected} numbers of type uint64; came {total.dtype} {total.shape}."
         )
 
 
-def _normalised(plan: Plan, common: Arrays, sums: Arrays, counts: np.ndarray, steps: np.ndarray) -> Arrays:
-    """FedNova's next parameters from ``sums`` of n_i y_i / a_i: tau_eff / n of their way from the common ones."""
+def _normalised(plan: Plan, global_model: Arrays, sums: Arrays, counts: np.ndarray, steps: np.ndarray) -> Arrays:
+    """FedNova's next parameters from ``sums`` of n_i y_i / a_i: tau_eff / n of their way from the global ones."""
     amounts = _normalisers(plan, steps)
     effective = counts @ amounts / counts.sum() ** 2
-    wide = {name: common[name].astype(np.float64) for name in sums}
+    wide = {name: global_model[name].astype(np.float64) for name in sums}
     return {name: x + effective * (sums[name] - (counts / amounts).sum() * x) for name, x in wide.items()}
 
 
@@ -139,14 +139,14 @@ def _fixed(name: str, array: np.ndarray, times: int, among: int | None) -> np.nd
     return whole.astype(np.int64) * times
 
 
-def _pieces(plan: Plan, common: Arrays, total: np.ndarray) -> Arrays:
-    named = [(name, common[name]) for name in sorted(common)]
-    named += [(f"control/{name}", common[name]) for name in _controlled(plan, common)]
+def _pieces(plan: Plan, global_model: Arrays, total: np.ndarray) -> Arrays:
+    named = [(name, global_model[name]) for name in sorted(global_model)]
+    named += [(f"control/{name}", global_model[name]) for name in _controlled(plan, global_model)]
     return split_vector(total, {name: array.shape for name, array in named})
 
 
-def _controlled(plan: Plan, common: Mapping[str, np.ndarray]) -> list[str]:
-    return sorted(parameters_of(common)) if plan.method.server == "scaffold" else []
+def _controlled(plan: Plan, global_model: Mapping[str, np.ndarray]) -> list[str]:
+    return sorted(parameters_of(global_model)) if plan.method.server == "scaffold" else []
 
 
 def _expected(arrays: Mapping[str, np.ndarray], name: str, like: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from fedsmall.entry_points import Registry
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 
 TOPOLOGIES = Registry[Callable[[Plan, ModelStates], Topology]]("fedsmall.topologies", {"gossip": Peers, "ring": Peers})
 TOGETHER = 2**14  # rounds of sites that go by without a moment
@@ -27,8 +27,7 @@ def topology_for(
 ) -> Topology:
     """The sites of ``trainer`` as the plan's method lets them average; ``combiner`` in place of the method's own.
 
-    ``initial`` gives each site its own model, or all one under None. With ``united``, a line to other regions, the
-    sites are those of one region.
+    ``initial`` gives each site its own model, or all one under None. ``united`` is a line to other regions.
     """
     if united is not None:
         within = plan.model_copy(update={"method": plan.method.model_copy(update={"regions": None})})
@@ -42,15 +41,17 @@ def topology_for(
 
 
 def daisy_chain(
-    topology: Topology, contacts: Iterable[Contact], due: Callable[[Contact], bool] = lambda contact: False
+    topology: Topology, comm_rounds: Iterable[CommRound], due: Callable[[CommRound], bool] = lambda comm_round: False
 ) -> Iterator[Moment]:
-    """Algorithm 1 over the sites of a topology: a moment for each stretch of contacts that can be walked in one go.
+    """Algorithm 1 over the sites of a topology: a moment for each stretch of communication rounds walked in one go.
 
     A stretch ends with an aggregation, and where the models must be seen (``due``) or noised. Departs from Algorithm 1
     as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
     """
     states = topology.states
-    for walks, seen in _together(topology, stretches(contacts, lambda contact: states.careful or due(contact)), due):
+    for walks, seen in _together(
+        topology, stretches(comm_rounds, lambda comm_round: states.careful or due(comm_round)), due
+    ):
         moment, done = (None, 0) if seen else topology.walk_on(walks)
         if moment is not None:
             yield from become_global(states, moment, [])
@@ -67,12 +68,12 @@ def daisy_chain(
                 yield moment
 
 
-def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> Iterator[list[Contact]]:
-    """Contacts that can be walked in one go: up to the next one at whose end somebody must act."""
-    stretch: list[Contact] = []
-    for contact in contacts:
-        stretch.append(contact)
-        if contact.action is Action.AGGREGATE or ends(contact):
+def stretches(comm_rounds: Iterable[CommRound], ends: Callable[[CommRound], bool]) -> Iterator[list[CommRound]]:
+    """Communication rounds that can be walked in one go: up to the next one at whose end somebody must act."""
+    stretch: list[CommRound] = []
+    for comm_round in comm_rounds:
+        stretch.append(comm_round)
+        if comm_round.action is Action.AGGREGATE or ends(comm_round):
             yield stretch
             stretch = []
     if stretch:
@@ -80,13 +81,13 @@ def stretches(contacts: Iterable[Contact], ends: Callable[[Contact], bool]) -> I
 
 
 def _together(
-    topology: Topology, walks: Iterable[list[Contact]], due: Callable[[Contact], bool]
-) -> Iterator[tuple[list[list[Contact]], bool]]:
+    topology: Topology, walks: Iterable[list[CommRound]], due: Callable[[CommRound], bool]
+) -> Iterator[tuple[list[list[CommRound]], bool]]:
     """Walks from one aggregation to the next of which nobody sees a model, several at a time; every other one alone.
 
     Says for each whether it is seen.
     """
-    states, together, left, last = topology.states, list[list[Contact]](), 0, Action.AGGREGATE
+    states, together, left, last = topology.states, list[list[CommRound]](), 0, Action.AGGREGATE
     for walk in walks:
         whole = last is walk[-1].action is Action.AGGREGATE
         seen, last = not (whole and states.goes_on) or due(walk[-1]), walk[-1].action

@@ -7,7 +7,7 @@ import torch
 
 from fedsmall.codec import Known, cut, difference, pack_stack
 from fedsmall.plan import Plan
-from fedsmall.privacy.site_level import noise_for_contact, privatise
+from fedsmall.privacy.site_level import noise_for_comm_round, privatise
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state
 from fedsmall.wire import CARRIED, MODEL, Arrays
 
@@ -19,16 +19,16 @@ class Egress:
         self._plan, self._names, self._known = plan, names, known
         self._share = plan.method.top_share
         self._left: Arrays = {}  # {name: (sites, ...)}
-        self._after: Arrays = {}  # of the models of this contact, {name: (models, ...)}
+        self._after: Arrays = {}  # of the models of this communication round, {name: (models, ...)}
         self._bytes_down, self._bytes_up = 0, np.zeros(0, dtype=np.int64)
 
-    def arrive(self, stack: Stack, at: np.ndarray, common: np.ndarray) -> None:
-        """Note what comes to the sites ``at`` which models are now; ``common`` flags the global one."""
+    def arrive(self, stack: Stack, at: np.ndarray, is_global: np.ndarray) -> None:
+        """Note what comes to the sites ``at`` which models are now; ``is_global`` flags the global one."""
         if self._share is None:
             return
         rows, grounds = Rows(stack.state), [self._known.ground(self._names[site]) for site in at]
-        alike: dict[int, int] = {}  # the common model is coded once for all that have the same
-        for row, (ground, flag) in enumerate(zip(grounds, common, strict=True)):
+        alike: dict[int, int] = {}  # the global model is coded once for all that have the same
+        for row, (ground, flag) in enumerate(zip(grounds, is_global, strict=True)):
             size = alike.get(ground.base) if flag else None
             size = size or _bytes(difference(rows.row(row), ground.reference))
             alike |= {ground.base: size} if flag else {}
@@ -37,7 +37,7 @@ class Egress:
     def leave(self, stack: Stack, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:
         """Change, in place, what leaves the sites ``at`` after round ``t``; ``received`` gives the models that came."""
         names = [self._names[site] for site in at]
-        if self._plan.privacy.at_contacts:
+        if self._plan.privacy.at_comm_rounds:
             make_private(self._plan, stack, received(), names, t)
         if self._share is not None:
             models, start = Rows(stack.state).arrays(), Rows(received().state).arrays()
@@ -50,7 +50,7 @@ class Egress:
         make_small(self._plan, stack, names, t)
 
     def close(self, at: np.ndarray, good: np.ndarray) -> int:
-        """Take which models of the contact are used; gives the bytes of models in its orders and good answers."""
+        """Take which models of this round are used; gives the bytes of models in its orders and good answers."""
         if self._share is None:
             return 0
         total, self._bytes_down = self._bytes_down + int(self._bytes_up[good].sum()), 0
@@ -90,6 +90,6 @@ def _put(tensors: Tensors, arrays: Arrays) -> None:
 
 def make_private(plan: Plan, stack: Stack, received: Stack, names: Sequence[str], t: int) -> None:
     """Clip and noise, or blur, in place, what leaves the named sites; ``received`` are the models as they came."""
-    if plan.privacy.at_contacts:
-        rngs = [noise_for_contact(plan.seed, name, t) for name in names]
+    if plan.privacy.at_comm_rounds:
+        rngs = [noise_for_comm_round(plan.seed, name, t) for name in names]
         _put(stack.state, privatise(Rows(stack.state).arrays(), Rows(received.state).arrays(), plan.privacy, rngs))

@@ -125,7 +125,7 @@ class DynamicAverages(Topology):
     def __init__(self, plan: Plan, states: ModelStates) -> None:
         super().__init__(plan, states)
         assert plan.method.divergence is not None
-        self.commons = states.commons
+        self.global_models = states.global_models
         self._coordinator = Coordinator(plan.method.divergence, plan.travel_seed)
         self._pending: tuple[Sequence[str], Arrays] = (), {}  # a mean, and the sites that are about to become it
         self._bytes = 0  # of models that were asked for
@@ -133,9 +133,9 @@ class DynamicAverages(Topology):
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """The moment of an average that is due; after it, what took part has become its mean."""
-        t, states = moment.contact.t, self.states
+        t, states = moment.comm_round.t, self.states
         self._came = updates = states.updates()  # as far as models are here
-        reference, sites = self.commons.models[0], len(states.names)
+        reference, sites = self.global_models.models[0], len(states.names)
         self._bytes = 0
         taken = self._coordinator.settle(
             t, reference, self._beyond(updates, reference), self._fetch, sites, last=t >= self.plan.rounds
@@ -147,15 +147,15 @@ class DynamicAverages(Topology):
             self._pending = taken.sites, mean
         models = 0 if self.states.trainer.is_remote else self._to_send + len(taken.sites)
         yield moment._replace(
-            common=self.commons.result(),
-            commons=tuple(self.commons.models) if taken.whole else (),
+            global_model=self.global_models.result(),
+            global_models=tuple(self.global_models.models) if taken.whole else (),
             bytes_sent=moment.bytes_sent + self._bytes + models * self.states.sizes_of_one[0],
             events=moment.events + events,
             averaged=(len(taken.sites), taken.whole),
         )
         self._to_send = sites if taken.whole else len(taken.sites)
         if taken.whole:
-            states.become_common()
+            states.become_global()
         elif mean is not None:
             self._become(taken.sites, mean)
         self._pending = (), {}
@@ -194,11 +194,11 @@ class DynamicAverages(Topology):
     def _made(self, t: int, whole: bool, updates: Updates) -> tuple[list[Event], Arrays | None]:
         gate = self.states.gate
         if whole:
-            self.states.refused, events = self.commons.aggregate(lambda group: updates, t, gate)
+            self.states.refused, events = self.global_models.aggregate(lambda group: updates, t, gate)
             return events, None
         if not updates.sites:
             return [], None
-        mean, events = combine_soundly(self.commons.combiner, self.commons.models[0], updates, t, gate)
+        mean, events = combine_soundly(self.global_models.combiner, self.global_models.models[0], updates, t, gate)
         return events, mean
 
     def _become(self, sites: Sequence[str], mean: Arrays) -> None:

@@ -4,9 +4,9 @@ A size is a Euclidean norm over the weights of a model; running statistics are c
 oversized model would decide a mean alone, and a travelling one would spoil every site that it comes to.
 
 The factors are generous, lest an honest site with unusual data be set aside. An update is, if it is both more than 20
-times the median of its contact's and more than 5 times the size of the model that was sent, or of the last global one.
-Over the scenarios that come along updates were up to 49 times the median, where most models had converged, and
-elsewhere up to 4 times the model; none came nearer than a sixth to both bounds at once.
+times the median of its communication round's and more than 5 times the size of the model that was sent, or of the last
+global one. Over the scenarios that come along updates were up to 49 times the median, where most models had converged,
+and elsewhere up to 4 times the model; none came nearer than a sixth to both bounds at once.
 """
 
 import math
@@ -19,9 +19,9 @@ from fedsmall.wire import Arrays, is_buffer, stack_of_one
 
 T = TypeVar("T")
 
-GATE = 20.0  # times the median of a contact's updates; a plan may say another factor, or none
+GATE = 20.0  # times the median of a communication round's updates; a plan may say another factor, or none
 OF_MODEL = 5.0  # times the size of the model that was sent
-GROWTH = 1000.0  # times the last common model: no common model grows so much at once, and no state is kept that has
+GROWTH = 1000.0  # times the last global model: no global model grows so much at once, and no state is kept that has
 TINY = 1e-200  # a sum of squares below it has lost some of them
 ENOUGH = 3  # models whose median one absurd model does not decide
 
@@ -53,22 +53,24 @@ def size(model: Mapping[str, np.ndarray]) -> float:
     return float(sizes(stack_of_one(model)).sum())
 
 
-def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alone: bool = False) -> dict[int, str]:
-    """Which models of a contact are set aside, and why: {row: reason}.
+def too_large(
+    replies: Arrays, sent: Arrays, global_model: Arrays, gate: float, *, alone: bool = False
+) -> dict[int, str]:
+    """Which models of a communication round are set aside, and why: {row: reason}.
 
-    ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each set out from; ``common`` is the last
-    global model. With less than three models, or ``alone`` (a site that sees no other's), only a growth by a thousand
-    counts.
+    ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each set out from; ``global_model`` is the
+    last global model. With less than three models, or ``alone`` (a site that sees no other's), only growth by a
+    thousand counts.
     """
     reasons: dict[int, str] = {}
     if alone:
         for k in range(len(next(iter(replies.values()), ()))):
             reply, start = ({name: array[k : k + 1] for name, array in part.items()} for part in (replies, sent))
-            fault = too_large(reply, start, common, gate)
+            fault = too_large(reply, start, global_model, gate)
             reasons |= {k: fault[0]} if fault else {}
         return reasons
     with np.errstate(over="ignore", invalid="ignore"):  # infinitely far is far enough
-        for reply, start, last in zip(halves(replies), halves(sent), halves(common), strict=True):
+        for reply, start, last in zip(halves(replies), halves(sent), halves(global_model), strict=True):
             floats = {n: np.subtract(a, start[n], dtype=np.float64) for n, a in reply.items() if a.dtype.kind == "f"}
             updates = sizes(reply | floats)
             scale = np.maximum(sizes(start), size(last)) if start else updates
@@ -77,12 +79,12 @@ def too_large(replies: Arrays, sent: Arrays, common: Arrays, gate: float, *, alo
     return reasons
 
 
-def are_outsized(models: np.ndarray, beside: np.ndarray, common: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Which of a contact's models were already oversized when they were sent, (models,): not the receiver's doing.
+def are_outsized(models: np.ndarray, beside: np.ndarray, global_model: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which models were already oversized when they were sent, (models,): not the receiver's doing.
 
     ``models`` are the sizes of the weights, ``beside`` of what travels with them (zero for nothing).
     """
-    bound = min(_usual(models), largest(halves(common)[0]))
+    bound = min(_usual(models), largest(halves(global_model)[0]))
     return np.asarray((models > bound) | (beside > _usual(beside)))
 
 
@@ -103,26 +105,26 @@ def name_culprit(site: str, reason: str, by: str | None) -> tuple[str, str, str]
     )
 
 
-def largest(common: Mapping[str, np.ndarray]) -> float:
+def largest(global_model: Mapping[str, np.ndarray]) -> float:
     """The size limit of the next model: a thousand times this global one's, at least that of unit numbers."""
-    return GROWTH * max(size(common), _unit(common))
+    return GROWTH * max(size(global_model), _unit(global_model))
 
 
-def refusal(model: Arrays, common: Arrays, gate: float) -> str | None:
-    """Why an aggregate may not follow the last common model, or None where it may."""
+def refusal(model: Arrays, global_model: Arrays, gate: float) -> str | None:
+    """Why an aggregate may not follow the last global model, or None where it may."""
     new_sizes = [size(half) for half in halves(model)]
     floats = [array for array in model.values() if array.dtype.kind == "f"]
     if not np.isfinite(new_sizes).all() and not all(np.isfinite(array).all() for array in floats):
         return "the aggregate holds a number that is not finite"
-    for new, last in zip(new_sizes, halves(common), strict=True):
+    for new, last in zip(new_sizes, halves(global_model), strict=True):
         if gate and new > largest(last):
             return f"the aggregate is {GROWTH:,.0f} times the last global model, or more"
     return None
 
 
-def _bound(updates: np.ndarray, scale: np.ndarray, common: Arrays, gate: float) -> np.ndarray:
+def _bound(updates: np.ndarray, scale: np.ndarray, global_model: Arrays, gate: float) -> np.ndarray:
     if len(updates) < ENOUGH:
-        return np.asarray(GROWTH * np.maximum(scale, _unit(common)))
+        return np.asarray(GROWTH * np.maximum(scale, _unit(global_model)))
     bound = np.maximum(gate * np.median(updates), OF_MODEL * scale)
     return np.asarray(np.where(bound > 0, bound, np.inf))  # all are at zero, and most have stayed there
 

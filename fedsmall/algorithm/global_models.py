@@ -17,7 +17,7 @@ from fedsmall.training.stack import Rows, Stack, Tensors, group_means
 from fedsmall.travel.journey import Event, event, route_of
 from fedsmall.wire import Arrays, join, parts
 
-NEAR = 100.0  # times its size: no common model is refused that has not grown so far, nor one that is finite
+NEAR = 100.0  # times its size: no global model is refused that has not grown so far, nor one that is finite
 
 
 class GlobalModels:
@@ -53,8 +53,7 @@ class GlobalModels:
     def aggregate(self, updates: Callable[[int], Updates], t: int, gate: float) -> tuple[set[int], list[Event]]:
         """Make each group's global model of its ``updates``; those of which nothing counts keep theirs.
 
-        Returns the groups whose aggregate was refused (:func:`~fedsmall.algorithm.gate.refusal`), which keep theirs
-        too, and events.
+        Returns the groups whose aggregate was refused (:func:`~fedsmall.algorithm.gate.refusal`), and events.
         """
         refused, events = set(), []
         self.agreed = self._method.region_count == 1
@@ -103,7 +102,7 @@ class GlobalModels:
         self._stack = stack
 
     def stack(self) -> Arrays:
-        """The groups' common models, {name: (groups, ...)}; nobody may write into them."""
+        """The groups' global models, {name: (groups, ...)}; nobody may write into them."""
         return self._stack or {name: np.stack([model[name] for model in self.models]) for name in self.models[0]}
 
     def result(self) -> Arrays:
@@ -124,7 +123,7 @@ class GlobalModels:
         return {name: np.stack([model[name] for model in members]) for name in members[0]}
 
     def largest(self) -> int:
-        """The group whose common model has the largest norm; the gate judges by that model."""
+        """The group whose global model has the largest norm; the gate judges by that model."""
         return 0 if len(self.models) == 1 else max(range(len(self.models)), key=lambda group: size(self.models[group]))
 
     def _judged(self, group: int) -> list[Arrays]:
@@ -189,22 +188,28 @@ class Outbox:
 
     def add_residual(self, models: Arrays, group: int) -> Arrays:
         """Models {name: (models, ...)} that came of a group's global model, with what sites were not told of it."""
-        common = self._of[group]
-        if self._plan.method.top_share is None or common is None:
+        global_model = self._of[group]
+        if self._plan.method.top_share is None or global_model is None:
             return models
-        return add_residual(models, common, self.sent[group].read)
+        return add_residual(models, global_model, self.sent[group].read)
 
     def state(self, models: Sequence[Arrays]) -> tuple[Arrays, dict[str, Any]]:
         """What must be kept to send the same again after a restart, where these are the groups' models now."""
         known = self.known
         same = [packed is model for packed, model in zip(self._of, models, strict=True)]
-        numbers = {"made": self._made, "same": same, "has": known.has, "taken": known.taken, "contacts": known.contacts}
+        numbers = {
+            "made": self._made,
+            "same": same,
+            "has": known.has,
+            "taken": known.taken,
+            "comm_rounds": known.comm_rounds,
+        }
         return join(**{str(t): model for t, model in known.models.items()}), numbers
 
     def restore(self, models: Sequence[Arrays], arrays: Arrays, numbers: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
         of = {int(t): model for t, model in parts(arrays).items()}
-        self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["contacts"]))
+        self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["comm_rounds"]))
         self._made = list(numbers["made"])
         self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
         restored = of and [Parcel(of[max(of)], of[max(of)], max(of))]
@@ -217,7 +222,7 @@ class Outbox:
 
 
 def combine_soundly(
-    combiner: Combiner, common: Arrays, updates: Updates, t: int, gate: float
+    combiner: Combiner, global_model: Arrays, updates: Updates, t: int, gate: float
 ) -> tuple[Arrays, list[Event]]:
     """The global model after an aggregation; where the aggregate is unsound the last one, with an event.
 
@@ -225,19 +230,18 @@ def combine_soundly(
     """
     go_back = combiner.bookmark()
     with np.errstate(over="ignore", invalid="ignore"):
-        model = combiner.combine(common, updates, t)
-        reason = refusal(model, common, gate)
+        model = combiner.combine(global_model, updates, t)
+        reason = refusal(model, global_model, gate)
     if reason is None:
         return model, []
     go_back()
-    return common, [event(t, "server", "refused", f"{reason}; all keep the last global model")]
+    return global_model, [event(t, "server", "refused", f"{reason}; all keep the last global model")]
 
 
 def sound_means(models: Tensors, last: Tensors) -> Tensors | None:
     """The means of groups' ``models``, {name: (models of a group, groups, ...)}, or None where a mean may be refused.
 
-    ``last`` are their last global models, {name: (groups, ...)}. None too where models have counters, which are
-    carried.
+    ``last`` are their last global models, {name: (groups, ...)}. None, too, where models have counters.
     """
     if not all(tensor.is_floating_point() for tensor in models.values()):
         return None

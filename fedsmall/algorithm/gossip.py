@@ -2,8 +2,8 @@
 
 A model is one row wherever it is: a sender keeps a letter until it is acknowledged and does not train it; a
 receiver takes a letter in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
-with numbers). Models under way do not train; several at a site train in order of arrival, one a contact. An average
-takes those that come while it lasts. After it every site has a mean of its own, which all models in its hands
+with numbers). Models under way do not train; several at a site train in order of arrival, one a communication round. An
+average takes those that come while it lasts. After it every site has a mean of its own, which all models in its hands
 become. The run's model is that of one site, drawn by lot before the run.
 
 The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
@@ -26,7 +26,7 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Rows, Tensors, leaving_state
 from fedsmall.travel.journey import Moment
-from fedsmall.travel.schedule import Action, Contact, bijection
+from fedsmall.travel.schedule import Action, CommRound, bijection
 from fedsmall.wire import Arrays
 
 ACKNOWLEDGEMENT_BYTES = 16  # a sender's number and the letter's
@@ -231,32 +231,32 @@ class Peers(Topology):
     def __init__(self, plan: Plan, states: ModelStates) -> None:
         super().__init__(plan, states)
         assert plan.method.topology is not None
-        states.careful = True  # letters come and go at every contact
-        states.move = lambda at, before, contact: at  # they bring models
+        states.careful = True  # letters come and go at every communication round
+        states.move = lambda at, before, comm_round: at  # they bring models
         self.topology, self.names = plan.method.topology, states.names
         self._lot = rng_for(plan.travel_seed, "the model that is kept").permutation(len(self.names))
         self._places: Places | None = None
 
-    def walk(self, stretch: Sequence[Contact]) -> Moment:
-        """Train what is in hand at one contact, and let it travel."""
-        (contact,) = stretch
-        states, places = self.states, self._set_out(contact)
-        rows = places.training()  # in a piece of a contact those that trained in the one before: nothing has moved
-        moment = states.walk_some(rows, places.at, contact)
-        if contact.action is Action.PERMUTE:
-            places.send_on(rows, contact.t)
+    def walk(self, stretch: Sequence[CommRound]) -> Moment:
+        """Train what is in hand at one communication round, and let it travel."""
+        (comm_round,) = stretch
+        states, places = self.states, self._set_out(comm_round)
+        rows = places.training()  # in a piece of a round those that trained in the one before: nothing has moved
+        moment = states.walk_some(rows, places.at, comm_round)
+        if comm_round.action is Action.PERMUTE:
+            places.send_on(rows, comm_round.t)
             for _ in range(self.topology.tries):
                 places.exchange()
-        return moment if contact.action is Action.AGGREGATE else moment._replace(bytes_sent=self._bytes(places))
+        return moment if comm_round.action is Action.AGGREGATE else moment._replace(bytes_sent=self._bytes(places))
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every site have a mean of its own, which the models in its hands become."""
-        places = self._set_out(moment.contact)
+        places = self._set_out(moment.comm_round)
         yield self._agree(moment, places)._replace(bytes_sent=self._bytes(places))
 
-    def _set_out(self, contact: Contact) -> Places:
+    def _set_out(self, comm_round: CommRound) -> Places:
         if self._places is None:
-            self.states.depart(contact)
+            self.states.depart(comm_round)
             self._places = self.PLACES(self.topology, self.plan.travel_seed, len(self.names), self.states.at)
         return self._places
 
@@ -265,7 +265,7 @@ class Peers(Topology):
         sums = PushSum(len(self.names), states.stack.state)
         self._bring_in(sums, places, np.flatnonzero(places.at != UNDER_WAY))
         for exchange in range(self.topology.exchanges):
-            receivers, parcels = sums.halve(places.next_sites(moment.contact.t, exchange))
+            receivers, parcels = sums.halve(places.next_sites(moment.comm_round.t, exchange))
             places.mail.post(receivers, parcels, PARCEL)
             arrived, delivered = places.exchange()
             sums.take(delivered.receiver, delivered.what)
@@ -278,7 +278,7 @@ class Peers(Topology):
             return moment
         kept = int(np.searchsorted(sites, self._lot[np.isin(self._lot, sites)][0]))
         return moment._replace(
-            common={name: array[kept] for name, array in models.items()},
+            global_model={name: array[kept] for name, array in models.items()},
             sites=tuple(self.names[site] for site in sites),
             models=lambda: models,
         )

@@ -31,13 +31,13 @@ from fedsmall.travel.journey import (
     set_out,
     starting,
 )
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import Arrays, ModelState, join, parts
 
 NOT_FINITE = "the model holds a number that is not finite (NaN or Inf)"
 UNUSABLE = Fault("set aside", NOT_FINITE)
 GROWN = 3.0  # an update can be too large only where a model has grown more than so
-OF_EACH = ("at", "group", "common", "trained", "_here", "_by", "_examples", "_steps", "_carries")  # (models,) each
+OF_EACH = ("at", "group", "is_global", "trained", "_here", "_by", "_examples", "_steps", "_carries")  # (models,) each
 
 
 class ModelStates:
@@ -48,49 +48,49 @@ class ModelStates:
         if list(self.names) != sorted(self.names):
             raise ValueError("sites must come in the order of their names")
         self._initial = initial
-        self.commons = GlobalModels(combiner, plan.method, starting(plan, len(self.names), initial))
-        # where models go between two contacts; a topology may know better
-        self.move: Callable[[np.ndarray, Contact, Contact], np.ndarray] = lambda at, before, contact: move_on(
-            plan, len(self.names), at, before, contact, trainer.samples
+        self.global_models = GlobalModels(combiner, plan.method, starting(plan, len(self.names), initial))
+        # where models go between two communication rounds; a topology may know better
+        self.move: Callable[[np.ndarray, CommRound, CommRound], np.ndarray] = lambda at, before, comm_round: move_on(
+            plan, len(self.names), at, before, comm_round, trainer.samples
         )
-        self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last contact
-        self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_common`
+        self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last round
+        self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_global`
         self.at = np.zeros(0, dtype=np.int64)  # nobody has set out
-        self._before: Contact | None = None
+        self._before: CommRound | None = None
         self._memory = Arrays()
         self._mean: Arrays = {}  # of all models, where the trainer has made it
         self._sizes: list[np.ndarray] = []  # of the models as they stand, where they are known
-        # contact by contact: each noises or rounds, or is an exchange of messages
-        changed = plan.privacy.at_contacts or plan.method.is_compressed
+        # communication round by communication round: each noises or rounds, or is an exchange of messages
+        changed = plan.privacy.at_comm_rounds or plan.method.is_compressed
         self.careful = changed or trainer.is_remote
-        self._outbox = Outbox(plan)  # the groups' common models as sites read them
+        self._outbox = Outbox(plan)  # the groups' global models as sites read them
         # sites elsewhere have doors of their own
         self._door = Egress(plan, self.names, self._outbox.known) if changed and not trainer.is_remote else None
         self._federated = plan.method.is_federated
         self.gate = float(plan.method.gate) if self._federated else 0.0
         self._in_part = plan.method.hidden or plan.method.is_dynamic  # the server knows of models that came alone
-        self._alone = self._in_part or plan.method.topology is not None  # nobody sees all models of a contact
+        self._alone = self._in_part or plan.method.topology is not None  # nobody sees all models of a round
 
-    def depart(self, contact: Contact) -> None:
-        """Give a model to every site that takes part in the first contact of the run."""
-        self.at = set_out(self.plan, len(self.names), contact, self.trainer.samples)
+    def depart(self, comm_round: CommRound) -> None:
+        """Give a model to every site that takes part in the first communication round of the run."""
+        self.at = set_out(self.plan, len(self.names), comm_round, self.trainer.samples)
         self._sizes, rows, method = [], len(self.at), self.plan.method
-        self.trainer.check_room(rows, self.commons.models[0])
-        self.group = groups_of(method, rows, len(self.commons))
+        self.trainer.check_room(rows, self.global_models.models[0])
+        self.group = groups_of(method, rows, len(self.global_models))
         if method.region_count > 1:
             self.group = regions_of(self.plan, len(self.names))[self.at]
         independent = self.plan.initial_models == "independent" and not method.grouped
-        common = self._outbox.take(self.commons.models, 0)
-        start = [self._initial(self.names[site]) for site in self.at] if independent else common
+        global_model = self._outbox.take(self.global_models.models, 0)
+        start = [self._initial(self.names[site]) for site in self.at] if independent else global_model
         self.stack: Stack = self.trainer.stack([ModelState(model) for model in start])
         if not independent:
             self.stack = self.stack.rows(self.group)
         elif method.is_compressed:
             make_small(self.plan, self.stack, [self.names[site] for site in self.at], 0)
         self._measure()
-        self.common = np.full(rows, not independent)  # the last common model, untouched
+        self.is_global = np.full(rows, not independent)  # the last global model, untouched
         self.trained = np.zeros(rows, dtype=bool)  # since the last aggregation
-        self._here = np.zeros(rows, dtype=bool)  # trained at the last contact, too
+        self._here = np.zeros(rows, dtype=bool)  # trained at the last communication round, too
         self._by = np.full(rows, -1)  # the site that trained it last
         self._examples, self._steps = np.zeros(rows), np.zeros(rows, dtype=np.int64)
         self._carries = np.zeros(rows, dtype=bool)  # optimizer state goes along
@@ -102,12 +102,12 @@ class ModelStates:
         plain = Rows(self.stack.state).bytes_per_row, beside.bytes_per_row
         self.sizes_of_one = packed_bytes(self.plan, self.stack) if self.plan.method.is_compressed else plain
 
-    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
-        """Train all models from contact to contact; None, with nothing changed, where each contact must be seen."""
+    def walk(self, stretch: Sequence[CommRound]) -> Moment | None:
+        """Train all models through several communication rounds; None, and nothing is changed, if each must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
         legs, crossed = self._legs(stretch, self.at, self._before)
-        at, contact = legs[-1].sites, stretch[-1]
+        at, comm_round = legs[-1].sites, stretch[-1]
         received = self._remember_sent()
         trained = self._train(legs, received)
         good, grown = self._check_norms(received)
@@ -126,14 +126,14 @@ class ModelStates:
         sent = self._bytes(stretch, trained, at, good)
         if self._outbox.known.models:
             names = [self.names[site] for site in at]
-            orders = dict(zip(names, self.common.tolist(), strict=True))
-            self._outbox.known.answered(contact.t, orders, [names[row] for row in np.flatnonzero(good)])
+            orders = dict(zip(names, self.is_global.tolist(), strict=True))
+            self._outbox.known.answered(comm_round.t, orders, [names[row] for row in np.flatnonzero(good)])
         between = crossed * sum(self.sizes_of_one)
-        self.at, self._before, self._memory = at, contact, trained.memory
+        self.at, self._before, self._memory = at, comm_round, trained.memory
         faults = sorted((self.names[at[row]], fault) for row, fault in lost.items())
-        events = [event(contact.t, site, fault.kind, fault.reason) for site, fault in faults]
-        events += [event(contact.t, *note) for note in trained.notes]
-        events += self._set_aside(received, lost, reasons, contact, legs[-1].arrived)
+        events = [event(comm_round.t, site, fault.kind, fault.reason) for site, fault in faults]
+        events += [event(comm_round.t, *note) for note in trained.notes]
+        events += self._set_aside(received, lost, reasons, comm_round, legs[-1].arrived)
         self.trained[[row for row, fault in lost.items() if fault.stays]] = True
         if forgotten := [row for row, fault in lost.items() if fault.kind == FORGOT]:
             self._restart(np.array(forgotten))
@@ -149,37 +149,36 @@ class ModelStates:
         order = np.flatnonzero(good)[np.argsort(at[good])].tolist()
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
-        updates = sum(contact.rounds for contact in stretch) * ordered
-        return Moment(contact, None, sites, models, updates, sent, events, self._memory, between)
+        updates = sum(comm_round.rounds for comm_round in stretch) * ordered
+        return Moment(comm_round, None, sites, models, updates, sent, events, self._memory, between)
 
-    def _legs(self, stretch: Sequence[Contact], at: np.ndarray, before: Contact | None) -> tuple[list[Leg], int]:
+    def _legs(self, stretch: Sequence[CommRound], at: np.ndarray, before: CommRound | None) -> tuple[list[Leg], int]:
         """The legs of a walk that sets out from the sites ``at``, and how many models come to another region in it."""
         legs, crossed = [], 0
-        for contact in stretch:
-            last, at = at, at if before is None else self.move(at, before, contact)
+        for comm_round in stretch:
+            last, at = at, at if before is None else self.move(at, before, comm_round)
             crossed += crossings(self.plan, len(self.names), last, at)
             arrived = before is None or before.travels
-            closes, route = contact.action is Action.AGGREGATE, route_at(self.plan, contact.t)
-            legs.append(Leg(at, contact.t, contact.rounds, arrived, closes, route, contact.travels))
-            before = contact
+            closes, route = comm_round.action is Action.AGGREGATE, route_at(self.plan, comm_round.t)
+            legs.append(Leg(at, comm_round.t, comm_round.rounds, arrived, closes, route, comm_round.travels))
+            before = comm_round
         return legs, crossed
 
     @property
     def goes_on(self) -> bool:
         """Whether :meth:`walk_on` may be asked for: the trainer makes the means, and the server wants no more."""
         plain = self._federated and not (self._alone or self.careful or self.plan.method.by_samples)
-        alike = len(self.commons) == 1 and self.plan.initial_models == "common"
-        return self.trainer.averages and plain and alike and self.commons.combiner.takes_mean
+        alike = len(self.global_models) == 1 and self.plan.initial_models == "common"
+        return self.trainer.averages and plain and alike and self.global_models.combiner.takes_mean
 
-    def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[Moment | None, int]:
         """Walk from the global model to the next and on, without a look at any other: the moment, before all become it.
 
-        Returns how many of the ``walks``, each up to an aggregation, were gone, too: the next, if there is one, is to
-        be looked at.
+        Returns how many of the ``walks``, each up to an aggregation, were gone: the next, if any, is to be looked at.
         """
         if not len(self.at):
             self.depart(walks[0][0])
-        if not self.common.all():
+        if not self.is_global.all():
             return None, 0
         legs, at, before = [list[Leg]() for _ in walks], self.at, self._before
         for k, stretch in enumerate(walks):
@@ -188,34 +187,34 @@ class ModelStates:
         ends = iter(walks)
 
         def take(mean: Mean) -> Arrays | None:
-            last, contact = self.commons.models[0], next(ends)[-1]
+            last, comm_round = self.global_models.models[0], next(ends)[-1]
             bound = GROWN * size(last) if self.gate else np.inf
             if not (np.isfinite(mean.norms) & (mean.norms <= bound)).all():
                 return None
-            goes_on = self.commons.follow(mean.model, self.names, contact.t, self.gate)
-            return self.commons.models[0] if goes_on else None
+            goes_on = self.global_models.follow(mean.model, self.names, comm_round.t, self.gate)
+            return self.global_models.models[0] if goes_on else None
 
-        done, trained = self.trainer.average(self.stack, self.commons.models[0], legs, self._memory, take)
+        done, trained = self.trainer.average(self.stack, self.global_models.models[0], legs, self._memory, take)
         if trained is None:
             return None, 0
-        gone = [contact for stretch in walks[:done] for contact in stretch]
-        at, contact, rows = legs[done - 1][-1].sites, gone[-1], len(self.at)
+        gone = [comm_round for stretch in walks[:done] for comm_round in stretch]
+        at, comm_round, rows = legs[done - 1][-1].sites, gone[-1], len(self.at)
         sent = self._bytes(gone, trained, at, np.ones(rows, dtype=bool))
-        self.at, self._before, self._memory, self._rule = at, contact, trained.memory, {}
+        self.at, self._before, self._memory, self._rule = at, comm_round, trained.memory, {}
         self._here, self._by = np.ones(rows, dtype=bool), at.copy()
         self._examples, self._steps = trained.examples.astype(float), trained.steps.copy()
         self.refused = set()
-        updates = sum(contact.rounds for contact in gone) * rows
-        return Moment(contact, None, (), dict, updates, sent, [], self._memory), done
+        updates = sum(comm_round.rounds for comm_round in gone) * rows
+        return Moment(comm_round, None, (), dict, updates, sent, [], self._memory), done
 
     def _train(self, legs: Sequence[Leg], received: Callable[[], Stack]) -> TrainResult:
-        inputs = TrainInput(self.common, self.commons.order_rule(), self._memory, losses=False)
+        inputs = TrainInput(self.is_global, self.global_models.order_rule(), self._memory, losses=False)
         if self.trainer.is_remote:
             outbox, fresh = self._outbox, ~self.trained
             group, carries = self.group, self._carries
             inputs = replace(inputs, sent=outbox.sent, known=outbox.known, group=group, carries=carries, fresh=fresh)
         if self._door is not None:
-            self._door.arrive(self.stack, legs[-1].sites, self.common)
+            self._door.arrive(self.stack, legs[-1].sites, self.is_global)
         trained = self.trainer.walk(self.stack, legs, inputs)
         if self._door is not None and legs[-1].leaves:
             self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
@@ -225,22 +224,22 @@ class ModelStates:
         """The models of some rows, {name: (rows, ...)}, fetched where they have stayed at their sites."""
         return Rows(self.stack.state).arrays(self.trainer.delivery.fetch(self.stack, rows)[0])
 
-    def walk_some(self, rows: np.ndarray, at: np.ndarray, contact: Contact) -> Moment:
-        """As :meth:`walk`, for one contact and some rows' models, which are ``at`` their sites; others wait."""
+    def walk_some(self, rows: np.ndarray, at: np.ndarray, comm_round: CommRound) -> Moment:
+        """As :meth:`walk`, for one communication round and some rows' models, ``at`` their sites; others wait."""
         if not len(rows):
-            self._before = contact
-            return Moment(contact, None, (), dict, 0, 0, [], self._memory)
+            self._before = comm_round
+            return Moment(comm_round, None, (), dict, 0, 0, [], self._memory)
         part = copy(self)
         for name in OF_EACH:
             setattr(part, name, (at if name == "at" else getattr(self, name))[rows])
         part.stack, part._sizes = self.stack.rows(rows), []
-        moment = part.walk([contact])
-        assert moment is not None  # of one contact
+        moment = part.walk([comm_round])
+        assert moment is not None  # of one communication round
         self.at = np.array(at)
         for name in OF_EACH:
             getattr(self, name)[rows] = getattr(part, name)
         self.stack.put(rows, part.stack)
-        self._before, self._memory = contact, part._memory
+        self._before, self._memory = comm_round, part._memory
         return moment
 
     def become(self, at: np.ndarray, sites: np.ndarray, models: Tensors) -> None:
@@ -259,14 +258,16 @@ class ModelStates:
     def shares(self) -> np.ndarray:
         """What the models of every region count together, (regions,)."""
         counted = self._counting_rows()
-        return np.bincount(self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self.commons))
+        return np.bincount(
+            self.group[counted], self.weights(np.flatnonzero(counted)), minlength=len(self.global_models)
+        )
 
     def publish(self) -> None:
-        """Let sites elsewhere know what the aggregation after the last contact has made."""
+        """Let sites elsewhere know what the aggregation after the last communication round has made."""
         if self.trainer.is_remote:
             assert self._before is not None
-            self._outbox.take(self.commons.models, self._before.t)
-            self.trainer.delivery.publish(self._before.t, self._outbox.sent, self.commons.order_rule())
+            self._outbox.take(self.global_models.models, self._before.t)
+            self.trainer.delivery.publish(self._before.t, self._outbox.sent, self.global_models.order_rule())
 
     def fetch(self, sites: Sequence[str]) -> tuple[list[str], int]:
         """Have the models of these sites here which have stayed there; gives the sites whose are, and the bytes."""
@@ -280,56 +281,56 @@ class ModelStates:
             return True
         return bool((sizes_of(self.stack)[0] <= largest(self._largest())).all())
 
-    def places(self, following: Contact | None) -> dict[str, tuple[int, str, bool]]:
-        """By site, for the ``following`` contact: its model's number, who trained it last (""), if it is global."""
+    def places(self, following: CommRound | None) -> dict[str, tuple[int, str, bool]]:
+        """By site, for the ``following`` round: its model's number, who trained it last (""), if it is global."""
         assert self._before is not None
         at = self.at if following is None else self.move(self.at, self._before, following)
-        is_global = self.common if self.refused is None else np.ones(len(at), dtype=bool)
-        number = np.where(is_global, self.group, len(self.commons) + np.arange(len(at)))
+        is_global = self.is_global if self.refused is None else np.ones(len(at), dtype=bool)
+        number = np.where(is_global, self.group, len(self.global_models) + np.arange(len(at)))
         by = ["" if flag or site < 0 else self.names[site] for site, flag in zip(self._by, is_global, strict=True)]
         rows = zip(at.tolist(), number.tolist(), by, is_global.tolist(), strict=True)
         return {self.names[site]: (model, name, flag) for site, model, name, flag in sorted(rows)}
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """What must be kept to go on after the last contact, as arrays by name and a record for JSON."""
+        """What must be kept to go on after the last communication round, as arrays by name and a record for JSON."""
         models = {} if self.refused is not None else Rows(self.stack.state).arrays()  # else all become the global model
-        groups, numbers = self.commons.state()
-        parcels, rounds = self._outbox.state(self.commons.models)
+        groups, numbers = self.global_models.state()
+        parcels, rounds = self._outbox.state(self.global_models.models)
         arrays = join(
             model=models,
             beside=Rows(self.stack.optimizer).arrays(),
             rule=self._rule,
             of_each={name: getattr(self, name) for name in OF_EACH},
-            common=self.commons.models[0],
-            commons=groups,
-            combiner=self.commons.combiner.state()[0],
+            global_model=self.global_models.models[0],
+            global_models=groups,
+            combiner=self.global_models.combiner.state()[0],
             parcels=parcels,
         )
         return {name: np.array(array) for name, array in arrays.items()}, {
             "groups": numbers,
-            "combiner": self.commons.combiner.state()[1],
+            "combiner": self.global_models.combiner.state()[1],
             "refused": None if self.refused is None else sorted(self.refused),
             "parcels": rounds,
         }
 
-    def restore(self, arrays: Arrays, numbers: Mapping[str, Any], before: Contact) -> None:
-        """Take up what :meth:`state` gave after the contact ``before``."""
-        kept, commons = parts(arrays), self.commons
-        names = list(commons.models[0])  # a journal has an order of its own
-        commons.models[0] = {name: kept["common"][name] for name in names}
-        commons.restore(kept.get("commons", {}), numbers["groups"])
-        commons.combiner.restore(kept.get("combiner", {}), numbers["combiner"])
-        self._outbox.restore(commons.models, kept.get("parcels", {}), numbers["parcels"])
+    def restore(self, arrays: Arrays, numbers: Mapping[str, Any], before: CommRound) -> None:
+        """Take up what :meth:`state` gave after the communication round ``before``."""
+        kept, global_models = parts(arrays), self.global_models
+        names = list(global_models.models[0])  # a journal has an order of its own
+        global_models.models[0] = {name: kept["global_model"][name] for name in names}
+        global_models.restore(kept.get("global_models", {}), numbers["groups"])
+        global_models.combiner.restore(kept.get("combiner", {}), numbers["combiner"])
+        self._outbox.restore(global_models.models, kept.get("parcels", {}), numbers["parcels"])
         for name, array in kept["of_each"].items():
             setattr(self, name, np.array(array))
-        models = kept.get("model") or {name: array[self.group] for name, array in commons.stack().items()}
+        models = kept.get("model") or {name: array[self.group] for name, array in global_models.stack().items()}
         tensors = {name: models[name] for name in names}
         self.stack = self.trainer.stack_of(tensors_of(tensors), tensors_of(kept.get("beside", {})))
         self._measure()
         self._before, self._rule = before, kept.get("rule", {})
         if numbers["refused"] is not None:
             self.refused = set(numbers["refused"])
-            self.become_common()
+            self.become_global()
 
     def updates(self, group: int = 0) -> Updates:
         """What counts in a group's aggregation, wherever it is."""
@@ -354,30 +355,32 @@ class ModelStates:
     def _counting_rows(self) -> np.ndarray:
         """Which models count in the next aggregation: those trained since the last.
 
-        Of models that are kept from the server, those trained for this very contact: only then is a sum sent.
+        Of models that are kept from the server, those trained for this round: only then is a sum sent.
         """
         return self.trained & self._here if self._in_part else self.trained
 
-    def become_common(self) -> None:
+    def become_global(self) -> None:
         """Make every model its group's global model, unless that was ``refused``; moments stay."""
         assert self._before is not None and self.refused is not None  # noqa: PT018
         afresh, self.refused = self.refused, None
-        models, rows = self._outbox.take(self.commons.models, self._before.t), np.arange(len(self.at))
+        models, rows = self._outbox.take(self.global_models.models, self._before.t), np.arange(len(self.at))
         self._forget(rows if self.plan.method.by_samples else rows[np.isin(self.group, list(afresh))])
         if self.plan.method.by_samples:
-            self.group[:] = self.commons.turn
+            self.group[:] = self.global_models.turn
         if len(models) == 1:
             self.stack.replace(models[0])
             sizes = [np.array([size(half)]) for half in halves(models[0]) if half] if self.gate else []
         else:
             of_groups = (
-                stacked(models, list(models[0])) if self.plan.method.is_compressed else tensors_of(self.commons.stack())
+                stacked(models, list(models[0]))
+                if self.plan.method.is_compressed
+                else tensors_of(self.global_models.stack())
             )
             for name, tensor in self.stack.state.items():
                 tensor.copy_(of_groups[name][torch.from_numpy(self.group)])
             sizes = [Rows(half).norms() for half in halves(of_groups) if half] if self.gate else []
         self._sizes = [of_half[self.group] for of_half in sizes]
-        self.common[:], self.trained[:] = True, False
+        self.is_global[:], self.trained[:] = True, False
 
     def means(self) -> Arrays | None:
         """The groups' next global models at once, {name: (groups, ...)}: sound plain means of as many models each.
@@ -385,19 +388,22 @@ class ModelStates:
         None where anything else is asked, where not all models count, or where one may be refused. Group by group,
         averages of few models would cost more than their training.
         """
-        groups, state = len(self.commons), self.stack.state
+        groups, state = len(self.global_models), self.stack.state
         in_turn = np.arange(len(self.at)) % groups
         plain = (
-            self.commons.are_means and not self._in_part and self._counting_rows().all() and len(self.at) % groups == 0
+            self.global_models.are_means
+            and not self._in_part
+            and self._counting_rows().all()
+            and len(self.at) % groups == 0
         )
         if not plain or (self.group != in_turn).any():
             return None
         turns = {name: tensor.view(-1, groups, *tensor.shape[1:]) for name, tensor in state.items()}
-        made = sound_means(turns, tensors_of(self.commons.stack()))
+        made = sound_means(turns, tensors_of(self.global_models.stack()))
         return None if made is None else Rows(made).arrays()
 
     def _of_groups(self, rows: np.ndarray) -> Stack:
-        sent = self._outbox.take(self.commons.models, 0)
+        sent = self._outbox.take(self.global_models.models, 0)
         models = self.trainer.stack([ModelState(model) for model in sent]).rows(self.group[rows])
         return replace(models, optimizer=self.stack.rows(rows).optimizer)
 
@@ -407,7 +413,7 @@ class ModelStates:
         self._carries[rows], self._by[rows] = False, -1
 
     def _remember_sent(self) -> Callable[[], Stack]:
-        if self.common.all() and not self.stack.optimizer:
+        if self.is_global.all() and not self.stack.optimizer:
             return lambda: self._of_groups(np.arange(len(self.at)))
         copy = self.stack.clone()
         return lambda: copy
@@ -434,7 +440,7 @@ class ModelStates:
         received: Callable[[], Stack],
         lost: Mapping[int, Fault],
         reasons: dict[int, str],
-        contact: Contact,
+        comm_round: CommRound,
         arrived: bool,
     ) -> list[Event]:
         good = np.delete(np.arange(len(self.at)), [*lost, *reasons])
@@ -447,9 +453,9 @@ class ModelStates:
             reasons_given = "; ".join(f"{site}: {reason}" for site, reason in named)
             if not self.trainer.is_remote:
                 reasons_given = next(iter(why.values()))
-            raise ReplyError(f"No site gave a model that may be used at round {contact.t}: {reasons_given[:1000]}")
-        self.common[good], self.trained[good] = False, True
-        events = self._put_back(received(), reasons, contact.t, arrived) if reasons else []
+            raise ReplyError(f"No site gave a model that may be used at round {comm_round.t}: {reasons_given[:1000]}")
+        self.is_global[good], self.trained[good] = False, True
+        events = self._put_back(received(), reasons, comm_round.t, arrived) if reasons else []
         self._by[good] = self.at[good]
         return events
 
@@ -471,13 +477,13 @@ class ModelStates:
 
     def _restart(self, rows: np.ndarray) -> None:
         self.stack.put(rows, self._of_groups(rows))
-        self.common[rows], self.trained[rows] = True, False
+        self.is_global[rows], self.trained[rows] = True, False
         self._forget(rows)
 
     def _largest(self) -> Arrays:
-        return self.commons.models[self.commons.largest()]
+        return self.global_models.models[self.global_models.largest()]
 
-    def _bytes(self, stretch: Sequence[Contact], trained: TrainResult, at: np.ndarray, good: np.ndarray) -> int:
+    def _bytes(self, stretch: Sequence[CommRound], trained: TrainResult, at: np.ndarray, good: np.ndarray) -> int:
         if not self._federated or self.plan.method.topology is not None:
             return 0
         if trained.messages is not None:
@@ -485,14 +491,14 @@ class ModelStates:
         if self.plan.method.is_dynamic:
             return 0  # known when it is decided who takes part
         model, moments = self.sizes_of_one
-        order = model + sum(array.nbytes for array in self.commons.order_rule().values())
+        order = model + sum(array.nbytes for array in self.global_models.order_rule().values())
         total, before = sum(int(array[good].nbytes) for array in trained.rule.values()), self._before
-        for contact in stretch:
+        for comm_round in stretch:
             if before is None or before.travels:  # models have travelled, and come in orders
                 total += len(at) * order + int(self._carries.sum()) * moments
-            accepted = good if contact is stretch[-1] else np.ones_like(good)
-            if contact.travels:  # the answers
+            accepted = good if comm_round is stretch[-1] else np.ones_like(good)
+            if comm_round.travels:  # the answers
                 total += int(accepted.sum()) * (model + moments)
             self._carries = self._carries | (accepted & bool(moments))
-            before = contact
+            before = comm_round
         return total if self._door is None else total + self._door.close(at, good)

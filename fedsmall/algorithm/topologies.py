@@ -10,7 +10,7 @@ from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import Event, Moment, meet, regions_of, route_within
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import Arrays, Restorable
 
 # Takes a round, a region's global model after it and the weight behind that; gives the model of all regions.
@@ -25,11 +25,11 @@ class Topology(Restorable, ABC):
     def __init__(self, plan: Plan, states: ModelStates) -> None:
         self.plan, self.states = plan, states
 
-    def walk(self, stretch: Sequence[Contact]) -> Moment | None:
-        """Train all models from contact to contact; None, and nothing has happened, where that must go in parts."""
+    def walk(self, stretch: Sequence[CommRound]) -> Moment | None:
+        """Train all models through several communication rounds; None, and nothing is changed, if each must be seen."""
         return self.states.walk(stretch)
 
-    def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[Moment | None, int]:
         """The moment after as many walks, each up to an aggregation, as can be gone unseen; None and 0 for none."""
         return None, 0
 
@@ -42,18 +42,18 @@ class Topology(Restorable, ABC):
 class Server(Topology):
     """One server, which makes the next global model, or one for each group; plain means of groups at once."""
 
-    def walk_on(self, walks: Sequence[Sequence[Contact]]) -> tuple[Moment | None, int]:
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[Moment | None, int]:
         """As :meth:`ModelStates.walk_on`."""
         return self.states.walk_on(walks)
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every group's models become one."""
-        states, t = self.states, moment.contact.t
-        commons, means, events = states.commons, states.means(), list[Event]()
+        states, t = self.states, moment.comm_round.t
+        global_models, means, events = states.global_models, states.means(), list[Event]()
         if means is None:
-            states.refused, events = commons.aggregate(states.updates, t, states.gate)
+            states.refused, events = global_models.aggregate(states.updates, t, states.gate)
         else:
-            commons.go_on_with(means)
+            global_models.go_on_with(means)
             states.refused = set()
         yield from become_global(states, moment, events)
 
@@ -64,10 +64,10 @@ class Regions(Topology):
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let every region's models become one, and the regions' where they meet."""
-        states, commons = self.states, self.states.commons
+        states, global_models = self.states, self.states.global_models
         states.group = regions_of(self.plan, len(states.names))[states.at]
-        states.refused, events = commons.aggregate(states.updates, moment.contact.t, states.gate)
-        between = commons.unite(states.shares()) if meet(self.plan, moment.contact) else 0
+        states.refused, events = global_models.aggregate(states.updates, moment.comm_round.t, states.gate)
+        between = global_models.unite(states.shares()) if meet(self.plan, moment.comm_round) else 0
         yield from become_global(states, moment, events, between)
 
 
@@ -85,19 +85,19 @@ class Region(Topology):
 
     def average(self, moment: Moment) -> Iterator[Moment]:
         """Let the region's models become one, and that one with the other regions' where they meet."""
-        states, commons, t = self.states, self.states.commons, moment.contact.t
+        states, global_models, t = self.states, self.states.global_models, moment.comm_round.t
         weight = float(states.shares().sum())  # of what counts, before it is averaged
-        states.refused, events = commons.aggregate(states.updates, t, states.gate)
-        if meet(self._whole, moment.contact):
-            model = commons.models[0]
+        states.refused, events = global_models.aggregate(states.updates, t, states.gate)
+        if meet(self._whole, moment.comm_round):
+            model = global_models.models[0]
             united = self._united(t, model, weight)
             layouts = [{name: (a.shape, a.dtype) for name, a in part.items()} for part in (model, united)]
             if layouts[0] != layouts[1]:
                 raise PlanError("the united model has other arrays than this region's")
-            commons.go_on_with({name: united[name][None] for name in model})
+            global_models.go_on_with({name: united[name][None] for name in model})
         yield from become_global(states, moment, events)
 
-    def _move(self, at: np.ndarray, before: Contact, contact: Contact) -> np.ndarray:
+    def _move(self, at: np.ndarray, before: CommRound, comm_round: CommRound) -> np.ndarray:
         if before.action is not Action.PERMUTE:
             return at
         names = self.states.names
@@ -108,12 +108,12 @@ class Region(Topology):
 def become_global(states: ModelStates, moment: Moment, events: Sequence[Event], between: int = 0) -> Iterator[Moment]:
     """The moment with what its aggregation, which had these ``events``, has made; after it all models are that."""
     states.publish()
-    commons = states.commons
+    global_models = states.global_models
     yield moment._replace(
-        common=commons.result() if commons.agreed else None,
-        commons=tuple(commons.models),
-        of_routes=commons.of_routes,
+        global_model=global_models.result() if global_models.agreed else None,
+        global_models=tuple(global_models.models),
+        of_routes=global_models.of_routes,
         events=[*moment.events, *events],
         bytes_between=moment.bytes_between + between,
     )
-    states.become_common()
+    states.become_global()

@@ -4,8 +4,8 @@
 uniform stochastic quantisation (Alistarh et al. 2017, QSGD, section 3, with the largest number of an array in place of
 its norm): x / s lies between two whole numbers and becomes one of them, the nearer the likelier. s is the largest |x|
 over 127. "half" is a float16 of x over the largest |x|, to the nearest. Buffers (running statistics, counters) and
-single numbers go as they are. Departs from QSGD: its codes are of varying length (Elias), ours of 8 bits, so that a
-message has one length.
+single numbers go as they are. Departs from QSGD: its codes vary in length (Elias), ours have 8 bits, so messages have
+one length.
 
 *Differences.* A difference loses nothing: where few numbers differ, the record has their values, and their places in
 one of two forms, whichever is smaller: a byte for the numbers skipped before each (a gap of 255 or more takes several),
@@ -44,7 +44,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.wire import (
     BASE,
     CARRIED,
-    COMMON,
+    IS_GLOBAL,
     MADE,
     MODEL,
     ROUND,
@@ -74,8 +74,8 @@ def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) 
     """Models {name: (models, ...)} as they travel: codes under the same names, and scales (models, arrays).
 
     ``wire`` is "full" (themselves), "half" or "int8", which draws from ``rngs``, one generator a model, a draw a
-    number. A model with a number that is not finite gets a scale that is not. Squares (Adam's) go as their roots, lest
-    small ones become zero.
+    number. A model with a number that is not finite gets a scale that is not. Squares (Adam's) go as roots, lest small
+    ones vanish.
     """
     coded = [name for name in sorted(models) if is_coded(name, models[name][0])]
     if not coded or wire == "full":
@@ -255,8 +255,7 @@ def cut_one(model: Arrays, received: Arrays, left: Arrays, share: float) -> tupl
 def largest(sizes: np.ndarray, share: float) -> np.ndarray:
     """Which of the ``sizes`` (numbers,) are a ``share`` of them, rounded up, and the largest; of equals the first.
 
-    Equal are those that agree in half of their digits: the last digit, which engines may have otherwise, must not
-    choose.
+    Equal are those that agree in half of their digits: the last, in which engines differ, must not choose.
     """
     digits, powers = np.frexp(sizes)
     sizes = np.ldexp(np.round(digits * 2.0 ** (np.finfo(sizes.dtype).nmant // 2)), powers)
@@ -269,13 +268,13 @@ def largest(sizes: np.ndarray, share: float) -> np.ndarray:
     return chosen
 
 
-def add_residual(models: Arrays, common: Mapping[str, np.ndarray], sent: Mapping[str, np.ndarray]) -> Arrays:
-    """Models {name: (models, ...)} trained from the one that sites were ``sent``, as if from the ``common`` one."""
-    moved = {name: models[name] + (common[name] - sent[name]) for name in coded_names(common)}
+def add_residual(models: Arrays, global_model: Mapping[str, np.ndarray], sent: Mapping[str, np.ndarray]) -> Arrays:
+    """Models {name: (models, ...)} trained from the one that sites were ``sent``, as if from the ``global_model``."""
+    moved = {name: models[name] + (global_model[name] - sent[name]) for name in coded_names(global_model)}
     return models | moved
 
 
-LEFT, BEFORE, ROUNDS_OF = "left", "before", "rounds"
+GLOBAL, LEFT, BEFORE, ROUNDS_OF = "common", "left", "before", "rounds"
 Config = Mapping[str, Any]
 
 
@@ -287,7 +286,7 @@ def base_of(memory: Arrays, config: Config) -> Arrays | None:
     made, _ = _rounds(memory)
     if base != made:
         raise CodecError("it builds on a global model that this site does not have")
-    return split(memory, COMMON)
+    return split(memory, GLOBAL)
 
 
 def cut_at_site(model: Arrays, received: Arrays, memory: Arrays, config: Config, share: float) -> tuple[Arrays, Arrays]:
@@ -296,11 +295,11 @@ def cut_at_site(model: Arrays, received: Arrays, memory: Arrays, config: Config,
     taken = int(config.get(TAKEN, 0)) >= last
     before = split(memory, LEFT if taken else BEFORE)
     sent, left = cut_one(model, received, before, share)
-    common = split(memory, COMMON)
-    if config.get(COMMON) and MADE in config:
-        common, made = received, int(config[MADE])
+    global_model = split(memory, GLOBAL)
+    if config.get(IS_GLOBAL) and MADE in config:
+        global_model, made = received, int(config[MADE])
     rounds = {ROUNDS_OF: {"all": np.array([made, int(config[ROUND])], dtype=np.int64)}}
-    return sent, join(**{COMMON: common, LEFT: left, BEFORE: before}, **rounds)
+    return sent, join(**{GLOBAL: global_model, LEFT: left, BEFORE: before}, **rounds)
 
 
 def _rounds(memory: Arrays) -> tuple[int, int]:
@@ -325,14 +324,13 @@ class Known:
     """The last two global models, as sites read them, by the round after which each was made (0: the first).
 
     A site that was silent for longer is sent its model whole. ``has`` is the round of each site's global model, by
-    name; ``taken`` that of its last answer that was used. ``contacts`` counts those since the last global model was
-    made.
+    name; ``taken`` that of its last answer that was used. ``comm_rounds`` counts those since the last global model.
     """
 
     models: dict[int, Arrays] = field(default_factory=dict)
     has: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
-    contacts: int = 0
+    comm_rounds: int = 0
 
     @property
     def now(self) -> int:
@@ -340,12 +338,12 @@ class Known:
         return max(self.models)
 
     def tell(self, model: Arrays, t: int, share: float) -> Arrays:
-        """How a global ``model`` of round ``t`` goes out: the first whole, then a ``share`` of it for each contact."""
+        """How a global ``model`` of round ``t`` goes out: the first whole, then a ``share`` of it for each round."""
         sent = model
         if self.models:
-            sent, _ = cut_one(model, self.models[self.now], {}, min(1.0, share * max(1, self.contacts)))
+            sent, _ = cut_one(model, self.models[self.now], {}, min(1.0, share * max(1, self.comm_rounds)))
         self.models = dict(sorted((self.models | {t: dict(sent)}).items())[-2:])
-        self.contacts = 0
+        self.comm_rounds = 0
         return sent
 
     def ground(self, site: str) -> Ground:
@@ -358,13 +356,13 @@ class Known:
         """Record whose orders of round ``t`` brought the global model (``sent``), and whose answers are ``good``."""
         if not self.models:
             return  # models go in other forms
-        self.contacts += 1
-        for site, common in sent.items():
+        self.comm_rounds += 1
+        for site, global_model in sent.items():
             if site not in good:
                 self.has.pop(site, None)
                 continue
             self.taken[site] = t
-            if common:
+            if global_model:
                 self.has[site] = self.now
 
 

@@ -146,8 +146,8 @@ def calibration_error(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
 def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """The intercept at a slope of 1 of the truth over the logit of ``p`` (..., samples); 0 is ideal.
 
-    NaN, as the slope, where it has no end: one class, perfect separation, or equal probabilities. Sources: Cox 1958;
-    Van Calster et al. 2019.
+    NaN, as the slope, where it has no end: one class, perfect separation, equal probabilities. Sources: Cox 1958; Van
+    Calster et al. 2019.
     """
     x = _logits(p)
     return _maximum(np.ones((*x.shape, 1)), x, positive)[..., 0]

@@ -1,4 +1,4 @@
-"""A hospital's own intercept: numbers that it adds to the outputs of a common model, fitted at home, never sent."""
+"""A hospital's own intercept: numbers that it adds to the outputs of a global model, fitted at home, never sent."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -47,8 +47,7 @@ def metrics_of(loss: str) -> tuple[str, ...]:
 def default_metric(y: Sequence[np.ndarray], task: Task) -> str:
     """The metric by which methods are judged by default.
 
-    Accuracy, or the AUC where the commonest class holds ten points more than an equal share; elsewhere the first of
-    :func:`metrics_of`.
+    Accuracy, or AUC where the commonest class is ten points over an equal share; else the first of :func:`metrics_of`.
     """
     if task.kind != "classes" or task.ordered:
         return metrics_of(task.loss)[0]

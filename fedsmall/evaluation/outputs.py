@@ -120,8 +120,7 @@ def spread(outputs: np.ndarray, loss: str) -> tuple[np.ndarray, np.ndarray]:
     """How far the members of an ensemble differ on each sample: two arrays, (samples,).
 
     The standard deviation of the probability of the ensemble's class (of margins and numbers, of outputs), and the
-    mutual information of class and member in nats, NaN without probabilities; of labels means. Source: Smith and Gal
-    2018.
+    mutual information of class and member in nats, NaN without them; means of labels. Source: Smith and Gal 2018.
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if loss in LABELS:

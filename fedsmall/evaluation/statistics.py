@@ -93,8 +93,7 @@ def interval(
     """The mean and its Student-t interval at ``level``, widened by what runs have ``shared`` (:func:`error_of`).
 
     It is made on the ``scale``'s link (delta method) and brought back, so it cannot leave the ends; Wilson's where all
-    runs are at an end of a share. ValueError without a value, or where one is not finite: a diverged run must not
-    vanish.
+    runs are at an end of a share. ValueError without a value, or where one is not finite.
     """
     sample = finite(values)
     n, mean = len(sample), float(sample.mean())

@@ -12,7 +12,7 @@ from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.site_sums import add_sums, sum_shapes
 from fedsmall.plan import Plan
-from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.travel.schedule import Action, comm_rounds_of
 from fedsmall.wire import Arrays
 
 TELLING = "sites"  # of sums of several sites: how many these are
@@ -57,7 +57,7 @@ def looks(plan: Plan) -> frozenset[int]:
         return frozenset()
     if not plan.method.is_federated:
         return frozenset([*range(every, rounds, every), rounds])
-    averages = [contact.t for contact in contacts_of(plan) if contact.action is Action.AGGREGATE]
+    averages = [comm_round.t for comm_round in comm_rounds_of(plan) if comm_round.action is Action.AGGREGATE]
     before = zip([0, *averages], averages, strict=False)
     return frozenset([rounds, *(t for last, t in before if t // every > last // every)])
 

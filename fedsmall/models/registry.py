@@ -81,13 +81,13 @@ def name_of(model: Any) -> str:
     return name
 
 
-def common_model(plan: Plan, task: Task) -> nn.Module:
-    """The common initial model as a module; what is frozen of it is what every place of the run holds."""
+def build_network(plan: Plan, task: Task) -> nn.Module:
+    """The initial global model as a module; what is frozen of it is what every place of the run holds."""
     return build_model(plan.model, task, plan.model_options, rng_for(plan.seed, "initial"))
 
 
 def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
-    """The initial model of ``site``, or the common one (``None``), by the names and order of ``state_dict``.
+    """The initial model of ``site``, or the global one (``None``), by the names and order of ``state_dict``.
 
     Without frozen layers. Float arrays have the plan's dtype; their numbers are the same in each.
     """
@@ -99,14 +99,14 @@ def initial_model(plan: Plan, task: Task, site: str | None = None) -> Arrays:
 
 def frozen_arrays(plan: Plan, task: Task) -> Arrays:
     """What is frozen of the plan's model, at every place the same; empty where all of it trains."""
-    model = common_model(plan, task)
+    model = build_network(plan, task)
     frozen = frozen_names(model)
     return _arrays_of({name: tensor for name, tensor in model.state_dict().items() if name in frozen}, plan)
 
 
 def completed(plan: Plan, task: Task, trained: Mapping[str, np.ndarray]) -> Arrays:
     """A whole model, in the order of ``state_dict``, of what was trained, which may have a leading axis of models."""
-    whole = _arrays_of(common_model(plan, task).state_dict(), plan)
+    whole = _arrays_of(build_network(plan, task).state_dict(), plan)
     stacked = {array.ndim - whole[name].ndim for name, array in trained.items()} == {1}
     models = len(next(iter(trained.values()))) if stacked else None
     frozen = {name: array if models is None else np.stack([array] * models) for name, array in whole.items()}
@@ -154,7 +154,7 @@ def try_model(plan: Plan, task: Task) -> None:
     """Raise PlanError where a model of one's own cannot take the task's samples, or gives other than its outputs."""
     if not is_own(plan.model):
         return
-    model = common_model(plan, task).eval()
+    model = build_network(plan, task).eval()
     what = f"model {plan.model!r}"
     with torch.no_grad(), own_code(f"{what}, given samples of shape {task.input_shape},"):
         outputs = model(torch.zeros(2, *task.input_shape))

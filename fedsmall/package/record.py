@@ -14,7 +14,7 @@ from fedsmall.errors import PlanError
 from fedsmall.parts import Frozen, Options
 from fedsmall.plan import Plan
 
-COMMON, CENTRAL = "common", "central"  # whose a model is, beside the names of sites
+GLOBAL, CENTRAL = "common", "central"  # whose a model is, beside the names of sites
 OWN_INTERCEPT = (
     "It holds the intercept of the hospital that made this package: elsewhere it is wrong, and it tells how often the "
     "outcome is there."
@@ -47,9 +47,8 @@ class Package(Frozen):
     """One model: ``whose`` is "common", "central", or a site that trained it last.
 
     ``positive`` is the class whose probability is thresholded, None unless there are two. ``performance`` has metrics
-    by the name of the samples that they were measured on, ``limits`` are sentences. ``recalibration`` is an
-    intercept and a slope for the log-odds of two classes. ``intercept`` is added to outputs then: a hospital's own, or
-    one from its prevalence.
+    by the name of the samples that they were measured on, ``limits`` are sentences. ``recalibration`` is an intercept
+    and a slope for the log-odds of two classes. ``intercept`` is added then: a hospital's own, or by its prevalence.
     """
 
     format: int = FORMAT
@@ -59,7 +58,7 @@ class Package(Frozen):
     label: str
     seed: int
     fold: int | None = None
-    whose: str = COMMON
+    whose: str = GLOBAL
     architecture: Architecture
     preparation: Preparation
     loss: str
@@ -153,14 +152,14 @@ def describe(
         "trained_on": trained_on,
         "limits": limits_of(task, preparation),
     }
-    if plan.method.keeps_intercepts and more.get("whose", COMMON) == COMMON:
+    if plan.method.keeps_intercepts and more.get("whose", GLOBAL) == GLOBAL:
         fields["limits"] += (OWN_INTERCEPT if more.get("intercept") else NO_INTERCEPT,)
     return Package(**fields | more)
 
 
 def members_in(plan: Plan, whose: str, model: Mapping[str, np.ndarray]) -> int | None:
     """How many models answer together in what a run of ``plan`` keeps of ``whose``; None for a single one."""
-    return len(next(iter(model.values()), ())) if whose == COMMON and plan.method.is_ensemble else None
+    return len(next(iter(model.values()), ())) if whose == GLOBAL and plan.method.is_ensemble else None
 
 
 def count_samples(federation: Federation) -> dict[str, TrainedOn]:
@@ -169,7 +168,7 @@ def count_samples(federation: Federation) -> dict[str, TrainedOn]:
     together = count_samples_at(task, [label for samples in train for label in samples.y.ravel()], len(train))
     of_all = together.model_copy(update={"samples": sum(map(len, train))})
     alone = {site: count_samples_at(task, local.y, 1) for site, local in zip(federation.names, train, strict=True)}
-    return {COMMON: of_all, CENTRAL: of_all, **alone}
+    return {GLOBAL: of_all, CENTRAL: of_all, **alone}
 
 
 def count_samples_at(task: Task, y: Sequence[int] | np.ndarray, sites: int) -> TrainedOn:

@@ -29,12 +29,12 @@ from fedsmall import __version__, files
 from fedsmall.data.image_files import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.errors import PlanError
-from fedsmall.package.record import CENTRAL, COMMON, FORMAT, Package
+from fedsmall.package.record import CENTRAL, FORMAT, GLOBAL, Package
 from fedsmall.wire import Arrays
 
 CARD, RECORD, WEIGHTS, DIGESTS = FILES = ("README.md", "package.json", "model.safetensors", "SHA256SUMS")
 KINDS = {"table": "tabular", "images": "image", "arrays": "tabular"}
-WHO = {COMMON: "The global model of all sites", CENTRAL: "A model of the same patients pooled"}
+WHO = {GLOBAL: "The global model of all sites", CENTRAL: "A model of the same patients pooled"}
 SHOWN = 40  # columns that are listed by name
 
 

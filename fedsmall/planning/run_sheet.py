@@ -18,7 +18,7 @@ RUN = "run"  # the run's name, as logs have it
 RUN_ID = "run-id"  # with the name: what a site remembers is kept under both, and outlives Flower's own run
 SITES = "sites"  # the names of the sites that the run is for
 
-# Words of the questions before the first contact.
+# Words of the questions before the first communication round.
 TELL = "tell"  # in a roll call: of what a site is to tell sums with its answer, of SUMS and CLASSES
 SUMS = "sums"  # sums of each feature, for the scaling
 CLASSES = "classes"  # sums of each class, for weights
@@ -42,8 +42,8 @@ def text_of(plan: Plan) -> str:
 class Sheet(Frozen):
     """One run over real sites: who takes part, and how long anybody waits.
 
-    ``sites`` must all be there at the start. ``round_deadline_s`` is how long a contact waits for a site, ``quorum``
-    how many must answer (None: more than half), else the run stops. ``id`` tells runs of one name apart, and
+    ``sites`` must all be there at the start. ``round_deadline_s`` is how long a communication round waits for a site,
+    ``quorum`` how many must answer (None: more than half), else the run stops. ``id`` tells runs of one name apart, and
     ``started`` is a coordinator's signed command, where the consortium has coordinators.
     """
 
@@ -71,7 +71,7 @@ class Sheet(Frozen):
 
     @property
     def least_answers(self) -> int:
-        """How many sites must answer at a contact."""
+        """How many sites must answer at a communication round."""
         return self.quorum if self.quorum is not None else len(self.sites) // 2 + 1
 
 
@@ -93,7 +93,7 @@ class RunSheet(Sheet):
 
     @property
     def led(self) -> Plan:
-        """The plan by whose contacts the run goes; orders hold the whole one."""
+        """The plan by whose communication rounds the run goes; orders hold the whole one."""
         return plan_above(self.plan) if self.is_above else self.plan
 
     @property

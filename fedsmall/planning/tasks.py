@@ -67,8 +67,7 @@ def federation_from_arrays(
     prepared as those of files are (:func:`fedsmall.data.sources.tables.csv`). Without ``test`` a quarter is held out at
     each site. (x, time, event) is survival. y are classes, unless more than 20 of their different values are numbers
     that are not whole, or the plan's ``task``, any name or a table as of a CSV with a ``name``, says so. ``patients``
-    says by site whose each sample is, (samples,) of numbers or words. Raises PlanError or DataError, with the site's
-    name.
+    says by site whose each sample is, (samples,) of numbers or words. PlanError and DataError name the site.
     """
     from fedsmall.data.sources.arrays import TEST, given_samples, is_table, pool_of_arrays, tables_of, with_outcome
     from fedsmall.data.sources.labels import patients_listed

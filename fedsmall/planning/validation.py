@@ -20,7 +20,7 @@ from fedsmall.training.augmentation import check_augment
 from fedsmall.training.gradients.layers import halves
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.travel.journey import check_region_names, check_regions
-from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.travel.schedule import Action, comm_rounds_of
 from fedsmall.wire import is_buffer
 
 APART = "; or start each region by itself, with `fedsmall start --region` and, above them, `--above`"
@@ -55,8 +55,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
     numbers = parameter_count(plan, task)
     _check_groups(plan, sites)
     check_aggregator(method.aggregator, method.averaged(sites), numbers, method.aggregator_options)
-    if plan.privacy.at_contacts:
-        check_private(plan, leaving_contacts(plan), _buffers(plan, task))
+    if plan.privacy.at_comm_rounds:
+        check_private(plan, leaving_comm_rounds(plan), _buffers(plan, task))
     if method.fraction < 1 and method.permute_every and round(method.fraction * sites) < 1:
         raise PlanError(f"A fraction of {method.fraction} of {sites} sites is no site at all. Raise the fraction.")
 
@@ -109,9 +109,9 @@ def check_run(plan: Plan, federation: Federation) -> None:
         )
 
 
-def leaving_contacts(plan: Plan) -> int:
+def leaving_comm_rounds(plan: Plan) -> int:
     """How many times models leave the sites in the whole run."""
-    return len(contacts_of(plan))
+    return len(comm_rounds_of(plan))
 
 
 def parameter_count(plan: Plan, task: Task) -> int:
@@ -176,7 +176,7 @@ def _check_groups(plan: Plan, sites: int) -> None:
     why = f"Of {sites} sites {method.routes} routes take turns, one after every average"
     if method.groups == "each":
         raise PlanError(f'{why}, and with groups = "each" no two models are averaged. Give a number, or groups = 1.')
-    turns = sum(contact.action is Action.AGGREGATE for contact in contacts_of(plan))
+    turns = sum(comm_round.action is Action.AGGREGATE for comm_round in comm_rounds_of(plan))
     if turns < (groups := method.group_count(sites)):
         raise PlanError(
             f"{why}, and this run averages {turns} times where {groups} are needed. Give a smaller aggregate_every, or "

@@ -6,10 +6,10 @@ patient has several). The number of a site's samples is not hidden: it decides `
 
 DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently; each
 one's gradient is clipped; noise is added to the sum; the sum is divided by the lot's *expected* size, which is public.
-Epochs that are shuffled and cut are not such lots (Chua et al. 2024). Local steps are charged, not contacts: all that
-is computed from noised gradients is post-processing. No amplification is claimed, by the chain or by who takes part: a
-site counts the steps of the contacts for which a model is with it. From ``epsilon`` a site finds the noise for its own
-number of samples, so the server cannot weaken its promise.
+Epochs that are shuffled and cut are not such lots (Chua et al. 2024). Local steps are charged, not communication
+rounds: all that is computed from noised gradients is post-processing. No amplification is claimed, by the chain or by
+who takes part: a site counts the steps of the communication rounds for which a model is with it. From ``epsilon`` a
+site finds the noise for its own number of samples, so the server cannot weaken its promise.
 
 The accountant is that of privacy loss distributions of Google's dp-accounting. Lots and noise are drawn from named
 streams in a simulation, from the operating system at a real site.
@@ -79,7 +79,7 @@ def steps_of(plan: Plan, place: int, sites: int, rounds: int | None = None) -> i
     rounds = plan.rounds if rounds is None else min(rounds, plan.rounds)
     if not plan.method.is_federated or plan.method.everyone(sites):
         return rounds * plan.recipe.steps
-    taken = (contact for contact, at in journey(plan, sites) if place in at)
+    taken = (comm_round for comm_round, at in journey(plan, sites) if place in at)
     return plan.recipe.steps * sum(c.rounds - max(0, c.t - rounds) for c in taken if c.t - c.rounds < rounds)
 
 

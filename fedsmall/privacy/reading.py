@@ -26,7 +26,7 @@ import numpy as np
 from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.travel.journey import Initial, Moment, journey, starting
-from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
+from fedsmall.travel.schedule import Action, CommRound, comm_rounds_of, times_travelled
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 WITHIN = 0.01  # of the record's own norm: all its numbers together
@@ -101,8 +101,8 @@ def pad_records(sites: Sequence[np.ndarray]) -> np.ndarray:
 def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """The squared distance of every record to the nearest candidate, (models, most); never from a unit that is still.
 
-    A candidate is a unit's change of weights over that of its bias; without biases, times the factor that fits best,
-    which one known feature gives.
+    A candidate is a unit's change of weights over that of its bias; without biases, times the best factor, which one
+    known feature gives.
     """
     products = moved @ np.swapaxes(records, 1, 2).astype(moved.dtype, copy=False)  # (models, units, most)
     lengths = _squares(moved)[..., None]  # (models, units, 1)
@@ -120,7 +120,7 @@ def _squares(vectors: np.ndarray) -> np.ndarray:
 
 EVERYBODY, NOBODY = -1, -2  # who knows the model that an update set out from, where it is no one site
 CLOSE = 0.2  # of a record's norm: not read, but near it
-LOOKS = 200  # contacts of a run that are looked at, at most; in equal distances, where a run has more
+LOOKS = 200  # communication rounds of a run that are looked at, at most; in equal distances, where a run has more
 WORK = 2e9  # products that may be spent on that
 BEARS = "ours lost little at 4, and twenty points or more at 8"  # examples/attacks_and_defences.py
 BORNE = (
@@ -130,10 +130,10 @@ BORNE = (
 
 
 def looks(plan: Plan, numbers: int, patients: int, features: int) -> float | None:
-    """About how much blur lets be told of a record: numbers * contacts / (blur**2 * patients * features); None without.
+    """What blur lets be told of a record: numbers * comm_rounds / (blur**2 * patients * features); None without.
 
     An estimate of the information of :mod:`fedsmall.training.information`, of which it is one to two times in a run's
-    first contacts, and more where training has come to rest.
+    first communication rounds, and more where training has come to rest.
     """
     blur = plan.privacy.blur
     return numbers * times_travelled(plan, plan.rounds) / (blur**2 * patients * features) if blur else None
@@ -142,25 +142,26 @@ def looks(plan: Plan, numbers: int, patients: int, features: int) -> float | Non
 def noise_borne(plan: Plan, numbers: int, patients: int, features: int, sites: int) -> str:
     """A line on how large the noise of a plan's exposure will be in an average, by an estimate; "" without one."""
     recipe, method, exposure = plan.recipe, plan.method, plan.privacy.exposure
-    contacts = times_travelled(plan, plan.rounds)
-    if exposure is None or not contacts:
+    comm_rounds = times_travelled(plan, plan.rounds)
+    if exposure is None or not comm_rounds:
         return ""
-    steps = (recipe.steps or patients) * plan.rounds // contacts  # of a contact, in each of which a batch is trained on
+    steps = (recipe.steps or patients) * plan.rounds // comm_rounds  # of a round, each on a batch
     seen = min(patients, (recipe.batch or patients) * max(1, steps))
     every = method.aggregate_every or plan.rounds
     stretch = max(1, every // (method.permute_every or every))
-    size = noise_in_average(exposure, numbers, contacts, seen, features, method.averaged(sites), stretch)
+    size = noise_in_average(exposure, numbers, comm_rounds, seen, features, method.averaged(sites), stretch)
     return BORNE.format(label=method.label, exposure=exposure, size=size)
 
 
 def noise_in_average(
-    exposure: float, numbers: int, contacts: int, patients: int, features: int, models: int, stretch: int
+    exposure: float, numbers: int, comm_rounds: int, patients: int, features: int, models: int, stretch: int
 ) -> float:
     """Noise of an ``exposure`` in an average of ``models``, over a site's update: as :func:`looks` estimates it.
 
-    ``patients`` are in a contact's batches; between two averages a model gathers the noise of ``stretch`` contacts.
+    ``patients`` are in a communication round's batches; between averages a model gathers the noise of ``stretch`` of
+    them.
     """
-    return float(np.sqrt(numbers * contacts / (exposure * patients * features) * stretch / models))
+    return float(np.sqrt(numbers * comm_rounds / (exposure * patients * features) * stretch / models))
 
 
 class Exposure:
@@ -170,7 +171,7 @@ class Exposure:
         self.plan, self._place = plan, {name: place for place, name in enumerate(names)}
         self.layers = _layers(plan, train, initial(None))
         self.looked = 0
-        self._contacts = [contact for contact in contacts_of(plan) if contact.travels]
+        self._comm_rounds = [comm_round for comm_round in comm_rounds_of(plan) if comm_round.travels]
         if not self.layers:
             self._seen: frozenset[int] = frozenset()
             return
@@ -190,16 +191,16 @@ class Exposure:
             self._start = {name: np.stack([model[name] for model in models]) for name in self._commons[0]}
             self._from[:] = NOBODY
 
-    def needs(self, contact: Contact) -> bool:
-        """Whether the models must be seen as they leave at this contact."""
-        return contact.t in self._seen
+    def needs(self, comm_round: CommRound) -> bool:
+        """Whether the models must be seen as they leave at this communication round."""
+        return comm_round.t in self._seen
 
     def see(self, moment: Moment) -> None:
         """Take in what leaves the sites at a moment, where anything does."""
-        if not self.layers or not moment.contact.travels:
+        if not self.layers or not moment.comm_round.travels:
             return
         passed, step = 0, next(self._way)
-        while step.contact.t != moment.contact.t:
+        while step.comm_round.t != moment.comm_round.t:
             passed, step = passed + 1, next(self._way)
         if passed:  # they went unseen, so nobody knows where this update set out from
             self._known = np.zeros(len(step.at), dtype=bool)
@@ -214,13 +215,13 @@ class Exposure:
             start = {name: array[rows] for name, array in self._start.items()}
             near = np.where(self._known[rows][:, None], distances(start, sent, self._records[sites]), np.inf)
             near[~np.isfinite(near)] = np.inf  # where there is no patient, nothing is near
-            shown = self._shown(step.contact, rows)
+            shown = self._shown(step.comm_round, rows)
             self._take("server", near[shown], sites[shown])
             if step.to is not None:
                 self._show_to_neighbours(near, sites, self._from[rows], step.to[rows])
-        if moment.commons:
+        if moment.global_models:
             self._turn += 1
-            commons = [self._kept(model) for model in moment.commons]
+            commons = [self._kept(model) for model in moment.global_models]
             for last, now in zip(self._commons, commons, strict=True):
                 near = distances(_stack(last, 1), _stack(now, 1), self._all)[0]
                 self._nearest["averages"] = np.minimum(self._nearest["averages"], near)
@@ -228,11 +229,11 @@ class Exposure:
         else:
             self._go_on(sent, rows, sites, len(step.at))
 
-    def _shown(self, contact: Contact, rows: np.ndarray) -> np.ndarray:
+    def _shown(self, comm_round: CommRound, rows: np.ndarray) -> np.ndarray:
         """Which rows the server sees as they leave their sites, and knows where they set out from: (rows,)."""
         privacy = self.plan.privacy
         every = np.ones(len(rows), dtype=bool)
-        if contact.action is Action.PERMUTE:
+        if comm_round.action is Action.PERMUTE:
             return ~every if privacy.sealed else every
         if privacy.secure:
             return ~every
@@ -277,17 +278,17 @@ class Exposure:
         others = [len(read) for read in self._of_site]
         parties = list(self._nearest) if self.plan.method.permutes else ["server", "averages"]
         counts: dict[str, Any] = {"patients": len(self._nearest["server"])}
-        counts |= {"looked": self.looked, "contacts": len(self._contacts)}
+        counts |= {"looked": self.looked, "contacts": len(self._comm_rounds)}
         counts |= {party: int((self._nearest[party] <= WITHIN).sum()) for party in parties}
         counts["close"] = {party: int((self._nearest[party] <= CLOSE).sum()) for party in parties}
         return counts | ({"curious": [float(np.median(others)), max(others)]} if "neighbours" in parties else {})
 
     def _chosen(self, model: Arrays) -> frozenset[int]:
         units = sum(model[f"{layer}.weight"].shape[0] for layer in self.layers)
-        work = units * self._records.size * len(self._contacts)
-        count = min(len(self._contacts), LOOKS, max(2, int(len(self._contacts) * WORK / max(work, 1))))
-        places = np.linspace(0, len(self._contacts) - 1, count).astype(int).tolist()
-        return frozenset(self._contacts[k].t for place in places for k in (place - 1, place) if k >= 0)
+        work = units * self._records.size * len(self._comm_rounds)
+        count = min(len(self._comm_rounds), LOOKS, max(2, int(len(self._comm_rounds) * WORK / max(work, 1))))
+        places = np.linspace(0, len(self._comm_rounds) - 1, count).astype(int).tolist()
+        return frozenset(self._comm_rounds[k].t for place in places for k in (place - 1, place) if k >= 0)
 
     def _kept(self, model: Arrays) -> Arrays:
         names = [f"{layer}.{part}" for layer in self.layers for part in ("weight", "bias")]
@@ -306,9 +307,9 @@ def _layers(plan: Plan, train: tuple[Samples, ...], model: Arrays) -> list[str]:
 
 
 class _Step(NamedTuple):
-    """A contact, the sites at which models train for it and go to next, if they do, and how many go on then."""
+    """A communication round, the sites where models train and go to next, if they do, and how many go on then."""
 
-    contact: Contact
+    comm_round: CommRound
     at: np.ndarray
     to: np.ndarray | None
     following: int
@@ -316,10 +317,10 @@ class _Step(NamedTuple):
 
 def _steps(plan: Plan, samples: Sequence[int]) -> Iterator[_Step]:
     way = list(journey(plan, len(samples), samples))
-    for (contact, at), after in zip(way, [*way[1:], None], strict=True):
-        hands_on = after is not None and contact.action is Action.PERMUTE
+    for (comm_round, at), after in zip(way, [*way[1:], None], strict=True):
+        hands_on = after is not None and comm_round.action is Action.PERMUTE
         to = after[1] if after is not None else at
-        yield _Step(contact, at, to if hands_on else None, len(to))
+        yield _Step(comm_round, at, to if hands_on else None, len(to))
 
 
 def _stack(model: Arrays, count: int) -> Arrays:

@@ -3,9 +3,9 @@
 The unit is a whole site: whoever sees every model that a site sent could hardly tell whether it had trained or had sent
 back the models that it received: (epsilon, delta)-differential privacy where neighbours differ by one site's updates,
 which are zero in one of the two. (For exchange of a site's data for any other, the sensitivity doubles: halve
-``noise``.) A model that hops is seen by the next site, so *every contact is a release*, and what later sites do to
-it is post-processing. No amplification is claimed, by shuffling or by the draw of a ``fraction`` of the sites: the
-ledger is that of a site that took part every time; a real site counts its own releases.
+``noise``.) A model that hops is seen by the next site, so *every communication round is a release*, and what later
+sites do to it is post-processing. No amplification is claimed, by shuffling or by the draw of a ``fraction`` of the
+sites: the ledger is that of a site that took part every time; a real site counts its own releases.
 
 What is sent without noise holds nothing of the site: running statistics and counters go back as they were received;
 moments that travel and controls are refused (:mod:`fedsmall.features`); the training loss stays; sample and step counts
@@ -37,7 +37,9 @@ from fedsmall.wire import Arrays, first_of, is_buffer, stack_of_one
 
 HIDES = 1.0  # the exposure up to which nobody can tell a record to within a standard deviation
 PROMISE = 10.0  # the epsilon above which a promise to patients is none
-SHRINK = 10.0  # a running variance falls to no less than this part at one contact: noise could bring it to zero
+SHRINK = (
+    10.0  # a running variance falls to no less than this part at one communication round: noise could bring it to zero
+)
 
 
 def as_blur(privacy: Privacy, numbers: int) -> float:
@@ -98,8 +100,8 @@ def hands_on(method: Method, sites: int, least: int = 2) -> bool:
     return method.is_federated and (method.permute_every is not None or averaged < least or joined)
 
 
-def noise_for_contact(seed: int, site: str, t: int, key: bytes | None = None) -> Noise:
-    """Where a site's noise at contact ``t`` comes from.
+def noise_for_comm_round(seed: int, site: str, t: int, key: bytes | None = None) -> Noise:
+    """Where a site's noise at communication round ``t`` comes from.
 
     A simulation names the stream alone, so that a run can be repeated. A real site must pass a secret ``key``: noise
     that others can draw again protects nothing.
@@ -164,7 +166,7 @@ class Ledger:
         self.releases = releases
 
     def epsilon_after(self, releases: int) -> float:
-        """The epsilon that ``releases`` contacts in all would have cost."""
+        """The epsilon that ``releases`` communication rounds in all would have cost."""
         return epsilon(self.privacy.noise, self.privacy.delta, releases)
 
     @property
@@ -172,13 +174,13 @@ class Ledger:
         """The epsilon so far."""
         return self.epsilon_after(self.releases)
 
-    def allows(self, contacts: int = 1) -> bool:
-        """Whether that many further contacts stay within the budget."""
+    def allows(self, comm_rounds: int = 1) -> bool:
+        """Whether that many further communication rounds stay within the budget."""
         budget = self.privacy.budget
-        return budget is None or self.epsilon_after(self.releases + contacts) <= budget
+        return budget is None or self.epsilon_after(self.releases + comm_rounds) <= budget
 
     def charge(self) -> None:
-        """Count one contact. Raises PlanError where the budget does not allow it: the run must stop before it."""
+        """Count one communication round. Raises PlanError where the budget forbids it: the run must stop before."""
         if not self.allows():
             raise PlanError(
                 f"the privacy budget of epsilon {self.privacy.budget:g} is spent: {self.releases} communication rounds "
@@ -187,7 +189,7 @@ class Ledger:
         self.releases += 1
 
     def affordable(self) -> int | None:
-        """How many contacts the budget allows in all, or None where it sets no limit."""
+        """How many communication rounds the budget allows in all, or None where it sets no limit."""
         if self.privacy.budget is None:
             return None
         high = 1
@@ -200,12 +202,12 @@ class Ledger:
         return {"epsilon": self.spent, "delta": self.privacy.delta, "releases": self.releases}
 
 
-def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> None:
+def check_private(plan: Plan, comm_rounds: int, buffers: Sequence[str] = ()) -> None:
     """Raise PlanError where a plan with privacy would send something without noise, or would overspend.
 
-    ``contacts`` is how often models leave a site; ``buffers`` the names of the model's running statistics.
+    ``comm_rounds`` is how often models leave a site; ``buffers`` the names of the model's running statistics.
     """
-    if not plan.privacy.at_contacts:
+    if not plan.privacy.at_comm_rounds:
         return
     if not plan.privacy.blur and any("running" in name for name in buffers):
         raise PlanError("BatchNorm's running statistics would leave without noise; use GroupNorm with privacy")
@@ -217,10 +219,10 @@ def check_private(plan: Plan, contacts: int, buffers: Sequence[str] = ()) -> Non
             "a privacy budget needs noise above 0: without it the first communication round costs infinitely much"
         )
     ledger = Ledger(privacy)
-    if not ledger.allows(contacts):
+    if not ledger.allows(comm_rounds):
         raise PlanError(
-            f"{contacts} communication rounds with noise {privacy.noise:g} cost epsilon "
-            f"{ledger.epsilon_after(contacts):.3g} at delta {privacy.delta:g}, more than the budget of "
+            f"{comm_rounds} communication rounds with noise {privacy.noise:g} cost epsilon "
+            f"{ledger.epsilon_after(comm_rounds):.3g} at delta {privacy.delta:g}, more than the budget of "
             f"{privacy.budget:g}; it allows {ledger.affordable()} "
             "communication rounds. Take fewer or more noise"
         )

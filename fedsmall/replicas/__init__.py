@@ -2,8 +2,8 @@
 
 A site's own model is the *anchor*. It has ``fanout`` replicas, each of these has as many, ``depth`` levels down; every
 replica lacks a block of its parent's samples. A node is named by the way to it: ``""`` is the anchor, ``"2"`` its third
-replica, ``"2.0"`` the first replica of that. A row of a cohort is a site's node, ``"site#2.0"``; the anchor's row is
-the bare site.
+replica, ``"2.0"`` the first replica of that. A cohort's row is a site's node, ``"site#2.0"``; the anchor's the bare
+site.
 
 The fold goes from the leaves up: alpha_r = div_r / sum(div), parent <- (sum(alpha_r * replica_r) + parent) / 2; with
 the "simple" fold (RepFL) parent and replicas count alike. Source: Ghilea and Rekik, "Replica Tree-based Federated
@@ -137,8 +137,7 @@ def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[s
     stream named by seed, site and parent, the same in every round. A "stratified" block takes from each class its share
     (to within one sample) and never a class's last sample.
 
-    Raises PlanError where a stratified block cannot be had: a class of one sample, or a block that would take a class
-    whole.
+    Raises PlanError where a stratified block cannot be had: a class of one sample, or a block of a whole class.
     """
     held = {ANCHOR: np.arange(len(y))}
     classes = classes_of(y)

@@ -121,9 +121,9 @@ class Mailbox:
         return canon(VERSION, kind, self.run, t, sender, to, transcript, self.plan)
 
 
-def after(before: str, t: int, commons: Sequence[str]) -> str:
-    """The digest of a transcript after the average of round ``t`` has made the ``commons``, by their digests."""
-    return digest("average", before, t, list(commons))
+def after(before: str, t: int, global_models: Sequence[str]) -> str:
+    """The digest of a transcript after the average of round ``t`` has made the ``global_models``, by their digests."""
+    return digest("average", before, t, list(global_models))
 
 
 def _verify(identity: str, signature: bytes, content: bytes) -> None:

@@ -15,7 +15,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.sealing.letters import digest
 from fedsmall.sealing.masks import committee_size, least_in_sum
 from fedsmall.travel.journey import groups_of, journey
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 
 SUMS_A_ROUND = 3  # at most: of models, of what they are worth, and of what they are worth to who has not trained them
 
@@ -28,24 +28,24 @@ class RoutingTable:
     names: tuple[str, ...]
 
     @cached_property
-    def legs(self) -> list[tuple[Contact, dict[str, int]]]:
-        """Every contact, and which model trains at each site for it."""
+    def legs(self) -> list[tuple[CommRound, dict[str, int]]]:
+        """Every communication round, and which model trains at each site for it."""
         walked = journey(self.plan, len(self.names))
-        return [(contact, {self.names[site]: k for k, site in enumerate(at.tolist())}) for contact, at in walked]
+        return [(comm_round, {self.names[site]: k for k, site in enumerate(at.tolist())}) for comm_round, at in walked]
 
     def number(self, t: int) -> int:
-        """The place among the contacts of that of round ``t``. Raises PlanError where the plan has none then."""
+        """The place of round ``t`` among the communication rounds. Raises PlanError where the plan has none then."""
         place = bisect_left(self.legs, t, key=lambda leg: leg[0].t)
         if place == len(self.legs) or self.legs[place][0].t != t:
             raise PlanError(f"the plan has no communication round after round {t}")
         return place
 
-    def contact(self, t: int) -> Contact:
+    def comm_round(self, t: int) -> CommRound:
         """The communication round after round ``t``."""
         return self.legs[self.number(t)][0]
 
     def model_at(self, t: int, site: str) -> int:
-        """The model that trains at a site for the contact of round ``t``. PlanError where none does."""
+        """The model that trains at a site for the communication round of round ``t``. PlanError where none does."""
         places = self.legs[self.number(t)][1]
         if site not in places:
             raise PlanError(f"by the plan {site} trains no model for the communication round of round {t}")
@@ -57,7 +57,7 @@ class RoutingTable:
         return self.site_of(self.legs[following][0].t, self.model_at(t, site)) if following < len(self.legs) else None
 
     def site_of(self, t: int, model: int) -> str:
-        """The site where a model trains for the contact of round ``t``."""
+        """The site where a model trains for the communication round of round ``t``."""
         return next(name for name, who in self.legs[self.number(t)][1].items() if who == model)
 
     def last_average(self, t: int, through: bool = False) -> int:
@@ -76,7 +76,7 @@ class RoutingTable:
         return int(groups_of(method, len(places), groups)[self.model_at(t, site)])
 
     def members(self, t: int, group: int) -> list[str]:
-        """The sites whose models of a group train for the contact of round ``t``, in order."""
+        """The sites whose models of a group train for the communication round of round ``t``, in order."""
         places = self.legs[self.number(t)][1]
         return sorted(site for site in places if self.group(t, site) == group)
 

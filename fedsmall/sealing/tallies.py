@@ -1,7 +1,7 @@
 """The layout of secure sums, which sites and server both know beforehand.
 
-Beside models these are the sums of features and classes before the first contact, and the metrics of models on held-out
-and on unseen samples. All sites take part; those with nothing to tell add zeros.
+Beside models these are the sums of features and classes before the first communication round, and the metrics of models
+on held-out and on unseen samples. All sites take part; those with nothing to tell add zeros.
 """
 
 from collections.abc import Mapping

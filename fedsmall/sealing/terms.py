@@ -31,7 +31,7 @@ LETTER = "letter"  # (bytes,) uint8
 MASKED = "masked"  # (numbers,) uint64
 
 # Actions of a query.
-HELP, READDRESS, BEFORE = "help", "readdress", "before"  # the last: to tell the sums of before the first contact
+HELP, READDRESS, BEFORE = "help", "readdress", "before"  # the last: to tell the sums of before the first round
 PAIRS = "pairs"  # to take the letters with the keys of pairs; in the answer to the second question, letters by name
 
 # Kinds of letters.
@@ -43,7 +43,7 @@ class Average(Frozen):
 
     t: Annotated[int, Field(ge=1)]
     before: Hex32
-    commons: tuple[Hex32, ...] = Field(min_length=1)
+    global_models: tuple[Hex32, ...] = Field(min_length=1)
 
 
 class From(Frozen):

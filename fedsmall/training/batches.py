@@ -60,8 +60,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 class SiteSamples(ABC):
     """The samples of all sites on the device, which are drawn in batches; ``masks`` are dropout layers.
 
-    ``examples`` and ``steps`` are each site's samples, and its steps of a round, (sites,); ``largest`` is the samples
-    that a step may take at most.
+    ``examples`` and ``steps`` are each site's samples, and its steps of a round, (sites,); ``largest`` is the most
+    samples of a step.
     """
 
     examples: np.ndarray

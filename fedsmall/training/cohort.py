@@ -35,8 +35,8 @@ class Cohort(OneModelTrainer):
 
     The same sites in any company get the same numbers. ``path`` is "auto" or a name of
     :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
-    :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in the federation; without it
-    they are all of it.
+    :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in the federation; else they are
+    all of it.
 
     Raises PlanError where the named path does not fit the model, or the device is not here.
     """
@@ -119,7 +119,7 @@ class Cohort(OneModelTrainer):
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), inputs.memory)
         losses, mean = torch.full((len(stack),), torch.nan, dtype=widest_float(self.device), device=self.device), None
         with torch.no_grad():
-            remembered.receive(first.sites, stack.parameters, inputs.common, inputs.rule)
+            remembered.receive(first.sites, stack.parameters, inputs.is_global, inputs.rule)
             if self._kernel is not None:
                 of_last, mean = self._kernel.walk(stack, legs, remembered, inputs.losses)
                 losses = losses if of_last is None else of_last

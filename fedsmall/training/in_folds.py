@@ -46,8 +46,7 @@ def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:
     """The fold of every sample of a site, (samples,), where folds are of samples.
 
     Folds differ by one sample at most, in all and of each class; which get one more is drawn, by the site. Equal
-    samples, and a patient's, follow the first of them into one fold. Raises PlanError where a site has samples of one
-    patient alone.
+    samples, and a patient's, follow the first of them into one fold. PlanError where a site has one patient alone.
     """
     kin = kin_of(Part(samples.x, samples.y, samples.patients))
     groups = np.arange(len(samples)) if kin is None else kin

@@ -4,7 +4,7 @@ With Gaussian noise of standard deviation ``s`` in every number of an update, ``
 information about a record, averaged over its features, where ``squares`` are those of what a small change of the record
 moves in the update (Hannun, Guo & van der Maaten 2021, section 3). Whoever sees the noised update and knows everything
 else, the site's other patients among it, errs by 1 / sqrt(information) standard deviations or more (Cramer & Rao);
-information adds up over contacts, and over runs.
+information adds up over communication rounds, and over runs.
 
 The derivatives are taken by training again from the same start with one record changed a little, all changes as one
 stack, so they hold for every network, rule and optimizer that a :class:`fedsmall.training.cohort.Cohort` trains.
@@ -21,15 +21,15 @@ import torch
 from fedsmall.data.federation import Samples, Task
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import add_noise, system_words
-from fedsmall.privacy.site_level import noise_for_contact
+from fedsmall.privacy.site_level import noise_for_comm_round
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, Seat, TrainInput, TrainResult, WrappedTrainer, leg_at
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 
 EXACT = 32  # features up to which each is changed by itself; beyond, as many random directions stand for all
-MARGIN = 1.5  # by which their mean is raised: where one direction tells all, it is too small at one contact of thirteen
+MARGIN = 1.5  # by which their mean is raised: where one direction tells all, it is too small at one round of thirteen
 STEP = 1e-9  # of a change, in standard deviations: so small that next to no unit is switched on or off by it
 BYTES = 2**26  # what the samples and the models that train together may take
 
@@ -45,19 +45,19 @@ class Change(NamedTuple):
 class BudgetedCohort(WrappedTrainer):
     """A cohort whose models leave with so much noise that no record is told better than the plan's budget allows.
 
-    The budget is shared out evenly over the contacts of the patient who is in most batches, so nothing need be
-    remembered, and nobody gains by asking in another order. ``of_sites`` are the samples of the cohort's sites; noise
-    is the system's where ``secret``.
+    The budget is shared out evenly over the communication rounds of the patient who is in most batches, so nothing need
+    be remembered, and nobody gains by asking in another order. ``of_sites`` are the samples of the cohort's sites;
+    noise is the system's where ``secret``.
     """
 
     def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:
         super().__init__(cohort.plan, cohort.names, cohort.samples, cohort)
         self._cohort, self._of_sites, self._secret = cohort, tuple(of_sites), secret
-        self._legs = {c.t: leg_at(self.plan, [0], c.t, c.rounds) for c in contacts_of(self.plan) if c.travels}
+        self._legs = {c.t: leg_at(self.plan, [0], c.t, c.rounds) for c in comm_rounds_of(self.plan) if c.travels}
         self._shares: dict[int, float] = {}
 
     def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
-        """As :meth:`Trainer.walk`, of one leg: every contact is by itself where models are noised."""
+        """As :meth:`Trainer.walk`, of one leg: every communication round is by itself where models are noised."""
         (leg,) = legs
         start = stack.clone()
         trained = self._cohort.walk(stack, legs, inputs)
@@ -69,27 +69,27 @@ class BudgetedCohort(WrappedTrainer):
         patients = [self._cohort.taken(site, leg) for site in leg.sites.tolist()]
         squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, inputs, self._secret)
         for row, square in enumerate(squares.max(axis=1).tolist()):
-            deviation = deviation_for(square, self.exposure_of_contact(int(leg.sites[row])))
-            noise = system_words if self._secret else noise_for_contact(self.plan.seed, names[row], leg.t)
+            deviation = deviation_for(square, self.exposure_of_comm_round(int(leg.sites[row])))
+            noise = system_words if self._secret else noise_for_comm_round(self.plan.seed, names[row], leg.t)
             for name, tensor in sorted(stack.parameters.items()):
                 before = start.parameters[name][row].double().cpu().numpy()
                 moved = add_noise(tensor[row].double().cpu().numpy() - before, deviation, noise)
                 tensor[row] = torch.from_numpy(before + moved).to(tensor)
         return trained
 
-    def exposure_of_contact(self, site: int) -> float:
-        """The most that one contact of a site tells of a record that it holds; of others it tells nothing."""
+    def exposure_of_comm_round(self, site: int) -> float:
+        """The most that a site's communication round tells of a record that it holds; of others it tells nothing."""
         assert self.plan.privacy.exposure is not None
         if site not in self._shares:
-            self._shares[site] = self.plan.privacy.exposure / max(1, self._most_contacts(site, list(self._legs)))
+            self._shares[site] = self.plan.privacy.exposure / max(1, self._most_comm_rounds(site, list(self._legs)))
         return self._shares[site]
 
     def exposure_after(self, site: int, rounds: Sequence[int]) -> float:
-        """The most that the contacts after these ``rounds``, some of them more than once, have told of a record."""
-        return self._most_contacts(site, rounds) * self.exposure_of_contact(site)
+        """The most that the updates after these ``rounds``, some more than once, have told of a record."""
+        return self._most_comm_rounds(site, rounds) * self.exposure_of_comm_round(site)
 
-    def _most_contacts(self, site: int, rounds: Sequence[int]) -> int:
-        """Of how many of these contacts the patient is who is in most: batches are public, by the plan's seed."""
+    def _most_comm_rounds(self, site: int, rounds: Sequence[int]) -> int:
+        """In how many of these updates the patient is who is in most: batches are public, by the plan's seed."""
         counts = np.zeros(self.samples[site], dtype=np.int64)
         for t in rounds:
             counts[self._cohort.taken(site, self._legs[t])] += 1
@@ -181,7 +181,7 @@ def _updates(
     inputs = replace(
         inputs,
         memory={name: array[index] for name, array in inputs.memory.items()},
-        common=None if inputs.common is None else np.asarray(inputs.common)[index],
+        is_global=None if inputs.is_global is None else np.asarray(inputs.is_global)[index],
         losses=False,
     )
     trainer.walk(stack, [leg._replace(sites=np.arange(len(index)))], inputs)

@@ -1,8 +1,8 @@
 """Sites with models of their own that share some layers: these travel and are aggregated, the rest never leaves.
 
 On the wire there is one model, the shared part, which a site completes with its own layers; these are in its memory,
-and so outlive contacts and restarts. Source: Ghilea and Rekik, section 3 (hospitals with different architectures share
-their first layers).
+and so outlive communication rounds and restarts. Source: Ghilea and Rekik, section 3 (hospitals with different
+architectures share their first layers).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +40,7 @@ class _Group:
 class MixedCohort(Trainer):
     """Sites with models of their own; used as a :class:`Cohort` whose models are the shared part.
 
-    ``make`` builds the cohort of the sites of one architecture. Raises PlanError where the sites' shared layers are not
-    the same.
+    ``make`` builds the cohort of the sites of one architecture. PlanError where the sites' shared layers differ.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class MixedCohort(Trainer):
         return _Group(number, np.array(sites), cohort, tuple(private))
 
     def _train_group(
-        self, group: _Group, stack: Stack, rows: np.ndarray, leg: Leg, common: np.ndarray, memory: Arrays
+        self, group: _Group, stack: Stack, rows: np.ndarray, leg: Leg, is_global: np.ndarray, memory: Arrays
     ) -> tuple[TrainResult, Arrays]:
         inner, sites = group.cohort, leg.sites
         pairs = zip(rows, sites, strict=True)
@@ -111,7 +110,7 @@ class MixedCohort(Trainer):
         local = leg._replace(sites=np.searchsorted(group.sites, sites))
         prefix = f"{INNER}/{group.number}/"
         kept_here = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
-        trained = inner.walk(models, [local], TrainInput(common, memory=kept_here))
+        trained = inner.walk(models, [local], TrainInput(is_global, memory=kept_here))
         kept = {name: array.copy() if name.startswith(PRIVATE) else array for name, array in memory.items()}
         for key, array in trained.memory.items():
             kept[f"{prefix}{key}"] = np.zeros((len(self.names), *array.shape[1:]), array.dtype)

@@ -1,8 +1,7 @@
 """A local step: optimizers as elementwise updates, learning rates as functions of the round, and local rules.
 
 Every array has a leading axis of models. An optimizer is a row of :data:`OPTIMIZERS`; its state is named as it travels:
-"momentum/<parameter>", "exp_avg/<parameter>", "exp_avg_sq/<parameter>", and "step", the number of updates that each
-model has seen.
+"momentum/<parameter>", "exp_avg/<parameter>", "exp_avg_sq/<parameter>", and "step", the number of its updates.
 
 A rule is what is added to the local gradient, and what a site remembers for it: a row of :data:`RULES`. Its arrays are
 named by words: "reference", the last global model that the site received; "control" and "server", SCAFFOLD's c_i and c;
@@ -119,7 +118,7 @@ Close = Callable[[Tensor, Variables, Method], tuple[Variables, Variables]]
 
 
 class Rule(NamedTuple):
-    """(gradient, parameter) -> gradient; and at the end of a contact, what is remembered and what is sent."""
+    """(gradient, parameter) -> gradient; and at the end of an update, what is remembered and what is sent."""
 
     pull: Pull = lambda gradient, parameter, variables, method: gradient
     close: Close = lambda parameter, variables, method: ({}, {})
@@ -188,7 +187,7 @@ def add_rule(gradients: Tensors, parameters: Tensors, memory: Tensors, method: M
 
 
 def close_stretch(parameters: Tensors, memory: Tensors, method: Method) -> tuple[Tensors, Tensors]:
-    """What the rule remembers of a contact that ends, and what it sends: {"word/parameter": (models, ...)} each."""
+    """What the rule remembers of an update that ends, and what it sends: {"word/parameter": (models, ...)} each."""
     rule = rule_of(method)
     remembered: Tensors = {}
     sent: Tensors = {}
@@ -230,13 +229,13 @@ class SiteMemory:
         self,
         sites: np.ndarray,
         parameters: Tensors,
-        common: Sequence[bool] | np.ndarray | None,
+        is_global: Sequence[bool] | np.ndarray | None,
         rule: Mapping[str, np.ndarray] | None,
     ) -> None:
         """Take note, before training, of the global models among the rows and of what the server sends for the rule."""
         if not self._rule.remembers:
             return
-        rows = np.flatnonzero(np.zeros(len(sites), bool) if common is None else np.asarray(common))
+        rows = np.flatnonzero(np.zeros(len(sites), bool) if is_global is None else np.asarray(is_global))
         for name, tensor in parameters.items():
             self._put(f"reference/{name}", sites[rows], tensor[index_of(rows, tensor)])
         for word, value in (("known", 1.0), ("rate", 0.0)):
@@ -246,7 +245,7 @@ class SiteMemory:
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether the rule asks for the gradient at the common model."""
+        """Whether the rule asks for the gradient at the global model."""
         return GRADIENT in self._rule.remembers
 
     def variables(self, sites: np.ndarray) -> Tensors:

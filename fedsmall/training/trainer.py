@@ -67,14 +67,14 @@ class Seat(NamedTuple):
 class TrainInput:
     """The inputs of training besides the models.
 
-    ``common`` flags the rows that are the last global model, untouched; ``rule`` is what the server sends for the local
-    rule; ``memory`` is that of the training before. Without ``losses`` a trainer may leave losses out, as NaN. For
-    remote sites there are also the global models as they are ``sent``, one a group, the ``group`` of every row, whether
-    the row ``carries`` something beside the model, whether it is ``fresh`` (another site has trained it last), and what
-    global models sites have, ``known``.
+    ``is_global`` flags the rows that are the last global model, untouched; ``rule`` is what the server sends for the
+    local rule; ``memory`` is that of the training before. Without ``losses`` a trainer may leave losses out, as NaN.
+    For remote sites there are also the global models as they are ``sent``, one a group, the ``group`` of every row,
+    whether the row ``carries`` something beside the model, whether it is ``fresh`` (another site has trained it last),
+    and what global models sites have, ``known``.
     """
 
-    common: Sequence[bool] | np.ndarray | None = None
+    is_global: Sequence[bool] | np.ndarray | None = None
     rule: Mapping[str, np.ndarray] = field(default_factory=dict)
     memory: Mapping[str, np.ndarray] = field(default_factory=dict)
     losses: bool = True
@@ -85,8 +85,8 @@ class TrainInput:
     fresh: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def flags(self, rows: int) -> np.ndarray:
-        """``common`` as an array, (rows,)."""
-        return np.zeros(rows, dtype=bool) if self.common is None else np.asarray(self.common, dtype=bool)
+        """``is_global`` as an array, (rows,)."""
+        return np.zeros(rows, dtype=bool) if self.is_global is None else np.asarray(self.is_global, dtype=bool)
 
 
 # Kinds of faults at sites elsewhere, and of the events that say so.
@@ -199,9 +199,9 @@ class Trainer(Restorable, ABC):
 
     @abstractmethod
     def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
-        """Train in place through several contacts that only move models between sites, leg by leg.
+        """Train in place through several communication rounds that only move models between sites, leg by leg.
 
-        ``inputs.common`` and ``inputs.rule`` belong to the first leg.
+        ``inputs.is_global`` and ``inputs.rule`` belong to the first leg.
         """
 
     def average(

@@ -182,8 +182,8 @@ class TreeCohort(WrappedTrainer):
     def _to_nodes(self, inputs: TrainInput, parents: np.ndarray) -> TrainInput:
         """The inputs of the nodes: those of their anchor, and their site's memory, one for its tree."""
         owner = np.repeat(np.arange(len(self.names)), [len(rows) for rows in self._of_site])
-        common = None if inputs.common is None else np.asarray(inputs.common)[parents]
-        return TrainInput(common, inputs.rule, {name: array[owner] for name, array in inputs.memory.items()})
+        is_global = None if inputs.is_global is None else np.asarray(inputs.is_global)[parents]
+        return TrainInput(is_global, inputs.rule, {name: array[owner] for name, array in inputs.memory.items()})
 
     def _narrowed(self, memory: Arrays) -> Arrays:
         anchors = np.array([rows[0] for rows in self._of_site])

@@ -33,7 +33,7 @@ class Handover:
         self.folder = folder
 
     def up(self, t: int) -> Path:
-        """Where the region's common model after round ``t`` is, with the weight behind it."""
+        """Where the region's global model after round ``t`` is, with the weight behind it."""
         return self.folder / f"{t:09d}.up"
 
     def down(self, t: int) -> Path:

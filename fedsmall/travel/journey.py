@@ -1,17 +1,17 @@
-"""Who is where: the sites at which models train, from contact to contact, as the plan alone decides it.
+"""Who is where: the sites at which models train at each communication round, as the plan alone decides it.
 
 Models are numbered; number k is of group k modulo the groups.
 
 Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there. A
 route is one or several groups of models. Folds are dealt once, by a named stream and by numbers of ``samples``; who
-goes where at a contact is drawn anew, without a conflict. With fewer sites than routes every site deals its own samples
-to folds, and the routes take turns.
+goes where at a communication round is drawn anew, without a conflict. With fewer sites than routes every site deals its
+own samples to folds, and the routes take turns.
 
 Regions are several servers: sites dealt to regions, each of which averages its own models; now and then all of them
 together. Bytes between servers are counted apart. Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud
 hierarchical federated learning"; there no model travels between edges.
 
-What is seen of a run is the :class:`Moment` after each stretch of contacts.
+What is seen of a run is the :class:`Moment` after each stretch of communication rounds.
 """
 
 import json
@@ -30,9 +30,9 @@ from fedsmall.randomness import rng_for
 from fedsmall.travel.schedule import (
     AbstractSchedule,
     Action,
-    Contact,
+    CommRound,
     bijection,
-    contacts_of,
+    comm_rounds_of,
     participants,
     schedule_for,
 )
@@ -50,21 +50,21 @@ def routes_of(method: Method, sites: int) -> np.ndarray:
     return route_of(groups_of(method, method.travelling(sites), method.group_count(sites)), method.routes)
 
 
-def set_out(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
-    """The sites at which models train for the first contact."""
-    at, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
+def set_out(plan: Plan, sites: int, comm_round: CommRound, samples: Sequence[int] = ()) -> np.ndarray:
+    """The sites at which models train for the first communication round."""
+    at, folds = draw_sites(plan, sites, comm_round, samples), folds_of(plan, samples)
     if folds is None:
         return at
     return np.asarray(at[assign_sites(rng_for(plan.travel_seed, "set out"), routes_of(plan.method, sites), folds[at])])
 
 
 def move_on(
-    plan: Plan, sites: int, at: np.ndarray, before: Contact, contact: Contact, samples: Sequence[int] = ()
+    plan: Plan, sites: int, at: np.ndarray, before: CommRound, comm_round: CommRound, samples: Sequence[int] = ()
 ) -> np.ndarray:
-    """The sites at which models train for ``contact``, which were at the sites ``at`` for the one ``before``.
+    """The sites at which models train for ``comm_round``, which were at the sites ``at`` for the one ``before``.
 
-    A piece of a contact moves nobody. Where all sites take part, an aggregation does not either, unless it leaves
-    groups that are to meet other sites; else every model goes to a site drawn for ``contact``.
+    A piece of a communication round moves nobody. Where all sites take part, an aggregation does not either, unless it
+    leaves groups that are to meet other sites; else every model goes to a site drawn for ``comm_round``.
     """
     method = plan.method
     stays = before.action is Action.AGGREGATE and method.everyone(sites) and not method.grouped
@@ -77,7 +77,7 @@ def move_on(
         return np.asarray(order[(np.argsort(order)[at] + 1) % sites])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
         return np.asarray((at + 1) % sites)
-    there, folds = draw_sites(plan, sites, contact, samples), folds_of(plan, samples)
+    there, folds = draw_sites(plan, sites, comm_round, samples), folds_of(plan, samples)
     if folds is None:
         route = bijection(plan.travel_seed, before.t, len(at))
     else:
@@ -86,8 +86,8 @@ def move_on(
     return np.asarray(there[route[np.argsort(np.argsort(at))]])  # by the ranks of their sites
 
 
-def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] = ()) -> np.ndarray:
-    """The numbers of the sites that take part in a contact, in order; of the first, where all go round."""
+def draw_sites(plan: Plan, sites: int, comm_round: CommRound, samples: Sequence[int] = ()) -> np.ndarray:
+    """The numbers of the sites that take part in a communication round, in order; of the first, where all go round."""
     if not plan.method.is_federated:
         return np.arange(sites)
     method = plan.method
@@ -97,7 +97,7 @@ def draw_sites(plan: Plan, sites: int, contact: Contact, samples: Sequence[int] 
         return places if method.route == "cyclic" else _cycle(plan, sites)[places]
 
     def draw(attempt: int) -> np.ndarray:
-        t, everyone = contact.due, range(sites)
+        t, everyone = comm_round.due, range(sites)
         return np.array(participants(plan.travel_seed, t, everyone, method.fraction, method.models, attempt))
 
     folds = folds_of(plan, samples)
@@ -113,13 +113,13 @@ def _cycle(plan: Plan, sites: int) -> np.ndarray:
     return rng_for(plan.travel_seed, "cycle").permutation(sites)
 
 
-def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[Contact, np.ndarray]]:
-    """Every contact of a run over so many sites, and the sites at which its models train for it."""
-    contacts = contacts_of(plan)
-    at = set_out(plan, sites, contacts[0], samples)
-    for before, contact in zip([contacts[0], *contacts], contacts, strict=False):
-        at = at if contact is before else move_on(plan, sites, at, before, contact, samples)
-        yield contact, at
+def journey(plan: Plan, sites: int, samples: Sequence[int] = ()) -> Iterator[tuple[CommRound, np.ndarray]]:
+    """Every communication round of a run over so many sites, and the sites at which its models train for it."""
+    comm_rounds = comm_rounds_of(plan)
+    at = set_out(plan, sites, comm_rounds[0], samples)
+    for before, comm_round in zip([comm_rounds[0], *comm_rounds], comm_rounds, strict=False):
+        at = at if comm_round is before else move_on(plan, sites, at, before, comm_round, samples)
+        yield comm_round, at
 
 
 def folds_of(plan: Plan, sizes: Sequence[int]) -> np.ndarray | None:
@@ -229,8 +229,8 @@ def _dealt(seed: int, sites: int, regions: int) -> np.ndarray:
 def passage(plan: Plan, sites: int, t: int) -> np.ndarray:
     """To which site the model at each site goes after round ``t``, (sites,).
 
-    Every model is drawn to cross over or not. Those that do change places with each other, wherever they are, and the
-    others within their region.
+    Every model is drawn to cross over or not. Those that do change places with each other, the others within their
+    region.
     """
     assert plan.method.regions is not None
     rng, regions = rng_for(plan.travel_seed, "permute", t), regions_of(plan, sites)
@@ -251,12 +251,12 @@ def crossings(plan: Plan, sites: int, last: np.ndarray, at: np.ndarray) -> int:
     return int((regions[last] != regions[at]).sum())
 
 
-def meet(plan: Plan, contact: Contact) -> bool:
-    """Whether the regions' common models are averaged at a contact."""
+def meet(plan: Plan, comm_round: CommRound) -> bool:
+    """Whether the regions' global models are averaged at a communication round."""
     assert plan.method.regions is not None
     every = plan.method.regions.average_every
-    due = every is None or contact.t % every == 0 or contact.t == plan.rounds
-    return contact.action is Action.AGGREGATE and due
+    due = every is None or comm_round.t % every == 0 or comm_round.t == plan.rounds
+    return comm_round.action is Action.AGGREGATE and due
 
 
 def route_within(plan: Plan, sites: Sequence[str], t: int) -> dict[str, str]:
@@ -346,9 +346,9 @@ def check_apart(plan: Plan, region: str = "") -> None:
 
 
 class Moment(NamedTuple):
-    """What is there after a contact, or after a piece of one, before anything else moves.
+    """What is there after a communication round, or after a piece of one, before anything else moves.
 
-    ``common`` is the evaluated and kept result of a contact that aggregates, and ``commons`` are the groups' models
+    ``global_model`` is the evaluated and kept result of an aggregation, and ``global_models`` are the groups' models
     from which all set out after it; ``of_routes`` gives what is evaluated of each route. ``sites`` have just trained,
     and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their names. ``updates`` (rounds of
     local training, over all sites), ``bytes_sent``, ``bytes_between`` (servers of regions) and ``events`` are those
@@ -356,8 +356,8 @@ class Moment(NamedTuple):
     took, and whether these were all; None for others.
     """
 
-    contact: Contact
-    common: Arrays | None
+    comm_round: CommRound
+    global_model: Arrays | None
     sites: tuple[str, ...]
     models: Callable[[], Arrays]
     updates: int
@@ -365,7 +365,7 @@ class Moment(NamedTuple):
     events: list[dict[str, Any]]
     memory: Arrays
     bytes_between: int = 0
-    commons: tuple[Arrays, ...] = ()
+    global_models: tuple[Arrays, ...] = ()
     of_routes: Callable[[], tuple[Arrays, ...]] = tuple
     averaged: tuple[int, bool] | None = None
 
@@ -373,15 +373,15 @@ class Moment(NamedTuple):
 class Watcher(Protocol):
     """Somebody who looks at the moments of a run and changes nothing."""
 
-    def needs(self, contact: Contact) -> bool:
-        """Whether the models must be seen as they leave at this contact."""
+    def needs(self, comm_round: CommRound) -> bool:
+        """Whether the models must be seen as they leave at this communication round."""
 
     def see(self, moment: Moment) -> None:
         """Take in a moment."""
 
 
 Event = dict[str, Any]  # what became of a site at a round that did not go as it should
-Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the common one for None
+Initial = Callable[[str | None], Arrays]  # the model with which a site starts, or the global one for None
 
 
 def event(t: int, site: str, kind: str, reason: str) -> Event:

@@ -17,15 +17,15 @@ from fedsmall.randomness import rng_for
 class Action(StrEnum):
     """What follows the local update of a round."""
 
-    TRAIN = "train"  # nothing: no contact
+    TRAIN = "train"  # nothing: no communication round
     PERMUTE = "permute"  # every model goes to a site drawn at random
     AGGREGATE = "aggregate"  # the models become one, which goes to every site
 
 
-class Contact(NamedTuple):
+class CommRound(NamedTuple):
     """A communication round ``t``, after which models travel, and the local rounds since the one before it.
 
-    A piece of a contact, cut for an evaluation, has action TRAIN, and ``leads_to`` is the round of its contact.
+    A piece of a communication round, cut for an evaluation, has action TRAIN, and ``leads_to`` its last round.
     """
 
     t: int
@@ -40,7 +40,7 @@ class Contact(NamedTuple):
 
     @property
     def due(self) -> int:
-        """The round of the contact that ends these local rounds."""
+        """The round of the communication round that ends these local rounds."""
         return self.leads_to or self.t
 
 
@@ -62,11 +62,11 @@ class AbstractSchedule(ABC):
     def action(self, t: int) -> Action:
         """What is due after round ``t`` = 1, 2, ... of a run that goes on after it."""
 
-    def contacts(self, rounds: int | None = None) -> Iterator[Contact]:
-        """The contacts of a run, in order; every local round belongs to exactly one of them.
+    def comm_rounds(self, rounds: int | None = None) -> Iterator[CommRound]:
+        """The communication rounds of a run, in order; every local round belongs to exactly one of them.
 
         A run of ``rounds`` rounds ends with an aggregation, due or not; None goes on for ever. Raises ValueError for a
-        number below 1, and where an endless run would never come to a contact.
+        number below 1, and where an endless run would never come to a communication round.
         """
         _check_period("rounds", rounds)
         if not (rounds or self.permute_every or self.aggregate_every):
@@ -74,14 +74,14 @@ class AbstractSchedule(ABC):
                 "a schedule without periods has a communication round only at the end of the run; "
                 "give permute_every, aggregate_every or the number of rounds"
             )
-        return self._contacts(rounds)
+        return self._comm_rounds(rounds)
 
-    def _contacts(self, rounds: int | None) -> Iterator[Contact]:
+    def _comm_rounds(self, rounds: int | None) -> Iterator[CommRound]:
         before = 0
         for t in count(1) if rounds is None else range(1, rounds + 1):
             action = Action.AGGREGATE if t == rounds else self.action(t)
             if action is not Action.TRAIN:
-                yield Contact(t, t - before, action)
+                yield CommRound(t, t - before, action)
                 before = t
 
 
@@ -94,7 +94,7 @@ class Schedule(AbstractSchedule):
     We depart from Algorithm 1 as printed in one thing: it tests daisy-chaining first and aggregates "else", so that
     with d = 1, the paper's own setting, it would never aggregate. Here aggregation wins where both are due.
 
-    >>> [f"{contact.t} {contact.action}" for contact in Schedule(permute_every=2, aggregate_every=6).contacts(9)]
+    >>> [f"{c.t} {c.action}" for c in Schedule(permute_every=2, aggregate_every=6).comm_rounds(9)]
     ['2 permute', '4 permute', '6 aggregate', '8 permute', '9 aggregate']
     """
 
@@ -134,42 +134,44 @@ def schedule_for(plan: Plan) -> AbstractSchedule:
     return Schedule(method.permute_every, method.aggregate_every)
 
 
-def cut_at_evaluations(contacts: Iterable[Contact], every: int | None) -> Iterator[Contact]:
-    """The contacts, cut after each ``every`` rounds of the run: there models can be evaluated where they are.
+def cut_at_evaluations(comm_rounds: Iterable[CommRound], every: int | None) -> Iterator[CommRound]:
+    """Communication rounds, cut after each ``every`` rounds of the run: there models can be evaluated where they are.
 
     Cutting changes no number. Raises ValueError for a number below 1.
     """
     _check_period("evaluate_every", every)
-    for contact in contacts:
-        start = contact.t - contact.rounds
-        for t in range(start - start % every + every, contact.t, every) if every else ():
-            yield Contact(t, t - start, Action.TRAIN, contact.t)
+    for comm_round in comm_rounds:
+        start = comm_round.t - comm_round.rounds
+        for t in range(start - start % every + every, comm_round.t, every) if every else ():
+            yield CommRound(t, t - start, Action.TRAIN, comm_round.t)
             start = t
-        yield contact._replace(rounds=contact.t - start)
+        yield comm_round._replace(rounds=comm_round.t - start)
 
 
-def contacts_of(plan: Plan, in_pieces: bool = False) -> list[Contact]:
-    """The contacts of a plan's run, at which nothing travels where all train alone; ``in_pieces`` for evaluations."""
-    contacts = cut_at_evaluations(schedule_for(plan).contacts(plan.rounds), piece_length(plan) if in_pieces else None)
+def comm_rounds_of(plan: Plan, in_pieces: bool = False) -> list[CommRound]:
+    """The communication rounds of a plan; nothing travels where all train alone; ``in_pieces`` for evaluations."""
+    comm_rounds = cut_at_evaluations(
+        schedule_for(plan).comm_rounds(plan.rounds), piece_length(plan) if in_pieces else None
+    )
     alone = not plan.method.is_federated
-    return [contact._replace(action=Action.TRAIN) if alone else contact for contact in contacts]
+    return [comm_round._replace(action=Action.TRAIN) if alone else comm_round for comm_round in comm_rounds]
 
 
 def times_travelled(plan: Plan, rounds: int) -> int:
     """After how many of the first ``rounds`` rounds of a plan models have travelled."""
-    return sum(contact.travels and contact.t <= rounds for contact in contacts_of(plan))
+    return sum(comm_round.travels and comm_round.t <= rounds for comm_round in comm_rounds_of(plan))
 
 
 def piece_length(plan: Plan) -> int | None:
-    """After how many rounds contacts may be cut for an evaluation; None where a piece would begin a new update."""
-    whole = plan.method.top_share is not None or plan.privacy.at_contacts
+    """After how many local rounds one may be cut for an evaluation; None where a piece would begin a new update."""
+    whole = plan.method.top_share is not None or plan.privacy.at_comm_rounds
     return None if whole else plan.evaluate_every
 
 
 def participants(
     seed: int, t: int, sites: Iterable[int], fraction: float = 1.0, models: int | None = None, attempt: int = 0
 ) -> list[int]:
-    """The numbers of the sites that take part in the contact after round ``t``, in order.
+    """The numbers of the sites that take part in the communication round after round ``t``, in order.
 
     A ``fraction`` of them is drawn, or as many as there are ``models``; anew for each ``attempt``.
     """
@@ -183,7 +185,7 @@ def participants(
 
 
 def bijection(seed: int, t: int, models: int) -> np.ndarray:
-    """The permutation of contact ``t``: the model at the i-th site, by name, goes to the drawn[i]-th.
+    """The permutation of communication round ``t``: the model at the i-th site, by name, goes to the drawn[i]-th.
 
     Uniform over all permutations, fixed points allowed. Source: Kamp et al. 2023, Algorithm 1.
     """

@@ -48,7 +48,7 @@ def by_kernel(plan: Plan, federation: Federation, device: str, threads: int = 1)
 
 
 def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
-    """The engine ``inprocess``: a message for every site and contact."""
+    """The engine ``inprocess``: a message for every site and communication round."""
     from fedsmall.clients.client_app import app
     from fedsmall.clients.site_data import give_federation
     from fedsmall.sim.engines.inprocess import InProcessGrid
@@ -58,7 +58,7 @@ def one_by_one(plan: Plan, federation: Federation, device: str) -> Timing:
 
 
 def by_ray(plan: Plan, federation: Federation, device: str) -> Timing:
-    """Flower's own simulation runtime at the pace of its later contacts: the start of its actors is not counted."""
+    """Flower's own simulation runtime at the pace of its later rounds: the start of its actors is not counted."""
     from fedsmall.sim.engines.ray import with_ray_grid
 
     timing: Timing = with_ray_grid(len(federation.names), lambda grid: _conducted(plan, federation, grid, warm=2))
@@ -68,7 +68,7 @@ def by_ray(plan: Plan, federation: Federation, device: str) -> Timing:
 def _conducted(
     plan: Plan, federation: Federation, grid: Grid, warm: int = 0, clock_of: Callable[[str], Clock] = Clock
 ) -> Timing:
-    """Run the plan on a grid; its first ``warm`` contacts are taken to have cost what the later ones do."""
+    """Run the plan on a grid; its first ``warm`` communication rounds are taken to have cost what the later ones do."""
     begun = [(0, clock_of("cpu"))]  # the models come back as numbers, so a device has finished
 
     def progress(t: int, rounds: int) -> None:
@@ -98,17 +98,17 @@ def by_modules(plan: Plan, federation: Federation, device: str) -> Timing:
     y = [torch.from_numpy(samples.y).to(device) for samples in federation.train]
     stretches = list(_stretches(plan, federation))
     clock = Clock(device)
-    common: Arrays = {}
+    global_model: Arrays = {}
     for sites, merges in stretches:
         for model, optimizer, site in zip(models, optimizers, sites, strict=True):
             optimizer.zero_grad()
             torch.autograd.backward(loss(model(x[site]), y[site]))
             optimizer.step()
         if merges:
-            common = _merged(plan, [models[row].state_dict() for row in np.argsort(sites)])
+            global_model = _merged(plan, [models[row].state_dict() for row in np.argsort(sites)])
             for model in models:
-                model.load_state_dict({name: torch.from_numpy(array) for name, array in common.items()})
-    return Timing(*clock.read(), common)
+                model.load_state_dict({name: torch.from_numpy(array) for name, array in global_model.items()})
+    return Timing(*clock.read(), global_model)
 
 
 def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -119,7 +119,7 @@ def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
     slope_of = _slope_of(federation.task.loss)
     names = list(initial_model(plan, federation.task))
     clock = Clock(device)
-    common: Arrays = {}
+    global_model: Arrays = {}
     for sites, merges in stretches:
         inputs = [x.index_select(0, sites)]
         for weight, bias in zip(weights, biases, strict=True):
@@ -135,10 +135,10 @@ def by_bare_loop(plan: Plan, federation: Federation, device: str) -> Timing:
             bias.sub_(behind.sum(1), alpha=lr)
         if merges:
             tensors = [tensor for pair in zip(weights, biases, strict=True) for tensor in pair]
-            common = _merged_rows(plan, dict(zip(names, tensors, strict=True)), sites)
-            for tensor, array in zip(tensors, common.values(), strict=True):
+            global_model = _merged_rows(plan, dict(zip(names, tensors, strict=True)), sites)
+            for tensor, array in zip(tensors, global_model.values(), strict=True):
                 tensor.copy_(torch.from_numpy(array))
-    return Timing(*clock.read(), common)
+    return Timing(*clock.read(), global_model)
 
 
 def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
@@ -154,16 +154,16 @@ def by_vmap(plan: Plan, federation: Federation, device: str) -> Timing:
     gradient = vmap(grad(lambda parameters, x, y: loss(functional_call(template, parameters, (x,)), y)))
     stretches = [(torch.from_numpy(sites).to(device), merges) for sites, merges in _stretches(plan, federation)]
     clock = Clock(device)
-    common: Arrays = {}
+    global_model: Arrays = {}
     with torch.no_grad():
         for sites, merges in stretches:
             for name, slope in gradient(stack, x[sites], y[sites]).items():
                 stack[name].sub_(slope, alpha=plan.recipe.lr)
             if merges:
-                common = _merged_rows(plan, stack, sites)
+                global_model = _merged_rows(plan, stack, sites)
                 for name, tensor in stack.items():
-                    tensor.copy_(torch.from_numpy(common[name]))
-    return Timing(*clock.read(), common)
+                    tensor.copy_(torch.from_numpy(global_model[name]))
+    return Timing(*clock.read(), global_model)
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -198,9 +198,9 @@ def pooled_loss(plan: Plan, federation: Federation, model: Arrays) -> float:
 
 def _stretches(plan: Plan, federation: Federation) -> Iterator[tuple[np.ndarray, bool]]:
     """For every round: at which site each model trains, and whether the models are aggregated after it."""
-    for contact, at in journey(plan, len(federation.names)):
-        for left in range(contact.rounds, 0, -1):
-            yield at, left == 1 and contact.action is Action.AGGREGATE
+    for comm_round, at in journey(plan, len(federation.names)):
+        for left in range(comm_round.rounds, 0, -1):
+            yield at, left == 1 and comm_round.action is Action.AGGREGATE
 
 
 def _stacked(plan: Plan, federation: Federation, device: str) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:

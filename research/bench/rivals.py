@@ -1,6 +1,6 @@
 """Other frameworks for ``fedsmall bench``, where they are installed: see docs/speed.md.
 
-Simulators know one common model, so they are compared on what all can do: FedAvg that averages after every round.
+Simulators know one global model, so they are compared on what all can do: FedAvg that averages after every round.
 """
 
 import io
@@ -80,9 +80,11 @@ def by_jax(plan: Plan, federation: Federation, device: str) -> Timing:
         mean = lambda: [jnp.broadcast_to(model.mean(0), model.shape) for model in models]  # noqa: E731
         return jax.lax.cond(merges, mean, lambda: models), None
 
-    contacts = [(contact, at, left) for contact, at in journey(plan, len(x)) for left in range(contact.rounds, 0, -1)]
-    way = np.stack([at for _, at, _ in contacts])
-    ends = np.array([left == 1 and contact.action is Action.AGGREGATE for contact, _, left in contacts])
+    comm_rounds = [
+        (comm_round, at, left) for comm_round, at in journey(plan, len(x)) for left in range(comm_round.rounds, 0, -1)
+    ]
+    way = np.stack([at for _, at, _ in comm_rounds])
+    ends = np.array([left == 1 and comm_round.action is Action.AGGREGATE for comm_round, _, left in comm_rounds])
     x, y = jnp.asarray(x.reshape(*x.shape[:2], -1)), jnp.asarray(y)
     start = [jnp.stack([jnp.asarray(array)] * len(x)) for array in arrays.values()]
     whole = jax.jit(lambda *given: jax.lax.scan(one_round, *given)[0]).lower(start, (way, ends)).compile()

@@ -15,7 +15,7 @@ from fedsmall.wire import Arrays
 
 
 class Timing(NamedTuple):
-    """The rounds' wall and processor seconds, and the common model after them."""
+    """The rounds' wall and processor seconds, and the global model after them."""
 
     seconds: float
     processor: float

@@ -29,7 +29,7 @@ def draw(item: Item, result: ItemResult, folder: Path, kind: str = "svg") -> Pat
 
 
 def curves(item: Item, result: ItemResult) -> Figure:
-    """The sites' own models by rounds, with a band for the interval over seeds, and the common model as rings.
+    """The sites' own models by rounds, with a band for the interval over seeds, and the global model as rings.
 
     Where a method has no models of sites (central training) the curve is its one model. Published finals are bars
     beyond the right edge.
@@ -110,7 +110,7 @@ def growing(item: Item, result: ItemResult) -> Figure:
 
 
 def hospitals(item: Item, result: ItemResult) -> Figure:
-    """One panel a hospital: the metric of the common model on its own held-out patients, one row a method."""
+    """One panel a hospital: the metric of the global model on its own held-out patients, one row a method."""
     table = result.hospitals
     if not table:
         return bars(item, result)

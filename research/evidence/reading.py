@@ -22,7 +22,7 @@ from fedsmall.sim.runs.files import write
 from fedsmall.sim.runs.scenario import SHIPPED, Scenario, build, read
 
 SCENARIOS = ("demo_breast_cancer", "demo_digits", "heart_disease", "consortium_demo")  # the last is for real sites
-EVERY_CONTACT = "FedAvg, b = 1"
+EVERY_COMM_ROUND = "FedAvg, b = 1"
 KAPPAS = (0.0, 0.2, 0.5, 1.0, 2.0)
 BOTH = (0.0, 1.0)
 HOSPITALS = ("berlin", "essen", "ulm")
@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 
 
 class Measured(NamedTuple):
-    """One method with one blur: the common model's accuracy over seeds, and who could be read on the first seed.
+    """One method with one blur: the global model's accuracy over seeds, and who could be read on the first seed.
 
     ``accuracy`` and ``spread`` (standard deviation) are None where no site had a finite model at the end.
     """
@@ -61,9 +61,9 @@ def measure(say: Say, data_root: Path | None = None, seeds: int | None = None) -
 
 
 def _variants(scenario: Scenario) -> Iterator[tuple[Method, float]]:
-    """Averaging at every contact and FedDC, as the scenario has them; where models are handed on, blur in steps."""
+    """Averaging at every communication round and FedDC, as in the scenario; blur in steps where models move on."""
     for method in (plan.method for plan in scenario.plans()[: len(scenario.method)]):
-        if method.name == "FedDC" or method.label == EVERY_CONTACT:
+        if method.name == "FedDC" or method.label == EVERY_COMM_ROUND:
             yield from ((method, kappa) for kappa in (KAPPAS if method.permute_every else BOTH))
 
 

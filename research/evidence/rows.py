@@ -28,7 +28,7 @@ def rows_of(item: Item, runs: dict[str, Run]) -> list[EvidenceRow]:
 def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
     """For each method and for "sites" and "common": rounds, mean, low and high end of the metric over seeds.
 
-    Sites' own models and the common model never share a curve. A point needs the metric of every seed.
+    Sites' own models and the global model never share a curve. A point needs the metric of every seed.
     """
     curves: dict[str, dict[str, list[list[float]]]] = {}
     for label, done in _by_label(run).items():
@@ -46,7 +46,7 @@ def curves_of(item: Item, run: Run) -> dict[str, dict[str, list[list[float]]]]:
 
 
 def hospitals_of(run: Run, data_root: Path | None = None) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """For each method and site: every metric of the common model on the site's own held-out samples, by seed.
+    """For each method and site: every metric of the global model on the site's own held-out samples, by seed.
 
     Where the evaluations lack them (central training), the kept model is evaluated.
     """
@@ -144,7 +144,7 @@ def _by_label(run: Run) -> dict[str, list[PlanRun]]:
 
 
 def _metric(item: Item, evaluation: dict[str, Any]) -> tuple[float, str]:
-    """The metric of the common model, or its mean over the sites where that is asked for or none is common."""
+    """The metric of the global model, or its mean over the sites where that is asked for or none is common."""
     sites = evaluation["sites"].get(f"{item.metric}_mean")
     if evaluation["common"] is None or (item.of == "sites" and sites is not None):
         return float(sites), "sites"

@@ -1,9 +1,9 @@
 """`fedsmall reproduce study`: when does letting models travel pay, against FedAvg with the same traffic?
 
 A random fraction of a factorial design: a cell combines samples per site, sites, classes per site, model, optimizer,
-local steps per contact, and contacts. In each cell FedDC, FedAvg with equal communication and FedAvg with equal period
-get their own learning rates, searched on training sites alone, and are compared on the test samples by seeds that the
-search has not seen.
+local steps per communication round, and communication rounds. In each cell FedDC, FedAvg with equal communication and
+FedAvg with equal period get their own learning rates, searched on training sites alone, and are compared on the test
+samples by seeds that the search has not seen.
 
 Cells come in a fixed random order, so the first N are a balanced sample, and a stopped study goes on where it was.
 Results are one line a cell in docs/evidence/study.csv.
@@ -31,7 +31,7 @@ from fedsmall.sim.runs.files import write_csv
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.search import Try, choose, inner, with_rates
 
-PERIOD = 10  # b: contacts between two aggregations of FedDC, and of FedAvg with equal period
+PERIOD = 10  # b: communication rounds between two aggregations of FedDC, and of FedAvg with equal period
 SEEDS, SEEDS_OF_IMAGES = 10, 6
 SEARCH_SEEDS, FOLDS = (1000, 1001, 1002), 2
 SGD_RATES, ADAM_RATES = (0.03, 0.1, 0.3, 1.0), (0.001, 0.003, 0.01, 0.03)
@@ -60,7 +60,7 @@ FULL = {
     "model": ("linear", "MLP"),
     "optimizer": tuple(OPTIMIZERS),
     "steps": (1, 4),
-    "contacts": (20, 80),
+    "comm_rounds": (20, 80),
 }
 IMAGES = {  # models that cost a hundred times as much: a corner of the design, one cell in every eight
     "samples": (8,),
@@ -69,7 +69,7 @@ IMAGES = {  # models that cost a hundred times as much: a corner of the design, 
     "model": ("CNN, BatchNorm", "CNN, GroupNorm", "ResNet"),
     "optimizer": ("SGD", "Adam, moments travel"),
     "steps": (1,),
-    "contacts": (20,),
+    "comm_rounds": (20,),
 }
 EVERY = 8
 
@@ -84,7 +84,7 @@ class Cell:
     model: str
     optimizer: str
     steps: int
-    contacts: int
+    comm_rounds: int
 
     def scenario(self) -> Scenario:
         """The three methods on digits under this combination."""
@@ -98,7 +98,7 @@ class Cell:
                 "sites": self.sites,
                 "samples_per_site": self.samples,
                 "partition": "iid" if self.classes == 10 else {"classes_per_site": self.classes},
-                "rounds": self.contacts,
+                "rounds": self.comm_rounds,
                 "seeds": tuple(range(SEEDS_OF_IMAGES if self.model in IMAGES["model"] else SEEDS)),
                 "recipe": OPTIMIZERS[self.optimizer] | {"local_steps": self.steps},
                 "method": list(METHODS),

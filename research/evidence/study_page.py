@@ -18,7 +18,12 @@ RATE = 0.05  # the share of false ones among all cells that are called decided
 FEW = 5  # an interval over fewer cells says nothing
 FACTORS = tuple(FULL)
 AGAINST = {"same": "equal communication", "rare": "equal period"}
-WORDS = {"samples": "samples per site", "classes": "classes per site", "steps": "local steps per contact"}
+WORDS = {
+    "samples": "samples per site",
+    "classes": "classes per site",
+    "steps": "local steps per communication round",
+    "comm_rounds": "communication rounds",
+}
 
 
 class Judged(NamedTuple):

@@ -19,7 +19,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
 from fedsmall.training.trainer import Leg, TrainInput
 from fedsmall.travel.journey import move_on
-from fedsmall.travel.schedule import Contact, contacts_of
+from fedsmall.travel.schedule import CommRound, comm_rounds_of
 from fedsmall.wire import ModelState
 
 
@@ -32,7 +32,7 @@ class Side(NamedTuple):
 
 
 def final_accuracies(plans: Sequence[Plan], federations: Sequence[Federation]) -> list[float]:
-    """The accuracy, on its own test samples, of the common model with which each run ends; 0 where it is not finite.
+    """The accuracy, on its own test samples, of the global model with which each run ends; 0 where it is not finite.
 
     The plans differ in their seeds only. Batches are drawn from the first plan's streams under names of their own, so
     that where batches are drawn at all, a run beside others is another sample of the same experiment as a run alone.
@@ -67,18 +67,18 @@ def side_by_side(plans: Sequence[Plan], federations: Sequence[Federation]) -> tu
 def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
     """Train in place until the last aggregation, which makes the models of each side equal."""
     at = np.arange(len(stack))  # row k is at site at[k]
-    for stretch in stretches(contacts_of(sides[0].plan), lambda contact: False):
+    for stretch in stretches(comm_rounds_of(sides[0].plan), lambda comm_round: False):
         legs = []
-        for contact in stretch:
-            legs.append(Leg(at, contact.t, contact.rounds))
-            at = np.concatenate([_moved(side, at, contact) for side in sides])
+        for comm_round in stretch:
+            legs.append(Leg(at, comm_round.t, comm_round.rounds))
+            at = np.concatenate([_moved(side, at, comm_round) for side in sides])
         cohort.walk(stack, legs, TrainInput())
         _average(stack, sides)
 
 
-def _moved(side: Side, at: np.ndarray, contact: Contact) -> np.ndarray:
+def _moved(side: Side, at: np.ndarray, comm_round: CommRound) -> np.ndarray:
     first, sites = side.rows.start, len(side.federation.names)
-    rows: np.ndarray = move_on(side.plan, sites, at[side.rows] - first, contact, contact) + first
+    rows: np.ndarray = move_on(side.plan, sites, at[side.rows] - first, comm_round, comm_round) + first
     return rows
 
 

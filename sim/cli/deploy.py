@@ -90,7 +90,7 @@ def resume(
     run: Run,
     folder: Folder = HERE,
     detach: Detach = False,
-    contact: Annotated[
+    comm_round: Annotated[
         int | None,
         Option(
             "--from", min=1, metavar="ROUND", help="an earlier communication round that the run's journal still holds"
@@ -107,7 +107,7 @@ def resume(
         return resume_simulation(Path(run))
     runs.run_home(folder, run)
     coordinators.sign(folder, "resume", run=run)
-    runs.resume(folder, run, say, contact)
+    runs.resume(folder, run, say, comm_round)
     follow(folder, run, detach)
 
 
@@ -234,7 +234,7 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
         say(f"ended after round {evaluations[-1]['t']}; the model is that of round {chosen}, of the lowest loss")
     common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
-    say(f"finished after {outcome['contacts']} communication rounds, {outcome['bytes_sent']} bytes of models.")
+    say(f"finished after {outcome['comm_rounds']} communication rounds, {outcome['bytes_sent']} bytes of models.")
     say(f"the global model on what the sites held out: {measured or 'nothing was held out'}")
     if validation := judged.get("validation"):
         say(expectation([validation]))

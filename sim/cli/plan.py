@@ -42,7 +42,9 @@ def plan(
     height: Annotated[
         int | None, Option(min=1, help="h of the Radon point; as large as sites allow if not given")
     ] = None,
-    contacts: Annotated[int, Option(min=1, help="T, communication rounds: with --features, what their noise is")] = 30,
+    comm_rounds: Annotated[
+        int, Option("--communication-rounds", "--contacts", min=1, help="T: with --features, what noise they have")
+    ] = 30,
     patients: Annotated[float, Option(help="the epsilon that privacy may cost a patient in the whole run")] = 3.0,
     features: Annotated[
         int | None, Option(min=1, help="of a record: --parameters is then for the noise of an exposure of 1")
@@ -72,8 +74,8 @@ def plan(
         from fedsmall.privacy.reading import BORNE, noise_in_average
 
         stretch = max(1, advice.aggregate_every // permute_every)
-        size = noise_in_average(1.0, parameters, contacts, samples, features, sites, stretch)
-        console.print(BORNE.format(label=f"{contacts} communication rounds", exposure=1.0, size=size))
+        size = noise_in_average(1.0, parameters, comm_rounds, samples, features, sites, stretch)
+        console.print(BORNE.format(label=f"{comm_rounds} communication rounds", exposure=1.0, size=size))
     console.print(_hidden(advice, parameters))
     if radon:
         console.print()
@@ -113,8 +115,8 @@ def _hidden(advice: Advice, parameters: int | None) -> str:
     if sites < LEAST:
         return f"{sealed}\nSecure sums take three sites at least."
     helpers = committee_size(sites, SUMS)
-    contacts = max(1, advice.aggregate_every // advice.permute_every)
-    often = "at every communication round" if contacts == 1 else f"one for {contacts} communication rounds"
+    comm_rounds = max(1, advice.aggregate_every // advice.permute_every)
+    often = "at every communication round" if comm_rounds == 1 else f"one for {comm_rounds} communication rounds"
     numbers = f"{NUMBER} bytes a number instead of {PLAIN}"
     if parameters:
         numbers = f"{amount(NUMBER * parameters)} a site instead of {amount(PLAIN * parameters)}"

@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from fedsmall.entry_points import look_in
-from fedsmall.package.record import CENTRAL, COMMON
+from fedsmall.package.record import CENTRAL, GLOBAL
 from fedsmall.package.store import is_package, read
 from fedsmall.sim.cli.options import check_unwritten, complete_folder, say
 from fedsmall.sim.runs.files import csv_text, write
@@ -147,7 +147,7 @@ def _by_rows(
 def _who(stored: list[Any]) -> str:
     package = stored[0].package
     seeds = ", ".join(dict.fromkeys(str(model.package.seed) for model in stored))
-    whose = "" if package.whose in (COMMON, CENTRAL) else f", the model of {package.whose}"
+    whose = "" if package.whose in (GLOBAL, CENTRAL) else f", the model of {package.whose}"
     rule = f"; {package.positive} above {package.threshold:g}" if package.positive else ""
     several = f" seeds {seeds}, their mean" if len(stored) > 1 else f" seed {seeds}"
     return f"{package.name}, {package.label}{whose},{several}{rule}. No medical device"

@@ -17,7 +17,7 @@ from fedsmall.clients.socket_frames import is_answered
 from fedsmall.ends import fingerprint
 from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
-from fedsmall.package.record import COMMON
+from fedsmall.package.record import GLOBAL
 from fedsmall.package.store import save
 from fedsmall.sealing.letters import known_identities
 from fedsmall.sim.cli.bundle import bundle
@@ -218,7 +218,7 @@ def package(
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
     from fedsmall.clients.kept import OWN_MODEL, load_kept
 
-    site, what = site_of(kit, home), OWN_MODEL if own else COMMON
+    site, what = site_of(kit, home), OWN_MODEL if own else GLOBAL
     with sealed_by(policy_of(kit).rest_key):
         stored = load_kept(run_folder(site.home / RUNS, run), what)
     if stored is None:

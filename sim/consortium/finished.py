@@ -20,7 +20,7 @@ from fedsmall.evaluation.metrics import default_metric, known_metric
 from fedsmall.evaluation.site_sums import CALLED, add_sums, judged_at_home, metrics_of_sums, sums_from_json
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.models.registry import completed
-from fedsmall.package.record import COMMON, TrainedOn
+from fedsmall.package.record import GLOBAL, TrainedOn
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sealing.tallies import TOGETHER
@@ -118,10 +118,10 @@ def _record(
         plan=plan,
         engine=REAL_SITES,
         evaluations=evaluations,
-        contacts=outcome["contacts"],
+        comm_rounds=outcome.get("comm_rounds", outcome.get("contacts", 0)),
         rounds=outcome.get("rounds", plan.rounds),
         bytes_sent=outcome["bytes_sent"],
-        seconds=sum(seconds for _, seconds, _ in log.contacts.values()),
+        seconds=sum(seconds for _, seconds, _ in log.comm_rounds.values()),
         client_updates=outcome.get("client_updates", 0),
         model=model,
         events=sorted([*outcome["events"], *log.events], key=lambda event: event["t"]),
@@ -129,7 +129,7 @@ def _record(
         privacy=promise,
         task=task,
         preparation=_preparation(folder, outcome),
-        trained_on={COMMON: TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)},
+        trained_on={GLOBAL: TrainedOn(sites=max(1, len(samples)), samples=sum(samples.values()) if known else None)},
         chosen=outcome.get("chosen", 0),
         averaged=[(models, whole) for models, whole in outcome.get("averaged", ())],
         sent_by=list(outcome.get("sent_by", ())),
@@ -178,4 +178,4 @@ def _real(sheet: RunSheet, outcome: Told, log: RunLog, last: Told) -> dict[str, 
         for name in sheet.sites
     }
     times = {"started": log.started, "ended": log.ended, "launches": log.launches}
-    return {"run": sheet.run, "sites": sites, "contacts": list(log.contacts.values()), **times}
+    return {"run": sheet.run, "sites": sites, "contacts": list(log.comm_rounds.values()), **times}

@@ -44,7 +44,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # a SuperExec asks for work once a second by default: half a second lost on every contact
+        # a SuperExec asks for work once a second by default: half a second lost on every communication round
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         "FORCE_COLOR": "",  # a notebook's kernel asks for colours, which would stand in the JSON of an answer
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),

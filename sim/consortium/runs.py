@@ -1,6 +1,7 @@
 """A run over real sites from the coordinator's desk: prepare its folder, hand it to Flower, watch it, resume it.
 
-And what its log says of sites and contacts: bytes each way, who answered, when, what failed (:class:`RunLog`).
+And what its log says of sites and communication rounds: bytes each way, who answered, when, what failed
+(:class:`RunLog`).
 """
 
 import contextlib
@@ -146,15 +147,15 @@ def launch(folder: Path, run: str, say: Say) -> int:
     return number
 
 
-def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
-    """Resume a run that ended early, from its last state or an earlier ``contact``; PlanError where that cannot be."""
+def resume(folder: Path, run: str, say: Say, comm_round: int | None = None) -> int:
+    """Resume a run that ended early, from its last state or an earlier one's; PlanError where that cannot be."""
     home = run_home(folder, run)
     if (home / "outcome.json").exists():
         raise PlanError(f"{run!r} is finished; its model is in {home.name}/model.safetensors")
     if is_running(home):
         raise PlanError(f"{run!r} still runs; `fedsmall stop {run}` stops it")
-    if contact is not None:
-        _go_back(home, contact)
+    if comm_round is not None:
+        _go_back(home, comm_round)
     (home / "failure.json").unlink(missing_ok=True)
     for number in numbers(home)[-1:]:
         if not _state(folder, number).startswith(("finished", UNKNOWN)):
@@ -163,7 +164,7 @@ def resume(folder: Path, run: str, say: Say, contact: int | None = None) -> int:
     return launch(folder, run, say)
 
 
-def _go_back(home: Path, contact: int) -> None:
+def _go_back(home: Path, comm_round: int) -> None:
     if kind := kind_of_run(home):
         raise PlanError(f"{home.name!r} is over split {kind}, where nothing is sent twice. Resume it without --from.")
     if RunSheet.model_validate_json((home / "sheet.json").read_text()).plan.privacy.counted:
@@ -173,8 +174,8 @@ def _go_back(home: Path, contact: int) -> None:
         )
     from fedsmall.strategies.server.journal import FileJournal  # brings torch
 
-    FileJournal(home / "journal").go_back(contact)
-    log_of(home).write("taken back", contact=contact)
+    FileJournal(home / "journal").go_back(comm_round)
+    log_of(home).write("taken back", t=comm_round)
 
 
 def stop(folder: Path, run: str, say: Say) -> None:
@@ -347,14 +348,14 @@ OF_RUN |= {DIED: "the program that conducts the run had died"}
 
 @dataclass
 class RunLog:
-    """The log, read: ``sites`` holds counts by name, ``contacts`` [t, seconds, answers] of each.
+    """The log, read: ``sites`` holds counts by name, ``comm_rounds`` [t, seconds, answers] of each.
 
     A site has "orders", "answers", "refused" and "silent" messages, and bytes "sent" to it and that "came" from it.
     ``events`` are those of others than the strategy. Times are ISO 8601, UTC.
     """
 
     sites: dict[str, dict[str, int]] = field(default_factory=dict)
-    contacts: dict[int, list[Any]] = field(default_factory=dict)
+    comm_rounds: dict[int, list[Any]] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     started: str = ""
     ended: str = ""
@@ -368,7 +369,7 @@ class RunLog:
         event = entry["event"]
         if event == LAUNCHED:
             self.launches += 1
-            self._now = None  # a contact that was cut off is begun anew
+            self._now = None  # a communication round that was cut off is begun anew
             if self.launches > 1:
                 self._note("resumed", "", "the run was resumed")
         elif event in COUNTED and "site" in entry:
@@ -376,7 +377,7 @@ class RunLog:
         elif event in OF_SITES:
             self._note(event, str(entry.get("site", "")), str(entry.get("reason") or OF_SITES[event]), entry.get("t"))
         elif event in OF_RUN:
-            self._note(event, "", OF_RUN[event], entry.get("contact"))
+            self._note(event, "", OF_RUN[event], entry.get("t"))
 
     def _count(self, event: str, entry: Mapping[str, Any]) -> None:
         none = dict.fromkeys(("orders", "answers", "refused", "silent", "sent", "came"), 0)
@@ -386,18 +387,18 @@ class RunLog:
         counts["sent"] += size if event == "order" else 0
         counts["came"] += size if event == "answer" else 0
         if entry.get("kind") == "train" and entry.get("t") is not None:
-            self._contact(event, int(entry["t"]), str(entry["time"]))
+            self._comm_round(event, int(entry["t"]), str(entry["time"]))
 
-    def _contact(self, event: str, t: int, time: str) -> None:
+    def _comm_round(self, event: str, t: int, time: str) -> None:
         if event == "order" and t != self._now:
             self._now, self._since = t, time
-            self.contacts[t] = [t, 0.0, 0]
+            self.comm_rounds[t] = [t, 0.0, 0]
         elif event == "answer" and t == self._now:
             seconds = (datetime.fromisoformat(time) - datetime.fromisoformat(self._since)).total_seconds()
-            self.contacts[t] = [t, round(seconds, 3), self.contacts[t][2] + 1]
+            self.comm_rounds[t] = [t, round(seconds, 3), self.comm_rounds[t][2] + 1]
 
     def _note(self, kind: str, site: str, reason: str, t: int | None = None) -> None:
-        last = max(self.contacts, default=0)
+        last = max(self.comm_rounds, default=0)
         self.events.append({"t": last if t is None else t, "site": site, "kind": kind, "reason": reason})
 
 

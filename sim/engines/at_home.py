@@ -54,16 +54,16 @@ class AtHome:
         fitted = ((site, fit_alone(train, held.x, task), held.y) for site, (train, held) in self.homes.items())
         return {site: {ALONE: _log_loss(said, y, task)} for site, said, y in fitted}
 
-    def common(self, say: Say, keeps: bool) -> Losses:
-        """The common model's losses: as it is, and with a hospital's intercept, which models that keep one have."""
+    def global_model(self, say: Say, keeps: bool) -> Losses:
+        """The global model's losses: as it is, and with a hospital's intercept, which models that keep one have."""
         losses, task = {}, self._task
         for site, (train, held) in self.homes.items():
             plain = say(held.x, None)
             shift = 0.0 if keeps else fit_intercept(say(train.x, None), train.y, task.loss)
             shifted = say(held.x, site) if keeps else plain + shift
             made = {TOGETHER: plain, INTERCEPT: shifted}
-            of_common = {name: evaluate(outputs, held.y, task)["loss"] for name, outputs in made.items()}
-            losses[site] = self.alone.get(site, {}) | of_common
+            of_global_model = {name: evaluate(outputs, held.y, task)["loss"] for name, outputs in made.items()}
+            losses[site] = self.alone.get(site, {}) | of_global_model
         return losses
 
     def own(self, outputs: Mapping[str, np.ndarray]) -> Losses:

@@ -1,4 +1,4 @@
-"""What the models of a simulation are worth: the common one, and the sites' own, each judged on the same samples."""
+"""What the models of a simulation are worth: the global one, and the sites' own, each judged on the same samples."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,9 +76,9 @@ class CentralEvaluator:
     last: LastRound = field(default_factory=LastRound)
 
     def __call__(self, moment: Moment) -> Evaluation:
-        """Evaluate the common model, if there is one, and what the sites have trained."""
-        t, models, is_central = moment.contact.t, moment.models(), self.plan.method.is_central
-        common = first_of(models) if is_central else moment.common
+        """Evaluate the global model, if there is one, and what the sites have trained."""
+        t, models, is_central = moment.comm_round.t, moment.models(), self.plan.method.is_central
+        global_model = first_of(models) if is_central else moment.global_model
         task, may_be_last = self.federation.task, t == self.plan.rounds or self.plan.may_end_early
         if may_be_last and (self.last.wanted or is_central):
             for row, site in enumerate(moment.sites):
@@ -88,7 +88,7 @@ class CentralEvaluator:
         if not may_be_last:
             shown = {*ON_THE_WAY, OTHER_NAMES.get(self.plan.metric or "", self.plan.metric)}
             task = replace(task, metrics=tuple(name for name in task.metrics if name in shown))
-        of_common = self._judge_common(t, common, may_be_last) if common is not None else None
+        of_global_model = self._judge_global_model(t, global_model, may_be_last) if global_model is not None else None
         names, models = by_lot(self.plan.seed, moment.sites, models)
 
         def of_sites(samples: Samples) -> dict[str, Any]:
@@ -96,29 +96,31 @@ class CentralEvaluator:
 
         extra: dict[str, Any] = {}
         for name, samples in self.federation.extra:
-            of_extra = self._judge(common, samples) if common is not None else None
+            of_extra = self._judge(global_model, samples) if global_model is not None else None
             extra[name] = {"common": of_extra, "sites": of_sites(samples)}
         if is_central:
-            return Evaluation(t, of_common, {}, extra)
+            return Evaluation(t, of_global_model, {}, extra)
         test = self.federation.test
-        differ = self._spread_of(common, test) if common is not None and self.plan.method.is_ensemble else {}
+        differ = (
+            self._spread_of(global_model, test) if global_model is not None and self.plan.method.is_ensemble else {}
+        )
         if may_be_last:
-            self.last.at_home[t] = self._at_homes(common, moment)
+            self.last.at_home[t] = self._at_homes(global_model, moment)
         homes = zip(self.federation.names, self.federation.held_out, strict=False)
         held = [(site, part) for site, part in homes if part is not None and len(part)]
-        if common is not None and held:
-            extra["held_out"] = {site: self._judge(common, part, site) for site, part in held}
-        return Evaluation(t, of_common, of_sites(test) | {"names": names}, extra, differ)
+        if global_model is not None and held:
+            extra["held_out"] = {site: self._judge(global_model, part, site) for site, part in held}
+        return Evaluation(t, of_global_model, of_sites(test) | {"names": names}, extra, differ)
 
     @property
     def _homes(self) -> AtHome:
         return AtHome.of(self.federation)
 
-    def _at_homes(self, common: Arrays | None, moment: Moment) -> Losses:
-        """The losses at each hospital of the common model, or of those that were trained alone."""
-        if common is not None:
+    def _at_homes(self, global_model: Arrays | None, moment: Moment) -> Losses:
+        """The losses at each hospital of the global model, or of those that were trained alone."""
+        if global_model is not None:
             keeps = self.plan.method.keeps_intercepts
-            return self._homes.common(lambda x, site: self._answer(common, x, site), keeps)
+            return self._homes.global_model(lambda x, site: self._answer(global_model, x, site), keeps)
         if self.plan.method.is_federated or not self._homes.homes:
             return {}
         models = moment.models()
@@ -134,7 +136,7 @@ class CentralEvaluator:
         means = {"deviation": float(deviation.mean()), "information": float(information.mean())}
         return {name: value for name, value in means.items() if not np.isnan(value)}
 
-    def _judge_common(self, t: int, model: Arrays, may_be_last: bool) -> dict[str, float]:
+    def _judge_global_model(self, t: int, model: Arrays, may_be_last: bool) -> dict[str, float]:
         outputs = self._on_test(model)
         if may_be_last:
             self.last.outputs[t], self.last.unseen[t] = outputs, self._on_kept_back(model)

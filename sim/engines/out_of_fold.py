@@ -24,7 +24,7 @@ def leave_folds_out(
     """A federation for each fold, tested on its training samples of that fold; all rows of a patient are in one.
 
     By sites a fold is of whole sites; else every site's patients are dealt to all folds. No more folds than sites, or
-    than samples.
+    samples.
     """
     train = federation.train
     if by_sites:
@@ -48,8 +48,8 @@ def with_unseen(record: RunRecord, federation: Federation) -> RunRecord:
     """The record with what its plan asks of training samples that the model had not seen: thresholds, recalibration.
 
     They are those that ``stop`` holds out; else, where a plan asks, the plan is run again :data:`FOLDS` times without a
-    fold of them, which that model then judges. Nothing is found where a fold cannot be trained without, or a model of
-    one has no finite outputs.
+    fold of them, which that model then judges. Nothing is found where training without a fold is impossible or has no
+    finite outputs.
     """
     unseen = record.unseen or _out_of_fold(record, federation)
     if unseen is None:

@@ -37,13 +37,13 @@ from fedsmall.training.kernel import describe_kernel
 from fedsmall.training.trainer import OneModelTrainer, Seat, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import Moment
-from fedsmall.travel.schedule import Contact
+from fedsmall.travel.schedule import CommRound
 from fedsmall.wire import Arrays
 
 HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
 
-Tell = Callable[[Contact, Evaluation | None], None]
+Tell = Callable[[CommRound, Evaluation | None], None]
 
 
 @dataclass(kw_only=True)
@@ -111,7 +111,8 @@ def run_plan(
     """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
     If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.reading`).
-    ``progress(round, rounds)`` is called and ``stop()`` asked after each contact. ``options`` are the engine's own.
+    ``progress(round, rounds)`` is called and ``stop()`` asked after each communication round. ``options`` are the
+    engine's.
     """
     check_engine(engine, options or {})
     plan = plan.with_model_of(len(federation.names))
@@ -127,7 +128,7 @@ def run_plan(
 def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
     """Run one plan over a Flower grid whose clients hold the sites of ``federation``, as `flwr run` gives one.
 
-    ``tell`` is called with each contact at which models are evaluated, and their metrics.
+    ``tell`` is called with each communication round at which models are evaluated, and their metrics.
     """
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
@@ -155,7 +156,7 @@ class _Work:
 
     @cached_property
     def exposure(self) -> Exposure | None:
-        """Who counts the patients that can be read: of networks that leave sites for one server, at every contact."""
+        """Who counts the patients that can be read: of networks that leave sites for one server, each time."""
         method, train = self.plan.method, self.federation.train
         is_counted = self.exposed and method.is_federated and method.trains_networks and method.has_one_server
         if not is_counted or method.is_dynamic:
@@ -221,14 +222,14 @@ class _Work:
         return outcome
 
     def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
-        """Over a Flower grid, message by message; ``tell`` is called with each contact at which models are judged."""
+        """Over a Flower grid, message by message; ``tell`` is called whenever models were judged."""
         sites, task = GridTrainer(self.plan, grid), self.federation.task
         judge = self.evaluator(self.trainer(), SiteJudges(sites.roster, grid, self.plan, task), sites.roster.counts)
 
         def evaluator(moment: Moment) -> Evaluation | None:
             evaluation = judge(moment)
             if tell is not None:
-                tell(moment.contact, evaluation)
+                tell(moment.comm_round, evaluation)
             return evaluation
 
         return self.through(sites, evaluator, in_pieces)

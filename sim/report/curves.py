@@ -330,9 +330,9 @@ def _steps(groups: Mapping[str, tuple[Pair, Pair]]) -> list[Line]:
 
 
 def of_sums(
-    together: Mapping[str, Any], contacts: Sequence[Any], names: Sequence[str], look: Style, label: str
+    together: Mapping[str, Any], comm_rounds: Sequence[Any], names: Sequence[str], look: Style, label: str
 ) -> list[Drawing]:
-    """ROC curve, calibration and seconds of contacts, as far as told; ``names`` are those of the curves."""
+    """ROC curve, calibration and seconds of communication rounds, as far as told; ``names`` are those of the curves."""
     drawings = []
     if points := together.get("roc"):
         caption = "ROC curve of all patients together, a point at every edge of the bins in which scores were sent."
@@ -356,14 +356,14 @@ def of_sums(
         figure = draw(place, [diagonal("perfect"), _bins(bins, look, None, with_bars=True)])
         data = as_csv([OF_BINS, *map(_bin_cells, bins)])
         drawings.append(Drawing(figure, "calibration", caption, data, "calibration.csv"))
-    if len(contacts) > 2:
+    if len(comm_rounds) > 2:
         caption = "Seconds of each communication round, from the first order to the last answer."
         figure, axes = empty("round", "seconds", STYLE | LARGE)
-        rounds, seconds, _ = zip(*sorted(contacts), strict=True)
+        rounds, seconds, _ = zip(*sorted(comm_rounds), strict=True)
         line = Line(rounds, seconds, {"color": look.colour, "marker": ".", "ms": 5, "lw": 1.2})
         draw((figure, axes), [line], names=False)
         axes.set_ylim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        data = as_csv([["round", "seconds", "answers"], *sorted(contacts)])
-        drawings.append(Drawing(figure, "seconds of communication rounds", caption, data, "contacts.csv"))
+        data = as_csv([["round", "seconds", "answers"], *sorted(comm_rounds)])
+        drawings.append(Drawing(figure, "seconds of communication rounds", caption, data, "communication_rounds.csv"))
     return drawings

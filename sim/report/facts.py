@@ -5,7 +5,7 @@ from statistics import mean, median_low
 from typing import Any, NamedTuple
 
 from fedsmall.evaluation.site_sums import OF_PATIENTS
-from fedsmall.package.record import COMMON, members_in
+from fedsmall.package.record import GLOBAL, members_in
 from fedsmall.parts import Privacy, share_of
 from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import tells_loss
@@ -261,7 +261,7 @@ class Readable(NamedTuple):
 
     @property
     def looked(self) -> str:
-        """At how many contacts the counts were taken; empty where that was at all."""
+        """At how many communication rounds the counts were taken; empty where that was at all."""
         counts = self.read
         return f"{counts['looked']} of {counts['contacts']}" if counts["looked"] < counts["contacts"] else ""
 
@@ -295,7 +295,7 @@ def reader_sentences(run: Run) -> list[str]:
 
 
 def looked_at(rows: Sequence[Readable]) -> str:
-    """At how many contacts the counts were taken, where those are not all."""
+    """At how many communication rounds the counts were taken, where those are not all."""
     few = [f"{row.looked} ({row.label})" for row in rows if row.looked]
     return f"Communication rounds looked at: {', '.join(few)}; the rest was not, so more may be read." if few else ""
 
@@ -355,7 +355,7 @@ HELD_OUT = "At evaluations it tells what the model is worth on its held-out pati
 
 
 def leaves_a_site(run: Run) -> list[str]:
-    """What a site sends at a contact, one sentence each; it follows from the plans and the size of the model."""
+    """What a site sends at a communication round, in sentences, by the plans and the size of the model."""
     plans = federated_plans(run)
     if not plans:
         return ["Nothing: no method of this run is federated."]
@@ -376,7 +376,7 @@ def _sent(run: Run, plans: Sequence[Plan]) -> str:
     kept = ((one.plan, model) for one in run.done if one.plan in trained and (model := run.model_of(one)))
     if (found := next(kept, None)) is not None:
         plan, model = found
-        members = members_in(plan, COMMON, model) or 1  # of an ensemble one is sent
+        members = members_in(plan, GLOBAL, model) or 1  # of an ensemble one is sent
         numbers, size = (sum(getattr(a, name) for a in model.values()) // members for name in ("size", "nbytes"))
         sent[0] += f" ({numbers:,} numbers, {amount(size)})"
     if summed := _labels([plan for plan in plans if plan.method.extension is not None]):

@@ -20,7 +20,7 @@ from fedsmall.sim.report.style import Style, looks
 from fedsmall.sim.report.tables import by_label, is_percent, primary, scale_of, table
 from fedsmall.sim.runs.folder import PlanRun, Run
 from fedsmall.sim.runs.hospitals import Growth
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 
 INK, RULE = "#1b2530", "#d5dae1"  # become currentColor and var(--rule) in a page
 STYLE: dict[Any, Any] = {
@@ -285,12 +285,12 @@ def course_line(points: Points, look: Style, label: str) -> Line:
 
 
 def _bytes(plan_run: PlanRun, t: int) -> float:
-    """Bytes sent up to round ``t``: contacts of one run all cost the same, unless averages may be left out."""
-    contacts = [contact.t for contact in contacts_of(plan_run.plan)]
+    """Bytes sent up to round ``t``: all communication rounds cost the same, unless averages may be left out."""
+    comm_rounds = [comm_round.t for comm_round in comm_rounds_of(plan_run.plan)]
     if "averages" in plan_run.row:
-        by_then = zip(contacts, plan_run.row["averages"]["bytes_sent"], strict=False)
+        by_then = zip(comm_rounds, plan_run.row["averages"]["bytes_sent"], strict=False)
         return float(max((sent for due, sent in by_then if due <= t), default=0))
-    return float(plan_run.row["bytes_sent"] * sum(due <= t for due in contacts) / len(contacts))
+    return float(plan_run.row["bytes_sent"] * sum(due <= t for due in comm_rounds) / len(comm_rounds))
 
 
 def _per_site(group: Sequence[PlanRun], metric: str) -> np.ndarray:

@@ -23,7 +23,7 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import SCENARIOS, extensions, load_extension
 from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
 from fedsmall.evaluation.outputs import outputs_of
-from fedsmall.package.record import COMMON, Package
+from fedsmall.package.record import GLOBAL, Package
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.sim.engines.evaluation import arrays_of
 from fedsmall.sim.report.html import fill
@@ -112,7 +112,7 @@ def own_run(home: Path, policy: Policy, site: str, run: str) -> OwnRun:
     log, folder = SiteLog(home, site), run_folder(home / RUNS, run)
     entries, budget = log.of_run(run), tuple(_budget(log, policy))
     with sealed_by(policy.rest_key):
-        common, evaluation = load_kept(folder, COMMON), own_evaluation(folder)
+        common, evaluation = load_kept(folder, GLOBAL), own_evaluation(folder)
         kinds = {str(entry.get("kind")) for entry in entries} & set(extensions(SCENARIOS))
         extension = load_extension(SCENARIOS, kinds.pop()).site_part(folder, site) if kinds else None
     package = None if common is None else common.package

@@ -125,7 +125,7 @@ def further_samples(run: Run) -> list[str]:
 def site_by_site(run: Run, metric: str) -> dict[str, dict[str, float | None]]:
     """The global model of each method on each site's own held-out samples, where sites have such and are few.
 
-    Where sites have models of their own, it is the common layers, completed at each site with its own. The mean is over
+    Where sites have models of their own, it is the shared layers, completed at each site with its own. The mean is over
     the runs that have the metric; None at a site where none do, as the AUC of a single class.
     """
     known: dict[str, dict[str, list[float]]] = {}
@@ -244,7 +244,7 @@ def sent_table(run: Run, shown: Table) -> Cells:
     """What every method sent."""
     sites = max(run.about.get("sites", 1), 1)
     sizes = [(row, amount(row.bytes_sent), amount(row.bytes_sent / sites)) for row in shown.of_methods]
-    rows = [[row.label, f"{row.contacts:g}", of_all, of_one] for row, of_all, of_one in sizes]
+    rows = [[row.label, f"{row.comm_rounds:g}", of_all, of_one] for row, of_all, of_one in sizes]
     return Cells(["method", "communication rounds", "bytes sent, all sites", "bytes per site"], rows)
 
 
@@ -348,7 +348,7 @@ def links(run: Run, shown: model.Clinical | None, other: outcomes.Outcome | None
 def overview_data(run: Run) -> str:
     """What every method came to, by seed and fold, as CSV."""
     metric = primary(run)
-    rows: list[list[object]] = [["method", "seed", "fold", f"common_{metric}", f"sites_{metric}_mean"]]
+    rows: list[list[object]] = [["method", "seed", "fold", f"global_{metric}", f"sites_{metric}_mean"]]
     for label, group in by_label(run.done).items():
         for plan_run in group:
             ends = (plan_run.row["common"] or {}).get(metric), plan_run.row["sites"].get(f"{metric}_mean")

@@ -246,8 +246,8 @@ def _matrix(home: RealRun) -> Cells:
 
 
 def _when(home: RealRun) -> str:
-    """When the contacts were, how long one took, and how often the run was begun."""
-    seconds = [contact[1] for contact in home.real["contacts"]]
+    """When the communication rounds were, how long one took, and how often the run was begun."""
+    seconds = [comm_round[1] for comm_round in home.real["contacts"]]
     if not seconds:
         return "No communication round is in the log."
     began, ended = (home.real[end][:16].replace("T", " ") for end in ("started", "ended"))

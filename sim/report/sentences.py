@@ -169,7 +169,7 @@ def _constant(least: TableRow, run: Run) -> str:
     return f"predicting {least.label}" + (f" ({names[only]})" if only is not None and only < len(names) else "")
 
 
-def _without_common_model(shown: Table) -> str:
+def _without_global_model(shown: Table) -> str:
     """The first sentence where no federated method has a global model."""
     metric, sign = metric_name(shown.metric), -1 if shown.lower_is_better else 1
     of_sites = {row.label: row.sites for row in shown.of_methods if row.sites}
@@ -188,7 +188,7 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
     central = next((row for row in shown.rows if row.family == "central"), None)
     ours = shown.main(reference) if reference else None
     if reference is None or ours is None:
-        return _without_common_model(shown)
+        return _without_global_model(shown)
     ends = ""
     if central and central.common:
         number = run.about.get("training_samples")  # runs of earlier releases do not hold it

@@ -30,7 +30,7 @@ class TableRow:
 
     ``common`` and ``sites`` are over its runs, ``spread`` is the mean spread over sites. ``lead`` is the table's
     reference minus this method, run by run, :attr:`Table.whose` models both; None where one has none. ``ahead`` is this
-    method minus the trivial predictor. ``contacts`` and ``bytes_sent`` are of one run.
+    method minus the trivial predictor. ``comm_rounds`` and ``bytes_sent`` are of one run.
     """
 
     label: str
@@ -41,7 +41,7 @@ class TableRow:
     spread: float | None
     lead: Comparison | None
     ahead: Comparison | None
-    contacts: float
+    comm_rounds: float
     bytes_sent: float
 
     @property
@@ -199,7 +199,7 @@ class Judged(NamedTuple):
             spread=sum(spread) / len(spread) if spread else None,
             lead=lead,
             ahead=ahead,
-            contacts=sum(plan_run.row["contacts"] for plan_run in group) / len(group),
+            comm_rounds=sum(plan_run.row["contacts"] for plan_run in group) / len(group),
             bytes_sent=sum(plan_run.row["bytes_sent"] for plan_run in group) / len(group),
         )
 

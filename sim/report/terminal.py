@@ -90,7 +90,7 @@ def grid(shown: Table, title: str, width: int) -> Grid:
             row.label,
             *(with_interval(shown, mean) if mean else "-" for mean in (row.common, row.sites)[-len(heads) :]),
             *(short(shown, row.lead) if row.lead else "" for _ in lead),
-            f"{row.contacts:g}",
+            f"{row.comm_rounds:g}",
             amount(row.bytes_sent) if row.bytes_sent else "nothing",
         ]
         for row in shown.rows

@@ -88,7 +88,7 @@ class Job:
         keywords |= {"progress": lambda t, _: moved(t), "stop": stop}
         record = run_plan(plan, federation, self.engine, **keywords)
         if record.evaluations and has_diverged(record.evaluations[-1]):
-            return Failed(DIVERGED + NOISY if plan.privacy.at_contacts else DIVERGED)
+            return Failed(DIVERGED + NOISY if plan.privacy.at_comm_rounds else DIVERGED)
         record = with_unseen(record, federation)
         if exposed:
             record = replace(record, importance=importance_of(record, federation))
@@ -112,12 +112,11 @@ def execute(
 ) -> Run:
     """Run all plans of ``scenario``; the run is in ``folder``, where one is given, while it goes on.
 
-    Interrupted once (Ctrl-C), the plan that is running ends after its next contact and the rest is not run. A plan that
-    fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's federation;
-    without it, its task does. ``options`` are the engine's; the device is by default the scenario's. ``processes``
-    share the plans; None is as many as pay. With more than one, a program's own lines must stand behind ``if __name__
-    == "__main__":``, for the processes import it anew. Of a run that was ``begun``, read from ``folder``, what is not
-    done is run.
+    Interrupted once (Ctrl-C), the plan that is running ends after its next communication round and the rest is not run.
+    A plan that fails is a row with its reason (:attr:`Run.failed`), and the others run. ``data`` builds a plan's
+    federation; without it, its task does. ``options`` are the engine's; the device is by default the scenario's.
+    ``processes`` share the plans; None is as many as pay. With more than one, a program's own lines must stand behind
+    ``if __name__ == "__main__":``, for the processes import it anew. Of a run ``begun`` in ``folder`` the rest is run.
 
     Raises PlanError or DataError before anything trains or is written.
     """

@@ -33,7 +33,7 @@ from fedsmall.data.raw_site import BALANCED, agreed_weights
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import chosen_threshold
 from fedsmall.methods import nearest
-from fedsmall.package.record import CENTRAL, COMMON, describe, members_in
+from fedsmall.package.record import CENTRAL, GLOBAL, describe, members_in
 from fedsmall.package.store import WEIGHTS, Stored
 from fedsmall.package.store import read as read_package
 from fedsmall.package.store import save as save_package
@@ -185,7 +185,7 @@ class Run:
             write(folder / "models" / model_name(plan_run), save(record.model))
 
     def model_of(self, plan_run: PlanRun) -> Arrays | None:
-        """The common model at the end of a plan, or None where there was none."""
+        """The global model at the end of a plan, or None where there was none."""
         path = self.weights_of(plan_run) if plan_run.plan.method.is_federated else None
         if path is not None and plan_run.index not in self.models:
             self.models[plan_run.index] = load_file(path)
@@ -204,7 +204,7 @@ class Run:
         return bool(self.packages.get(plan_run.index)) or any(inside)
 
     def packages_of(self, plan_run: PlanRun) -> list[Stored]:
-        """The packages of a plan: the common model's or Central's first, then the sites' own where they were kept."""
+        """The packages of a plan: the global model's or Central's first, then the sites' own where they were kept."""
         if plan_run.index not in self.packages and self.folder is not None:
             first = self.folder / PACKAGES / stem(plan_run)
             of_sites = sorted((self.folder / PACKAGES).glob(f"{stem(plan_run)}-of-*"))
@@ -246,11 +246,11 @@ def _which(plan: Plan) -> dict[str, Any]:
 
 
 def _curve_row(plan: Plan, evaluation: dict[str, Any]) -> dict[str, Any]:
-    """An evaluation: the metrics of the common model and of the sites', as columns."""
+    """An evaluation: the metrics of the global model and of the sites', as columns."""
     row = _which(plan) | {"round": evaluation["t"]}
-    for whose in ("common", "sites"):
+    for whose, head in (("common", "global"), ("sites", "sites")):
         metrics = (evaluation[whose] or {}).items()
-        row |= {f"{whose}_{name}": value for name, value in metrics if isinstance(value, float)}
+        row |= {f"{head}_{name}": value for name, value in metrics if isinstance(value, float)}
     return row | ({"stop_loss": evaluation["stop"]["loss"]} if evaluation.get("stop") else {})
 
 
@@ -339,16 +339,16 @@ def keyed(plan_run: PlanRun, predictions: Arrays) -> Arrays:
     return {f"{prediction_key(plan_run)}/{name}": array for name, array in predictions.items()}
 
 
-def stem(plan_run: PlanRun, whose: str = COMMON) -> str:
+def stem(plan_run: PlanRun, whose: str = GLOBAL) -> str:
     """The name of what is kept of a plan's model, or of that of the site ``whose`` it is."""
     words = [f"{plan_run.index:03d}", plan_run.label, f"seed{plan_run.plan.seed}"]
     words += [f"fold{plan_run.plan.fold}"] if plan_run.plan.folds else []
-    words += [] if whose in (COMMON, CENTRAL) else ["of", whose]
+    words += [] if whose in (GLOBAL, CENTRAL) else ["of", whose]
     return re.sub(r"[^A-Za-z0-9]+", "-", " ".join(words)).strip("-")
 
 
 def model_name(plan_run: PlanRun) -> str:
-    """The name of the file that keeps the arrays of a plan's common model, where they are no package."""
+    """The name of the file that keeps the arrays of a plan's global model, where they are no package."""
     return f"{stem(plan_run)}.safetensors"
 
 
@@ -435,7 +435,7 @@ def _summary_row(
         "common": last["common"] and last["common"] | record.recalibration.get("common", {}),
         "sites": {name: value for name, value in last["sites"].items() if isinstance(value, float)},
         "rounds": record.rounds,
-        "contacts": record.contacts,
+        "contacts": record.comm_rounds,
         "bytes_sent": record.bytes_sent,
         "seconds": round(record.seconds, 4),
         "client_updates_per_second": round(record.client_updates / max(record.seconds, 1e-9), 1),
@@ -457,7 +457,7 @@ def _summary_row(
         "recalibration": record.recalibration and record.recalibration | {"common": last["common"]},
         "importance": record.importance,
         "at_home": record.at_home,
-        "samples": {whose: data.samples for whose, data in of_sites if whose not in (COMMON, CENTRAL)},
+        "samples": {whose: data.samples for whose, data in of_sites if whose not in (GLOBAL, CENTRAL)},
         "trivial": trivial,
         "pooled": pooled,
     }
@@ -481,14 +481,14 @@ def _without_singles(tree: Any) -> Any:
 
 
 def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str]) -> list[Stored]:
-    """The common model or Central's, then the sites' own.
+    """The global model or Central's, then the sites' own.
 
     ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
     nothing is known of the data.
     """
     if record.preparation is None or record.task is None or record.plan.has_own_models:
         return []
-    models: dict[str, Arrays] = {} if record.model is None else {COMMON: record.model}
+    models: dict[str, Arrays] = {} if record.model is None else {GLOBAL: record.model}
     return [_stored(record, row, whose, model, notes) for whose, model in (models | record.own).items()]
 
 
@@ -500,23 +500,23 @@ def _stored(record: "RunRecord", row: dict[str, Any], whose: str, model: Arrays,
         "performance": _performance(row, whose),
         "notes": (*_notes_of_model(record), *notes),
         "rounds": record.chosen or record.rounds,
-        "contacts": times_travelled(record.plan, record.chosen) if record.chosen else record.contacts,
+        "contacts": times_travelled(record.plan, record.chosen) if record.chosen else record.comm_rounds,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": record.versions,
     }
-    chosen = chosen_threshold(record.plan, record.thresholds) if whose in (COMMON, CENTRAL) else None
+    chosen = chosen_threshold(record.plan, record.thresholds) if whose in (GLOBAL, CENTRAL) else None
     if chosen is not None and record.task.classes == 2:
         more |= {"threshold": chosen[0], "threshold_from": chosen[1]}
-    if record.recalibration and whose in (COMMON, CENTRAL):
+    if record.recalibration and whose in (GLOBAL, CENTRAL):
         more["recalibration"] = record.recalibration["intercept"], record.recalibration["slope"]
     members = members_in(record.plan, whose, model)
-    trained_on = record.trained_on.get(whose, record.trained_on[COMMON])
+    trained_on = record.trained_on.get(whose, record.trained_on[GLOBAL])
     return Stored(describe(record.plan, record.task, record.preparation, trained_on, members, **more), model)
 
 
 def _performance(row: dict[str, Any], whose: str) -> dict[str, dict[str, float]]:
     """The metrics at the end, and the trivial predictor's on the same samples."""
-    if whose not in (COMMON, CENTRAL):
+    if whose not in (GLOBAL, CENTRAL):
         return {}
     trivial = row.get("trivial") or {}
     measured = {"test samples": row.get("common"), str(trivial.get("label")): trivial.get("common")}
@@ -543,7 +543,7 @@ def _notes_of_model(record: "RunRecord") -> list[str]:
 def choose_packages(
     run: Run, method: str | None = None, seed: int | None = None, whose: str | None = None
 ) -> list[Stored]:
-    """The chosen packages, by default the common models of the main method, of every seed; PlanError for none."""
+    """The chosen packages, by default the global models of the main method, of every seed; PlanError for none."""
     label = method or main_method(run)
     labels = list(dict.fromkeys(plan_run.label for plan_run in run.done))
     if label not in labels:
@@ -553,7 +553,7 @@ def choose_packages(
     if not of_seed:
         seeds = ", ".join(str(plan_run.plan.seed) for plan_run in of_method)
         raise PlanError(f"{label} was run with the seeds {seeds}, not {seed}")
-    wanted = (COMMON, CENTRAL) if whose is None else (whose,)
+    wanted = (GLOBAL, CENTRAL) if whose is None else (whose,)
     packages = [stored for plan_run in of_seed for stored in run.packages_of(plan_run)]
     return [stored for stored in packages if stored.package.whose in wanted] or _raise_missing(label, whose, packages)
 
@@ -571,7 +571,7 @@ def main_method(run: Run) -> str:
 
 def _raise_missing(label: str, whose: str | None, packages: list[Stored]) -> list[Stored]:
     """Raise PlanError that says why there is no such model, and which there are."""
-    known = [stored.package.whose for stored in packages if stored.package.whose not in (COMMON, CENTRAL)]
+    known = [stored.package.whose for stored in packages if stored.package.whose not in (GLOBAL, CENTRAL)]
     if whose is not None and known:
         raise PlanError(f"there is no model of the site {whose!r}. {nearest(whose, known)}")
     if whose is not None:

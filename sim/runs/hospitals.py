@@ -35,7 +35,7 @@ def counts_up_to(sites: int) -> list[int]:
 
 
 def growth_of(scenario: Scenario, data_root: Path | None = None) -> Growth:
-    """Run the plans of ``scenario`` that end with a common model over so many of its hospitals, nested.
+    """Run the plans of ``scenario`` that end with a global model over so many of its hospitals, nested.
 
     A method that cannot run with so few (a secure sum of two) has no value there; PlanError where none has any.
     """

@@ -83,14 +83,14 @@ class Settings(TypedDict, total=False):
 class Scenario(Frozen):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
-    A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the common one
+    A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the global one
     (every method has its own best learning rate), or a ``stop`` of its own, ``false`` for none. ``metric`` is what
     methods are judged by, such as "auc"; by default accuracy, or the AUC where classes are unequal. From probability
     ``threshold`` on a sample is called positive, and ``recalibrate`` mends its log-odds first. ``stop`` ends runs
     early. ``folds`` asks for cross-validation; ``about`` is one sentence; ``reference`` is the label of the method that
     tables measure the others against. ``route_seed`` draws who is where, by default the seed. ``engine`` and ``device``
     say on what a simulation runs, and are no part of a plan: at real sites a device is the site's own matter. ``keep``
-    says which models are saved at the end: the common ones and Central's, or beside them the sites' own. ``track``
+    says which models are saved at the end: the global ones and Central's, or beside them the sites' own. ``track``
     names a tool that is told of every plan (:mod:`fedsmall.extensions.tracking`). ``study`` goes into the report.
     """
 

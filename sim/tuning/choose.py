@@ -54,10 +54,10 @@ class Candidate(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a fitted model says of the samples left out, (samples, classes), and its contacts and bytes."""
+    """What a fitted model says of the samples left out, (samples, classes), and its communication rounds and bytes."""
 
     probabilities: np.ndarray
-    contacts: int
+    comm_rounds: int
     bytes_sent: float
 
 
@@ -199,7 +199,9 @@ def _fit(plan: Plan, part: Federation) -> Judged:
         record = run_plan(plan, fitted, DEFAULT_ENGINE, options={"device": "cpu"})
     except ReplyError:
         return Judged(np.full((len(part.test), part.task.classes), np.nan), plan.rounds, np.nan)
-    return Judged(record.predictions["probabilities"], record.contacts, record.bytes_sent * sites / len(fitted.names))
+    return Judged(
+        record.predictions["probabilities"], record.comm_rounds, record.bytes_sent * sites / len(fitted.names)
+    )
 
 
 def _metrics(probabilities: np.ndarray, part: Federation) -> dict[str, float]:
@@ -217,7 +219,7 @@ def _choice(
     judged = [{name: fitted for name, (fitted, _) in of_fold.items()} for of_fold in found]
     for of_fold in judged:
         three = [of_fold[name] for name in OF_MEAN]
-        costs = sum(of.contacts for of in three), sum(of.bytes_sent for of in three)
+        costs = sum(of.comm_rounds for of in three), sum(of.bytes_sent for of in three)
         of_fold[MEAN] = Judged(np.mean([of.probabilities for of in three], axis=0), *costs)
     worth = {
         name: [_metrics(of[name].probabilities, part) for of, part in zip(judged, parts, strict=True)]
@@ -230,7 +232,7 @@ def _choice(
     for name in losses:
         sent = [of[name].bytes_sent * len(whole.names) / len(p.names) for of, p in zip(judged, parts, strict=True)]
         row = {"loss": losses[name].mean(), "auc": _mean(areas[name]), "bytes": np.nanmean(sent)}
-        row |= {"exchanges": np.median([of[name].contacts for of in judged]), "p": verdict.p_values.get(name)}
+        row |= {"exchanges": np.median([of[name].comm_rounds for of in judged]), "p": verdict.p_values.get(name)}
         rows[name] = {key: None if value is None else float(value) for key, value in row.items()}
         commonest = Counter(tuple(of[name][1].items()) for of in found if name in of).most_common(1)
         rows[name] |= {"settings": dict(commonest[0][0]) if commonest else {}}

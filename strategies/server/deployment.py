@@ -81,7 +81,7 @@ def serve(grid: Grid, context: Context, finish: Finish) -> None:
             assert isinstance(sheet, RunSheet)
             outcome, met = conduct(sheet, folder, patient, log)
             write_outcome(folder, sheet.plan, outcome, met, partial(_finish_noting_faults, finish, log))
-            done = {"contacts": outcome.contacts, "rounds": outcome.rounds}
+            done = {"comm_rounds": outcome.comm_rounds, "rounds": outcome.rounds}
         else:
             record, done = extension.conduct(sheet, folder, patient)
             _finish_noting_faults(extension.write_run, log, folder, record)
@@ -164,7 +164,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
 def write_outcome(
     folder: Path, plan: Plan, outcome: Outcome, met: Mapping[str, Any] | None = None, finish: Finish | None = None
 ) -> None:
-    """Write the common model (safetensors) and the results (JSON), each whole or not at all; ``finish`` writes more.
+    """Write the global model (safetensors) and the results (JSON), each whole or not at all; ``finish`` writes more.
 
     ``met`` is what the sites said of themselves. The outcome comes last: it marks the run as finished.
     """

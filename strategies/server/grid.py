@@ -275,7 +275,7 @@ FIRST_S, LONGEST_S = 1.0, 15.0  # between two questions
 class Waits:
     """The sites that are waited for and why; ``tell`` is given {site: reason} whenever that changes.
 
-    One that was waited for in vain for a whole contact is not waited for again until it has answered.
+    One that was waited for in vain for a whole communication round is not waited for again until it has answered.
     """
 
     def __init__(self, tell: Callable[[dict[str, str]], None], clock: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""The handshake before a run's first contact: the roll call, and the agreed scaling.
+"""The handshake before a run's first communication round: the roll call, and the agreed scaling.
 
 Sums over features and classes come with the roll call's answers; a second question brings the scaling, where there is
 one. What was agreed is kept in the run's folder, so a resumed run asks for no sums again.
@@ -322,8 +322,7 @@ def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str
 def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
     """Call the roll and return the agreed task; the first site's, where sites have their own models.
 
-    Raises PlanError, with both values, where two sites differ in task or model or one speaks another protocol; and
-    where nobody answers.
+    PlanError, with both values, where two sites differ in task, model or protocol; and where nobody answers.
     """
     roster.call(grid, {PLAN: plan.model_dump_json(exclude_defaults=True)})
     roster.check()

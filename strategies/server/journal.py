@@ -1,4 +1,4 @@
-"""The run's journal: the whole state on disk after every contact; a killed run goes on to the same bits.
+"""The run's journal: the whole state on disk after every communication round; a killed run goes on to the same bits.
 
 A state is ``000012.safetensors`` with the arrays, then ``000012.json`` with the rest and the digests of both, each
 flushed and put in place by a rename: a state without a fitting JSON was never finished. The last ``keep`` states stay,
@@ -35,52 +35,51 @@ class FileJournal:
         self.faults: list[str] = []
         self._lasting: set[int] | None = None
 
-    def save(self, contact: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
-        """Write the state after ``contact`` contacts, all or nothing, then delete the oldest. ``meta`` is for JSON."""
+    def save(self, comm_round: int, arrays: Arrays, meta: dict[str, Any], lasting: bool = False) -> None:
+        """Write the state after so many rounds, all or nothing, then delete the oldest. ``meta`` is for JSON."""
         self._lasting = self._lasting_ones() if self._lasting is None else self._lasting
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-        card = {"contact": contact, "sha256": hashlib.sha256(content).hexdigest(), "meta": meta, "lasting": lasting}
+        card = {"contact": comm_round, "sha256": hashlib.sha256(content).hexdigest(), "meta": meta, "lasting": lasting}
         text = json.dumps(card, separators=(",", ":"))
-        put(self._path(contact, "safetensors"), content)
-        put(self._path(contact, "json"), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
+        put(self._path(comm_round, "safetensors"), content)
+        put(self._path(comm_round, "json"), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}".encode())
         _flush_folder(self.folder)
-        self._lasting = {known for known in self._lasting if known < contact} | ({contact} if lasting else set())
-        self._forget(contact, set(sorted(self._lasting)[-self.lasting :]))
+        self._lasting = {known for known in self._lasting if known < comm_round} | ({comm_round} if lasting else set())
+        self._forget(comm_round, set(sorted(self._lasting)[-self.lasting :]))
 
-    def contacts(self) -> list[int]:
-        """The contacts whose state is there, in order."""
-        return [_contact(path) for path in self._records()]
+    def comm_rounds(self) -> list[int]:
+        """The communication rounds whose state is there, in order."""
+        return [_comm_round(path) for path in self._records()]
 
-    def go_back(self, contact: int) -> None:
-        """Delete the states after ``contact``. Raises PlanError, and deletes nothing, if that one is not whole."""
+    def go_back(self, comm_round: int) -> None:
+        """Delete the states after ``comm_round``. Raises PlanError, and deletes nothing, if that one is not whole."""
         try:
-            _read(self._path(contact, "json"))
+            _read(self._path(comm_round, "json"))
         except UNREADABLE:
-            known = ", ".join(map(str, self.contacts())) or "none"
+            known = ", ".join(map(str, self.comm_rounds())) or "none"
             raise PlanError(
-                f"No whole state of communication round {contact} is in the run's journal. There are: {known}."
+                f"No whole state of communication round {comm_round} is in the run's journal. There are: {known}."
             ) from None
         for path in sorted(self._ours(), key=lambda path: path.suffix):  # a record goes before its arrays
-            if _contact(path) > contact:
+            if _comm_round(path) > comm_round:
                 path.unlink()
 
     def latest(self) -> tuple[int, Arrays, dict[str, Any]] | None:
-        """The last whole state: contacts done, arrays, meta; None where the first was never written.
+        """The last whole state: communication rounds done, arrays, meta; None where the first was never written.
 
-        Raises PlanError where none, or none of the last ``keep``, is whole: a run must not begin anew, or go far back,
-        unasked.
+        Raises PlanError where none, or none of the last ``keep``, is whole: a run must not go far back unasked.
         """
         self.faults = []
         for path in reversed(self._records()):
             try:
                 state = _read(path)
             except UNREADABLE as error:
-                self.faults.append(f"communication round {_contact(path)}: {error}")
+                self.faults.append(f"communication round {_comm_round(path)}: {error}")
                 continue
             self._check_near(state[0])
             return state
-        if self.faults or any(_contact(path) > 1 for path in self._ours()):
+        if self.faults or any(_comm_round(path) > 1 for path in self._ours()):
             faults = one_line("; ".join(self.faults) or "all records are gone")
             raise PlanError(
                 f"No state in the run's journal is whole ({faults}). "
@@ -88,17 +87,17 @@ class FileJournal:
             )
         return None
 
-    def _check_near(self, contact: int) -> None:
+    def _check_near(self, comm_round: int) -> None:
         """Raise PlanError where all newest states are damaged: no crash does that, and sites forget older rounds."""
         if len(self.faults) >= self.keep:
             raise PlanError(
                 f"The last {len(self.faults)} states in the run's journal are damaged "
                 f"({one_line('; '.join(self.faults), 300)}). Put a copy of its journal folder back, or go on from an "
-                f"older one: `fedsmall resume RUN --from {contact}`."
+                f"older one: `fedsmall resume RUN --from {comm_round}`."
             )
 
     def cards(self, last: int = KEEP) -> list[tuple[int, dict[str, Any]]]:
-        """Contact and meta of the last whole records, oldest first; arrays stay unread."""
+        """Communication round and meta of the last whole records, oldest first; arrays stay unread."""
         states = []
         for path in self._records()[-last:]:
             with contextlib.suppress(OSError, ValueError, KeyError):  # damaged, or let go while we read
@@ -106,13 +105,13 @@ class FileJournal:
                 states.append((int(card["contact"]), dict(card["meta"])))
         return states
 
-    def _path(self, contact: int, ending: str) -> Path:
-        return self.folder / f"{contact:06d}.{ending}"
+    def _path(self, comm_round: int, ending: str) -> Path:
+        return self.folder / f"{comm_round:06d}.{ending}"
 
-    def _forget(self, contact: int, stay: set[int]) -> None:
+    def _forget(self, comm_round: int, stay: set[int]) -> None:
         for path in self._ours():
-            # a run that was taken back to an older state writes its later contacts anew
-            if not contact - self.keep < _contact(path) <= contact and _contact(path) not in stay:
+            # a run that was taken back to an older state writes its later communication rounds anew
+            if not comm_round - self.keep < _comm_round(path) <= comm_round and _comm_round(path) not in stay:
                 path.unlink()
 
     def _lasting_ones(self) -> set[int]:
@@ -120,17 +119,17 @@ class FileJournal:
         for path in self._records():
             with contextlib.suppress(OSError, ValueError):
                 if json.loads(path.read_bytes().partition(b"\n")[2]).get("lasting"):
-                    lasting.add(_contact(path))
+                    lasting.add(_comm_round(path))
         return lasting
 
     def _records(self) -> list[Path]:
-        return sorted((path for path in self._ours() if path.suffix == ".json"), key=_contact)
+        return sorted((path for path in self._ours() if path.suffix == ".json"), key=_comm_round)
 
     def _ours(self) -> list[Path]:
         return [path for path in self.folder.glob("*") if OWN.fullmatch(path.name)]
 
 
-def _contact(path: Path) -> int:
+def _comm_round(path: Path) -> int:
     return int(path.name.partition(".")[0])
 
 

@@ -1,7 +1,6 @@
 """Evaluation: which model each site is to evaluate, and on what (:class:`Question`), and the evaluation of the answers.
 
-Who answers :class:`Judging` is an argument: the sites over a grid, all of them in a secure sum, or a simulation's
-samples.
+Who answers :class:`Judging` is an argument: sites over a grid, all in a secure sum, or a simulation's samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +86,7 @@ class Judging:
 
     def __call__(self, moment: Moment) -> Evaluation | None:
         """The evaluation after a moment, by unseen samples too; None where nobody answers."""
-        t, held_out = moment.contact.t, self._own if self.plan.has_own_models else self._common
+        t, held_out = moment.comm_round.t, self._own if self.plan.has_own_models else self._common
         evaluation = (self.on_test or held_out)(moment)
         decides = t in self._looks
         if not decides and not moment.of_routes():
@@ -107,11 +106,11 @@ class Judging:
         return looks(self.plan)
 
     def _common(self, moment: Moment) -> Evaluation | None:
-        """The common model on each site's held-out samples; metrics weighed by their number."""
-        if moment.common is None:
+        """The global model on each site's held-out samples; metrics weighed by their number."""
+        if moment.global_model is None:
             return None
-        t = moment.contact.t
-        answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.common)))
+        t = moment.comm_round.t
+        answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.global_model)))
         told = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
         judged = {site: answer for site, answer in answers.items() if answer.samples}
         if tallies.TOGETHER in judged:
@@ -121,25 +120,27 @@ class Judging:
         weights = np.array([float(answer.samples) for answer in judged.values()])
         metrics = [answer.metrics for answer in judged.values()]
         names = list(metrics[0])
-        common = {name: float(np.average([of.get(name, np.nan) for of in metrics], weights=weights)) for name in names}
+        global_model = {
+            name: float(np.average([of.get(name, np.nan) for of in metrics], weights=weights)) for name in names
+        }
         held_out = {site: {n: a.metrics[n] for n in names if n in a.metrics} for site, a in judged.items()}
-        return Evaluation(t, common, {}, {"held_out": held_out}, told=told)
+        return Evaluation(t, global_model, {}, {"held_out": held_out}, told=told)
 
     def _own(self, moment: Moment) -> Evaluation | None:
-        """Each site's shared layers completed with its own; "held_out" has the common ones, completed alike."""
-        t, memory = moment.contact.t, moment.memory
+        """Each site's shared layers completed with its own; "held_out" has the global ones, completed alike."""
+        t, memory = moment.comm_round.t, moment.memory
         metrics = self._metrics(Question(t, _rows(moment), memory=memory))
         if not metrics:
             return None
-        common = dict.fromkeys(metrics, moment.common) if moment.common is not None else {}
-        held_out = self._metrics(Question(t, common, memory=memory)) if common else {}
+        global_model = dict.fromkeys(metrics, moment.global_model) if moment.global_model is not None else {}
+        held_out = self._metrics(Question(t, global_model, memory=memory)) if global_model else {}
         return Evaluation(t, None, spread_over_sites(metrics), {"held_out": held_out} if held_out else {})
 
     def _metrics(self, question: Question) -> dict[str, dict[str, float]]:
         return {site: answer.metrics for site, answer in self.judge(question).items() if answer.samples}
 
     def _never_seen(self, moment: Moment) -> Question:
-        """The model that each site evaluates on unseen samples: by routes, the common one, or its own."""
+        """The model that each site evaluates on unseen samples: by routes, the global one, or its own."""
         sites, of_routes, counts = self.sites(), moment.of_routes(), tuple[int, ...]()
         models: Mapping[str, Arrays] = {}
         if of_routes and self.plan.method.by_samples:
@@ -150,11 +151,11 @@ class Judging:
             folds = folds_of(self.plan, list(sites.values()))
             assert folds is not None
             models = {site: of_routes[fold] for site, fold in zip(sites, folds.tolist(), strict=True)}
-        elif self.plan.kept_back and moment.common is not None:
-            models = dict.fromkeys(sites, moment.common)
+        elif self.plan.kept_back and moment.global_model is not None:
+            models = dict.fromkeys(sites, moment.global_model)
         elif self.plan.kept_back and not self.plan.method.is_federated:
             models = _rows(moment)
-        return Question(moment.contact.t, models, True, counts)
+        return Question(moment.comm_round.t, models, True, counts)
 
 
 def evaluator_for(

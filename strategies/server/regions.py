@@ -39,7 +39,7 @@ class Line:
         return self._wait(lambda: read(self.handover.agreed), "they have not met yet")
 
     def united(self, t: int, model: Arrays, weight: float) -> Arrays:
-        """Hand up the region's common model after round ``t``; returns the united one, perhaps made before a restart.
+        """Hand up the region's global model after round ``t``; returns the united one, perhaps made before a restart.
 
         Raises PlanError where the other regions have gone on without this one.
         """
@@ -85,10 +85,10 @@ class HandDown:
 
     def __call__(self, moment: Moment) -> Evaluation | None:
         """Send the model. Raises ReplyError unless every region has taken it; the resumed run sends it again."""
-        t, nodes = moment.contact.t, self.roster.nodes
-        assert moment.common is not None
+        t, nodes = moment.comm_round.t, self.roster.nodes
+        assert moment.global_model is not None
         words = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
-        content = RecordDict({MODEL: to_record(moment.common), CONFIG: words})
+        content = RecordDict({MODEL: to_record(moment.global_model), CONFIG: words})
         orders = {region: Message(content, nodes[region], MessageType.EVALUATE) for region in sorted(nodes)}
         replies = self.grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)
         took = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}

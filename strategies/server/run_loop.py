@@ -1,4 +1,4 @@
-"""The loop over a run's contacts: evaluation, journal, progress and stopping."""
+"""The loop over a run's communication rounds: evaluation, journal, progress and stopping."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from fedsmall.privacy.site_level import Ledger
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trainer import Trainer
 from fedsmall.travel.journey import Initial, Moment, Watcher
-from fedsmall.travel.schedule import Action, Contact, contacts_of, times_travelled
+from fedsmall.travel.schedule import Action, CommRound, comm_rounds_of, times_travelled
 from fedsmall.wire import Arrays, join, parts
 
 
@@ -22,13 +22,12 @@ from fedsmall.wire import Arrays, join, parts
 class Evaluation:
     """The metrics of a run's models after round ``t``.
 
-    ``common`` are those of the common model, None where there is none. ``sites`` are those of the sites' own models
+    ``common`` are those of the global model, None where there is none. ``sites`` are those of the sites' own models
     after local training: "accuracy_mean", "accuracy_sd" and the like, and under "per_site" each site's; ``extra`` holds
-    the same two for further test sets by name. ``spread`` is how far the members
-    of an ensemble differ (:func:`fedsmall.evaluation.outputs.spread`), ``validation`` what to expect at an unseen
-    hospital, with routes. ``told`` is what real sites add, by site: the number of "samples", "sums"
-    (:mod:`fedsmall.evaluation.site_sums`), and what was "charged". ``stop`` is the loss on unseen training samples, by
-    which a run ends early.
+    the same two for further test sets by name. ``spread`` is how far the members of an ensemble differ
+    (:func:`fedsmall.evaluation.outputs.spread`), ``validation`` what to expect at an unseen hospital, with routes.
+    ``told`` is what real sites add, by site: the number of "samples", "sums" (:mod:`fedsmall.evaluation.site_sums`),
+    and what was "charged". ``stop`` is the loss on the validation set.
     """
 
     t: int
@@ -43,7 +42,7 @@ class Evaluation:
 
 @dataclass
 class Outcome:
-    """A run's results so far. ``model`` is the last common one; ``stopped`` where the run was cut short.
+    """A run's results so far. ``model`` is the last global one; ``stopped`` where the run was cut short.
 
     ``seconds`` is the wall time of the rounds alone, ``bytes_between`` the traffic between servers of regions,
     ``chosen`` the round of ``model`` where ``stop`` keeps the best. ``averaged`` says of every optional average how
@@ -52,7 +51,7 @@ class Outcome:
 
     model: Arrays | None = None
     evaluations: list[Evaluation] = field(default_factory=list)
-    contacts: int = 0
+    comm_rounds: int = 0
     rounds: int = 0
     bytes_sent: int = 0
     bytes_between: int = 0
@@ -67,7 +66,7 @@ class Outcome:
 
     def count(self, moment: Moment) -> None:
         """Add what a moment has cost."""
-        self.rounds = moment.contact.t
+        self.rounds = moment.comm_round.t
         self.client_updates += moment.updates
         self.bytes_sent += moment.bytes_sent
         self.bytes_between += moment.bytes_between
@@ -95,34 +94,34 @@ Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
 
 
-def due_in(plan: Plan) -> Callable[[Contact], bool]:
-    """Whether a contact is the first at or after a round with an evaluation, or one that may stop the run."""
+def due_in(plan: Plan) -> Callable[[CommRound], bool]:
+    """Whether it is the first communication round at or after an evaluation, or one that may stop the run."""
     period, rounds = plan.evaluate_every, {plan.rounds} if plan.stop is None else looks(plan)
 
-    def due(contact: Contact) -> bool:
-        reached = period is not None and contact.t // period > (contact.t - contact.rounds) // period
-        return reached or contact.t in rounds
+    def due(comm_round: CommRound) -> bool:
+        reached = period is not None and comm_round.t // period > (comm_round.t - comm_round.rounds) // period
+        return reached or comm_round.t in rounds
 
     return due
 
 
 def ledger_of(plan: Plan) -> Ledger | None:
-    """The ledger of noise at contacts, where the plan's privacy is counted; blur claims nothing."""
-    return Ledger(plan.privacy) if plan.privacy.at_contacts and plan.privacy.counted else None
+    """The ledger of noise at communication rounds, where the plan's privacy is counted; blur claims nothing."""
+    return Ledger(plan.privacy) if plan.privacy.at_comm_rounds and plan.privacy.counted else None
 
 
-def has_ended(plan: Plan, common: Arrays | None) -> bool:
+def has_ended(plan: Plan, global_model: Arrays | None) -> bool:
     """Whether a model that is no network is as good as it gets, before the last round."""
     extension = plan.method.extension
-    return extension is not None and common is not None and bool(extension.has_ended(plan, common))
+    return extension is not None and global_model is not None and bool(extension.has_ended(plan, global_model))
 
 
-def _charged(contacts: Sequence[Contact], ledger: Ledger | None) -> Iterator[Contact]:
-    """The contacts, each charged before it takes place; a segment of one is no release."""
-    for contact in contacts:
-        if ledger is not None and contact.travels:
+def _charged(comm_rounds: Sequence[CommRound], ledger: Ledger | None) -> Iterator[CommRound]:
+    """The communication rounds, each charged before it takes place; a segment of one is no release."""
+    for comm_round in comm_rounds:
+        if ledger is not None and comm_round.travels:
             ledger.charge()
-        yield contact
+        yield comm_round
 
 
 def _is_over(plan: Plan, outcome: Outcome) -> bool:
@@ -132,13 +131,13 @@ def _is_over(plan: Plan, outcome: Outcome) -> bool:
 
 
 def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
-    """Take the moment's common model: the last, or with ``stop`` the best so far."""
+    """Take the moment's global model: the last, or with ``stop`` the best so far."""
     if plan.stop is not None:
-        now, best = moment.contact.t, best_round(outcome.evaluations)
+        now, best = moment.comm_round.t, best_round(outcome.evaluations)
         if best is not None and best != now:
             return
         outcome.chosen = best or 0
-    outcome.model = moment.common if moment.common is not None else outcome.model
+    outcome.model = moment.global_model if moment.global_model is not None else outcome.model
 
 
 @dataclass
@@ -147,13 +146,11 @@ class KeptRun:
 
     topology: Topology
     outcome: Outcome
-    contacts: Sequence[Contact]
+    comm_rounds: Sequence[CommRound]
     journal: FileJournal | None
 
     def restore(self) -> int:
-        """Go back to the last saved state; returns the number of contacts done, or PlanError for an earlier release's
-        journal.
-        """
+        """Go back to the last saved state; the communication rounds done, or PlanError for a journal of old."""
         latest = self.journal.latest() if self.journal else None
         if latest is None:
             return 0
@@ -165,31 +162,31 @@ class KeptRun:
             )
         sets, outcome, states = parts(arrays), self.outcome, self.topology.states
         states.trainer.restore(sets.get("trainer", {}), meta["trainer"])
-        states.restore(sets["states"], meta["states"], self.contacts[done - 1])
+        states.restore(sets["states"], meta["states"], self.comm_rounds[done - 1])
         self.topology.restore(sets.get("topology", {}), meta["topology"])
         outcome.take_up(meta)
-        outcome.rounds = self.contacts[done - 1].t
+        outcome.rounds = self.comm_rounds[done - 1].t
         if meta["has_model"]:
-            outcome.model = sets.get("chosen") or states.commons.result()
+            outcome.model = sets.get("chosen") or states.global_models.result()
         return done
 
     def save(self) -> None:
-        """Write the state after the last contact, unless it is unsound: a resumed run would go on with it."""
+        """Write the state after the last round, unless it is unsound: a resumed run would go on with it."""
         assert self.journal is not None
         states = self.topology.states
         if not states.is_sound():
             return
-        outcome, done = self.outcome, 1 + [contact.t for contact in self.contacts].index(self.outcome.rounds)
+        outcome, done = self.outcome, 1 + [comm_round.t for comm_round in self.comm_rounds].index(self.outcome.rounds)
         arrays, numbers = states.state()
         beside, words = states.trainer.state()
         meta = outcome.words()
         meta |= {"states": numbers, "trainer": words, "has_model": outcome.model is not None}
         between, meta["topology"] = self.topology.state()
         if self.topology.has_places:  # for people who look at the run
-            meta["places"] = states.places(self.contacts[done] if done < len(self.contacts) else None)
+            meta["places"] = states.places(self.comm_rounds[done] if done < len(self.comm_rounds) else None)
         chosen = outcome.model if outcome.chosen and outcome.model else {}
         sets = join(states=arrays, trainer=beside, topology=between, chosen=chosen)
-        lasting = self.contacts[done - 1].action is Action.AGGREGATE
+        lasting = self.comm_rounds[done - 1].action is Action.AGGREGATE
         self.journal.save(done, sets, meta, lasting=lasting)
 
 
@@ -207,31 +204,31 @@ def run_rounds(
     outcome: Outcome | None = None,
     united: United | None = None,
 ) -> Outcome:
-    """Run a plan over the sites of ``trainer`` from the journal's last contact on.
+    """Run a plan over the sites of ``trainer`` from the journal's last communication round on.
 
     ``initial`` gives each site its own model, or all one under None. ``progress(round, rounds)`` is called after each
-    contact, a true ``stop()`` ends the run. ``in_pieces``: contacts are cut where an evaluation is due between them, as
-    only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a region's line to the others
-    (:class:`~fedsmall.algorithm.topologies.Region`).
+    communication round, a true ``stop()`` ends the run. ``in_pieces``: communication rounds are cut where an evaluation
+    is due between them, as only a simulation can. ``outcome`` is filled as the run goes on. ``united`` is a region's
+    line to the others (:class:`~fedsmall.algorithm.topologies.Region`).
     """
     outcome, ledger, due = outcome or Outcome(), ledger_of(plan), due_in(plan)
     topology = topology_for(plan, trainer, initial, united=united)
-    contacts = contacts_of(plan, in_pieces=in_pieces and evaluator is not None)
-    kept = KeptRun(topology, outcome, contacts, journal)
+    comm_rounds = comm_rounds_of(plan, in_pieces=in_pieces and evaluator is not None)
+    kept = KeptRun(topology, outcome, comm_rounds, journal)
     done = kept.restore()
     if ledger is not None:
-        ledger.releases = sum(contact.travels for contact in contacts[:done])
+        ledger.releases = sum(comm_round.travels for comm_round in comm_rounds[:done])
 
-    def is_seen(contact: Contact) -> bool:
-        return (watcher is not None and watcher.needs(contact)) or (evaluator is not None and due(contact))
+    def is_seen(comm_round: CommRound) -> bool:
+        return (watcher is not None and watcher.needs(comm_round)) or (evaluator is not None and due(comm_round))
 
-    started, moments = time.perf_counter(), daisy_chain(topology, _charged(contacts[done:], ledger), is_seen)
+    started, moments = time.perf_counter(), daisy_chain(topology, _charged(comm_rounds[done:], ledger), is_seen)
     for moment in moments if not _is_over(plan, outcome) else ():
-        contact = moment.contact
+        comm_round = moment.comm_round
         if watcher is not None:
             watcher.see(moment)
         outcome.count(moment)
-        if evaluator is not None and (due(contact) or has_ended(plan, moment.common)) and moment.sites:
+        if evaluator is not None and (due(comm_round) or has_ended(plan, moment.global_model)) and moment.sites:
             evaluation = evaluator(moment)
             outcome.events += trainer.take_events()
             outcome.evaluations += [evaluation] if evaluation is not None else []
@@ -239,13 +236,13 @@ def run_rounds(
         if journal is not None:
             kept.save()
         if progress is not None:
-            progress(contact.t, plan.rounds)
-        if stop is not None and contact.t < plan.rounds and stop():
+            progress(comm_round.t, plan.rounds)
+        if stop is not None and comm_round.t < plan.rounds and stop():
             outcome.stopped = True
             break
         if _is_over(plan, outcome):
             break
-    outcome.contacts = times_travelled(plan, outcome.rounds)
+    outcome.comm_rounds = times_travelled(plan, outcome.rounds)
     outcome.seconds = time.perf_counter() - started
     outcome.privacy = ledger.report() if ledger else {}
     return outcome

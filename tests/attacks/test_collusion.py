@@ -194,7 +194,7 @@ def fixed(model: np.ndarray) -> np.ndarray:
 
 
 def test_the_same_common_model_twice_gives_one_site_by_subtraction(unopened):
-    """A limit: whoever makes up common models has two sums of one update, and what a site adds is their difference.
+    """A limit: whoever makes up global models has two sums of one update, and what a site adds is their difference.
 
     No site can tell a made-up average from a true one; noise for each patient is what helps.
     """
@@ -211,7 +211,7 @@ def trained_of(world: World, t: int) -> Summands:
     begun = desk_of(world, "site-000").open(world.plan, first(world)["site-000"].told).transcript.at[0]
     thread, said = Transcript({0: begun}), digest_of(model)
     for last in range(1, t):
-        average = Average(t=last, before=(before := thread.at[last - 1]), commons=(said,))
+        average = Average(t=last, before=(before := thread.at[last - 1]), global_models=(said,))
         thread.at[last] = after(before, last, (said,))
     words = Order(average=average, nonces=first(world)["site-000"].told.nonces).model_dump_json(exclude_defaults=True)
     summands = {}

@@ -24,7 +24,7 @@ from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.server.grid import QuorumError
-from fedsmall.wire import COMMON, MODEL, NAMES, ROUND, split
+from fedsmall.wire import IS_GLOBAL, MODEL, NAMES, ROUND, split
 from tests import ROOT
 from tests.attacks.test_sums import crafted
 from tests.attacks.world import averages
@@ -319,7 +319,7 @@ def refusals(the_plan, federation, folder):
             refused.append(f"{self.home.site}, round {config[ROUND]}: {error}")
         told = fit(self, parameters, config)
         sent = dict(zip(self.sent_names, map(np.asarray, told[0]), strict=True))
-        incoming.keep(came, bool(config[COMMON]), split(sent, MODEL))
+        incoming.keep(came, bool(config[IS_GLOBAL]), split(sent, MODEL))
         return told
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Common models that a server crafts, against a site's real program and the policy that comes along."""
+"""global models that a server crafts, against a site's real program and the policy that comes along."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def station_of(tmp_path: Path, files: dict[str, Path], policy: str, name: str = 
 
 
 def asked(station: Station, the_plan, craft, rounds: int = 1) -> list[Answered]:
-    """What a station answers to crafted models, which it is told are common ones, round after round."""
+    """What a station answers to crafted models, which it is told are global ones, round after round."""
     honest, answers = split(scaled(station, the_plan), MODEL), []
     for t in range(1, rounds + 1):
         start = craft(honest, t)
@@ -158,7 +158,7 @@ def ladders_for_all(given: list[Arrays]) -> Change:
             given[:] = given or [ladders(to_arrays(order.content[MODEL]), 1)]
             order.content[MODEL] = to_record(given[0])
         said = json.loads(str(order.content[CONFIG][SEALED]))
-        said["average"]["commons"] = [digest_of(given[0])]
+        said["average"]["global_models"] = [digest_of(given[0])]
         order.content[CONFIG][SEALED] = json.dumps(said)
         return order
 

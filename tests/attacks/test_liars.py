@@ -146,7 +146,7 @@ def test_answers_that_a_site_makes_up_cost_the_others_nothing(tmp_path, monkeypa
 
     assert sum(lies.values()) >= ANSWERS
     assert len(lies) == 8
-    assert outcome.contacts == ROUNDS_OF_LIES
+    assert outcome.comm_rounds == ROUNDS_OF_LIES
     assert {event["site"] for event in outcome.events if event["kind"] != "refused"} <= {"ulm"}
     for event in outcome.events:
         assert_plain(event["reason"], tmp_path)

@@ -64,7 +64,7 @@ def test_sixteen_times_as_much_blur_hides_all_of_them():
 @pytest.mark.thorough
 @pytest.mark.parametrize(("exposure", "close"), [(1e6, 4), (1.0, 0)])
 def test_a_limit_of_exposure_hides_what_the_same_attack_reads_without(exposure, close):
-    """The attacker is told how large the noise of every contact is."""
+    """The attacker is told how large the noise of every communication round is."""
     found = explain(small_sites(0.0, [1024], rounds=3, method={"privacy": {"exposure": exposure}}), sites=1)
 
     assert found.close == close

@@ -96,7 +96,7 @@ def test_announcements_of_chance_are_nobodys():
 
 def test_orders_of_chance_are_orders_or_refused():
     rng = random.Random(4)
-    average = {"t": 3, "before": THREAD, "commons": [THREAD]}
+    average = {"t": 3, "before": THREAD, "global_models": [THREAD]}
     honest = Order.model_validate(
         {"nonces": {site: THREAD for site in IDENTITIES}, "average": average, "by": {"site": A, "t": 4}}
     )

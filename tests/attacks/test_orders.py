@@ -124,7 +124,7 @@ def test_a_common_model_of_which_others_were_not_told_is_not_trained(world):
     average = order.told.average.model_dump()
 
     world.refuses(order._replace(arrays=crafted), "the global model that came is not the one that all sites received")
-    world.refuses(order._replace(arrays=crafted).but_told(average=average | {"commons": [said]}), OTHER_COMMON)
+    world.refuses(order._replace(arrays=crafted).but_told(average=average | {"global_models": [said]}), OTHER_COMMON)
     world.refuses(order.but_told(average=average | {"before": "00" * 32}), OTHER_COMMON)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsmall.data.federation import Samples
-from fedsmall.models.registry import common_model, initial_model
+from fedsmall.models.registry import build_network, initial_model
 from fedsmall.parts import Privacy
 from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.reading import layers_read
@@ -30,7 +30,7 @@ def updated(plan, task, start: Arrays, samples: Samples) -> Arrays:
     """The model after one step of the plan on these samples."""
     trainer = cohort_for(plan, task, ["site"], [samples])
     stack = trainer.stack([ModelState(start)])
-    trainer.train(stack, [0], 1, 1, common=[True], rule={}, memory={})
+    trainer.train(stack, [0], 1, 1, is_global=[True], rule={}, memory={})
     return stack.model_state(0).model
 
 
@@ -43,7 +43,7 @@ def federation(task, **keys):
 def test_the_layer_behind_convolutions_gives_what_came_into_it():
     plan, built = federation("digits")
     start, one = initial_model(plan, built.task), Samples(built.train[0].x[:1], built.train[0].y[:1])
-    model = common_model(plan, built.task).eval()
+    model = build_network(plan, built.task).eval()
 
     found = inputs_of(start, updated(plan, built.task, start, one), "9")
 
@@ -57,7 +57,7 @@ def recognised(blur: float) -> list[bool]:
     """Of one picture at each of four sites: is what was read from one update liker to it than to all 31 others?"""
     plan, built = federation({"medmnist": "pneumoniamnist"})
     start, everybody = initial_model(plan, built.task), np.concatenate([samples.x for samples in built.train])
-    model, rng, found = common_model(plan, built.task), np.random.default_rng(0), []
+    model, rng, found = build_network(plan, built.task), np.random.default_rng(0), []
     for k, samples in enumerate(built.train):
         sent = updated(plan, built.task, start, Samples(samples.x[:1], samples.y[:1]))
         sent = privatise_one(sent, start, Privacy(blur=blur), rng)

@@ -16,7 +16,7 @@ from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import KEY, LETTER, MODEL_LETTER, SEALED
 from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.strategies.sealed_models import HelpError
-from fedsmall.wire import COMMON, CONFIG, MODEL, ROUND, ROUNDS, Arrays
+from fedsmall.wire import CONFIG, IS_GLOBAL, MODEL, ROUND, ROUNDS, Arrays
 from tests.attacks.test_letters import flipped, line
 from tests.attacks.world import MOMENTUM, Heard
 from tests.sim.engines.harness import assert_equal_bits
@@ -34,7 +34,7 @@ def attacks(order: Heard) -> Iterator[Heard]:
     yield order.but_run("trial", "elsewhere")
     if order.kind == "train":
         yield order.but(**{ROUNDS: 2})
-        if order.config[COMMON]:
+        if order.config[IS_GLOBAL]:
             yield order._replace(arrays={name: array * 2 for name, array in order.arrays.items()})
     if order.kind == "help":
         yield order._replace(arrays=dict(list(order.arrays.items())[1:]))
@@ -90,11 +90,11 @@ def test_a_site_that_was_sent_another_common_model_is_found_at_the_next_hop_and_
         config = order.content.get(CONFIG, {})
         if site != "site-001" or SEALED not in config or config[ROUND] < 4:
             return order
-        if config.get(COMMON):
+        if config.get(IS_GLOBAL):
             model = {name: array * 0 for name, array in to_arrays(order.content[MODEL]).items()}
             made[:], order.content[MODEL] = [digest_of(model)], to_record(model)
         told = json.loads(str(config[SEALED]))
-        told["average"]["commons"] = made
+        told["average"]["global_models"] = made
         config[SEALED] = json.dumps(told)
         return order
 

@@ -21,7 +21,7 @@ from tests.sim.sealing.federation import Change, Federation, run
 OTHER_SET = "this site has helped to open the sum of round {} before, of other sites"
 NOT_IN_IT = "a site was given that is not in the sum of round {}"
 SEED_2 = line(KEY, 2, "site-001")
-BLIND = "check_models = false\n"  # sites that look at no common model
+BLIND = "check_models = false\n"  # sites that look at no global model
 TOO_LARGE = (
     "A number of '0.bias' is not finite, or above 715,827,883, the most that a secure sum holds here; scale the "
     "features, take a smaller lr, or leave weighted or secure out."
@@ -141,7 +141,7 @@ def test_absurd_numbers_are_in_no_summand(tmp_path, monkeypatch, number, why):
 
 
 def crafted(make: Callable[[np.ndarray], np.ndarray], but: str = "") -> Change:
-    """A server that gives all sites ``but`` one a common model of its own after the first average, and says so."""
+    """A server that gives all sites ``but`` one a global model of its own after the first average, and says so."""
     made: list[str] = []
 
     def change(site: str, order: Message) -> Message:
@@ -152,7 +152,7 @@ def crafted(make: Callable[[np.ndarray], np.ndarray], but: str = "") -> Change:
             made[:] = [digest_of(model)]
             order.content[MODEL] = to_record(model)
         said = json.loads(str(order.content[CONFIG][SEALED]))
-        said["average"]["commons"] = made
+        said["average"]["global_models"] = made
         order.content[CONFIG][SEALED] = json.dumps(said)
         return order
 

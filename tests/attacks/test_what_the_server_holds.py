@@ -132,7 +132,7 @@ def rounds_after_averages(plan: Plan) -> set[int]:
 
 
 def traces(of: Held) -> Iterator[tuple[Trained, str, set[bytes]]]:
-    """What each model that was trained would leave behind, but for what stands in a common model as well."""
+    """What each model that was trained would leave behind, but for what stands in a global model as well."""
     known = memory.windows(array for model in of.common for array in model.values())
     fixed = (np.rint(a.astype(np.float64) * SCALE).astype(np.int64) for model in of.common for a in model.values())
     known |= memory.windows(fixed)

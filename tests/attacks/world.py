@@ -185,7 +185,7 @@ class World:
         assert self.log(to or question.site)[-1]["event"] == "refused"
 
     def does_not_use(self, order: Heard, why: str, to: str | None = None) -> None:
-        """Ask, and see that the site goes on with the last common model, says why in its log, and tells no model."""
+        """Ask, and see that the site goes on with the last global model, says why in its log, and tells no model."""
         header, sent = self.ask(order, to)
         assert header["metrics"]["not-taken"] == 1
         assert list(sent) == ["arrays/letter"]

@@ -43,14 +43,14 @@ def test_no_more_local_rounds_are_trained_than_the_plan_has_there(station):
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate", VALIDATE])
-def test_no_order_is_of_a_round_after_which_the_plan_has_no_contact(station, kind):
+def test_no_order_is_of_a_round_after_which_the_plan_has_no_comm_round(station, kind):
     model = scaled(station)
 
     for t in (5, 10**6, -3):
         assert f"the plan has no communication round after round {t}" in refused(station, kind, order(t), model)
 
 
-def test_a_contact_between_those_of_the_plan_is_none(station):
+def test_a_comm_round_between_those_of_the_plan_is_none(station):
     seldom = plan(permute_every=2, aggregate_every=4)
     model = scaled(station, seldom)
 

@@ -16,7 +16,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, SITES
 from fedsmall.privacy.patient_level import Charge, protection_of
 from fedsmall.sealing.tables import MEETING
-from fedsmall.wire import COMMON, EXAMPLES, LOSS, PLAN, ROUND, ROUNDS
+from fedsmall.wire import EXAMPLES, IS_GLOBAL, LOSS, PLAN, ROUND, ROUNDS
 
 NAMES = ["bonn", "essen", "ulm"]
 PATIENTS = {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 8}
@@ -57,7 +57,7 @@ def config(plan, run="r", **more):
 
 
 def order(plan, t=1, rounds=1, run="r"):
-    return config(plan, run, **{ROUND: t, ROUNDS: rounds, COMMON: True})
+    return config(plan, run, **{ROUND: t, ROUNDS: rounds, IS_GLOBAL: True})
 
 
 MODEL = {"arrays/0.weight": np.zeros((2, 2), np.float32), "arrays/0.bias": np.zeros(2, np.float32)}
@@ -135,7 +135,7 @@ def test_runs_are_added_up_and_refused_at_the_roll_call_where_they_would_cost_to
     assert "error" not in again
 
 
-def test_no_contact_goes_over_what_the_policy_allows(tmp_path):
+def test_no_comm_round_goes_over_what_the_policy_allows(tmp_path):
     station, plan = station_at(tmp_path, policy="most_epsilon = 3.0"), plan_of()
     station.answer("roll", config(plan), {})
     answers = [station.answer("train", order(plan, t=min(t, 4)), at(t))[0] for t in range(1, 12)]
@@ -288,7 +288,7 @@ def test_a_run_in_small_batches_is_charged_its_budget_and_what_is_asked_again_co
         charged.append(station.log.exposure())
 
     assert charged == sorted(charged)
-    assert charged[0] > 0.6 / 6 * 1.4  # of six contacts a patient is in four at most
+    assert charged[0] > 0.6 / 6 * 1.4  # of six communication rounds a patient is in four at most
     assert charged[-1] == pytest.approx(0.6)
 
     for t in range(1, 7):  # by a station that was started again before each order, and reads its log

@@ -11,7 +11,7 @@ from fedsmall.data.federation import task_from
 from fedsmall.evaluation.intercepts import fit_intercept
 from fedsmall.evaluation.site_sums import held_out_shapes, held_out_sums
 from fedsmall.package.predictor import predictor_of
-from fedsmall.package.record import COMMON
+from fedsmall.package.record import GLOBAL
 from fedsmall.parts import EarlyStop
 from fedsmall.wire import split
 from tests.clients.test_station import AS_IT_IS, files, order, plan, same, scaled, station
@@ -109,7 +109,7 @@ def test_a_hospitals_intercept_changes_nothing_that_is_sent_and_is_in_its_own_pa
         model = scaled(station, its, run)
         words, sent = station.answer("train", order(2, run=run, the_plan=its), model)
         answers.append((words, sent, *station.answer("evaluate", order(4, run=run, the_plan=its), model)))
-        kept.append(load_kept(run_folder(station.home / "runs", run), COMMON))
+        kept.append(load_kept(run_folder(station.home / "runs", run), GLOBAL))
         seen.append(own_evaluation(run_folder(station.home / "runs", run)))
 
     for ours, theirs in zip(*answers, strict=True):

@@ -14,7 +14,7 @@ from fedsmall.clients.runs import run_folder
 from fedsmall.clients.shelf import KEY, NONCE, SEALED, Shelf, seal, sealed_by, unseal
 from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
-from fedsmall.package.record import COMMON
+from fedsmall.package.record import GLOBAL
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import members
 from fedsmall.wire import ROUND, split
@@ -83,7 +83,7 @@ def test_a_key_that_cannot_be_made_or_is_none_is_told(tmp_path):
 
 
 def run_of(station, the_plan):
-    """Two contacts and the last evaluation; what left, in order."""
+    """Two communication rounds and the last evaluation; what left, in order."""
     model = scaled(station, the_plan)
     left = [station.answer("train", order(t, the_plan=the_plan), model)[1] for t in (1, 2)]
     end = station.answer("evaluate", config(the_plan, **{ROUND: the_plan.rounds}), model)
@@ -115,9 +115,9 @@ def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_
         p.read_bytes().startswith(SEALED) for p in arrays_on_disk(run_folder(tmp_path / "plain" / "runs", "r"))
     )
     with pytest.raises(PolicyError, match="names no rest_key"):
-        load_kept(folder, COMMON)
+        load_kept(folder, GLOBAL)
     with sealed_by(key):
-        found = load_kept(folder, COMMON).weights
+        found = load_kept(folder, GLOBAL).weights
     assert all(np.array_equal(found[name], array) for name, array in split(model, "arrays").items())
 
 

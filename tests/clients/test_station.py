@@ -16,13 +16,12 @@ from fedsmall.methods import method
 from fedsmall.models import registry
 from fedsmall.models.registry import initial_model
 from fedsmall.package.predictor import predictor_of
-from fedsmall.package.record import COMMON
+from fedsmall.package.record import GLOBAL
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, SUMS, TELL
 from fedsmall.sim.consortium import sample_data
-from fedsmall.wire import BROKEN, PLAN, ROUND, ROUNDS, split
-from fedsmall.wire import COMMON as IS_COMMON
+from fedsmall.wire import BROKEN, IS_GLOBAL, PLAN, ROUND, ROUNDS, split
 from tests.fedsmall.training.second_device import second_device
 
 NAMES = ["bonn", "essen", "ulm"]
@@ -65,7 +64,7 @@ def config(the_plan, run="r", **more):
 
 
 def order(t, rounds=1, run="r", the_plan=None, common=True):
-    return config(the_plan or plan(), run, **{ROUND: t, ROUNDS: rounds, IS_COMMON: common})
+    return config(the_plan or plan(), run, **{ROUND: t, ROUNDS: rounds, IS_GLOBAL: common})
 
 
 def scaled(station, the_plan=None, run="r"):
@@ -150,7 +149,7 @@ def test_a_device_that_the_policy_forbids_is_refused_and_logged(station):
     assert station.log.entries()[-1]["event"] == "refused"
 
 
-def test_a_contact_asked_for_twice_starts_from_the_memory_before_it(station):
+def test_a_comm_round_asked_for_twice_starts_from_the_memory_before_it(station):
     scaffold = plan(name="SCAFFOLD")
     model = scaled(station, scaffold)
     _, first = station.answer("train", order(1, the_plan=scaffold), model)
@@ -361,7 +360,7 @@ def test_the_site_keeps_the_common_model_and_its_own_and_can_use_both_alone(stat
     raw = station._read_samples(plan())[0]
     rows = raw.held_out.x
 
-    common, own = load_kept(folder, COMMON), load_kept(folder, OWN_MODEL)
+    common, own = load_kept(folder, GLOBAL), load_kept(folder, OWN_MODEL)
 
     said = predictor_of([common]).answers(rows)
     assert (said.named == raw.held_out.y).mean() == pytest.approx(words["metrics"]["accuracy"])
@@ -379,5 +378,5 @@ def test_a_model_on_the_way_is_not_kept_as_the_common_one_and_an_odd_one_is_refu
     station.policy_file.write_text(AS_IT_IS + "count_floor = 1000\n")  # nothing is judged, so nothing is checked there
     odd = refused(station, "evaluate", order(4), {"arrays/0.weight": np.zeros((1, 1), np.float32)})
 
-    assert load_kept(run_folder(station.home / "runs", "r"), COMMON) is None
+    assert load_kept(run_folder(station.home / "runs", "r"), GLOBAL) is None
     assert "the model that came is not that of the plan" in odd

@@ -75,12 +75,12 @@ def test_fedavg_is_so_many_steps_at_every_client_and_a_mean(feddc, pictures, cap
     from torch.nn.functional import cross_entropy
 
     given, model = settings(data=pictures), feddc["model"].make_model("cnn", 1)
-    common = {name: array.clone() for name, array in model.state_dict().items()}
+    global_model = {name: array.clone() for name, array in model.state_dict().items()}
     for first in (0, 2):
         trained = []
         for client in range(3):
             images = feddc["dataset"].load_client(pictures, client, 8, 1)
-            model.load_state_dict(common)
+            model.load_state_dict(global_model)
             for step in (first, first + 1):
                 drawn = np.random.default_rng([1, client, step]).permutation(8)[:4]
                 model.zero_grad()
@@ -89,8 +89,8 @@ def test_fedavg_is_so_many_steps_at_every_client_and_a_mean(feddc, pictures, cap
                     for parameter in model.parameters():
                         parameter -= given["learning-rate"] * parameter.grad
             trained.append({name: array.clone() for name, array in model.state_dict().items()})
-        common = {name: torch.stack([one[name] for one in trained]).mean(dim=0) for name in common}
-    model.load_state_dict(common)
+        global_model = {name: torch.stack([one[name] for one in trained]).mean(dim=0) for name in global_model}
+    model.load_state_dict(global_model)
     test = feddc["dataset"].load_test(pictures)
     expected = cross_entropy(model(test.x), test.y).item()
 

@@ -103,7 +103,7 @@ def test_travelling_is_shown_where_it_pays_and_where_it_does_not(run):
 
     assert few["FedAvg, same period"]["lead_low"] > 0.05
     assert few["FedAvg, same traffic"]["lead_low"] < 0
-    assert few["FedAvg, same traffic"]["contacts"] == few["FedDC"]["contacts"] == 100
+    assert few["FedAvg, same traffic"]["communication_rounds"] == few["FedDC"]["communication_rounds"] == 100
     assert many["FedAvg, same period"]["lead_low"] < 0.005
     assert set(leads) == {"FedAvg, same period", "FedAvg, same traffic"}
 

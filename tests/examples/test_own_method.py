@@ -48,9 +48,9 @@ def test_the_sites_say_how_well_the_model_did_that_they_were_sent():
     told = []
 
     class Heard(FairMomentum):
-        def combine(self, common, updates, t):
+        def combine(self, global_model, updates, t):
             told.append(updates.rule["accuracy"])
-            return super().combine(common, updates, t)
+            return super().combine(global_model, updates, t)
 
     found = dict(accuracies(PLAN, federation, TellingSites(PLAN, federation), Heard()))
 

@@ -18,7 +18,7 @@ def test_every_method_is_attacked_at_every_epsilon(monkeypatch):
 
     found = attack("small", cells)
 
-    # another hospital is sent single models under FedDC, and common ones under all
+    # another hospital is sent single models under FedDC, and global ones under all
     assert {(each.method, each.epsilon) for each in found} == {(m, e) for m in METHODS for e in EPSILONS}
     assert {each.party for each in found} == set(PARTIES)
     assert all(0 <= each.low <= each.auc <= each.high <= 1 for each in found)

@@ -40,8 +40,8 @@ def small(monkeypatch):
     monkeypatch.setattr(population_of_rates, "SETS", ("small",))
 
 
-def population(contacts: int, routes: int | None, rates: np.ndarray | None = None) -> Population:
-    plan = plan_of("small", contacts, 0, routes)
+def population(comm_rounds: int, routes: int | None, rates: np.ndarray | None = None) -> Population:
+    plan = plan_of("small", comm_rounds, 0, routes)
     return Population(plan, build_federation(plan), np.full(GROUPS, 0.3) if rates is None else rates)
 
 
@@ -165,7 +165,7 @@ def test_every_way_and_rival_is_run_and_shown(small, monkeypatch, tmp_path, caps
         label: way._replace(rungs=tuple(Rung(k + 1, r.kept) for k, r in enumerate(way.rungs)))
         for label, way in WAYS.items()
     }
-    for name, value in {"WAYS": quick, "CONTACTS": 5, "SEEDS": 2, "SHORT": 2, "MIDDLE_CONTACTS": 5}.items():
+    for name, value in {"WAYS": quick, "COMM_ROUNDS": 5, "SEEDS": 2, "SHORT": 2, "MIDDLE_COMM_ROUNDS": 5}.items():
         monkeypatch.setattr(population_of_rates, name, value)
 
     main([])

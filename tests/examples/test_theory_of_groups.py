@@ -21,7 +21,7 @@ from tests.fedsmall.planning.test_theory_of_visits import chance_by_markov_chain
 
 def sites_of_group(plan: Plan, sites: int, groups: int) -> tuple[int, int]:
     """How many different sites the first group's models, and the first model, have been at by the routes of a run."""
-    places = np.array([at for _, at in journey(plan, sites)])  # (contacts, models)
+    places = np.array([at for _, at in journey(plan, sites)])  # (communication rounds, models)
     return len(np.unique(places[:, ::groups])), len(np.unique(places[:, 0]))
 
 
@@ -36,14 +36,17 @@ def sites_of_group(plan: Plan, sites: int, groups: int) -> tuple[int, int]:
     ],
 )
 def test_groups_see_as_many_sites_as_the_closed_form_says(sites, models, groups, parts):
-    contacts, seeds = 7, 300
+    comm_rounds, seeds = 7, 300
     grouped = method("TravellingGroups", groups=groups, models=models, **parts)
     seen = []
     for seed in range(seeds):
-        plan = Plan(name="t", task="breast_cancer", rounds=contacts, seed=seed, method=grouped)
+        plan = Plan(name="t", task="breast_cancer", rounds=comm_rounds, seed=seed, method=grouped)
         seen.append(sites_of_group(plan, sites, groups))
 
-    expected = (sites_seen_in_groups(sites, contacts, groups, models), sites_seen(sites, contacts, models or sites))
+    expected = (
+        sites_seen_in_groups(sites, comm_rounds, groups, models),
+        sites_seen(sites, comm_rounds, models or sites),
+    )
     np.testing.assert_allclose(np.mean(seen, axis=0), expected, atol=5 * np.std(seen, axis=0).max() / sqrt(seeds))
 
 
@@ -116,83 +119,83 @@ def test_what_cannot_be_grouped_is_told(asked, line):
         advise_groups(*asked)
 
 
-def seen_exactly(sites, contacts, assignments):
+def seen_exactly(sites, comm_rounds, assignments):
     """The mean number of sites in a first part's union over all equally likely sequences of assignments."""
-    walks = list(product(assignments, repeat=contacts))
+    walks = list(product(assignments, repeat=comm_rounds))
     total = sum(len(set().union(*(assignment[0] for assignment in walk))) for walk in walks)
     return Fraction(total, len(walks))
 
 
-@pytest.mark.parametrize("contacts", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("comm_rounds", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize(("sites", "travellers"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
-def test_a_model_sees_what_all_injective_assignments_say(sites, travellers, contacts):
+def test_a_model_sees_what_all_injective_assignments_say(sites, travellers, comm_rounds):
     assignments = [[{site} for site in places] for places in permutations(range(sites), travellers)]
 
-    exact = seen_exactly(sites, contacts, assignments)
+    exact = seen_exactly(sites, comm_rounds, assignments)
 
-    assert sites_seen(sites, contacts, travellers) == pytest.approx(float(exact), rel=1e-12)
+    assert sites_seen(sites, comm_rounds, travellers) == pytest.approx(float(exact), rel=1e-12)
 
 
-@pytest.mark.parametrize("contacts", [0, 1, 2, 3])
+@pytest.mark.parametrize("comm_rounds", [0, 1, 2, 3])
 @pytest.mark.parametrize(("sites", "groups"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
-def test_a_group_sees_what_all_deals_say(sites, groups, contacts):
+def test_a_group_sees_what_all_deals_say(sites, groups, comm_rounds):
     part = sites // groups
     deals = [[set(order[:part])] for order in permutations(range(sites))]
 
-    exact = seen_exactly(sites, contacts, deals)
+    exact = seen_exactly(sites, comm_rounds, deals)
 
-    assert sites_seen_in_groups(sites, contacts, groups) == pytest.approx(float(exact), rel=1e-12)
+    assert sites_seen_in_groups(sites, comm_rounds, groups) == pytest.approx(float(exact), rel=1e-12)
 
 
-@pytest.mark.parametrize("contacts", [1, 2, 3])
-def test_where_parts_differ_the_larger_ones_fall_to_random_groups(contacts):
+@pytest.mark.parametrize("comm_rounds", [1, 2, 3])
+def test_where_parts_differ_the_larger_ones_fall_to_random_groups(comm_rounds):
     halves = [[set(order[:size])] for order in permutations(range(3)) for size in (1, 2)]  # three sites, two groups
 
-    exact = seen_exactly(3, contacts, halves)
+    exact = seen_exactly(3, comm_rounds, halves)
 
-    assert sites_seen_in_groups(3, contacts, 2) == pytest.approx(float(exact), rel=1e-12)
+    assert sites_seen_in_groups(3, comm_rounds, 2) == pytest.approx(float(exact), rel=1e-12)
 
 
-def mean_seen(sites, contacts, visit, runs=1000):
+def mean_seen(sites, comm_rounds, visit, runs=1000):
     """The mean number of different sites over simulated runs, and five standard errors of it."""
     rng = rng_for(4, "test")
-    counts = [len(set().union(*(visit(rng) for _ in range(contacts)))) for _ in range(runs)]
+    counts = [len(set().union(*(visit(rng) for _ in range(comm_rounds)))) for _ in range(runs)]
     return np.mean(counts), 5 * np.std(counts) / sqrt(runs) + 1e-12
 
 
 @pytest.mark.parametrize(
-    ("sites", "travellers", "contacts"), [(1, 1, 5), (2, 1, 3), (3, 2, 4), (20, 4, 30), (50, 50, 40)]
+    ("sites", "travellers", "comm_rounds"), [(1, 1, 5), (2, 1, 3), (3, 2, 4), (20, 4, 30), (50, 50, 40)]
 )
-def test_simulated_travellers_see_as_many_sites(sites, travellers, contacts):
+def test_simulated_travellers_see_as_many_sites(sites, travellers, comm_rounds):
     measured, tolerance = mean_seen(
-        sites, contacts, lambda rng: {int(rng.choice(sites, size=travellers, replace=False)[0])}
+        sites, comm_rounds, lambda rng: {int(rng.choice(sites, size=travellers, replace=False)[0])}
     )
 
-    assert sites_seen(sites, contacts, travellers) == pytest.approx(measured, abs=tolerance)
+    assert sites_seen(sites, comm_rounds, travellers) == pytest.approx(measured, abs=tolerance)
 
 
-@pytest.mark.parametrize(("sites", "fraction", "contacts"), [(1, 1.0, 2), (2, 0.5, 4), (3, 0.1, 5), (20, 0.25, 15)])
-def test_simulated_travellers_under_a_fraction_see_as_many_sites(sites, fraction, contacts):
+@pytest.mark.parametrize(("sites", "fraction", "comm_rounds"), [(1, 1.0, 2), (2, 0.5, 4), (3, 0.1, 5), (20, 0.25, 15)])
+def test_simulated_travellers_under_a_fraction_see_as_many_sites(sites, fraction, comm_rounds):
     drawn = max(1, round(fraction * sites))
 
     def visit(rng):  # draw the sites that take part, then hand the travellers to them by a bijection
         there = rng.choice(sites, size=drawn, replace=False)
         return {int(there[rng.permutation(drawn)[0]])}
 
-    measured, tolerance = mean_seen(sites, contacts, visit)
+    measured, tolerance = mean_seen(sites, comm_rounds, visit)
 
-    assert sites_seen(sites, contacts, drawn) == pytest.approx(measured, abs=tolerance)
+    assert sites_seen(sites, comm_rounds, drawn) == pytest.approx(measured, abs=tolerance)
 
 
-@pytest.mark.parametrize(("sites", "groups", "contacts"), [(1, 1, 3), (2, 2, 3), (3, 2, 3), (50, 10, 8), (23, 5, 6)])
-def test_simulated_groups_see_as_many_sites(sites, groups, contacts):
+@pytest.mark.parametrize(("sites", "groups", "comm_rounds"), [(1, 1, 3), (2, 2, 3), (3, 2, 3), (50, 10, 8), (23, 5, 6)])
+def test_simulated_groups_see_as_many_sites(sites, groups, comm_rounds):
     def visit(rng):  # dealt out like cards, the first card to a random group
         first = rng.integers(groups)
         return set(rng.permutation(sites)[first::groups].tolist())
 
-    measured, tolerance = mean_seen(sites, contacts, visit)
+    measured, tolerance = mean_seen(sites, comm_rounds, visit)
 
-    assert sites_seen_in_groups(sites, contacts, groups) == pytest.approx(measured, abs=tolerance)
+    assert sites_seen_in_groups(sites, comm_rounds, groups) == pytest.approx(measured, abs=tolerance)
 
 
 def test_one_group_sees_all_at_once_and_a_group_a_site_is_a_traveller():
@@ -203,11 +206,11 @@ def test_one_group_sees_all_at_once_and_a_group_a_site_is_a_traveller():
 @settings(deadline=None)
 @given(st.integers(1, 40), st.data())
 def test_sites_seen_are_the_mean_of_the_markov_chain(sites, data):
-    contacts = data.draw(st.integers(0, 60))
+    comm_rounds = data.draw(st.integers(0, 60))
 
-    chances = [chance_by_markov_chain(sites, visits, contacts) for visits in range(1, sites + 1)]
+    chances = [chance_by_markov_chain(sites, visits, comm_rounds) for visits in range(1, sites + 1)]
 
-    assert sites_seen(sites, contacts) == pytest.approx(sum(chances), rel=1e-9, abs=1e-12)
+    assert sites_seen(sites, comm_rounds) == pytest.approx(sum(chances), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize(

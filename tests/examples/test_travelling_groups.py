@@ -16,7 +16,7 @@ from fedsmall.sim.runs.files import read_json
 
 OF_SIX = {"sites": 6, "samples_per_site": 8}
 TABLE = {"task": "breast_cancer", "model": "mlp", "model_options": {"hidden": [4]}} | OF_SIX
-SMALL = replace(MLP, sets={"small": TABLE}, rates=(0.1, 0.3), contacts=(2, 4), seeds=2, central=3)
+SMALL = replace(MLP, sets={"small": TABLE}, rates=(0.1, 0.3), comm_rounds=(2, 4), seeds=2, central=3)
 IMAGES = CNN.sets["PneumoniaMNIST"] | {"task": "digits"} | OF_SIX  # a stand-in: images of 8 x 8
 
 
@@ -25,7 +25,7 @@ IMAGES = CNN.sets["PneumoniaMNIST"] | {"task": "digits"} | OF_SIX  # a stand-in:
 def test_every_method_is_chosen_and_judged(label):
     few, many = measure(SMALL, "small", label)
 
-    assert (few.budget, few.contacts, many.budget) == ("few", 2, "many")
+    assert (few.budget, few.comm_rounds, many.budget) == ("few", 2, "many")
     assert set(METRICS) <= set(many.values)
     assert all(len(values) == 2 and np.isfinite(values).all() for values in many.values.values())
 
@@ -37,7 +37,7 @@ def test_a_convolutional_network_is_another_row_of_sets_and_a_run_goes_on_where_
     monkeypatch.setattr("examples.travelling_groups_sets.METHODS", methods)
     monkeypatch.setattr(travelling_groups, "DOCS", tmp_path)
     sets = {"small": IMAGES, "larger": IMAGES | {"samples_per_site": 9}}
-    small = replace(CNN, sets=sets, rates=(0.1,), contacts=(1,), seeds=1)
+    small = replace(CNN, sets=sets, rates=(0.1,), comm_rounds=(1,), seeds=1)
     monkeypatch.setattr(travelling_groups, "CNN", small)
     (tmp_path / "evidence").mkdir()
     (tmp_path / "page.md").write_text(f"<!-- table {small.word}-few-auc -->\n<!-- end -->\n")
@@ -122,7 +122,7 @@ def test_the_page_says_what_the_tables_of_the_convolutional_network_say():
     assert round(many[xrays, "FedAvg", "nll"][0], 2) == 0.07
     behind = [few[data, rival, "nll"] for data in (digits, apart) for rival in others]
     assert all(sure and -0.31 < gain < -0.18 for gain, sure in behind)
-    short = [(cell.data, cell.method) for cell in cells if cell.budget == "many" and cell.contacts != 100]
+    short = [(cell.data, cell.method) for cell in cells if cell.budget == "many" and cell.comm_rounds != 100]
     assert short == [(apart, "Standalone ensemble")]
     of_xrays = {c.method: c for c in cells if (c.data, c.budget) == (xrays, "many")}
     nll = {method: float(np.mean(cell.values["nll"])) for method, cell in of_xrays.items()}

@@ -13,7 +13,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.validation import among, check_run
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.travel.journey import folds_of, route_at, turn_at
-from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.travel.schedule import Action, comm_rounds_of
 
 
 def plan_of(routes: int = 5, rounds: int = 40, seed: int = 0, **settings: Any) -> Plan:
@@ -82,18 +82,18 @@ def test_only_of_fewer_sites_than_routes_are_folds_of_samples() -> None:
 def test_the_turn_is_known_from_the_plan_as_the_common_models_know_it(random: bool, groups: int, routes: int) -> None:
     plan = among(plan_of(routes, groups=groups, random_schedule=random, permute_every=1, aggregate_every=3), 2)
     names = range(plan.method.group_count(2))
-    commons = GlobalModels(None, plan.method, [{"w": np.zeros(1)} for _ in names])  # type: ignore[arg-type]
+    global_models = GlobalModels(None, plan.method, [{"w": np.zeros(1)} for _ in names])  # type: ignore[arg-type]
 
-    for contact in contacts_of(plan):
-        turns = {turn_at(plan, t) for t in range(contact.t - contact.rounds + 1, contact.t + 1)}
-        assert turns == {commons.turn}
-        assert route_at(plan, contact.t) == commons.turn % routes
-        if contact.action is Action.AGGREGATE:
-            commons.aggregate(lambda group: Nobody, contact.t, 0.0)  # type: ignore[arg-type, return-value]
+    for comm_round in comm_rounds_of(plan):
+        turns = {turn_at(plan, t) for t in range(comm_round.t - comm_round.rounds + 1, comm_round.t + 1)}
+        assert turns == {global_models.turn}
+        assert route_at(plan, comm_round.t) == global_models.turn % routes
+        if comm_round.action is Action.AGGREGATE:
+            global_models.aggregate(lambda group: Nobody, comm_round.t, 0.0)  # type: ignore[arg-type, return-value]
 
 
 class Nobody:
-    """Updates of no site, which leave a common model what it is."""
+    """Updates of no site, which leave a global model what it is."""
 
     sites = ()
 

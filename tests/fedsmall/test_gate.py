@@ -10,14 +10,14 @@ from fedsmall.algorithm.gate import GATE, GROWTH, are_outsized, name_culprit, re
 COMMON = {"w": np.array([3.0, 4.0], np.float32)}
 
 
-def contact(*updates: float, sent: float = 5.0):
+def comm_round(*updates: float, sent: float = 5.0):
     """Models that were sent with this norm, and what came back: further by an update of the given norm."""
     was = np.tile(np.array([sent, 0.0], np.float32), (len(updates), 1))
     return {"w": was + np.array([[0.0, u] for u in updates], np.float32)}, {"w": was}
 
 
 def set_aside(*updates: float, gate: float = GATE, sent: float = 5.0) -> dict[int, str]:
-    return too_large(*contact(*updates, sent=sent), COMMON, gate)
+    return too_large(*comm_round(*updates, sent=sent), COMMON, gate)
 
 
 def test_a_size_is_the_norm_over_all_floats_whatever_their_magnitude():
@@ -57,20 +57,20 @@ def test_with_two_sites_only_a_growth_by_a_thousand_counts():
 
 
 def test_models_that_all_begin_at_zero_are_compared_with_each_other():
-    came, sent = contact(0.1, 0.1, 0.1, 50.0, sent=0.0)
+    came, sent = comm_round(0.1, 0.1, 0.1, 50.0, sent=0.0)
 
     assert list(too_large(came, sent, {"w": np.zeros(2)}, GATE)) == [3]
     assert too_large(sent, sent, {"w": np.zeros(2)}, GATE) == {}
 
 
 def test_running_statistics_are_judged_apart():
-    came, sent = contact(0.1, 0.1, 0.1)
+    came, sent = comm_round(0.1, 0.1, 0.1)
     variances = {"bn.running_var": np.ones((3, 2))}
     absurd = {"bn.running_var": np.array([[1.0, 1.0], [1e9, 1.0], [1.1, 1.0]])}
-    common = {**COMMON, "bn.running_var": np.ones(2)}
+    global_model = {**COMMON, "bn.running_var": np.ones(2)}
 
-    assert too_large(came | variances, sent | variances, common, GATE) == {}
-    assert list(too_large(came | absurd, sent | variances, common, GATE)) == [1]
+    assert too_large(came | variances, sent | variances, global_model, GATE) == {}
+    assert list(too_large(came | absurd, sent | variances, global_model, GATE)) == [1]
 
 
 def test_an_aggregate_that_is_not_finite_or_has_grown_a_thousandfold_is_refused():

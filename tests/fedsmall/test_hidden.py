@@ -16,7 +16,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.validation import check_plan, check_real_sites
 from fedsmall.privacy.site_level import as_blur, tells_loss
 from fedsmall.travel.journey import folds_of, journey
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 
 SEALED, SECURE = Privacy(sealed=True), Privacy(secure=True)
 
@@ -32,8 +32,8 @@ def test_hidden_alone_adds_no_noise_and_keeps_the_loss_back(privacy: Privacy) ->
     assert privacy.open
     assert privacy.hidden
     assert not privacy.counted
-    assert not privacy.at_contacts
-    assert not plan.privacy.at_contacts
+    assert not privacy.at_comm_rounds
+    assert not plan.privacy.at_comm_rounds
     assert as_blur(privacy, 100) == 0
     assert not tells_loss(plan)
     assert tells_loss(plan_of(privacy=Privacy(blur=0)))
@@ -46,7 +46,7 @@ def test_hidden_alone_adds_no_noise_and_keeps_the_loss_back(privacy: Privacy) ->
 def test_hidden_beside_noise_changes_nothing_of_the_noise(noise: dict[str, Any]) -> None:
     plain, hidden = Privacy(**noise), Privacy(**noise, sealed=True, secure=True)
 
-    assert (plain.open, plain.counted, plain.at_contacts) == (hidden.open, hidden.counted, hidden.at_contacts)
+    assert (plain.open, plain.counted, plain.at_comm_rounds) == (hidden.open, hidden.counted, hidden.at_comm_rounds)
     assert not plain.hidden
     assert hidden.hidden
     assert plan_of(privacy=hidden).method.hidden
@@ -117,7 +117,7 @@ def test_the_folds_of_routes_are_drawn_from_the_route_seed() -> None:
 def test_when_models_travel_is_drawn_from_the_seed() -> None:
     settings = {"random_schedule": True, "permute_every": 2, "aggregate_every": 5}
 
-    assert contacts_of(plan_of(plan={"seed": 1, "route_seed": 9}, **settings)) == contacts_of(
+    assert comm_rounds_of(plan_of(plan={"seed": 1, "route_seed": 9}, **settings)) == comm_rounds_of(
         plan_of(plan={"seed": 1}, **settings)
     )
 

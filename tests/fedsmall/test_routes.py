@@ -56,7 +56,7 @@ def test_who_is_in_which_fold_is_drawn() -> None:
 
 
 METHODS: dict[str, dict[str, Any]] = {
-    "averages at every contact": {"groups": 1},
+    "averages at every communication round": {"groups": 1},
     "two groups a route": {"groups": "twice"},
     "each": {"groups": "each", "aggregate_every": None, "permute_every": 1},
     "now and then": {"groups": 1, "aggregate_every": 3, "permute_every": 1},
@@ -78,7 +78,7 @@ def test_no_model_is_ever_at_a_site_of_the_fold_of_its_route(sites: int, routes:
     samples = np.random.default_rng(sites).integers(5, 50, sites).tolist()
     folds = folds_of(plan, samples)
 
-    way = np.array([at for _, at in journey(plan, sites, samples)])  # (contacts, travellers)
+    way = np.array([at for _, at in journey(plan, sites, samples)])  # (communication rounds, travellers)
 
     assert all(len(set(at.tolist())) == travelling for at in way)
     assert not (folds[way] == routes_of(plan.method, sites)).any()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsmall.travel.schedule import Action, Contact, RandomSchedule, Schedule, cut_at_evaluations
+from fedsmall.travel.schedule import Action, CommRound, RandomSchedule, Schedule, cut_at_evaluations
 from tests.oracles import permutation
 
 PERIODS = st.none() | st.integers(1, 7)
@@ -23,64 +23,64 @@ def test_aggregation_wins_when_both_are_due():
     assert actions == 2 * [Action.PERMUTE, Action.PERMUTE, Action.AGGREGATE]
 
 
-def test_rounds_with_nothing_due_are_no_contact():
-    contacts = list(Schedule(permute_every=4, aggregate_every=10).contacts(11))
+def test_rounds_with_nothing_due_are_no_comm_round():
+    comm_rounds = list(Schedule(permute_every=4, aggregate_every=10).comm_rounds(11))
 
-    assert contacts == [
-        Contact(4, 4, Action.PERMUTE),
-        Contact(8, 4, Action.PERMUTE),
-        Contact(10, 2, Action.AGGREGATE),
-        Contact(11, 1, Action.AGGREGATE),
+    assert comm_rounds == [
+        CommRound(4, 4, Action.PERMUTE),
+        CommRound(8, 4, Action.PERMUTE),
+        CommRound(10, 2, Action.AGGREGATE),
+        CommRound(11, 1, Action.AGGREGATE),
     ]
 
 
-def test_a_contact_is_cut_where_models_are_evaluated_before_it():
-    cut = list(cut_at_evaluations(Schedule(permute_every=4, aggregate_every=10).contacts(11), 5))
+def test_a_comm_round_is_cut_where_models_are_evaluated_before_it():
+    cut = list(cut_at_evaluations(Schedule(permute_every=4, aggregate_every=10).comm_rounds(11), 5))
 
     assert cut == [
-        Contact(4, 4, Action.PERMUTE),
-        Contact(5, 1, Action.TRAIN, leads_to=8),
-        Contact(8, 3, Action.PERMUTE),
-        Contact(10, 2, Action.AGGREGATE),
-        Contact(11, 1, Action.AGGREGATE),
+        CommRound(4, 4, Action.PERMUTE),
+        CommRound(5, 1, Action.TRAIN, leads_to=8),
+        CommRound(8, 3, Action.PERMUTE),
+        CommRound(10, 2, Action.AGGREGATE),
+        CommRound(11, 1, Action.AGGREGATE),
     ]
-    assert [contact.due for contact in cut] == [4, 8, 8, 10, 11]
+    assert [comm_round.due for comm_round in cut] == [4, 8, 8, 10, 11]
 
 
 def test_an_evaluation_gives_way_to_what_is_due():
-    contacts = cut_at_evaluations(Schedule(permute_every=2).contacts(5), 2)
+    comm_rounds = cut_at_evaluations(Schedule(permute_every=2).comm_rounds(5), 2)
 
-    assert [contact.action for contact in contacts] == [Action.PERMUTE, Action.PERMUTE, Action.AGGREGATE]
+    assert [comm_round.action for comm_round in comm_rounds] == [Action.PERMUTE, Action.PERMUTE, Action.AGGREGATE]
 
 
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
-def test_every_local_round_is_in_exactly_one_piece_of_a_contact(schedule, rounds, evaluate_every):
-    contacts = list(cut_at_evaluations(schedule.contacts(rounds), evaluate_every))
+def test_every_local_round_is_in_exactly_one_piece_of_a_comm_round(schedule, rounds, evaluate_every):
+    comm_rounds = list(cut_at_evaluations(schedule.comm_rounds(rounds), evaluate_every))
 
-    trained = [t for contact in contacts for t in range(contact.t - contact.rounds + 1, contact.t + 1)]
+    trained = [t for comm_round in comm_rounds for t in range(comm_round.t - comm_round.rounds + 1, comm_round.t + 1)]
     assert trained == list(range(1, rounds + 1))
-    ends = {contact.t for contact in contacts}
+    ends = {comm_round.t for comm_round in comm_rounds}
     assert ends.issuperset(range(evaluate_every, rounds, evaluate_every) if evaluate_every else ())
 
 
 @settings(deadline=None)
 @given(SCHEDULES, st.integers(1, 60), st.none() | st.integers(1, 9))
-def test_contacts_do_what_is_due_and_end_with_an_aggregation(schedule, rounds, evaluate_every):
-    *contacts, last = cut_at_evaluations(schedule.contacts(rounds), evaluate_every)
+def test_comm_rounds_do_what_is_due_and_end_with_an_aggregation(schedule, rounds, evaluate_every):
+    *comm_rounds, last = cut_at_evaluations(schedule.comm_rounds(rounds), evaluate_every)
 
     assert (last.t, last.action) == (rounds, Action.AGGREGATE)
-    acted = {contact.t: contact.action for contact in contacts if contact.travels}
+    acted = {comm_round.t: comm_round.action for comm_round in comm_rounds if comm_round.travels}
     due = {t: schedule.action(t) for t in range(1, rounds)}
     assert acted == {t: action for t, action in due.items() if action is not Action.TRAIN}
 
 
 @settings(deadline=None)
 @given(SCHEDULES.filter(lambda schedule: schedule.permute_every or schedule.aggregate_every), st.integers(1, 20))
-def test_a_run_without_an_end_has_the_contacts_of_a_long_one(schedule, rounds):
-    *before_the_end, _ = schedule.contacts(rounds)
+def test_a_run_without_an_end_has_the_comm_rounds_of_a_long_one(schedule, rounds):
+    *before_the_end, _ = schedule.comm_rounds(rounds)
 
-    assert list(islice(schedule.contacts(), len(before_the_end))) == before_the_end
+    assert list(islice(schedule.comm_rounds(), len(before_the_end))) == before_the_end
 
 
 @settings(deadline=None)
@@ -132,12 +132,12 @@ def test_periods_below_one_are_refused(schedule, period):
 
 def test_a_run_of_no_rounds_is_refused_before_it_is_walked():
     with pytest.raises(ValueError, match="rounds is a number of rounds, at least 1; got 0"):
-        Schedule(1, 2).contacts(0)
+        Schedule(1, 2).comm_rounds(0)
 
 
 def test_an_endless_run_that_never_meets_is_refused():
     with pytest.raises(ValueError, match="give permute_every, aggregate_every or the number of rounds"):
-        Schedule().contacts()
+        Schedule().comm_rounds()
 
 
 @settings(deadline=None)

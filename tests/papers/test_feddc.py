@@ -18,7 +18,7 @@ from fedsmall.sim.runs.scenario import find, load
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows
 from fedsmall.training.trainer import Leg, TrainInput
-from fedsmall.travel.schedule import Action, bijection, contacts_of, participants
+from fedsmall.travel.schedule import Action, bijection, comm_rounds_of, participants
 from fedsmall.wire import ModelState
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def scenario(name, **changes):
 
 
 def accuracy(plan, root=None):
-    """Of the common model at the end, or of the sites' models on average where none is common."""
+    """Of the global model at the end, or of the sites' models on average where none is common."""
     last = run_plan(plan, build_federation(plan, root), "cohort").evaluations[-1]
     return last.common["accuracy"] if last.common else last.sites["accuracy_mean"]
 
@@ -103,18 +103,18 @@ def accuracy_where_models_wait(plan):
     cohort = Cohort(plan, federation.task, federation.names, federation.train)
     stack = cohort.stack([ModelState(initial_model(plan, federation.task))] * len(everyone))
     at, trained = np.array(everyone), np.zeros(len(everyone), dtype=bool)
-    for contact in contacts_of(plan):
-        rows = np.flatnonzero(np.isin(at, participants(plan.seed, contact.t, everyone, plan.method.fraction)))
+    for comm_round in comm_rounds_of(plan):
+        rows = np.flatnonzero(np.isin(at, participants(plan.seed, comm_round.t, everyone, plan.method.fraction)))
         part = stack.rows(rows)
-        cohort.walk(part, [Leg(at[rows], contact.t, contact.rounds)], TrainInput())
+        cohort.walk(part, [Leg(at[rows], comm_round.t, comm_round.rounds)], TrainInput())
         stack.put(rows, part)
         trained[rows] = True
-        if contact.action is Action.AGGREGATE:
+        if comm_round.action is Action.AGGREGATE:
             models = Rows(stack.state).arrays(np.flatnonzero(trained).tolist())
             stack.replace({name: array.mean(axis=0) for name, array in models.items()})
             trained[:] = False
         else:
-            at = bijection(plan.seed, contact.t, len(everyone))[at]
+            at = bijection(plan.seed, comm_round.t, len(everyone))[at]
     outputs = cohort.predict(stack.rows(slice(0, 1)), federation.test.x)[0]
     return evaluate(outputs, federation.test.y, federation.task)["accuracy"]
 

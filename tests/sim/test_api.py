@@ -52,9 +52,9 @@ def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
     outputs = result.model(torch.tensor([[2.0, 2.0, 2.0], [-2.0, -2.0, -2.0]]))
 
     assert list(table.index) == ["the majority class", POOLED, "Standalone", "FedDC"]
-    assert table.loc["FedDC", "common"] > 0.7
-    assert table.loc["FedDC", "common_low"] <= table.loc["FedDC", "common"] <= table.loc["FedDC", "common_high"]
-    assert np.isnan(table.loc["Standalone", "common"])
+    assert table.loc["FedDC", "global"] > 0.7
+    assert table.loc["FedDC", "global_low"] <= table.loc["FedDC", "global"] <= table.loc["FedDC", "global_high"]
+    assert np.isnan(table.loc["Standalone", "global"])
     assert outputs.argmax(dim=1).tolist() == [1, 0]
     assert not result.model.training
     assert {key for key in result.models} == {("FedDC", 0), ("FedDC", 1)}

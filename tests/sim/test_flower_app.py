@@ -1,4 +1,4 @@
-"""``flwr run .``: as many sites as SuperNodes, a line for each contact, a table, a folder; errors in one line."""
+"""``flwr run .``: as many sites as SuperNodes, a line for each round, a table, a folder; errors in one line."""
 
 import logging
 import os
@@ -84,7 +84,7 @@ print(loaded is app)
 
 
 @pytest.mark.thorough
-def test_every_contact_has_a_line_and_the_end_a_table_a_report_and_a_model(tmp_path, monkeypatch, capsys):
+def test_every_comm_round_has_a_line_and_the_end_a_table_a_report_and_a_model(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     run_app(5, rounds=6, aggregate_every=3)

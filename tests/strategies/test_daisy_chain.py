@@ -29,7 +29,7 @@ def test_a_model_visits_the_sites_that_the_named_permutation_names():
     for moment in moments_of(chain, grid, weights(0.0), rounds=6):
         visited = {site: paths[site] + str(int(site[-1]) + 1) for site in sites}
         assert {site: str(int(w[0])) for site, w in trained_in(moment).items()} == visited
-        route = permutation(7, moment.contact.t, sites)
+        route = permutation(7, moment.comm_round.t, sites)
         paths = {route[site]: visited[site] for site in sites}
 
 
@@ -206,7 +206,7 @@ def test_a_bad_reply_is_set_aside_with_its_site_and_no_traveller_is_lost(kind):
 
     # the model whose reply was bad has one visit less than the others, and all are still there
     assert visits == [[1, 1, 1], [2, 2], [2, 3, 3], [3, 4, 4]]
-    assert np.isfinite(moments[-1].common["w"]).all()
+    assert np.isfinite(moments[-1].global_model["w"]).all()
     assert [(e["t"], e["site"], e["kind"]) for e in chain.events] == [(2, "site-1", "set aside")]
     assert "\n" not in chain.events[0]["reason"]
 

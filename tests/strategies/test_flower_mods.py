@@ -69,11 +69,11 @@ def pulling(mods=()) -> ClientApp:
 
 
 class Watched(InProcessGrid):
-    """Remembers the models of every contact: what each site received, and what it sent."""
+    """Remembers the models of every communication round: what each site received, and what it sent."""
 
     def __init__(self, app, sites=SITES):
         super().__init__(app, sites)
-        self.contacts = []
+        self.comm_rounds = []
 
     def send_and_receive(self, messages, *, timeout=None):
         orders = list(messages)
@@ -81,7 +81,7 @@ class Watched(InProcessGrid):
         if orders and orders[0].metadata.message_type == "train":
             assert not any(reply.has_error() for reply in replies)
             pairs = zip(orders, replies, strict=True)
-            self.contacts.append([tuple(one.content["arrays"]["w"].numpy() for one in pair) for pair in pairs])
+            self.comm_rounds.append([tuple(one.content["arrays"]["w"].numpy() for one in pair) for pair in pairs])
         return replies
 
 
@@ -110,14 +110,17 @@ def test_mods_that_tell_sizes_change_no_bit_and_tell_them_of_every_message(name,
 
 @pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod])
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_clipping_at_the_sites_bounds_what_a_contact_changes_in_every_model(name, mod):
+def test_clipping_at_the_sites_bounds_what_a_comm_round_changes_in_every_model(name, mod):
     strategy = STRATEGIES[name]()
     result, grid = start(strategy, [mod])
     _, free = start(STRATEGIES[name]())
 
-    steps = [np.linalg.norm(sent - received) for contact in grid.contacts for received, sent in contact]
+    steps = [np.linalg.norm(sent - received) for comm_round in grid.comm_rounds for received, sent in comm_round]
     assert max(steps) == pytest.approx(NORM)
-    assert max(np.linalg.norm(sent - received) for contact in free.contacts for received, sent in contact) > 2 * NORM
+    assert (
+        max(np.linalg.norm(sent - received) for comm_round in free.comm_rounds for received, sent in comm_round)
+        > 2 * NORM
+    )
     assert strategy.events == []
     assert sorted(result.train_metrics_clientapp) == list(range(1, ROUNDS + 1))
 
@@ -127,7 +130,7 @@ def test_clipping_at_the_sites_does_not_bound_what_a_chain_changes():
     chained, _ = start(FedDC(1, 3), [fixedclipping_mod], rounds=3)
     averaged, _ = start(Averaging(), [fixedclipping_mod], rounds=1)
 
-    assert np.linalg.norm(model(chained)) > 1.5 * NORM  # three clipped contacts
+    assert np.linalg.norm(model(chained)) > 1.5 * NORM  # three clipped communication rounds
     assert np.linalg.norm(model(averaged)) <= NORM * (1 + 1e-9)
 
 
@@ -142,7 +145,9 @@ def test_local_noise_is_on_every_model_that_leaves_a_site(name):
     _, grid = start(STRATEGIES[name](), mods, size=size, rounds=3)
 
     noises = [
-        noise_of(received, sent, k + 1) for contact in grid.contacts for k, (received, sent) in enumerate(contact)
+        noise_of(received, sent, k + 1)
+        for comm_round in grid.comm_rounds
+        for k, (received, sent) in enumerate(comm_round)
     ]
     assert len(noises) == 3 * SITES
     assert np.std(noises) == pytest.approx(spread, rel=0.05 if size > 100 else 0.7)
@@ -161,12 +166,12 @@ def test_a_wrapper_for_clipping_at_the_sites_tells_them_the_norm_and_leaves_trav
 
     result = DaisyChain(private, Schedule(1, 3)).start(grid, start_at, num_rounds=3)
 
-    assert max(np.linalg.norm(sent - received) for contact in grid.contacts for received, sent in contact) == (
+    assert max(np.linalg.norm(sent - received) for comm_round in grid.comm_rounds for received, sent in comm_round) == (
         pytest.approx(NORM / 2)
     )
-    left = {sent.tobytes() for _, sent in grid.contacts[0]}
-    assert {received.tobytes() for received, _ in grid.contacts[1]} == left  # handed on as they left
-    mean = np.mean([sent for _, sent in grid.contacts[2]], axis=0)
+    left = {sent.tobytes() for _, sent in grid.comm_rounds[0]}
+    assert {received.tobytes() for received, _ in grid.comm_rounds[1]} == left  # handed on as they left
+    mean = np.mean([sent for _, sent in grid.comm_rounds[2]], axis=0)
     assert not np.allclose(model(result), mean, atol=1e-6)  # the average has noise
 
 
@@ -183,7 +188,7 @@ def test_clipping_at_the_server_undoes_most_of_what_a_chain_has_learnt(wrapper):
     clipped, _ = start(DaisyChain(wrapper(), Schedule(1, 3)), rounds=3)
     free, _ = start(DaisyChain(FedAvg(), Schedule(1, 3)), rounds=3)
 
-    assert np.linalg.norm(model(clipped)) <= NORM * (1 + 1e-9)  # all three contacts together
+    assert np.linalg.norm(model(clipped)) <= NORM * (1 + 1e-9)  # all three communication rounds together
     assert np.linalg.norm(model(free)) > 4 * NORM
 
 

@@ -23,7 +23,7 @@ class Counting(Aggregate):
         super().__init__()
         self.given: list[Updates] = []
 
-    def combine(self, common: Arrays, updates: Updates, t: int) -> Arrays:
+    def combine(self, global_model: Arrays, updates: Updates, t: int) -> Arrays:
         self.given.append(updates)
         return {"w": np.zeros(1)}
 
@@ -64,7 +64,7 @@ def test_exactly_the_models_that_were_trained_count(sites, fraction, permute_eve
     grid = Silent(toy_app(one_more), sites, silence)
     try:
         for moment in moments_of(chain, grid, weights(0.0), 9):
-            if moment.contact.action is Action.AGGREGATE:
+            if moment.comm_round.action is Action.AGGREGATE:
                 counted = combiner.given[-1].stack["w"][:, 0]
                 assert (counted > 0).all()
                 assert len(counted) <= max(1, round(fraction * sites))
@@ -81,7 +81,7 @@ def test_a_trained_model_counts_where_it_waits_at_a_site_that_does_not_answer():
     *_, last = moments_of(chain, grid, weights(0.0), 2)
 
     # two models were trained twice and one waits as it was: (2 + 2 + 1) / 3, not (2 + 2) / 2
-    assert last.common["w"][0] == pytest.approx(5 / 3)
+    assert last.global_model["w"][0] == pytest.approx(5 / 3)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

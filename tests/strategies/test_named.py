@@ -24,7 +24,7 @@ from tests import ROOT
 from tests.strategies.test_other_apps import Heard, template_app
 from tests.strategies.toy import weights
 
-CONTACTS = 3
+COMM_ROUNDS = 3
 TREE = Tree(fanout=2)
 NAMED = {
     "SCAFFOLD": (SCAFFOLD, "SCAFFOLD", {}),
@@ -37,7 +37,7 @@ NAMED = {
 }
 
 
-def plan_of(name: str, contacts: int = CONTACTS, sites: int = 5, **parts) -> Plan:
+def plan_of(name: str, comm_rounds: int = COMM_ROUNDS, sites: int = 5, **parts) -> Plan:
     period = parts.get("aggregate_every", 1)
     return Plan(
         name="named",
@@ -45,7 +45,7 @@ def plan_of(name: str, contacts: int = CONTACTS, sites: int = 5, **parts) -> Pla
         model="linear",
         sites=sites,
         samples_per_site=3,
-        rounds=contacts if parts.get("permute_every") else contacts * period,
+        rounds=comm_rounds if parts.get("permute_every") else comm_rounds * period,
         dtype="float64",
         recipe=Recipe(lr=0.05, batch=3, local_steps=2),
         method=method(name, **{"aggregate_every": 1, **parts}),
@@ -61,10 +61,10 @@ def both(strategy: DaisyChain, plan: Plan):
     federation = build_federation(plan)
     give_federation(plan, federation)
     grid = InProcessGrid(app, len(federation.names))
-    contacts = len(list(strategy.schedule.contacts(plan.rounds)))
+    comm_rounds = len(list(strategy.schedule.comm_rounds(plan.rounds)))
     config = ConfigRecord({PLAN: plan.model_dump_json(exclude_defaults=True)})
     start = to_record(initial_model(plan, federation.task))
-    flowers = strategy.start(grid, start, num_rounds=contacts, train_config=config)
+    flowers = strategy.start(grid, start, num_rounds=comm_rounds, train_config=config)
     assert not grid.tracebacks
     return to_arrays(flowers.arrays), run_plan(plan, federation, "inprocess").model, flowers
 
@@ -104,7 +104,7 @@ def test_within_a_daisy_chain_a_strategy_has_that_chains_periods_to_the_bit(name
 def test_a_daisy_chain_around_a_strategy_that_may_travel_is_the_method_with_both_periods(name):
     strategy, called, parts = NAMED[name]
     both_periods = {"permute_every": 1, "aggregate_every": 2}
-    plan = plan_of(called, contacts=4, sites=sites_for(name), **parts, **both_periods)
+    plan = plan_of(called, comm_rounds=4, sites=sites_for(name), **parts, **both_periods)
 
     flowers, ours, _ = both(DaisyChain(strategy(), Schedule(**both_periods)), plan)
 

@@ -1,4 +1,4 @@
-"""Replica trees and drift corrections on an engine, from the plan to the common model."""
+"""Replica trees and drift corrections on an engine, from the plan to the global model."""
 
 import numpy as np
 import pytest
@@ -183,17 +183,17 @@ def test_controls_that_do_not_come_with_scaffolds_models_are_missed():
 
 def test_a_server_that_restarts_goes_on_with_what_it_remembers():
     rng = np.random.default_rng(0)
-    common = {"w": np.zeros(3)}
-    contacts = [
+    global_model = {"w": np.zeros(3)}
+    comm_rounds = [
         Updates(("a", "b"), {"w": rng.normal(size=(2, 3))}, None, np.ones(2), {"control/w": rng.normal(size=(2, 3))}, 2)
         for _ in range(3)
     ]
     whole, again = SCAFFOLD().combiner, SCAFFOLD().combiner
 
-    for t, updates in enumerate(contacts[:2], 1):
-        common = whole.combine(common, updates, t)
+    for t, updates in enumerate(comm_rounds[:2], 1):
+        global_model = whole.combine(global_model, updates, t)
     again.restore(*whole.state())
 
-    expected, came = whole.combine(common, contacts[2], 3), again.combine(common, contacts[2], 3)
+    expected, came = whole.combine(global_model, comm_rounds[2], 3), again.combine(global_model, comm_rounds[2], 3)
     assert (expected["w"] == came["w"]).all()
     assert (whole.order_rule()["server/w"] == again.order_rule()["server/w"]).all()

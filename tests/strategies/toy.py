@@ -74,15 +74,15 @@ def weights(*values: float, dtype: str = "float64") -> ArrayRecord:
 
 def moments_of(strategy, grid, arrays: ArrayRecord, rounds: int, config: ConfigRecord | None = None):
     """What is there after each communication round of a run of so many local rounds."""
-    contacts = len(list(strategy.schedule.contacts(rounds)))
-    for _, moment, _ in strategy.walk(grid, arrays, contacts, 3600.0, config or ASKED):
+    comm_rounds = len(list(strategy.schedule.comm_rounds(rounds)))
+    for _, moment, _ in strategy.walk(grid, arrays, comm_rounds, 3600.0, config or ASKED):
         yield moment
 
 
 def walk(strategy, grid, arrays: ArrayRecord, rounds: int, config: ConfigRecord | None = None):
-    """All communication rounds of a run; yields (contact, aggregated record or None)."""
+    """All communication rounds of a run; yields (comm_round, aggregated record or None)."""
     for moment in moments_of(strategy, grid, arrays, rounds, config):
-        yield moment.contact, None if moment.common is None else to_record(moment.common)
+        yield moment.comm_round, None if moment.global_model is None else to_record(moment.global_model)
 
 
 def trained_in(moment) -> dict[str, np.ndarray]:

@@ -1,8 +1,8 @@
 """A model made ready for training from handed-in numbers: dropout by masks, small batches, layers in call order.
 
 Of a model with frozen first layers the features of each sample are computed once: the body is all that depends on the
-sample and on frozen layers alone, the head what follows, under the same names, so a linear head behind a deep body
-trains as a linear model does.
+sample and on frozen layers alone, the head what follows, under the same names, so a linear head on a deep body trains
+as a linear model.
 """
 
 import copy
@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsmall.data.federation import Samples, Task
 from fedsmall.models.networks import forgive_small_batches, frozen_layers, frozen_names, training_mode
-from fedsmall.models.registry import common_model
+from fedsmall.models.registry import build_network
 from fedsmall.plan import Plan
 
 
@@ -161,7 +161,7 @@ class Halves(NamedTuple):
 
 def halves(plan: Plan, task: Task) -> Halves:
     """The plan's model for ``task``, prepared for training and cut; its frozen arrays are the run's."""
-    model = prepare_model(common_model(plan, task)).to(getattr(torch, plan.dtype))
+    model = prepare_model(build_network(plan, task)).to(getattr(torch, plan.dtype))
     if not frozen_names(model):
         return Halves(None, model)
     try:

@@ -139,7 +139,7 @@ class Batch(NamedTuple):
     ``x`` is (models, samples, *input), ``y`` (models, samples, ...). ``weight`` (models, samples) sums to one for each
     model and is zero for padding (None: 1 / samples); under patient-level privacy it is 1 / the expected size of a lot.
     ``masks`` holds for every dropout layer zeros and 1 / (1 - p), (models, samples, *features of the layer). Gradients
-    are then rounded to whole multiples of ``grid``, (models,), and ``noise`` is added, {parameter: (models, ...)}, both
+    are then rounded to whole multiples of ``grid``, (models,), and ``noise``, {parameter: (models, ...)}, is added, in
     float64.
     """
 
@@ -156,8 +156,7 @@ class Gradients(ABC):
 
     ``pads`` says whether batches of unequal size may be filled up and weighted (never under BatchNorm); ``chunk`` is
     the number of models to take at a time, None for what fits the cache. Most are made of a model as
-    :func:`~fedsmall.training.gradients.layers.prepare_model` gives it and a loss, with ValueError for a model that does
-    not fit.
+    :func:`~fedsmall.training.gradients.layers.prepare_model` gives it and a loss, or ValueError where it does not fit.
     """
 
     path: str

@@ -55,7 +55,7 @@ def test_reading_finds_nearly_half_of_all_patients_where_a_site_has_five_and_no_
     assert found["commons"].read <= 0.02 * found["commons"].readable
 
 
-def test_where_models_are_averaged_at_every_contact_a_neighbour_sees_what_everyone_sees():
+def test_where_models_are_averaged_at_every_comm_round_a_neighbour_sees_what_everyone_sees():
     found = by_view(case_of("FedAvg", {}, runs=16))
 
     assert set(found) == {"released", "commons", "neighbour", "update", "server"}

@@ -6,7 +6,7 @@ from fedsmall.extensions.audit.federations import batches_of, side_by_side, worl
 from fedsmall.methods import METHODS
 from fedsmall.models.registry import initial_model
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 from tests.extensions.audit.worlds import plan_of
 
 ASKED = {name: plan_of(name, dtype="float64") for name in METHODS if METHODS[name].parts.get("aggregator") != "radon"}
@@ -52,17 +52,17 @@ def test_every_federation_is_the_one_that_the_engine_runs(name):
 
         moments = daisy_chain(
             topology_for(plan, trainer, initial),
-            contacts_of(plan),
-            lambda contact: True,
+            comm_rounds_of(plan),
+            lambda comm_round: True,
         )
         for moment, step in zip(moments, steps, strict=True):
-            assert moment.contact == step.contact
+            assert moment.comm_round == step.comm_round
             order = run * len(step.at) + np.argsort(step.at)
             for array, expected in moment.models().items():
                 np.testing.assert_allclose(step.sent[array][order], expected, atol=1e-9)
-            assert (moment.common is None) == (not step.commons)
-            for array, expected in (moment.common or {}).items():
-                np.testing.assert_allclose(step.commons[array][run], expected, atol=1e-9)
+            assert (moment.global_model is None) == (not step.global_models)
+            for array, expected in (moment.global_model or {}).items():
+                np.testing.assert_allclose(step.global_models[array][run], expected, atol=1e-9)
 
 
 def _kept(steps):

@@ -20,7 +20,7 @@ def walk(request):
     steps = [
         step._replace(
             **{part: {n: t.clone().numpy() for n, t in getattr(step, part).items()} for part in ("received", "sent")},
-            commons={name: tensor.numpy() for name, tensor in step.commons.items()},
+            global_models={name: tensor.numpy() for name, tensor in step.global_models.items()},
         )
         for step in side_by_side(plan, world, world.coins(0)[None])
     ]
@@ -42,7 +42,7 @@ def test_a_model_is_where_the_route_says(walk):
         if visit.age == 1:
             np.testing.assert_array_equal(sent, model_of(steps[visit.place], "sent", visit.site))
         if visit.to == SERVER:
-            assert steps[visit.place].contact.action is Action.AGGREGATE
+            assert steps[visit.place].comm_round.action is Action.AGGREGATE
         else:
             np.testing.assert_array_equal(sent, model_of(steps[visit.place + 1], "received", visit.to))
 
@@ -63,8 +63,8 @@ def test_who_is_said_to_know_a_start_has_sent_that_very_model(walk):
                 np.testing.assert_array_equal(came, model_of(steps[place - 1], "sent", visit.sender))
                 assert not np.array_equal(came, last)
                 senders += 1
-        if step.commons:
-            last = np.concatenate([array[0].ravel() for array in step.commons.values()])
+        if step.global_models:
+            last = np.concatenate([array[0].ravel() for array in step.global_models.values()])
     assert starts
     assert senders
 

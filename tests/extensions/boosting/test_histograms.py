@@ -45,17 +45,17 @@ def plan_of(name: str = "FedHistogramXGB", rounds: int = 13, **settings: object)
 
 
 def run(plan: Plan, task: Task, sites: list[Samples]) -> Arrays:
-    """The common forest at the end, by the trainer and the combiner alone."""
+    """The global forest at the end, by the trainer and the combiner alone."""
     plan = plan.with_model_of(len(sites))
     names = [f"site-{k}" for k in range(len(sites))]
     trainer, combiner = Boosters(plan, task, names, sites, Seat.of_all(len(sites))), GrowTrees(plan)
-    common = initial_model(plan, task)
+    global_model = initial_model(plan, task)
     for t in range(1, plan.rounds + 1):
-        stack = trainer.stack_of(tensors_of({n: np.stack([a] * len(sites)) for n, a in common.items()}))
+        stack = trainer.stack_of(tensors_of({n: np.stack([a] * len(sites)) for n, a in global_model.items()}))
         trainer.walk(stack, [Leg(np.arange(len(sites)), t, 1)], TrainInput(losses=False))
         rows = {name: tensor.numpy() for name, tensor in stack.state.items()}
-        common = combiner.combine(common, Updates(tuple(names), rows, None, np.ones(len(sites))), t)
-    return common
+        global_model = combiner.combine(global_model, Updates(tuple(names), rows, None, np.ones(len(sites))), t)
+    return global_model
 
 
 def dealt(x: np.ndarray, y: np.ndarray) -> list[Samples]:

@@ -32,5 +32,5 @@ def finished(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put(home / "outcome.json", json.dumps(outcome).encode())
     log = AuditLog(home / "log.jsonl")
     log.write("failed", kind="train", site=NAMES[-1], t=PLAN.rounds, reason=HOSTILE)
-    log.write("finished", contacts=outcome["contacts"], rounds=PLAN.rounds)
+    log.write("finished", comm_rounds=outcome["comm_rounds"], rounds=PLAN.rounds)
     return folder / "consortium"

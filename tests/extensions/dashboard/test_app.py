@@ -43,7 +43,7 @@ def test_a_page_of_another_name_that_leads_here_is_refused(address):
     assert answer.status_code == 400
 
 
-def test_the_page_shows_sites_contacts_models_loss_events_budget_and_log(address, folder):
+def test_the_page_shows_sites_comm_rounds_models_loss_events_budget_and_log(address, folder):
     text = httpx.get(f"{address}/?token={TOKEN}").text
     *_, last = AuditLog(folder / "runs" / RUN / "log.jsonl").entries()
 
@@ -60,7 +60,7 @@ def test_the_page_shows_sites_contacts_models_loss_events_budget_and_log(address
     assert f"{last['n']} lines" in text
     assert last["digest"][:16] in text
     assert "its chain holds" in text
-    assert text.count("<svg") == 6  # three contacts, their times, loss and accuracy
+    assert text.count("<svg") == 6  # three communication rounds, their times, loss and accuracy
 
 
 def test_words_of_sites_are_text_and_nothing_else(address):

@@ -28,10 +28,10 @@ def copy(folder, tmp_path):
 
 @pytest.mark.thorough
 def test_a_map_is_what_the_journal_holds(folder, run):
-    contact, _, meta = FileJournal(folder / "runs" / RUN / "journal").latest()
+    comm_round, _, meta = FileJournal(folder / "runs" / RUN / "journal").latest()
 
     assert [shown.t for shown in run.maps] == [10, 11, 12]
-    assert run.maps[-1].contact == contact
+    assert run.maps[-1].comm_round == comm_round
     assert {sitting.site: sitting.model for sitting in run.maps[-1].sitting} == {
         site: number for site, (number, _, _) in meta["places"].items()
     }
@@ -70,7 +70,7 @@ def test_a_log_that_has_become_shorter_is_read_anew(copy):
     assert log.read().lines == 4
 
 
-def test_a_contact_that_came_again_after_a_resume_counts_from_its_new_order(tmp_path):
+def test_a_comm_round_that_came_again_after_a_resume_counts_from_its_new_order(tmp_path):
     log = AuditLog(tmp_path / "log.jsonl")
     for _ in range(2):
         log.write("launched", flower=1)
@@ -81,7 +81,7 @@ def test_a_contact_that_came_again_after_a_resume_counts_from_its_new_order(tmp_
 
     read = FollowedLog(log.path).read()
 
-    assert [answers for _, _, answers in read.run.contacts.values()] == [1, 1]
+    assert [answers for _, _, answers in read.run.comm_rounds.values()] == [1, 1]
     assert read.run.sites["essen"]["answers"] == 4
     assert read.began[1] > first
     assert list(read.between()) == [1]
@@ -121,7 +121,7 @@ def test_a_damaged_state_of_the_journal_is_left_out(copy):
         (("launched", "stopped"), {}, "stopped"),
         (("launched", "stopped", "launched"), {}, "under way"),
         (("launched", "failed"), {"failure.json": {"reason": "too few"}}, "failed"),
-        (("launched", "finished"), {"outcome.json": {"contacts": 1}}, "finished"),
+        (("launched", "finished"), {"outcome.json": {"comm_rounds": 1}}, "finished"),
     ],
 )
 def test_a_run_is_in_the_state_that_its_log_and_files_say(tmp_path, events, files, state):
@@ -151,7 +151,7 @@ def test_a_budget_is_said_in_words(privacy, words):
     assert words in budget_of(plan, 3)
 
 
-def test_what_was_spent_grows_with_the_contacts():
+def test_what_was_spent_grows_with_the_comm_rounds():
     plan = PLAN.model_copy(update={"method": method("FedAvg", privacy={"clip": 1.0, "noise": 2.0})})
 
     assert budget_of(plan, 1) != budget_of(plan, 2)

@@ -70,9 +70,9 @@ def test_alerts_and_board_ask_for_figures_and_labels_that_there_are(folder):
 def test_every_line_is_of_the_format_and_a_histogram_adds_up(folder):
     found = figures(Desk(folder))
 
-    buckets = [v for (name, _), v in found.items() if name == "fedsmall_contact_seconds_bucket"]
+    buckets = [v for (name, _), v in found.items() if name == "fedsmall_communication_round_seconds_bucket"]
     assert buckets == sorted(buckets)
-    assert buckets[-1] == found["fedsmall_contact_seconds_count", f'run="{RUN}"'] == 12
+    assert buckets[-1] == found["fedsmall_communication_round_seconds_count", f'run="{RUN}"'] == 12
     assert found["fedsmall_run_state", f'run="{RUN}",state="finished"'] == 1
     assert sum(v for (name, _), v in found.items() if name == "fedsmall_run_state") == 1
 

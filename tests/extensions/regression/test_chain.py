@@ -101,7 +101,7 @@ def test_engines_and_real_sites_have_the_same_bits(privacy, tmp_path, monkeypatc
 class EveryHop:
     """Somebody who wants to see the model after every hop, so that each is kept in the journal."""
 
-    def needs(self, contact) -> bool:
+    def needs(self, comm_round) -> bool:
         return True
 
     def see(self, moment) -> None:

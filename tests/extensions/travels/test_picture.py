@@ -62,8 +62,8 @@ def walked(told):
     found = []
     for model in told.followed:
         places: list = []
-        for contact, at in steps:
-            places += [int(at[model])] + [MIDDLE] * (contact.action is Action.AGGREGATE)
+        for comm_round, at in steps:
+            places += [int(at[model])] + [MIDDLE] * (comm_round.action is Action.AGGREGATE)
         places += [int(steps[-1][1][model])]  # after an average at the very end a model is seen to come back
         found.append([place for place, _ in groupby(places)])
     return found
@@ -102,7 +102,7 @@ def test_rings_close_as_the_models_learn():
         assert offsets[-1] == 0
 
 
-def test_words_follow_the_contacts():
+def test_words_follow_the_comm_rounds():
     told = chain(40, rounds=60, aggregate_every=50)
 
     svg = travel_file(told)

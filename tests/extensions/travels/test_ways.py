@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from fedsmall.algorithm.daisy_chain import daisy_chain, topology_for
-from fedsmall.extensions.travels.picture import FEW, MOST, Learnt, contacts_shown, travels, travels_of
+from fedsmall.extensions.travels.picture import FEW, MOST, Learnt, comm_rounds_shown, travels, travels_of
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
 from fedsmall.sim.runs.folder import PlanRun, read
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.travel.schedule import Action, comm_rounds_of
 from tests.sim.consortium.real_run import plan_of as real_plan
 from tests.sim.consortium.real_run import real_run
 from tests.sim.engines.harness import federation_of, plan_of
@@ -31,12 +31,12 @@ def found(plan, federation):
 
 
 def left(plan, federation):
-    """What every site sent at every contact: {name: (sites, ...)} by contact, from the batched engine."""
+    """What every site sent: {name: (sites, ...)} by communication round, from the batched engine."""
     trainer = cohort_for(plan, federation.task, federation.names, federation.train)
     start = initial_model(plan, federation.task, None)
     walk = daisy_chain(
         topology_for(plan, trainer, lambda _: start),
-        contacts_of(plan),
+        comm_rounds_of(plan),
         lambda _: True,
     )
     return [(moment.sites, {name: array.copy() for name, array in moment.models().items()}) for moment in walk]
@@ -82,10 +82,10 @@ def test_the_way_over_real_sites_is_that_of_their_journal(tmp_path, monkeypatch)
 
     cards = dict(FileJournal(home / "journal").cards(3))
     assert [stop.action for stop in told.stops] == [Action.PERMUTE] * 3 + [Action.AGGREGATE]
-    for contact in (2, 3):
-        here, there = told.stops[contact - 1].at, told.stops[contact].at
+    for comm_round in (2, 3):
+        here, there = told.stops[comm_round - 1].at, told.stops[comm_round].at
         trained_by = {told.names[to]: told.names[site] for site, to in zip(here, there, strict=True)}
-        assert {site: by for site, (_, by, _) in cards[contact]["places"].items()} == trained_by
+        assert {site: by for site, (_, by, _) in cards[comm_round]["places"].items()} == trained_by
     assert told.names == ("bonn", "essen", "ulm")
     assert sum(told.samples) == sum(site["samples"] for site in read(home).done[0].row["real"]["sites"].values())
 
@@ -129,18 +129,18 @@ def test_an_average_takes_in_those_alone_that_were_trained():
 
 
 @pytest.mark.parametrize(
-    ("contacts", "average", "shown"),
+    ("comm_rounds", "average", "shown"),
     [(40, 10, range(12)), (5, 5, range(5)), (40, 2, range(8)), (60, 50, [*range(7), 47, 48, 49, 50, 51])],
 )
-def test_contacts_are_shown_up_to_a_little_beyond_the_first_average(contacts, average, shown):
-    actions = [Action.AGGREGATE if t % average == 0 else Action.PERMUTE for t in range(1, contacts + 1)]
+def test_comm_rounds_are_shown_up_to_a_little_beyond_the_first_average(comm_rounds, average, shown):
+    actions = [Action.AGGREGATE if t % average == 0 else Action.PERMUTE for t in range(1, comm_rounds + 1)]
 
-    assert contacts_shown(actions) == list(shown)
-    assert len(contacts_shown(actions)) <= FEW
+    assert comm_rounds_shown(actions) == list(shown)
+    assert len(comm_rounds_shown(actions)) <= FEW
 
 
 def test_a_chain_without_an_average_is_shown_from_its_start():
-    assert contacts_shown([Action.PERMUTE] * 30) == list(range(FEW))
+    assert comm_rounds_shown([Action.PERMUTE] * 30) == list(range(FEW))
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "Standalone", "Central"])

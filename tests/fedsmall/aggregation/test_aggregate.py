@@ -187,11 +187,11 @@ def test_parameters_are_seen_as_one_vector():
     stack = {"w": points[:, :2].reshape(25, 2, 1), "b": points[:, 2]}
 
     for name in ("geometric_median", "krum", "radon"):
-        common = aggregate(stack, name, rng=rng_for(0, "radon"))
-        flat = np.concatenate([common["w"].ravel(), common["b"].ravel()])
+        global_model = aggregate(stack, name, rng=rng_for(0, "radon"))
+        flat = np.concatenate([global_model["w"].ravel(), global_model["b"].ravel()])
         np.testing.assert_array_equal(flat, combine(name, points))
-        assert common["w"].shape == (2, 1)
-        assert common["b"].shape == ()
+        assert global_model["w"].shape == (2, 1)
+        assert global_model["b"].shape == ()
 
 
 def test_with_r_to_the_h_models_the_radon_machine_takes_every_model_once():
@@ -218,20 +218,22 @@ def network(rows):
 def test_names_shapes_and_dtypes_are_those_given(name):
     stack = network(50)
 
-    common = aggregate(stack, name, rng=rng_for(0, "radon"))
+    global_model = aggregate(stack, name, rng=rng_for(0, "radon"))
 
-    assert list(common) == list(stack)
-    assert {n: (a.shape, a.dtype) for n, a in common.items()} == {n: (a.shape[1:], a.dtype) for n, a in stack.items()}
+    assert list(global_model) == list(stack)
+    assert {n: (a.shape, a.dtype) for n, a in global_model.items()} == {
+        n: (a.shape[1:], a.dtype) for n, a in stack.items()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_running_statistics_are_averaged_and_counters_carried(name):
     stack = network(50)
 
-    common = aggregate(stack, name, rng=rng_for(0, "radon"))
+    global_model = aggregate(stack, name, rng=rng_for(0, "radon"))
 
-    np.testing.assert_allclose(common["1.running_mean"], stack["1.running_mean"].mean(axis=0), atol=1e-6)
-    assert common["1.num_batches_tracked"] == 2
+    np.testing.assert_allclose(global_model["1.running_mean"], stack["1.running_mean"].mean(axis=0), atol=1e-6)
+    assert global_model["1.num_batches_tracked"] == 2
 
 
 def test_an_absurd_counter_array_is_carried_whole_from_its_row():
@@ -243,9 +245,9 @@ def test_an_absurd_counter_array_is_carried_whole_from_its_row():
 def test_the_mean_weighs_running_statistics_too():
     stack = {"w": np.array([0.0, 4]), "running_var": np.array([0.0, 8])}
 
-    common = aggregate(stack, "mean", weights=np.array([3, 1]))
+    global_model = aggregate(stack, "mean", weights=np.array([3, 1]))
 
-    assert (common["w"], common["running_var"]) == (1, 2)
+    assert (global_model["w"], global_model["running_var"]) == (1, 2)
 
 
 def test_sums_are_made_in_float64():
@@ -270,8 +272,8 @@ def test_the_stack_is_not_changed(name):
     stack = network(50)
     before = {n: a.copy() for n, a in stack.items()}
 
-    common = aggregate(stack, name, rng=rng_for(0, "radon"))
-    for array in common.values():
+    global_model = aggregate(stack, name, rng=rng_for(0, "radon"))
+    for array in global_model.values():
         array += 1
 
     for n in stack:

@@ -64,7 +64,7 @@ def problem(seed: int = 0, sites: int = 3, size: int = 4, steps: list[int] | Non
 
 
 def run(sites: Quadratics, server: str, rounds: int, controls: bool = False, **options: float) -> np.ndarray:
-    """The common model after so many rounds with all sites."""
+    """The global model after so many rounds with all sites."""
     x, memory = np.zeros(sites.centre.shape[1]), {}
     count = len(sites.steps)
     for _ in range(rounds):
@@ -160,7 +160,7 @@ def test_the_normaliser_is_what_a_constant_gradient_moves_a_model_by(rho):
 
 
 def random_updates(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> tuple[dict[str, np.ndarray], Updates]:
-    common = {
+    global_model = {
         "w": rng.normal(size=(3, 2)),
         "norm.running_mean": rng.normal(size=2),
         "norm.num_batches_tracked": np.array(3),
@@ -173,7 +173,7 @@ def random_updates(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> 
     mean = {"w": models["w"].mean(axis=0), "norm.running_mean": models["norm.running_mean"].mean(axis=0)}
     mean["norm.num_batches_tracked"] = np.array(9)
     rule = {"control/w": np.zeros((sites, 3, 2))}
-    return common, Updates(names_of(sites), models, None, np.full(sites, steps), rule, aggregate=mean)
+    return global_model, Updates(names_of(sites), models, None, np.full(sites, steps), rule, aggregate=mean)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def random_updates(rng: np.random.Generator, sites: int = 4, steps: int = 5) -> 
     ],
 )
 def test_what_reduces_to_fedavg_is_fedavg(server, options):
-    common, updates = random_updates(np.random.default_rng(0))
+    global_model, updates = random_updates(np.random.default_rng(0))
 
-    moved, _ = server_step(server, common, {}, updates, options)
+    moved, _ = server_step(server, global_model, {}, updates, options)
 
     np.testing.assert_allclose(moved["w"], updates.stack["w"].mean(axis=0), rtol=1e-13)
 
@@ -216,15 +216,17 @@ def test_scaffold_counts_silent_sites_in_its_control_but_not_in_its_model():
 
 @pytest.mark.parametrize("server", list(SERVERS))
 def test_only_float_parameters_are_moved_and_dtypes_are_kept(server):
-    common, updates = random_updates(np.random.default_rng(0))
-    common = {k: v.astype("float32") if v.dtype.kind == "f" else v for k, v in common.items()}
+    global_model, updates = random_updates(np.random.default_rng(0))
+    global_model = {k: v.astype("float32") if v.dtype.kind == "f" else v for k, v in global_model.items()}
     aggregate = {k: v.astype("float32") if v.dtype.kind == "f" else v for k, v in updates.aggregate.items()}
     updates = replace(updates, aggregate=aggregate)
 
-    moved, memory = server_step(server, common, {}, updates)
+    moved, memory = server_step(server, global_model, {}, updates)
 
-    assert list(moved) == list(common)
-    assert {name: array.dtype for name, array in moved.items()} == {name: array.dtype for name, array in common.items()}
+    assert list(moved) == list(global_model)
+    assert {name: array.dtype for name, array in moved.items()} == {
+        name: array.dtype for name, array in global_model.items()
+    }
     assert (moved["norm.running_mean"] == updates.aggregate["norm.running_mean"]).all()
     assert moved["norm.num_batches_tracked"] == 9
     assert not any("running_mean" in name for name in memory)
@@ -236,14 +238,14 @@ def test_a_server_that_restarts_from_its_memory_goes_on_as_if_it_had_not(server)
     rounds = [random_updates(rng)[1] for _ in range(4)]
     start = random_updates(rng)[0]
 
-    def go(common, memory, updates):
+    def go(global_model, memory, updates):
         for each in updates:
-            common, memory = server_step(server, common, memory, each)
-        return common, memory
+            global_model, memory = server_step(server, global_model, memory, each)
+        return global_model, memory
 
     whole, _ = go(start, {}, rounds)
-    common, memory = go(start, {}, rounds[:2])
-    again, _ = go(common, {name: np.array(array.tolist()) for name, array in memory.items()}, rounds[2:])
+    global_model, memory = go(start, {}, rounds[:2])
+    again, _ = go(global_model, {name: np.array(array.tolist()) for name, array in memory.items()}, rounds[2:])
 
     assert all((whole[name] == again[name]).all() for name in whole)
 
@@ -278,19 +280,19 @@ def test_server_optimizers_give_flowers_numbers(monkeypatch, server, options, th
 
 
 def test_second_moments_are_vectors():
-    common, updates = random_updates(np.random.default_rng(0))
+    global_model, updates = random_updates(np.random.default_rng(0))
 
-    _, memory = server_step("adam", common, {}, updates)
+    _, memory = server_step("adam", global_model, {}, updates)
 
     assert memory["second/w"].shape == (3, 2)
     assert len(np.unique(memory["second/w"])) == 6
 
 
 def test_an_unknown_setting_names_those_there_are():
-    common, updates = random_updates(np.random.default_rng(0))
+    global_model, updates = random_updates(np.random.default_rng(0))
 
     with pytest.raises(PlanError, match="'adam' has no setting 'eta_l'; it has lr, beta1, beta2, tau"):
-        server_step("adam", common, {}, updates, {"eta_l": 1.0})
+        server_step("adam", global_model, {}, updates, {"eta_l": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -301,8 +303,8 @@ def test_an_unknown_setting_names_those_there_are():
     ],
 )
 def test_a_setting_may_have_flowers_name(server, ours, flowers):
-    common, updates = random_updates(np.random.default_rng(0))
+    global_model, updates = random_updates(np.random.default_rng(0))
 
-    one, other = (server_step(server, common, {}, updates, options)[0] for options in (ours, flowers))
+    one, other = (server_step(server, global_model, {}, updates, options)[0] for options in (ours, flowers))
 
     assert all((one[name] == other[name]).all() for name in one)

@@ -26,7 +26,7 @@ COMMON: Arrays = {
     "norm.running_mean": np.array([1.0, 2.0]),
     "norm.num_batches_tracked": np.array(3),
 }
-# every method whose server does something of its own with a contact's models
+# every method whose server does something of its own with a communication round's models
 NAMES = ("FedAvg", "FedProx", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedNova", "SCAFFOLD", "FedDyn", "FedDC")
 
 
@@ -124,15 +124,15 @@ def test_a_server_that_is_told_the_sum_has_the_bits_of_one_that_makes_it(name: s
     plan = plan_of(name, weighted=METHODS[name].parts.get("server") == "fednova")
     updates = weighted(updates_of()) if plan.method.weighted else updates_of()
     told, makes = combiner_for(plan), combiner_for(plan)
-    common = COMMON
+    global_model = COMMON
 
     for t in (1, 2):  # what the server remembers of the first is in the second
         total = np.sum(rows(plan, updates), axis=0, dtype=np.uint64)
-        one = makes.combine(common, updates, t)
-        other = told.combine(common, replace(updates, stack={}, rule={}, total=total), t)
+        one = makes.combine(global_model, updates, t)
+        other = told.combine(global_model, replace(updates, stack={}, rule={}, total=total), t)
         assert same(one, other)
         assert same(makes.state()[0], told.state()[0])
-        common = one
+        global_model = one
 
 
 @pytest.mark.parametrize(
@@ -199,17 +199,17 @@ NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
 def test_a_mean_is_within_half_a_unit_of_the_exact_one(
     models: list[tuple[float, float]], counts: list[int], by_samples: bool
 ) -> None:
-    plan, common = plan_of(weighted=by_samples), {"w": np.zeros(2)}
+    plan, global_model = plan_of(weighted=by_samples), {"w": np.zeros(2)}
     times = [n + 1 if by_samples else 1 for n in counts[: len(models)]]
     sites = len(models)
 
     room = 2**31 / sites - 1
     held = [(model, n) for model, n in zip(models, times, strict=True) if max(map(abs, model)) * n < room]
     assume(len(held) >= 3)
-    vectors = [summand(plan, {"w": np.array(model)}, common, {}, n, 1, sites) for model, n in held]
+    vectors = [summand(plan, {"w": np.array(model)}, global_model, {}, n, 1, sites) for model, n in held]
     weights = np.array([float(n) for _, n in held]) if by_samples else None
     total = np.sum(vectors, axis=0, dtype=np.uint64)
-    mean = mean_of(plan, common, total, len(held), weights, np.ones(len(held))).model["w"]
+    mean = mean_of(plan, global_model, total, len(held), weights, np.ones(len(held))).model["w"]
 
     for place in (0, 1):
         exact = sum(n * Fraction(model[place]) for model, n in held) / sum(n for _, n in held)
@@ -218,11 +218,11 @@ def test_a_mean_is_within_half_a_unit_of_the_exact_one(
 
 
 def test_negative_numbers_wrap_around_and_come_back() -> None:
-    plan, common = plan_of(), {"w": np.zeros(2)}
+    plan, global_model = plan_of(), {"w": np.zeros(2)}
     models = [{"w": np.array([-3.0, 5.0])}, {"w": np.array([1.0, -9.5])}, {"w": np.array([-1.0, -1.0])}]
 
-    vectors = [summand(plan, model, common, {}, 1, 1) for model in models]
-    mean = mean_of(plan, common, np.sum(vectors, axis=0, dtype=np.uint64), 3, None, np.ones(3))
+    vectors = [summand(plan, model, global_model, {}, 1, 1) for model in models]
+    mean = mean_of(plan, global_model, np.sum(vectors, axis=0, dtype=np.uint64), 3, None, np.ones(3))
 
     assert vectors[0][0] == 2**64 - 3 * 2**32
     assert mean.model["w"].tolist() == [-1.0, -5.5 / 3]
@@ -239,24 +239,24 @@ def test_counters_are_averaged_and_rounded() -> None:
 
 
 def test_a_float32_model_is_rounded_once() -> None:
-    common = {"w": np.zeros(1, np.float32)}
+    global_model = {"w": np.zeros(1, np.float32)}
     models = np.array([[0.1], [0.2], [0.4]], np.float32)
     updates = Updates(("a", "b", "c"), {"w": models}, None, np.ones(3), sites_in_all=3)
 
-    made = combiner_for(plan_of()).combine(common, updates, 1)
+    made = combiner_for(plan_of()).combine(global_model, updates, 1)
 
     assert made["w"] == np.float32(models.astype(np.float64).mean())
     assert made["w"].dtype == np.float32
 
 
 def test_the_largest_numbers_that_are_let_in_cannot_overflow() -> None:
-    common, sites = {"w": np.zeros(1)}, 256
+    global_model, sites = {"w": np.zeros(1)}, 256
     most = float(np.nextafter(2.0**23, 0))  # "no clipping below eight million"
-    vector = summand(plan_of(), {"w": np.array([most])}, common, {}, 1, 1)
+    vector = summand(plan_of(), {"w": np.array([most])}, global_model, {}, 1, 1)
 
     total = np.sum([vector] * sites, axis=0, dtype=np.uint64)
 
-    mean = mean_of(plan_of(), common, total, sites, None, np.ones(sites)).model["w"]
+    mean = mean_of(plan_of(), global_model, total, sites, None, np.ones(sites)).model["w"]
     assert mean == pytest.approx(most, abs=HALF)
 
 
@@ -269,14 +269,14 @@ def test_a_number_too_large_for_the_sum_is_refused(wrong: float) -> None:
 
 
 def test_more_sites_and_more_samples_leave_less_room() -> None:
-    model, common = {"w": np.array([1e6])}, {"w": np.zeros(1)}
+    model, global_model = {"w": np.array([1e6])}, {"w": np.zeros(1)}
 
-    summand(plan_of(), model, common, {}, 50, 1, among=2000)
-    summand(plan_of(weighted=True), model, common, {}, 50, 1, among=40)
+    summand(plan_of(), model, global_model, {}, 50, 1, among=2000)
+    summand(plan_of(weighted=True), model, global_model, {}, 50, 1, among=40)
     with pytest.raises(ReplyError, match="above"):
-        summand(plan_of(weighted=True), model, common, {}, 50, 1, among=2000)
+        summand(plan_of(weighted=True), model, global_model, {}, 50, 1, among=2000)
     with pytest.raises(ReplyError, match="above"):
-        summand(plan_of(), model, common, {}, 50, 1, among=4000)
+        summand(plan_of(), model, global_model, {}, 50, 1, among=4000)
 
 
 def test_the_server_leaves_room_for_the_sites_of_the_federation_as_each_of_them_does() -> None:
@@ -289,10 +289,10 @@ def test_the_server_leaves_room_for_the_sites_of_the_federation_as_each_of_them_
 
 
 def test_a_float32_model_is_scaled_in_float64() -> None:
-    plan, common = plan_of("FedNova"), {"w": np.zeros(1, np.float32)}
+    plan, global_model = plan_of("FedNova"), {"w": np.zeros(1, np.float32)}
     model = {"w": np.array([0.7], np.float32)}
 
-    vector = summand(plan, model, common, {}, 1, 7)
+    vector = summand(plan, model, global_model, {}, 1, 7)
 
     assert int(vector[0]) == round(Fraction(float(model["w"][0])) / 7 * 2**32)
 

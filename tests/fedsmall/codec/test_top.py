@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedsmall.codec import CodecError, Known, add_residual, base_of, cut, cut_at_site, cut_one, largest
 from fedsmall.parts import Wire, share_of
-from fedsmall.wire import BASE, COMMON, MADE, ROUND, TAKEN
+from fedsmall.wire import BASE, IS_GLOBAL, MADE, ROUND, TAKEN
 
 WHOLE = st.integers(-50, 50)
 
@@ -90,17 +90,17 @@ def descended(share: float, remembers: bool, steps: int = 3000) -> float:
     rng = np.random.default_rng(3)
     slopes, goals = rng.uniform(0.5, 1.5, (3, 100)), rng.normal(size=(3, 100))
     best = (slopes * goals).sum(0) / slopes.sum(0)
-    known, common, left = Known(), {"w": np.zeros(100)}, [{}, {}, {}]
+    known, global_model, left = Known(), {"w": np.zeros(100)}, [{}, {}, {}]
     for t in range(steps):
-        told, sent = known.tell(common, t, share), []
+        told, sent = known.tell(global_model, t, share), []
         for site in range(3):
             rate = 0.02 / (1 + t / 300)
             trained = {"w": told["w"] - rate * slopes[site] * (told["w"] - goals[site])}
             model, after = cut_one(trained, told, left[site], share)
             left[site] = after if remembers else {}
             sent.append(model["w"])
-        common = {"w": add_residual({"w": np.stack(sent)}, common, told)["w"].mean(0)}
-    return float(np.linalg.norm(common["w"] - best) / np.linalg.norm(best))
+        global_model = {"w": add_residual({"w": np.stack(sent)}, global_model, told)["w"].mean(0)}
+    return float(np.linalg.norm(global_model["w"] - best) / np.linalg.norm(best))
 
 
 @pytest.mark.thorough
@@ -111,9 +111,9 @@ def test_one_number_in_a_hundred_is_enough_with_a_memory_and_not_without():
 
 
 def test_what_sites_were_not_told_counts_in_the_next_average():
-    common, told = {"w": np.array([5.0, 1.0])}, {"w": np.array([5.0, 0.0])}
+    global_model, told = {"w": np.array([5.0, 1.0])}, {"w": np.array([5.0, 0.0])}
 
-    moved = add_residual({"w": np.array([[6.0, 0.0], [5.0, 2.0]])}, common, told)
+    moved = add_residual({"w": np.array([[6.0, 0.0], [5.0, 2.0]])}, global_model, told)
 
     assert moved["w"].tolist() == [[6.0, 1.0], [5.0, 3.0]]
 
@@ -131,7 +131,7 @@ def test_a_site_is_asked_to_build_on_one_of_the_last_two_common_models_that_it_h
     assert known.ground("a").base == -1  # too long ago
 
 
-def test_an_average_tells_as_many_numbers_as_there_were_contacts():
+def test_an_average_tells_as_many_numbers_as_there_were_comm_rounds():
     known = Known()
     known.tell({"w": np.zeros(8)}, 0, 0.25)
     for t in (1, 2, 3):
@@ -144,7 +144,7 @@ def test_an_average_tells_as_many_numbers_as_there_were_contacts():
 
 def test_what_the_server_did_not_take_has_happened_for_nobody():
     came, one = {"w": np.zeros(2)}, {"w": np.array([3.0, 2.0])}
-    order = {ROUND: 1, COMMON: True, MADE: 0, BASE: -1, TAKEN: 0}
+    order = {ROUND: 1, IS_GLOBAL: True, MADE: 0, BASE: -1, TAKEN: 0}
 
     _, kept = cut_at_site(one, came, {}, order, 0.5)
     sent, _ = cut_at_site(one, came, kept, {**order, ROUND: 2, BASE: 0, TAKEN: 1}, 0.5)
@@ -156,7 +156,7 @@ def test_what_the_server_did_not_take_has_happened_for_nobody():
 
 def test_a_site_builds_on_the_common_model_that_it_was_told_and_on_no_other():
     came = {"w": np.array([1.0, 2.0])}
-    _, kept = cut_at_site(came, came, {}, {ROUND: 4, COMMON: True, MADE: 3, TAKEN: 0}, 0.5)
+    _, kept = cut_at_site(came, came, {}, {ROUND: 4, IS_GLOBAL: True, MADE: 3, TAKEN: 0}, 0.5)
 
     assert base_of(kept, {BASE: -1}) is None
     assert base_of(kept, {BASE: 3})["w"].tolist() == [1.0, 2.0]

@@ -13,7 +13,7 @@ from fedsmall.data.federation import Samples, Task
 from fedsmall.data.sources.public import import_torchvision
 from fedsmall.errors import PlanError
 from fedsmall.models.networks import frozen_names
-from fedsmall.models.registry import build_model, common_model, initial_model
+from fedsmall.models.registry import build_model, build_network, initial_model
 from fedsmall.sim import run
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients.layers import halves
@@ -133,7 +133,7 @@ def test_a_run_trains_a_head_and_its_package_needs_no_file(weights: str, tmp_pat
         seeds=[0],
     )
     plan = result.run.done[0].plan
-    body = common_model(plan, GREY)
+    body = build_network(plan, GREY)
     moved.unlink()
 
     held = result.model.state_dict()

@@ -158,12 +158,12 @@ def test_the_lot_is_the_batch_of_the_recipe_where_the_plan_says_no_other():
 
 
 @pytest.mark.parametrize("settings", [{}, {"permute_every": 1}, {"aggregate_every": 1}, {"random_schedule": True}])
-def test_a_site_counts_the_steps_of_the_contacts_for_which_it_is_drawn(settings):
+def test_a_site_counts_the_steps_of_the_comm_rounds_for_which_it_is_drawn(settings):
     settings = {"permute_every": 2, "fraction": 0.5, "rounds": 23} | settings
     plan = plan_of(recipe=Recipe(local_steps=3), **settings)
     taken = np.zeros(6, dtype=int)
-    for contact, at in journey(plan, 6):
-        taken[at] += 3 * contact.rounds
+    for comm_round, at in journey(plan, 6):
+        taken[at] += 3 * comm_round.rounds
 
     assert [steps_of(plan, place, 6) for place in range(6)] == taken.tolist()
     assert 0 < taken.min() < taken.max() < 3 * 23
@@ -175,8 +175,8 @@ def test_a_site_counts_the_steps_of_the_contacts_for_which_it_is_drawn(settings)
 def test_a_site_counts_the_steps_of_the_models_that_came(parts):
     plan = plan_of(recipe=Recipe(local_steps=3), permute_every=1, rounds=9, **parts)
     taken = np.zeros(6, dtype=int)
-    for contact, at in journey(plan, 6):
-        taken[at] += 3 * contact.rounds
+    for comm_round, at in journey(plan, 6):
+        taken[at] += 3 * comm_round.rounds
 
     assert [steps_of(plan, place, 6) for place in range(6)] == taken.tolist()
     assert taken.sum() == 2 * 3 * 9
@@ -230,4 +230,4 @@ def test_plans_of_before_are_of_the_level_of_sites():
     privacy = Plan(name="x", task="t", method={"name": "FedDC", "privacy": {"clip": 1.0, "noise": 2.0}}).method.privacy
 
     assert privacy is not None
-    assert (privacy.level, privacy.at_contacts) == ("site", True)
+    assert (privacy.level, privacy.at_comm_rounds) == ("site", True)

@@ -158,7 +158,7 @@ def test_a_number_that_is_not_finite_reads_nobody_and_warns_nobody() -> None:
     assert not records_read(start, sent, x[:2]).any()
 
 
-def test_looks_are_about_the_information_that_blur_lets_out_in_a_few_contacts():
+def test_looks_are_about_the_information_that_blur_lets_out_in_a_few_comm_rounds():
     """Against the information by training again (tests/fedsmall/training/test_information.py holds that)."""
     method = Method(name="FedAvg", aggregate_every=1, privacy=Privacy(blur=1.0))
     fields = {"name": "test", "task": "breast_cancer", "sites": 6, "samples_per_site": 4, "rounds": 3}
@@ -185,7 +185,7 @@ def test_looks_are_about_the_information_that_blur_lets_out_in_a_few_contacts():
 
 
 def test_the_noise_that_is_foretold_is_about_that_which_is_added(monkeypatch):
-    """In the first contact of a run, over the length of the average's noise and that of a site's update."""
+    """In the first communication round of a run, over the length of the average's noise and that of a site's update."""
     method = Method(name="FedAvg", aggregate_every=1, privacy=Privacy(exposure=1.0))
     fields = {"name": "test", "task": "breast_cancer", "sites": 6, "samples_per_site": 4, "rounds": 3}
     plan = Plan(**fields, model_options={"hidden": [32, 16]}, recipe=Recipe(lr=0.1), method=method)

@@ -8,7 +8,7 @@ from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.discrete_gaussian import add_noise, keyed_words
-from fedsmall.privacy.site_level import Ledger, check_private, epsilon, noise_for_contact, privatise, privatise_one
+from fedsmall.privacy.site_level import Ledger, check_private, epsilon, noise_for_comm_round, privatise, privatise_one
 
 
 def models(rng, count):
@@ -120,7 +120,7 @@ def test_nothing_given_is_changed():
 
 def test_noise_of_a_simulation_repeats_and_that_of_a_real_site_does_not():
     def draw(site="essen", t=5, key=None):
-        return add_noise(np.zeros(4), 1.0, noise_for_contact(0, site, t, key))
+        return add_noise(np.zeros(4), 1.0, noise_for_comm_round(0, site, t, key))
 
     np.testing.assert_array_equal(draw(), draw())
     assert not np.array_equal(draw(), draw(t=6))
@@ -182,7 +182,7 @@ def test_exact_curve_of_the_oracle_is_right_at_a_published_point():
 
 
 def drawn_epsilon(noise, delta, fraction):
-    """The epsilon of one contact for which a fixed number of sites is drawn, by integrating over what is seen.
+    """The epsilon of one round for which a fixed number of sites is drawn, by integrating over what is seen.
 
     The site moves the sum by its clip or not at all; where it is not drawn, one that moves it the other way is.
     """
@@ -201,16 +201,16 @@ def test_drawn_epsilon_of_the_oracle_is_the_exact_curve_where_all_are_drawn():
 
 
 @pytest.mark.parametrize(("drawn", "sites", "noise"), [(1, 10, 2.0), (1, 5, 1.0), (5, 50, 4.0), (1, 100, 1.0)])
-def test_a_budget_below_what_a_drawn_contact_truly_costs_is_refused(drawn, sites, noise):
+def test_a_budget_below_what_a_drawn_comm_round_truly_costs_is_refused(drawn, sites, noise):
     true = drawn_epsilon(noise, 1e-5, drawn / sites)
 
     with pytest.raises(PlanError, match="more than the budget"):
-        check_private(private_plan(fraction=drawn / sites, noise=noise, budget=0.99 * true), contacts=1)
+        check_private(private_plan(fraction=drawn / sites, noise=noise, budget=0.99 * true), comm_rounds=1)
 
     assert Ledger(Privacy(clip=1, noise=noise), releases=1).spent >= true
 
 
-def test_more_contacts_cost_more():
+def test_more_comm_rounds_cost_more():
     assert epsilon(1.0, 1e-5, 10) < epsilon(1.0, 1e-5, 11)
 
 
@@ -219,7 +219,7 @@ def test_no_release_costs_nothing_and_no_noise_costs_everything():
     assert epsilon(0.0, 1e-5, 1) == float("inf")
 
 
-def test_ledger_stops_before_the_contact_that_would_overspend():
+def test_ledger_stops_before_the_comm_round_that_would_overspend():
     ledger = Ledger(Privacy(clip=1, noise=2.0, budget=5.0))
     allowed = ledger.affordable()
 
@@ -252,7 +252,7 @@ def test_a_report_says_what_was_spent_at_which_delta():
 
 @settings(max_examples=20)
 @given(st.floats(0.5, 20), st.floats(0.7, 5))
-def test_affordable_is_the_last_contact_within_the_budget(budget, noise):
+def test_affordable_is_the_last_comm_round_within_the_budget(budget, noise):
     ledger = Ledger(Privacy(clip=1, noise=noise, budget=budget))
 
     allowed = ledger.affordable()
@@ -280,7 +280,7 @@ def private_plan(recipe=None, **method):
 )
 def test_a_plan_that_leaks_or_overspends_is_refused(plan, message):
     with pytest.raises(PlanError, match=message):
-        check_private(plan, contacts=20)
+        check_private(plan, comm_rounds=20)
 
 
 def test_running_statistics_are_refused_and_other_plans_pass():
@@ -291,14 +291,14 @@ def test_running_statistics_are_refused_and_other_plans_pass():
 
 
 def test_a_chain_gathers_the_noise_that_averaging_spreads():
-    # After b hops a travelling model holds b noises, the common model of FedAvg only their mean over the sites; once
+    # After b hops a travelling model holds b noises, the global model of FedAvg only their mean over the sites; once
     # aggregated both hold the same: noise alone, with sites that learn nothing.
     sites, hops, privacy = 50, 20, Privacy(clip=1.0, noise=0.1)
     chain = averaged = {"a": np.zeros((sites, 400))}
 
     for t in range(hops):
-        chain = privatise(chain, chain, privacy, [noise_for_contact(0, str(k), t) for k in range(sites)])
-        noisy = privatise(averaged, averaged, privacy, [noise_for_contact(0, str(k), t) for k in range(sites)])
+        chain = privatise(chain, chain, privacy, [noise_for_comm_round(0, str(k), t) for k in range(sites)])
+        noisy = privatise(averaged, averaged, privacy, [noise_for_comm_round(0, str(k), t) for k in range(sites)])
         averaged = {"a": np.broadcast_to(noisy["a"].mean(axis=0), (sites, 400))}
 
     assert chain["a"].std() == pytest.approx(0.1 * hops**0.5, rel=0.05)

@@ -38,21 +38,21 @@ def test_every_letter_goes_where_its_traveller_trains_next(name, sites, seed):
     bills = ways(METHODS[name], sites, seed=seed)
     walked = list(journey(bills.plan, sites))
 
-    for (contact, at), (_, after) in itertools.pairwise(walked):
+    for (comm_round, at), (_, after) in itertools.pairwise(walked):
         for traveller, site in enumerate(at.tolist()):
             here, there = bills.names[site], bills.names[after[traveller]]
-            assert bills.next_site(contact.t, here) == there
-            assert bills.model_at(contact.t, here) == traveller
-            assert bills.site_of(contact.t, traveller) == here
+            assert bills.next_site(comm_round.t, here) == there
+            assert bills.model_at(comm_round.t, here) == traveller
+            assert bills.site_of(comm_round.t, traveller) == here
     assert all(bills.next_site(walked[-1][0].t, bills.names[site]) is None for site in walked[-1][1].tolist())
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_two_letters_of_a_contact_go_to_one_site(name):
+def test_no_two_letters_of_a_comm_round_go_to_one_site(name):
     bills = ways(METHODS[name], 8)
 
-    for contact, there in bills.legs[:-1]:
-        goals = [bills.next_site(contact.t, site) for site in there]
+    for comm_round, there in bills.legs[:-1]:
+        goals = [bills.next_site(comm_round.t, site) for site in there]
         assert len(set(goals)) == len(goals)
 
 
@@ -60,15 +60,15 @@ def test_no_two_letters_of_a_contact_go_to_one_site(name):
 def test_members_of_all_groups_are_those_who_train(name):
     bills = ways(METHODS[name], 9)
 
-    for contact, there in bills.legs:
-        groups = {bills.group(contact.t, site) for site in there}
-        assert sorted(site for g in groups for site in bills.members(contact.t, g)) == sorted(there)
+    for comm_round, there in bills.legs:
+        groups = {bills.group(comm_round.t, site) for site in there}
+        assert sorted(site for g in groups for site in bills.members(comm_round.t, g)) == sorted(there)
 
 
 def test_the_last_average_is_that_before_the_round():
     bills = ways(METHODS["a chain"], 5, rounds=9)
 
-    assert [bills.last_average(contact.t) for contact, _ in bills.legs] == [0, 0, 0, 3, 3, 3, 6, 6, 6]
+    assert [bills.last_average(comm_round.t) for comm_round, _ in bills.legs] == [0, 0, 0, 3, 3, 3, 6, 6, 6]
     assert [c.t for c, _ in bills.legs if c.action is Action.AGGREGATE] == [3, 6, 9]
 
 
@@ -108,7 +108,7 @@ def test_what_the_plan_does_not_have_is_refused_in_a_line():
     resting = next(site for site in bills.names if site not in bills.legs[0][1])
 
     with pytest.raises(PlanError, match="the plan has no communication round after round 99"):
-        bills.contact(99)
+        bills.comm_round(99)
     with pytest.raises(
         PlanError, match=f"by the plan {resting} trains no model for the communication round of round 1"
     ):

@@ -67,7 +67,7 @@ def trained(
     own = plan.model_copy(update={"initial_models": "independent"}) if independent else plan
     stack = cohort.stack([ModelState(initial_model(own, task, name)) for name in names])
     where = list(range(len(sizes))) if sites is None else list(sites)
-    return stack, cohort.train(stack, where, plan.rounds, plan.rounds, common=[True] * len(sizes))
+    return stack, cohort.train(stack, where, plan.rounds, plan.rounds, is_global=[True] * len(sizes))
 
 
 def trained_by_torch(plan: Plan, task: Task, sizes: Sequence[int]) -> list[nn.Module]:

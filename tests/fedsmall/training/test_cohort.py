@@ -289,7 +289,7 @@ def test_option_one_of_scaffold_remembers_the_gradient_at_the_common_model(path:
     cohort = Cohort(plan, TABLE, names, samples, path=path)
     stack = cohort.stack([ModelState(start)] * 3)
 
-    first = cohort.train(stack, range(3), 2, 2, common=[True] * 3)  # no aggregation yet: the gradient waits
+    first = cohort.train(stack, range(3), 2, 2, is_global=[True] * 3)  # no aggregation yet: the gradient waits
     told = cohort.train(stack, range(3), 4, 2, memory=first.memory)
 
     module = build_model(plan.model, TABLE, plan.model_options, rng_for(0, "x"))

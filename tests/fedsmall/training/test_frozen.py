@@ -10,7 +10,7 @@ from torch import nn
 from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.models.networks import frozen_names, training_mode
-from fedsmall.models.registry import build_model, common_model, completed, frozen_arrays, initial_model
+from fedsmall.models.registry import build_model, build_network, completed, frozen_arrays, initial_model
 from fedsmall.plan import Plan
 from fedsmall.sim import run
 from fedsmall.sim.engines.inprocess import InProcessGrid
@@ -56,7 +56,7 @@ def _plan(model: Any, rounds: int = 50, **recipe: Any) -> Plan:
 
 def _by_torch(plan: Plan, task: Task, samples: Any) -> nn.Module:
     """The oracle: torch's own SGD over the whole model, frozen layers in eval mode, full batches."""
-    model = training_mode(common_model(plan, task).double())
+    model = training_mode(build_network(plan, task).double())
     free = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(free, lr=plan.recipe.lr)
     x, y = torch.from_numpy(samples.x), torch.from_numpy(samples.y)
@@ -127,7 +127,7 @@ def test_sites_that_start_apart_have_one_frozen_body() -> None:
     one, other = (initial_model(plan, IMAGES, name) for name in ("essen", "graz"))
 
     assert (one["2.weight"] != other["2.weight"]).any()
-    assert set(frozen_arrays(plan, IMAGES)) == frozen_names(common_model(plan, IMAGES))
+    assert set(frozen_arrays(plan, IMAGES)) == frozen_names(build_network(plan, IMAGES))
     assert not set(one) & set(frozen_arrays(plan, IMAGES))
 
 
@@ -165,9 +165,9 @@ def test_a_frozen_body_is_in_no_message_and_in_the_package(engine: str, method: 
     )
 
     plan = result.run.done[0].plan
-    body = common_model(plan, IMAGES).state_dict()
+    body = build_network(plan, IMAGES).state_dict()
     held = result.model.state_dict()
-    for name in frozen_names(common_model(plan, IMAGES)):
+    for name in frozen_names(build_network(plan, IMAGES)):
         np.testing.assert_array_equal(held[name].numpy(), body[name].numpy())
     assert (held["2.weight"] != body["2.weight"]).any()
     assert bool(sent) == (engine == "inprocess")

@@ -168,13 +168,13 @@ def budgeted(recipe, rounds=6, count=5):
 
 
 @pytest.mark.parametrize("batch", [1, 5])
-def test_a_budget_is_shared_over_the_contacts_of_the_patient_who_is_in_most_batches(batch):
+def test_a_budget_is_shared_over_the_comm_rounds_of_the_patient_who_is_in_most_batches(batch):
     plan, cohort = budgeted({"batch": batch, "local_steps": 1})
     alone = Cohort(plan, CLASSES, ["essen"], [samples_of(5)])
     batches = [alone.taken(0, Leg(np.array([0]), t, 1)).tolist() for t in range(1, 7)]
     most = max(sum(patient in taken for taken in batches) for patient in range(5))
 
-    assert cohort.exposure_of_contact(0) == pytest.approx(1 / most)
+    assert cohort.exposure_of_comm_round(0) == pytest.approx(1 / most)
     assert most == 6 if batch == 5 else most < 6
     told = [cohort.exposure_after(0, range(1, t + 1)) for t in range(7)]
     assert told == sorted(told)
@@ -200,7 +200,7 @@ def test_who_asks_again_is_told_again_of_those_in_the_batch():
 
     told = [cohort.exposure_after(0, [3] * times) for times in range(4)]
 
-    np.testing.assert_allclose(told, np.arange(4) * cohort.exposure_of_contact(0))
+    np.testing.assert_allclose(told, np.arange(4) * cohort.exposure_of_comm_round(0))
 
 
 @pytest.mark.parametrize("least", [1e-8, 0.3, 1.0, 1.0001, 7.0])
@@ -274,6 +274,6 @@ def test_what_is_left_on_the_way_out_is_noised_and_what_stays_is_not():
         moved[leaves] = np.concatenate([t.numpy().ravel() for t in stack.parameters.values()])
     noise = moved[True] - moved[False]
 
-    deviation = np.sqrt(squares_of(plan, samples_of(5)).max() / cohort.exposure_of_contact(0))
-    assert cohort.exposure_of_contact(0) == pytest.approx(1 / 6)
+    deviation = np.sqrt(squares_of(plan, samples_of(5)).max() / cohort.exposure_of_comm_round(0))
+    assert cohort.exposure_of_comm_round(0) == pytest.approx(1 / 6)
     assert 0.5 < noise.std() / deviation < 4

@@ -359,7 +359,7 @@ def test_a_run_from_mean_to_mean_is_torch_s_and_costs_the_same(compiled, plan):
 
     for name, array in slow.model.items():
         np.testing.assert_allclose(fast.model[name], array, atol=CLOSE, rtol=CLOSE, err_msg=name)
-    for count in ("rounds", "contacts", "client_updates", "bytes_sent", "events"):
+    for count in ("rounds", "comm_rounds", "client_updates", "bytes_sent", "events"):
         assert getattr(fast, count) == getattr(slow, count)
 
 

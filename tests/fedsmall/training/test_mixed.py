@@ -82,7 +82,7 @@ def test_only_the_shared_layers_are_on_the_wire():
     cohort = cohort_for(plan, TASK, NAMES, DATA)
     stack = begin(plan, cohort)
 
-    cohort.train(stack, range(3), 1, 1, common=[True] * 3)
+    cohort.train(stack, range(3), 1, 1, is_global=[True] * 3)
 
     assert isinstance(cohort, MixedCohort)
     assert list(initial_model(plan, TASK)) == ["body.weight", "body.bias"]
@@ -99,8 +99,8 @@ def test_sites_that_share_everything_train_as_sites_with_one_model(recipe):
     results = []
     for cohort in (cohort_for(mixed, TASK, NAMES, DATA), Cohort(plain, TASK, NAMES, DATA)):
         stack = cohort.stack([ModelState(start)] * 3)
-        memory = cohort.train(stack, [0, 1, 2], 1, 1, common=[True] * 3).memory
-        cohort.train(stack, [2, 0, 1], 3, 2, common=[False] * 3, memory=memory)
+        memory = cohort.train(stack, [0, 1, 2], 1, 1, is_global=[True] * 3).memory
+        cohort.train(stack, [2, 0, 1], 3, 2, is_global=[False] * 3, memory=memory)
         results.append(values(stack))
 
     for name in results[0]:
@@ -111,7 +111,7 @@ def test_private_layers_stay_at_their_site_when_shared_ones_move_on():
     plan = plan_of()
     cohort = cohort_for(plan, TASK, NAMES, DATA)
     stack = begin(plan, cohort)
-    memory = cohort.train(stack, [0, 1, 2], 1, 1, common=[True] * 3).memory
+    memory = cohort.train(stack, [0, 1, 2], 1, 1, is_global=[True] * 3).memory
     moved = values(stack)
 
     cohort.train(stack, [2, 0, 1], 2, 1, memory=memory)  # row 0 at site c, and so on
@@ -126,20 +126,20 @@ def test_private_layers_stay_at_their_site_when_shared_ones_move_on():
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "FedDyn", "FedDC", "RepFL", "RepTreeFL", "FedProx"])
-def test_a_site_alone_that_restarts_at_every_contact_gets_the_numbers_of_the_cohort(name):
+def test_a_site_alone_that_restarts_at_every_comm_round_gets_the_numbers_of_the_cohort(name):
     plan = plan_of(name, recipe=Recipe(lr=0.05, momentum=0.9, batch=4))
     whole = cohort_for(plan, TASK, NAMES, DATA)
     stack = begin(plan, whole)
     memory = {}
     for t in (1, 2, 3):
-        memory = whole.train(stack, range(3), t, 1, common=[t == 1] * 3, memory=memory).memory
+        memory = whole.train(stack, range(3), t, 1, is_global=[t == 1] * 3, memory=memory).memory
 
     for place, site in enumerate(NAMES):
         traveller, kept = ModelState(initial_model(plan, TASK)), {}
         for t in (1, 2, 3):
             program = cohort_for(plan_at(plan, place, 3), TASK, [site], [DATA[place]])  # a new process each time
             own = program.stack([traveller])
-            told = program.train(own, [0], t, 1, common=[t == 1], memory=kept)
+            told = program.train(own, [0], t, 1, is_global=[t == 1], memory=kept)
             sent = own.model_state(0)
             traveller = ModelState(*({k: a.copy() for k, a in part.items()} for part in (sent.model, sent.carried)))
             kept = {key: array.copy() for key, array in told.memory.items()}
@@ -151,7 +151,7 @@ def test_a_site_judges_the_shared_part_with_the_layers_it_remembers():
     plan = plan_at(plan_of(), 1, 3)
     cohort = cohort_for(plan, TASK, ["b"], [DATA[1]])
     stack = begin(plan, cohort, 1)
-    memory = cohort.train(stack, [0], 1, 1, common=[True]).memory
+    memory = cohort.train(stack, [0], 1, 1, is_global=[True]).memory
     shared = stack.model_state(0).model
 
     alone = cohort_for(plan, TASK, ["b"], [DATA[1]]).predict_at(0, shared, DATA[1].x, memory)
@@ -169,7 +169,7 @@ def test_sites_of_one_architecture_may_have_options_of_their_own():
     plan = plan_of(sites=heads, shared=["0"])
     cohort = cohort_for(plan, TASK, NAMES, DATA)
 
-    memory = cohort.train(begin(plan, cohort), range(3), 1, 1, common=[True] * 3).memory
+    memory = cohort.train(begin(plan, cohort), range(3), 1, 1, is_global=[True] * 3).memory
 
     assert {name: array.shape[1:] for name, array in memory.items() if name.endswith("2.bias")} == {
         "private/0/2.bias": (3,),
@@ -191,7 +191,7 @@ def test_diversity_is_measured_on_the_shared_layers():
         cohort = cohort_for(plan, TASK, NAMES, DATA)
         full = initial_model(plan_of(sites=[SMALL] * 3, shared=["body", "norm", "head"]), TASK)
         stack = cohort.stack([ModelState({k: a for k, a in full.items() if is_shared(k, shared)})] * 3)
-        cohort.train(stack, range(3), 1, 1, common=[True] * 3)
+        cohort.train(stack, range(3), 1, 1, is_global=[True] * 3)
         results.append(values(stack)["body.weight"])
 
     assert (results[0] != results[1]).any()

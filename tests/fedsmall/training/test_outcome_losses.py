@@ -78,7 +78,7 @@ def fitted(task, y, model="linear", rounds=3000, x=X, **recipe):
     cohort = Cohort(plan, task, ["central"], [Samples(x, y)])
     start = build_model(model, task, {}, np.random.default_rng(0)).double()
     stack = cohort.stack([ModelState({name: tensor.numpy() for name, tensor in start.state_dict().items()})])
-    cohort.train(stack, [0], rounds, rounds, common=[True])
+    cohort.train(stack, [0], rounds, rounds, is_global=[True])
     return {name: tensor[0].numpy() for name, tensor in stack.state.items()}
 
 

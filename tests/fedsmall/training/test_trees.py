@@ -49,7 +49,7 @@ def begin(plan: Plan, federation: Federation, cohort, count: int = SITES):
 def trained(plan: Plan, federation: Federation, t: int = 1, rounds: int = 1, common: bool = True):
     cohort = cohort_of(plan, federation)
     stack = begin(plan, federation, cohort)
-    told = cohort.train(stack, range(SITES), t, rounds, common=[common] * SITES)
+    told = cohort.train(stack, range(SITES), t, rounds, is_global=[common] * SITES)
     return {name: tensor.numpy().copy() for name, tensor in stack.state.items()}, told
 
 
@@ -102,7 +102,7 @@ def test_a_site_gets_the_same_numbers_in_any_company(federation):
     for site in range(SITES):
         cohort = cohort_of(plan, federation, slice(site, site + 1))
         stack = begin(plan, federation, cohort, 1)
-        cohort.train(stack, [0], 1, 1, common=[True])
+        cohort.train(stack, [0], 1, 1, is_global=[True])
         for name, array in stack.model_state(0).model.items():
             np.testing.assert_allclose(array, together[name][site], rtol=1e-10, atol=1e-12)
 
@@ -115,8 +115,8 @@ def test_a_look_in_between_changes_no_number(federation, recipe, name):
 
     cohort = cohort_of(plan, federation)
     stack = begin(plan, federation, cohort)
-    first = cohort.train(stack, range(SITES), 4, 4, common=[True] * SITES)
-    cohort.train(stack, range(SITES), 6, 2, common=[False] * SITES, memory=first.memory)
+    first = cohort.train(stack, range(SITES), 4, 4, is_global=[True] * SITES)
+    cohort.train(stack, range(SITES), 6, 2, is_global=[False] * SITES, memory=first.memory)
 
     assert_same({name: tensor.numpy() for name, tensor in stack.state.items()}, whole)
 
@@ -126,11 +126,11 @@ def test_a_traveller_that_was_written_down_goes_on_as_if_it_had_stayed(federatio
     plan = plan_of(name, recipe=Recipe(lr=0.05, momentum=0.9, batch=4))
     cohort = cohort_of(plan, federation)
     stack = begin(plan, federation, cohort)
-    cohort.train(stack, range(SITES), 1, 1, common=[True] * SITES)
+    cohort.train(stack, range(SITES), 1, 1, is_global=[True] * SITES)
     again = cohort.stack([stack.model_state(row) for row in range(SITES)])
 
     for each in (stack, again):
-        cohort.train(each, [1, 2, 0], 2, 1, common=[False] * SITES)
+        cohort.train(each, [1, 2, 0], 2, 1, is_global=[False] * SITES)
 
     assert_same({n: t.numpy() for n, t in stack.state.items()}, {n: t.numpy() for n, t in again.state.items()})
 
@@ -165,9 +165,9 @@ def test_whole_trees_travel_unfolded_and_are_folded_when_aggregation_is_due(fede
     cohort = cohort_of(plan, federation)
     stack = begin(plan, federation, cohort)
 
-    cohort.train(stack, [0, 1, 2], 1, 1, common=[True] * 3)
+    cohort.train(stack, [0, 1, 2], 1, 1, is_global=[True] * 3)
     carried = stack.model_state(0).carried
-    cohort.train(stack, [1, 2, 0], 2, 1, common=[False] * 3)
+    cohort.train(stack, [1, 2, 0], 2, 1, is_global=[False] * 3)
 
     assert {name.split("/")[1] for name in carried} == {"0", "1"}
     by_hand = Cohort(plan_of("FedAvg"), federation.task, *_nodes(plan, federation), path="loop")
@@ -195,11 +195,11 @@ def test_a_tree_grows_anew_from_a_common_model_whatever_it_carried(federation):
     model = initial_model(plan, federation.task)
     fresh = begin(plan, federation, cohort)
     used = begin(plan, federation, cohort)
-    cohort.train(used, range(SITES), 1, 1, common=[True] * SITES)
+    cohort.train(used, range(SITES), 1, 1, is_global=[True] * SITES)
     used.replace(model)
 
     for stack in (fresh, used):
-        cohort.train(stack, range(SITES), 2, 1, common=[True] * SITES)
+        cohort.train(stack, range(SITES), 2, 1, is_global=[True] * SITES)
 
     assert_same({n: t.numpy() for n, t in fresh.state.items()}, {n: t.numpy() for n, t in used.state.items()})
 

@@ -91,22 +91,22 @@ def test_a_fault_of_our_own_engine_is_not_taken_for_a_missing_rival(monkeypatch:
 
 
 @pytest.mark.thorough
-def test_the_pace_of_later_contacts_stands_for_the_first() -> None:
+def test_the_pace_of_later_comm_rounds_stands_for_the_first() -> None:
     work = little(WORKLOADS["E"], ("cohort",))
     federation = work.federation()
     plan = work.plan.model_copy(update={"rounds": 6})
     give_federation(plan, federation)
 
     class SlowStart(InProcessGrid):
-        """The first two contacts take ten seconds each, every other one: on a clock of its own."""
+        """The first two communication rounds take ten seconds each, every other one: on a clock of its own."""
 
-        now = contacts = 0
+        now = comm_rounds = 0
 
         def send_and_receive(self, messages, *, timeout=None):  # type: ignore[no-untyped-def]
             orders = list(messages)
             if orders[0].metadata.message_type.startswith("train"):
-                self.contacts += 1
-                self.now += 10 if self.contacts <= 2 else 1
+                self.comm_rounds += 1
+                self.now += 10 if self.comm_rounds <= 2 else 1
             return super().send_and_receive(orders, timeout=timeout)
 
         def clock(self, device):  # type: ignore[no-untyped-def]

@@ -16,7 +16,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.models.registry import initial_model
-from fedsmall.package.record import COMMON
+from fedsmall.package.record import GLOBAL
 from fedsmall.package.store import read
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import load_site
@@ -202,15 +202,15 @@ def test_a_full_disk_is_one_line_and_no_traceback(fedsmall, folder, monkeypatch)
 
 
 def a_run(folder, privacy=None):
-    """A run that was stopped after four contacts."""
+    """A run that was stopped after four communication rounds."""
     home = runs.prepare(
         folder,
         "r",
         Plan(name="r", task="breast_cancer", method=method("FedDC", privacy=privacy or {"blur": 1.0})),
         ("bonn", "essen", "ulm"),
     )
-    for contact in range(1, 5):
-        FileJournal(home / "journal").save(contact, {"w": np.zeros(1)}, {}, lasting=contact == 1)
+    for comm_round in range(1, 5):
+        FileJournal(home / "journal").save(comm_round, {"w": np.zeros(1)}, {}, lasting=comm_round == 1)
     return home
 
 
@@ -230,7 +230,7 @@ def test_a_run_is_taken_back_to_a_state_that_the_journal_holds_and_to_no_other(f
     assert code == 2
     assert "The server does not run" in complained
     assert FileJournal(home / "journal").latest()[0] == 1
-    assert list(AuditLog(home / "log.jsonl").entries())[-1]["contact"] == 1
+    assert list(AuditLog(home / "log.jsonl").entries())[-1]["t"] == 1
 
 
 def test_a_run_under_a_privacy_ledger_is_not_taken_back(fedsmall, folder):
@@ -266,7 +266,7 @@ def test_a_site_gets_its_package_by_the_runs_name_and_is_told_why_where_there_is
     raw = load_site(asked, "essen", tmp_path / "essen.csv")
     model = initial_model(asked, raw.task)
     folder = run_folder(essen.home / "runs", "trial")
-    for what in (COMMON, OWN_MODEL):
+    for what in (GLOBAL, OWN_MODEL):
         keep(Place(folder, "trial", raw, None, 3, asked.rounds), asked, what, model, {"accuracy": 0.75})
     there = fedsmall("site", "package", "trial", "--kit", essen.kit)
     again = fedsmall("site", "package", "trial", "--kit", essen.kit)

@@ -128,7 +128,7 @@ def took_part(here, run):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.needs("nginx")
-def test_three_hospitals_on_one_machine_come_to_a_first_contact_in_five_minutes_and_a_fourth_joins(
+def test_three_hospitals_on_one_machine_come_to_a_first_comm_round_in_five_minutes_and_a_fourth_joins(
     tmp_path_factory,
 ):
     if not all(port_is_free("127.0.0.1", port) for port in PORTS):

@@ -1,4 +1,4 @@
-"""What a run asks its sites before the first contact: the roll, with the sums, and at most one question more."""
+"""What a run asks its sites before it begins: the roll, with the sums, and at most one question more."""
 
 import json
 import shutil

@@ -47,7 +47,7 @@ def test_sites_agree_on_balanced_weights_and_train_as_a_simulation_does(tmp_path
 
         model = load_file(live.home("weights") / "model.safetensors")
 
-    assert outcome["contacts"] == 4
+    assert outcome["comm_rounds"] == 4
     assert weights == pytest.approx([48 / (2 * 36), 48 / (2 * 12)])
     for name, array in simulated.model.items():
         assert np.allclose(model[name], array, atol=1e-6)

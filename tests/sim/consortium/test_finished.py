@@ -189,7 +189,7 @@ def test_a_run_of_an_earlier_release_gets_its_files_when_it_is_opened(home, tmp_
     for name in ("sheet.json", "log.jsonl", "model.safetensors", "scaling.json"):
         (old / name).write_bytes((home / name).read_bytes())
     told = json.loads((home / "outcome.json").read_text())
-    known = ("plan", "evaluations", "contacts", "bytes_sent", "events", "chosen")
+    known = ("plan", "evaluations", "comm_rounds", "bytes_sent", "events", "chosen")
     for evaluation in told["evaluations"]:
         del evaluation["told"]
     (old / "outcome.json").write_text(json.dumps({name: told[name] for name in known}))

@@ -117,4 +117,4 @@ def test_a_site_of_the_run_that_is_revoked_under_way_is_missed_for_one_deadline_
     site.down(loopback.kit("graz"))
     with pytest.raises(ValueError, match=r"^this site is revoked; the coordinator can admit the hospital under a new"):
         loopback.site_up("graz")
-    assert outcome["contacts"] == 30
+    assert outcome["comm_rounds"] == 30

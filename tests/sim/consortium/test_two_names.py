@@ -59,7 +59,7 @@ def test_two_names_over_one_table_are_refused_before_anything_trains(desk, copy,
 def test_different_hospitals_take_part_and_the_server_sees_random_bits(desk, privacy):
     outcome = desk.run("first", plan_of(**privacy))
 
-    assert outcome.contacts > 0
+    assert outcome.comm_rounds > 0
     told = [json.loads(line) for line in desk.log_of("essen").read_text().splitlines()]
     (second,) = [line for line in told if line.get("kind") == "scaling"]
     assert "tables" in second["said"]

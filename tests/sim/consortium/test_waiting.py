@@ -67,7 +67,7 @@ def test_a_run_waits_for_a_yes_and_then_goes_on_to_the_end(desk, monkeypatch):
 
     outcome = desk.run("r")
 
-    assert outcome.contacts == 2
+    assert outcome.comm_rounds == 2
     assert seen[0] == {"essen": "essen: waits for the hospital's approval (there: fedsmall site approve r)"}
     assert seen[-1] == {}
 

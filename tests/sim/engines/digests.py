@@ -36,7 +36,7 @@ def machine() -> dict[str, str]:
 
 
 def shortened(plan: Plan) -> Plan:
-    """The plan for five rounds, with evaluations between its contacts and an aggregation before the last."""
+    """The plan for five rounds, with evaluations between communication rounds and an aggregation before the last."""
     method, recipe = plan.method, plan.recipe
     periods = {
         "aggregate_every": method.aggregate_every and min(method.aggregate_every, 3),
@@ -78,7 +78,7 @@ def digest(record: RunRecord) -> dict[str, Any]:
         "norm": sum(float((array.astype("float64") ** 2).sum()) for array in model.values()) ** 0.5,
         "bytes": record.bytes_sent,
         "updates": record.client_updates,
-        "contacts": record.contacts,
+        "contacts": record.comm_rounds,
         "events": len(record.events),
     }
 

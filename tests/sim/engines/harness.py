@@ -140,7 +140,7 @@ def assert_alike(one: Outcome, other: Outcome, atol: float = 1e-9) -> None:
     assert (one.model is None) == (other.model is None)
     for name, array in (one.model or {}).items():
         np.testing.assert_allclose(array, other.model[name], rtol=0, atol=atol)
-    for counted in ("contacts", "rounds", "bytes_sent", "client_updates", "privacy"):
+    for counted in ("comm_rounds", "rounds", "bytes_sent", "client_updates", "privacy"):
         assert getattr(one, counted) == getattr(other, counted), counted
     assert [(e["t"], e["site"], e["kind"]) for e in one.events] == [
         (e["t"], e["site"], e["kind"]) for e in other.events
@@ -208,7 +208,7 @@ class OftenSilent(InProcessGrid):
 
 
 def run_in_pieces(plan: Plan, folder: Path) -> Outcome:
-    """A run that is stopped after every contact, and taken up by a new server; the sites are there all the time."""
+    """A run that is stopped after every round, and taken up by a new server; the sites are there all the time."""
     grid = loop_of(plan).grid
     for _ in range(60):
         loop = loop_of(plan, journal=FileJournal(folder), stop=lambda: True)

@@ -78,7 +78,7 @@ def groups_of(name: str = "TravellingGroups", settings: dict[str, Any] | None = 
 
 
 IN_GROUPS: dict[str, Plan] = {
-    "averages at every contact": groups_of(),
+    "averages at every communication round": groups_of(),
     "averages now and then": groups_of(settings=GROUPS, evaluate_every=2),
     "moments": groups_of(settings=GROUPS, recipe=MOMENTUM),
     "Adam": groups_of(recipe=ADAM, evaluate_every=4),
@@ -115,7 +115,7 @@ def routes_of(name: str = "FedAvg", settings: dict[str, Any] | None = None, **ch
 
 
 BY_ROUTES: dict[str, Plan] = {
-    "averages at every contact": routes_of(),
+    "averages at every communication round": routes_of(),
     "averages now and then": routes_of("FedDC", NOW_AND_THEN, evaluate_every=2),
     "two groups a route": routes_of("TravellingGroups", {"groups": 6, **ROUTES}, recipe=ADAM),
     "each": routes_of("TravellingEnsemble", {"permute_every": 1, "groups": "each", **ROUTES}, recipe=MOMENTUM),
@@ -171,9 +171,9 @@ def patient(name: str = "FedAvg", settings: dict[str, Any] | None = None, **chan
 
 
 STOPPING: dict[str, Plan] = {
-    "averages at every contact": patient(),
+    "averages at every communication round": patient(),
     "FedDC, not evaluated when it averages": patient("FedDC", {"permute_every": 1, "aggregate_every": 4}),
-    "under blur, where contacts are not cut": patient(
+    "under blur, where communication rounds are not cut": patient(
         "FedDC", {"permute_every": 1, "aggregate_every": 2, **BLUR}, evaluate_every=5
     ),
     "groups": patient("TravellingGroups", {"groups": 2}, recipe=ADAM, rounds=12),

@@ -35,7 +35,7 @@ def test_where_no_distance_is_allowed_it_is_federated_averaging_to_the_bit(setti
 
     assert_equal_bits(one.model, other.model)
     assert one.bytes_sent == other.bytes_sent
-    assert one.averaged == [(dynamic(None, **changes).sites, True)] * one.contacts
+    assert one.averaged == [(dynamic(None, **changes).sites, True)] * one.comm_rounds
     assert [each.common for each in one.evaluations] == [each.common for each in other.evaluations]
 
 

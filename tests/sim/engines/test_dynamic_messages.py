@@ -17,7 +17,19 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.records import array_records, size_in_bytes
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import Outcome
-from fedsmall.wire import ANSWER_BYTES, BALANCE, COMMON, FORGOT, METRICS, MODEL, REFERENCE, ROUND, STEPS, WITHIN, Arrays
+from fedsmall.wire import (
+    ANSWER_BYTES,
+    BALANCE,
+    FORGOT,
+    IS_GLOBAL,
+    METRICS,
+    MODEL,
+    REFERENCE,
+    ROUND,
+    STEPS,
+    WITHIN,
+    Arrays,
+)
 from tests.sim.engines.harness import (
     ByMessages,
     assert_alike,
@@ -255,7 +267,7 @@ def test_a_site_checks_what_leaves_against_what_its_receiver_knows(monkeypatch) 
         site = client.home.site
         if arrays:
             known[site] = arrays, 0
-            means.append(not config[COMMON])
+            means.append(not config[IS_GLOBAL])
         done = fit_or_stay(client, arrays, config)
         known[site] = known[site][0], known[site][1] + int(done[2][STEPS])
         if client.sent_names:

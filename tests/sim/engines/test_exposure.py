@@ -16,7 +16,7 @@ from fedsmall.privacy import reading
 from fedsmall.privacy.reading import records_read
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.travel.schedule import Action, comm_rounds_of
 from fedsmall.wire import ModelState
 from tests.oracles import permutation
 
@@ -59,31 +59,31 @@ def by_hand(plan: Plan, federation: Federation) -> dict[str, Any]:
         n: cohort_for(plan, federation.task, [n], [s], path="loop")
         for n, s in zip(names, federation.train, strict=True)
     }
-    common = initial_model(plan, federation.task, None)
-    holds = {name: (common, "everybody") for name in names}
+    global_model = initial_model(plan, federation.task, None)
+    holds = {name: (global_model, "everybody") for name in names}
     server: set[tuple[str, int]] = set()
     of: dict[str, set[tuple[str, int]]] = {name: set() for name in names}
-    for contact in contacts_of(plan):
+    for comm_round in comm_rounds_of(plan):
         sent = {}
         for name, samples in zip(names, federation.train, strict=True):
             start, knows = holds[name]
             stack = trainers[name].stack([ModelState(start)])
-            trainers[name].train(stack, [0], contact.t, contact.rounds, common=[True], rule={}, memory={})
+            trainers[name].train(stack, [0], comm_round.t, comm_round.rounds, is_global=[True], rule={}, memory={})
             model = {key: array.copy() for key, array in stack.model_state(0).model.items()}
             found = {(name, int(k)) for k in np.flatnonzero(records_read(start, model, samples.x))}
-            if seen_by_the_server(plan, contact.action is Action.PERMUTE, knows):
+            if seen_by_the_server(plan, comm_round.action is Action.PERMUTE, knows):
                 server |= found
             sent[name] = model
-            if contact.action is Action.PERMUTE:
-                reader = permutation(plan.seed, contact.t, names)[name]
+            if comm_round.action is Action.PERMUTE:
+                reader = permutation(plan.seed, comm_round.t, names)[name]
                 if reader != name and knows in ("everybody", reader):
                     of[reader] |= found
-        if contact.action is Action.PERMUTE:
-            route = permutation(plan.seed, contact.t, names)
+        if comm_round.action is Action.PERMUTE:
+            route = permutation(plan.seed, comm_round.t, names)
             holds = {route[name]: (sent[name], name) for name in names}
         else:
-            common = {key: np.mean([sent[name][key] for name in names], axis=0) for key in common}
-            holds = {name: (common, "everybody") for name in names}
+            global_model = {key: np.mean([sent[name][key] for name in names], axis=0) for key in global_model}
+            holds = {name: (global_model, "everybody") for name in names}
     counts = [len(read) for read in of.values()]
     return {
         "server": len(server),
@@ -156,9 +156,9 @@ def test_counting_changes_no_bit_and_all_engines_count_the_same(more: dict[str, 
     by_messages = run_plan(plan, federation, "inprocess", exposed=True)
 
     assert digest_of(unseen.model or {}) == digest_of(seen.model or {})
-    assert (unseen.bytes_sent, unseen.contacts, unseen.client_updates) == (
+    assert (unseen.bytes_sent, unseen.comm_rounds, unseen.client_updates) == (
         seen.bytes_sent,
-        seen.contacts,
+        seen.comm_rounds,
         seen.client_updates,
     )
     assert unseen.read == {}
@@ -178,7 +178,7 @@ def test_blur_as_large_as_the_update_leaves_nobody_to_read() -> None:
     assert told[1]["server"] == told[1]["neighbours"] == told[1]["curious"][1] == 0
 
 
-def test_of_a_long_run_fewer_contacts_are_looked_at_and_no_bit_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_run_fewer_comm_rounds_are_looked_at_and_no_bit_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("DaisyChain", rounds=40)
     federation = ragged(plan)
     whole = run_plan(plan, federation, "cohort", exposed=True)
@@ -205,7 +205,7 @@ def test_who_trains_alone_gives_nothing_away() -> None:
 
 
 def test_an_average_over_two_sites_can_be_read_too() -> None:
-    """Two sites of one patient: the change of the common model is the mean of two updates, and some unit is one's."""
+    """Two sites of one patient: the change of the global model is the mean of two updates, and some unit is one's."""
     plan = plan_of("FedAvg", sites=2, samples_per_site=1, rounds=8)
 
     assert run_plan(plan, build_federation(plan), "cohort", exposed=True).read["averages"] > 0

@@ -22,7 +22,7 @@ from tests.sim.engines.test_routes import (
     all_but_own,
     conduct,
     in_process,
-    killed_at_every_contact,
+    killed_at_every_comm_round,
     models_of_routes,
     often_silent,
 )
@@ -78,7 +78,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
     plan, runs = CASES["moments that travel"], iter(range(99))
 
     def loop(*given: Any) -> None:
-        killed_at_every_contact(*given, tmp_path / str(next(runs)))
+        killed_at_every_comm_round(*given, tmp_path / str(next(runs)))
 
     assert leaks(plan, loop) == all_but_own(3)
 

@@ -14,7 +14,7 @@ from fedsmall.data.federation import Task, task_from
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.methods import method
 from fedsmall.models.networks import frozen_names
-from fedsmall.models.registry import common_model, completed
+from fedsmall.models.registry import build_network, completed
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -60,7 +60,7 @@ def test_real_sites_programs_send_a_head_and_hold_the_whole(tmp_path: Path, monk
     assert here is not None
     assert real.model is not None
     assert set(real.model) == HEAD
-    whole, body = completed(plan, federation.task, real.model), common_model(plan, federation.task)
+    whole, body = completed(plan, federation.task, real.model), build_network(plan, federation.task)
     for name, array in whole.items():
         np.testing.assert_array_equal(array, here[name], err_msg=name)
     for name in frozen_names(body):
@@ -77,7 +77,7 @@ def test_ray_has_the_bits_of_this_process() -> None:
 
     assert here is not None
     assert there is not None
-    assert set(there) == set(common_model(plan, federation.task).state_dict())
+    assert set(there) == set(build_network(plan, federation.task).state_dict())
     for name, array in here.items():
         np.testing.assert_array_equal(array, there[name], err_msg=name)
 
@@ -89,12 +89,12 @@ def test_the_folder_of_a_real_run_has_the_whole_model(tmp_path: Path, monkeypatc
     home = real_run(tmp_path, plan, monkeypatch)
 
     task = task_from(json.loads((home / "outcome.json").read_text())["task"])
-    body = common_model(plan, task).state_dict()
+    body = build_network(plan, task).state_dict()
     (package,) = (home / "packages").iterdir()
     for path in (home / "model.safetensors", package / "model.safetensors"):
         held = load_file(path)
         assert list(sorted(held)) == sorted(body)
-        for name in frozen_names(common_model(plan, task)):
+        for name in frozen_names(build_network(plan, task)):
             np.testing.assert_array_equal(held[name], body[name].numpy(), err_msg=name)
         assert (held["head.weight"] != body["head.weight"].numpy()).any()
     data = files(tmp_path)["bonn"]

@@ -104,7 +104,7 @@ def test_travellers_always_sit_at_different_sites(sites: int, models: int, route
 
 def test_groups_meet_other_sites_after_an_average() -> None:
     plan = groups_of(rounds=30)
-    at = np.array([places for _, places in journey(plan, 10)])  # (contacts, travellers)
+    at = np.array([places for _, places in journey(plan, 10)])  # (communication rounds, travellers)
 
     first_group = [frozenset(places[::3].tolist()) for places in at]
     assert len(set(first_group)) > 20
@@ -164,8 +164,8 @@ class Counted:
 class Shift:
     """A combiner that adds one."""
 
-    def combine(self, common: dict[str, np.ndarray], updates: Any, t: int) -> dict[str, np.ndarray]:
-        return {name: array + 1 for name, array in common.items()}
+    def combine(self, global_model: dict[str, np.ndarray], updates: Any, t: int) -> dict[str, np.ndarray]:
+        return {name: array + 1 for name, array in global_model.items()}
 
     def bookmark(self) -> Any:
         return lambda: None

@@ -96,9 +96,9 @@ def test_what_counts_are_the_models_of_the_sites_that_answered(monkeypatch: pyte
     seen: list[tuple[int, tuple[str, ...]]] = []
     combine = Summed.combine
 
-    def watched(self: Summed, common: Any, updates: Any, t: int) -> Any:
+    def watched(self: Summed, global_model: Any, updates: Any, t: int) -> Any:
         seen.append((t, updates.sites))
-        return combine(self, common, updates, t)
+        return combine(self, global_model, updates, t)
 
     monkeypatch.setattr(Summed, "combine", watched)
     plan = plan_of(settings={**CHAIN, **BOTH}, sites=None, samples_per_site=None, rounds=8)
@@ -111,7 +111,7 @@ def test_what_counts_are_the_models_of_the_sites_that_answered(monkeypatch: pyte
     assert seen == [(4, others), (8, others)] * 2
 
 
-def test_a_site_that_fails_in_the_last_piece_of_a_contact_leaves_the_others_controls(
+def test_a_site_that_fails_in_the_last_piece_of_a_comm_round_leaves_the_others_controls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judged = ModelStates._check_norms
@@ -120,7 +120,7 @@ def test_a_site_that_fails_in_the_last_piece_of_a_contact_leaves_the_others_cont
     def fails_at_last(self: ModelStates, received: Any) -> Any:
         good, grown = judged(self, received)
         calls.append(len(calls))
-        good[1] = len(calls) % 2 == 1  # every second piece ends a contact
+        good[1] = len(calls) % 2 == 1  # every second piece ends a communication round
         return good, grown
 
     monkeypatch.setattr(ModelStates, "_check_norms", fails_at_last)
@@ -142,7 +142,7 @@ def test_a_sum_of_which_too_few_are_left_ends_the_run_in_a_line() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [SEALED, BOTH], ids=["sealed", "both"])
-def test_a_hidden_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go(
+def test_a_hidden_run_that_is_stopped_at_every_comm_round_and_resumed_is_the_run_in_one_go(
     tmp_path: Path, hidden: dict[str, Any]
 ) -> None:
     settings = {**CHAIN, **hidden, "fraction": 0.8, "server": "momentum"}

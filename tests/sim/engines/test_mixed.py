@@ -95,7 +95,7 @@ def test_the_cohort_engine_is_the_client_called_site_by_site(federation, name):
     assert (batched.model is None) == (by_messages.model is None) == (name == "Standalone")
     for key, array in (batched.model or {}).items():
         np.testing.assert_allclose(array, by_messages.model[key], rtol=0, atol=1e-10)
-    assert (batched.bytes_sent, batched.contacts) == (by_messages.bytes_sent, by_messages.contacts)
+    assert (batched.bytes_sent, batched.comm_rounds) == (by_messages.bytes_sent, by_messages.comm_rounds)
     assert [e.t for e in batched.evaluations] == [e.t for e in by_messages.evaluations] == [1, 2, 3]
     for mine, theirs in zip(batched.evaluations, by_messages.evaluations, strict=True):
         assert mine.sites["per_site"]["mae"] == pytest.approx(theirs.sites["per_site"]["mae"], abs=1e-10)
@@ -157,7 +157,7 @@ def test_private_layers_are_in_the_sites_memory_and_never_on_the_wire(federation
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["FedDC", "FedDyn", "RepTreeFL"])
-def test_real_sites_that_restart_at_every_contact_give_the_bits_of_a_simulation(
+def test_real_sites_that_restart_at_every_comm_round_give_the_bits_of_a_simulation(
     federation, name, tmp_path, monkeypatch
 ):
     plan = plan_of(name)

@@ -40,7 +40,7 @@ class Seen:
         self.moments: list[Moment] = []
         self.models: list[dict[str, np.ndarray]] = []
 
-    def needs(self, contact: Any) -> bool:
+    def needs(self, comm_round: Any) -> bool:
         return True
 
     def see(self, moment: Moment) -> None:
@@ -73,10 +73,10 @@ def test_of_many_exchanges_it_is_the_run_with_a_server(name: str, settings: dict
     served = walked(plan_of(name, plan=uneven, **settings))
     alone = walked(plan_of(name, plan=uneven, **settings, topology={"by": "gossip", "exchanges": 100}))
 
-    assert served.moments[-1].common is not None
-    for word, array in served.moments[-1].common.items():
-        assert np.allclose(alone.models[-1][word], array, atol=1e-10), "every site has the common model"
-        assert np.allclose(alone.moments[-1].common[word], array, atol=1e-10)
+    assert served.moments[-1].global_model is not None
+    for word, array in served.moments[-1].global_model.items():
+        assert np.allclose(alone.models[-1][word], array, atol=1e-10), "every site has the global model"
+        assert np.allclose(alone.moments[-1].global_model[word], array, atol=1e-10)
 
 
 def test_every_site_has_a_model_at_the_end_and_one_drawn_by_lot_is_kept() -> None:
@@ -86,7 +86,7 @@ def test_every_site_has_a_model_at_the_end_and_one_drawn_by_lot_is_kept() -> Non
     assert len(last.sites) == 6
     differ = np.ptp(seen.models[-1]["0.weight"], axis=0).max()
     assert differ > 1e-6, "ten exchanges leave them a little apart"
-    among = [np.array_equal(last.common["0.weight"], own) for own in seen.models[-1]["0.weight"]]
+    among = [np.array_equal(last.global_model["0.weight"], own) for own in seen.models[-1]["0.weight"]]
     assert sum(among) == 1
 
 
@@ -148,7 +148,7 @@ def test_an_average_is_of_all_that_were_trained_since_the_last_wherever_they_are
         waiting.append(6 - len(trained))
         mean = self.states.stack.state["0.weight"][sorted(trained)].mean(0).numpy()
         agreed = agree(self, moment, places)
-        assert np.allclose(agreed.common["0.weight"], mean, atol=1e-10)
+        assert np.allclose(agreed.global_model["0.weight"], mean, atol=1e-10)
         trained.clear()
         return agreed
 

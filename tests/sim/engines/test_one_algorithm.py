@@ -32,7 +32,7 @@ from tests.sim.engines.harness import (
 def test_who_trains_alone_releases_nothing() -> None:
     outcome = batched(plan_of("Standalone", PRIVATE, evaluate_every=3))
 
-    assert (outcome.contacts, outcome.privacy["releases"], outcome.bytes_sent) == (0, 0, 0)
+    assert (outcome.comm_rounds, outcome.privacy["releases"], outcome.bytes_sent) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
@@ -43,7 +43,7 @@ def test_an_evaluation_is_no_release(fraction: float) -> None:
     one, other = batched(seldom), batched(often)
 
     assert one.privacy == other.privacy
-    assert one.privacy["releases"] == one.contacts
+    assert one.privacy["releases"] == one.comm_rounds
     assert_equal_bits(one.model or {}, other.model or {})
 
 
@@ -156,7 +156,7 @@ def test_the_map_of_a_chain_is_where_its_models_trained(fraction: float) -> None
     trained: list[list[str]] = []
     loop = loop_of(plan, in_pieces=False)
     federation = federation_of(plan)
-    watcher = SimpleNamespace(needs=lambda contact: True, see=lambda moment: trained.append(list(moment.sites)))
+    watcher = SimpleNamespace(needs=lambda comm_round: True, see=lambda moment: trained.append(list(moment.sites)))
 
     run_rounds(plan, loop.sites, loop.initial, watcher=watcher, in_pieces=False)
 
@@ -165,7 +165,7 @@ def test_the_map_of_a_chain_is_where_its_models_trained(fraction: float) -> None
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.6, 0.4])
-def test_under_a_fraction_as_many_models_travel_as_sites_are_drawn_and_all_train_at_every_contact(
+def test_under_a_fraction_as_many_models_travel_as_sites_are_drawn_and_all_train_at_every_comm_round(
     fraction: float,
 ) -> None:
     plan = plan_of(settings={"permute_every": 1, "aggregate_every": 6, "fraction": fraction}, rounds=12)
@@ -176,16 +176,16 @@ def test_under_a_fraction_as_many_models_travel_as_sites_are_drawn_and_all_train
 
 
 @pytest.mark.parametrize("name", ["FedDC", "FedAvg"])
-def test_a_run_that_is_taken_back_to_an_earlier_contact_goes_on_to_the_same_bits(tmp_path, name: str) -> None:
+def test_a_run_that_is_taken_back_to_an_earlier_comm_round_goes_on_to_the_same_bits(tmp_path, name: str) -> None:
     plan = plan_of(name, {"permute_every": None if name == "FedAvg" else 1, "aggregate_every": 2}, recipe=ADAM)
     whole = loop_of(plan, journal=FileJournal(tmp_path), in_pieces=False).run()
     journal = FileJournal(tmp_path)
-    contact = journal.contacts()[0]
+    comm_round = journal.comm_rounds()[0]
 
-    journal.go_back(contact)
+    journal.go_back(comm_round)
     again = loop_of(plan, journal=journal, in_pieces=False).run()
 
-    assert contact < whole.contacts - 3
+    assert comm_round < whole.comm_rounds - 3
     assert_equal_bits(whole.model or {}, again.model or {})
     assert again.bytes_sent == whole.bytes_sent
 
@@ -198,7 +198,7 @@ def test_a_state_whose_travellers_have_outgrown_the_common_model_is_not_journall
 
     outcome = loop_of(plan, federation, journal=journal).run()
 
-    assert journal.contacts() == [4, 8, 9]  # after an aggregation that was refused all have the last common model
+    assert journal.comm_rounds() == [4, 8, 9]  # after an aggregation that was refused all have the last global model
     assert {event["kind"] for event in outcome.events} == {"refused"}
 
 

@@ -29,7 +29,7 @@ from tests.sim.engines.harness import (
 )
 from tests.sim.engines.plans import PLANS
 
-COUNTED = ("contacts", "rounds", "bytes_sent", "client_updates", "privacy", "events")
+COUNTED = ("comm_rounds", "rounds", "bytes_sent", "client_updates", "privacy", "events")
 SERVED = {name: plan for name, plan in PLANS.items() if plan.method.family == "federated"}
 OF_ONE_SERVER = {
     name: plan
@@ -92,7 +92,7 @@ def test_messages_give_what_a_stack_gives(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("plan", covering(OF_ONE_SERVER, 1))
-def test_a_run_that_is_stopped_at_every_contact_and_resumed_is_the_run_in_one_go(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_at_every_comm_round_and_resumed_is_the_run_in_one_go(plan: Plan, tmp_path: Path) -> None:
     whole = loop_of(plan).run()
 
     pieces = run_in_pieces(plan, tmp_path)
@@ -109,9 +109,9 @@ def test_an_evaluation_changes_no_number(plan: Plan) -> None:
     )
 
     assert_equal_bits(seldom.model or {}, often.model or {})
-    for counted in ("contacts", "bytes_sent", "client_updates", "privacy", "averaged"):
+    for counted in ("comm_rounds", "bytes_sent", "client_updates", "privacy", "averaged"):
         assert getattr(seldom, counted) == getattr(often, counted), counted
-    assert len(often.evaluations) >= max(1, often.contacts)
+    assert len(often.evaluations) >= max(1, often.comm_rounds)
 
 
 @pytest.mark.parametrize("plan", covering(PLANS, 1))
@@ -151,7 +151,7 @@ def test_where_sites_are_silent_nothing_is_lost_and_each_silence_is_an_event(pla
     outcome = loop.run()
 
     assert all(np.isfinite(array).all() for array in (outcome.model or {}).values())
-    assert (outcome.contacts, outcome.rounds) == (sound.contacts, sound.rounds)
+    assert (outcome.comm_rounds, outcome.rounds) == (sound.comm_rounds, sound.rounds)
     assert len(outcome.events) == grid.silences
     assert grid.silences > 0 or 1 in (plan.method.models, plan.sites)  # where nobody answers a run ends
     assert {event["kind"] for event in outcome.events} <= {"silent"}

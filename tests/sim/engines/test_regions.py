@@ -9,7 +9,7 @@ import pytest
 from fedsmall.errors import PlanError
 from fedsmall.planning.validation import check_plan
 from fedsmall.travel.journey import journey, meet, passage, regions_of
-from fedsmall.travel.schedule import Action, contacts_of
+from fedsmall.travel.schedule import Action, comm_rounds_of
 from tests.sim.engines.test_no_server import UNEVEN, build_federation, initial_model, plan_of, run_plan, walked
 
 
@@ -26,15 +26,15 @@ def test_one_region_is_the_plain_method_to_the_bit(name: str) -> None:
     for moment, other, models, others in zip(plain.moments, one.moments, plain.models, one.models, strict=True):
         assert other.bytes_between == 0
         assert same(models, others)
-        assert (moment.common is None) == (other.common is None)
-        assert moment.common is None or same(moment.common, other.common)
+        assert (moment.global_model is None) == (other.global_model is None)
+        assert moment.global_model is None or same(moment.global_model, other.global_model)
 
 
 @pytest.mark.parametrize("settings", [{}, {"weighted": True}])
 def test_regions_that_always_meet_are_federated_averaging(settings: dict[str, Any]) -> None:
     plain, regions = (walked(plan_of("FedAvg", plan=UNEVEN, **settings, **way)) for way in ({}, {"regions": 4}))
 
-    assert same(plain.moments[-1].common, regions.moments[-1].common, atol=1e-12)
+    assert same(plain.moments[-1].global_model, regions.moments[-1].global_model, atol=1e-12)
 
 
 def test_between_their_averages_regions_know_nothing_of_each_other() -> None:
@@ -43,16 +43,16 @@ def test_between_their_averages_regions_know_nothing_of_each_other() -> None:
     seen = walked(plan)
     region = regions_of(plan, 6)
 
-    assert [moment.common is not None for moment in seen.moments] == [False] * 7 + [True]
+    assert [moment.global_model is not None for moment in seen.moments] == [False] * 7 + [True]
     for t in (1, 3, 5):
-        commons = seen.moments[t].commons
-        assert len(commons) == 2
+        global_models = seen.moments[t].global_models
+        assert len(global_models) == 2
         own = seen.models[t]["0.weight"]
         for k in range(2):
-            assert np.allclose(commons[k]["0.weight"], own[region == k].mean(0), atol=1e-12)
-        assert not np.allclose(commons[0]["0.weight"], commons[1]["0.weight"])
+            assert np.allclose(global_models[k]["0.weight"], own[region == k].mean(0), atol=1e-12)
+        assert not np.allclose(global_models[0]["0.weight"], global_models[1]["0.weight"])
     last = seen.models[7]["0.weight"].mean(0)
-    assert np.allclose(seen.moments[7].common["0.weight"], last, atol=1e-12)
+    assert np.allclose(seen.moments[7].global_model["0.weight"], last, atol=1e-12)
 
 
 @pytest.mark.parametrize("across", [0.0, 0.1, 1.0])
@@ -96,9 +96,9 @@ def test_bytes_between_servers_are_counted_apart() -> None:
 
 def test_the_last_average_is_always_of_all_regions() -> None:
     plan = plan_of(plan={"rounds": 10}, aggregate_every=2, regions={"number": 2, "average_every": 4})
-    averages = [contact for contact in contacts_of(plan) if contact.action is Action.AGGREGATE]
+    averages = [comm_round for comm_round in comm_rounds_of(plan) if comm_round.action is Action.AGGREGATE]
 
-    assert [contact.t for contact in averages if meet(plan, contact)] == [4, 8, 10]
+    assert [comm_round.t for comm_round in averages if meet(plan, comm_round)] == [4, 8, 10]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -180,7 +180,7 @@ def test_rounding_to_eight_bits_is_not_the_same_run() -> None:
 
 
 class Cut(InProcessGrid):
-    """Sites of which one, at one contact, is not reached, or its answer is lost, or it has forgotten everything."""
+    """Sites of which one, at one round, is not reached, or its answer is lost, or it has forgotten everything."""
 
     def __init__(self, sites: int, site: int, t: int, how: str) -> None:
         super().__init__(app, sites)
@@ -217,7 +217,7 @@ def test_an_answer_that_was_lost_has_happened_for_nobody(case: str, t: int) -> N
     assert [event["kind"] for event in lost.events] == ["silent"]
 
 
-def test_a_site_that_has_forgotten_all_is_told_all_at_the_next_contact() -> None:
+def test_a_site_that_has_forgotten_all_is_told_all_at_the_next_comm_round() -> None:
     outcome, grid = cut_off("FedAvg, a tenth", 4, "forgotten")
 
     assert [(event["t"], event["site"], event["kind"]) for event in outcome.events] == [(4, "site-002", "set aside")]

@@ -90,7 +90,7 @@ def often_silent(plan: Plan, federation: Federation, see: Any) -> Outcome:
     return loop_on(plan, federation, OftenSilent(app, len(federation.names)), see).run()
 
 
-def killed_at_every_contact(plan: Plan, federation: Federation, see: Any, folder: Path) -> None:
+def killed_at_every_comm_round(plan: Plan, federation: Federation, see: Any, folder: Path) -> None:
     for _ in range(20):
         grid = InProcessGrid(app, len(federation.names))
         if not loop_on(plan, federation, grid, see, journal=FileJournal(folder), stop=lambda: True).run().stopped:
@@ -139,7 +139,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
     plan, runs = CASES["averages now and then"], iter(range(99))
 
     def loop(*given: Any) -> None:
-        killed_at_every_contact(*given, tmp_path / str(next(runs)))
+        killed_at_every_comm_round(*given, tmp_path / str(next(runs)))
 
     assert leaks(plan, loop) == all_but_own(3)
 
@@ -147,7 +147,7 @@ def test_nor_where_a_run_is_killed_and_goes_on_from_its_journal(tmp_path) -> Non
 def test_a_route_that_trained_at_its_fold_would_be_found(monkeypatch) -> None:
     monkeypatch.setattr("fedsmall.travel.journey.folds_of", lambda plan, sizes: None)  # all models go everywhere
 
-    assert {(route, route) for route in range(3)} <= leaks(CASES["averages at every contact"])
+    assert {(route, route) for route in range(3)} <= leaks(CASES["averages at every communication round"])
 
 
 # What comes of it.

@@ -55,7 +55,7 @@ def test_a_method_learns_and_repeats_to_the_bit(name):
     assert first.evaluations[-1].common["accuracy"] > 0.7
     assert first.evaluations[-1].sites["accuracy_mean"] > 0.5
     samples = [len(site) for site in federation.train]
-    assert first.client_updates == sum(len(at) * contact.rounds for contact, at in journey(plan, 6, samples))
+    assert first.client_updates == sum(len(at) * comm_round.rounds for comm_round, at in journey(plan, 6, samples))
 
 
 def test_standalone_has_no_common_model_and_sends_nothing():
@@ -65,7 +65,7 @@ def test_standalone_has_no_common_model_and_sends_nothing():
 
     assert record.model is None
     assert record.bytes_sent == 0
-    assert record.contacts == 0
+    assert record.comm_rounds == 0
     assert [(e.t, e.common) for e in record.evaluations] == [(5, None), (10, None)]
 
 
@@ -155,7 +155,7 @@ def test_privacy_clips_and_noises_what_leaves_and_reports_what_it_cost():
     looked = run_plan(private.model_copy(update={"evaluate_every": 1}), federation, "inprocess")
 
     assert digest(records[0].model) != digest(records[1].model)
-    assert records[0].privacy["releases"] == records[0].contacts == 10
+    assert records[0].privacy["releases"] == records[0].comm_rounds == 10
     assert records[0].privacy["epsilon"] > 1
     assert records[1].privacy == {}
     assert digest(looked.model) == digest(records[0].model)

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 from fedsmall.clients.client_app import app
 from fedsmall.clients.kept import load_kept
 from fedsmall.data.federation import Federation, Samples
-from fedsmall.package.record import COMMON
+from fedsmall.package.record import GLOBAL
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, SITES
 from fedsmall.planning.tasks import build_federation
@@ -50,7 +50,7 @@ def ran(plan: Plan, engine: str, federation: Federation | None = None) -> RunRec
     return run_plan(plan, data, engine, own_models=True)
 
 
-@pytest.mark.parametrize("case", ["averages at every contact", "each alone", "all pooled"])
+@pytest.mark.parametrize("case", ["averages at every communication round", "each alone", "all pooled"])
 def test_it_ends_when_patience_is_over_with_what_a_run_of_the_best_length_would_end_with(case: str) -> None:
     plan = CASES[case]
     federation = with_noisy_labels(build_federation(plan))
@@ -72,7 +72,7 @@ def test_it_ends_when_patience_is_over_with_what_a_run_of_the_best_length_would_
 
 
 def test_the_loss_is_scikit_learns_on_what_the_sites_keep_back_and_test_samples_have_no_say() -> None:
-    plan = CASES["averages at every contact"]
+    plan = CASES["averages at every communication round"]
     federation = with_noisy_labels(build_federation(plan))
     turned = replace(federation, test=Samples(federation.test.x, 1 - federation.test.y))
 
@@ -90,7 +90,7 @@ def test_the_loss_is_scikit_learns_on_what_the_sites_keep_back_and_test_samples_
 
 
 def test_what_sites_keep_back_decides_and_nothing_else_of_it_is_in_the_model() -> None:
-    plan = CASES["averages at every contact"]
+    plan = CASES["averages at every communication round"]
     federation = with_noisy_labels(build_federation(plan))
     turned = tuple(replace(part, y=1 - part.y) for part in federation.kept_back)
 
@@ -167,9 +167,9 @@ def test_real_sites_end_with_the_bits_of_a_simulation_and_keep_the_model_themsel
     assert stops[0] == stops[1]
     assert set(stops[0][outcome.chosen]) == {"loss", "samples", "sites"}
     runs = list((tmp_path / federation.names[0] / "runs").iterdir())
-    stored = load_kept(runs[0], COMMON)
+    stored = load_kept(runs[0], GLOBAL)
     assert_equal_bits(stored.weights, outcome.model)
-    assert (stored.package.rounds, stored.package.contacts) == (outcome.chosen, outcome.chosen)
+    assert (stored.package.rounds, stored.package.comm_rounds) == (outcome.chosen, outcome.chosen)
 
 
 @pytest.mark.thorough
@@ -206,7 +206,7 @@ def test_a_site_whose_policy_forbids_it_says_so_at_the_roll_call(tmp_path, monke
 @on_ray
 @pytest.mark.slow
 def test_ray_has_the_bits_of_this_process() -> None:
-    plan = CASES["averages at every contact"]
+    plan = CASES["averages at every communication round"]
 
     one, other = (run_plan(plan, federation_of(plan), engine) for engine in ("inprocess", "ray"))
 

@@ -8,7 +8,7 @@ from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sim.consortium import keys, members, runs
 from fedsmall.sim.consortium.runs import waits
 from fedsmall.sim.consortium.site import Site, programs
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 from tests.sim.regions.two_levels import plan_of
 
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}
@@ -88,7 +88,7 @@ def test_a_region_s_sheet_names_all_hospitals_in_its_orders_and_that_above_the_r
     assert sheets[0].everyone == sheets[0].hospitals == ("aachen", "bonn", "essen", "trier", "ulm")
     assert sheets[1].everyone == ("north", "south")
     assert sheets[0].led == plan
-    assert [contact.t for contact in contacts_of(sheets[1].led)] == [4, 6]
+    assert [comm_round.t for comm_round in comm_rounds_of(sheets[1].led)] == [4, 6]
 
 
 def test_what_speaks_for_a_region_is_started_with_no_data(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""What regions agree on before their first contact is what all their sites would have agreed on, to the bit."""
+"""What regions agree on before their first round is what all their sites would have agreed on, to the bit."""
 
 import numpy as np
 

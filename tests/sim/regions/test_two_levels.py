@@ -105,7 +105,7 @@ def test_what_goes_up_is_the_region_s_alone(levels, tmp_path):
 
     sent = [each for each in levels.log("above") if each["event"] == "order"]
     assert {each["site"] for each in sent} == set(UNEVEN)
-    assert outcomes["above"].contacts == 3
+    assert outcomes["above"].comm_rounds == 3
     for where in (*UNEVEN, "above"):
         assert "tides" in page_of(levels.home(where)).read_text()
     for region, sites in UNEVEN.items():

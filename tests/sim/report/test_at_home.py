@@ -58,7 +58,7 @@ def test_stack_and_messages_judge_a_hospital_with_its_intercept():
     )
 
     assert all(np.array_equal(common.model[name], stack.model[name]) for name in common.model)
-    assert (common.bytes_sent, common.contacts) == (stack.bytes_sent, stack.contacts)
+    assert (common.bytes_sent, common.comm_rounds) == (stack.bytes_sent, stack.comm_rounds)
     before, after, over = (record.evaluations[-1].extra["held_out"] for record in (common, stack, messages))
     assert after["c"]["loss"] < before["c"]["loss"] - 0.05
     assert [over[site]["loss"] for site in "abc"] == pytest.approx([after[site]["loss"] for site in "abc"], abs=1e-9)

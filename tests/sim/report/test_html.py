@@ -180,10 +180,10 @@ def test_names_of_files_are_not_in_a_report(tmp_path, monkeypatch):
 def test_a_journey_replays_the_permutations_of_the_run(small_run):
     plan = next(plan for plan in small_run.plans if plan.method.permute_every)
 
-    contacts, places = zip(*journey(plan, 5), strict=True)
+    comm_rounds, places = zip(*journey(plan, 5), strict=True)
 
-    assert [contact.t for contact in contacts] == [1, 2, 3, 4, 5, 6]
-    assert [contact.t for contact in contacts if contact.action is Action.AGGREGATE] == [3, 6]
+    assert [comm_round.t for comm_round in comm_rounds] == [1, 2, 3, 4, 5, 6]
+    assert [comm_round.t for comm_round in comm_rounds if comm_round.action is Action.AGGREGATE] == [3, 6]
     assert all(sorted(at.tolist()) == [0, 1, 2, 3, 4] for at in places)
     assert places[3].tolist() == places[2].tolist()
     assert places[1].tolist() != places[0].tolist() or places[2].tolist() != places[1].tolist()
@@ -201,7 +201,7 @@ def test_a_journey_is_the_route_that_the_named_permutations_make(small_run):
 
 
 @pytest.mark.parametrize("random_schedule", [False, True])
-def test_traffic_is_counted_by_the_contacts_that_the_run_had(random_schedule):
+def test_traffic_is_counted_by_the_comm_rounds_that_the_run_had(random_schedule):
     settings = {"permute_every": 2, "aggregate_every": 6, "random_schedule": random_schedule}
     plan = Plan(name="p", task="digits", rounds=24, seed=3, method=method("FedDC", **settings))
     due = [t for t in range(1, 24) if schedule_for(plan).action(t) is not Action.TRAIN] + [24]

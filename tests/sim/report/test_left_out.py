@@ -9,7 +9,7 @@ from fedsmall.sim.report.figures import _bytes
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
-from fedsmall.travel.schedule import contacts_of
+from fedsmall.travel.schedule import comm_rounds_of
 
 SCENARIO = {
     "name": "left out",
@@ -50,7 +50,7 @@ def test_the_sentence_counts_averages_by_kind_over_all_runs(run):
 
 def test_bytes_up_to_a_round_are_those_that_were_sent_by_then(run):
     for one in run.done:
-        sent = [_bytes(one, contact.t) for contact in contacts_of(one.plan)]
+        sent = [_bytes(one, comm_round.t) for comm_round in comm_rounds_of(one.plan)]
         assert sent == sorted(sent)
         assert sent[-1] == one.row["bytes_sent"]
         if one.label == "dynamic":

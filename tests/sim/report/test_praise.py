@@ -177,7 +177,7 @@ def test_words_table_and_p_go_by_one_rule():
         assert significant == ("cannot be told apart from FedAvg with the same traffic" not in words)
 
 
-def test_traffic_is_the_same_by_bytes_not_by_contacts():
+def test_traffic_is_the_same_by_bytes_not_by_comm_rounds():
     run_ = made(GOOD)
     for one in run_.done:
         if one.label == "often":

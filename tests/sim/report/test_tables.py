@@ -23,11 +23,11 @@ METHODS = [
 
 
 def made(values: dict[str, list[float]], metric: str = "accuracy", methods: list | None = None) -> Run:
-    """A run with given results: a value for each seed, of the common model (or of the sites', for Standalone)."""
+    """A run with given results: a value for each seed, of the global model (or of the sites', for Standalone)."""
     seeds = list(range(len(next(iter(values.values())))))
     scenario = build({"name": "made", "task": "digits", "rounds": 20, "seeds": seeds, "method": methods or METHODS})
     plans = scenario.plans()
-    contacts = {"rare": 2, "often": 20, "often, 4x epochs": 20, "FedDC": 20}
+    comm_rounds = {"rare": 2, "often": 20, "often, 4x epochs": 20, "FedDC": 20}
     done = []
     for index, plan in enumerate(plans):
         label = plan.method.label
@@ -35,7 +35,7 @@ def made(values: dict[str, list[float]], metric: str = "accuracy", methods: list
         value = values[label][plan.seed]
         sites = {f"{metric}_mean": value, f"{metric}_sd": 0.1} if alone else {}
         row = {"common": None if alone else {metric: value}, "sites": sites, "stopped": False, "extra": {}}
-        row |= {"contacts": contacts.get(label, 0), "bytes_sent": 1000 * contacts.get(label, 0)}
+        row |= {"contacts": comm_rounds.get(label, 0), "bytes_sent": 1000 * comm_rounds.get(label, 0)}
         evaluation = {"t": 20, "common": row["common"], "sites": sites, "extra": {}}
         done.append(PlanRun(index, plan, row, [evaluation], []))
     return Run(scenario, plans, None, done, {"sites": 4})
@@ -243,7 +243,7 @@ def test_what_leaves_a_site_says_of_what_the_largest_changes_leave_alone(small_r
 
 
 def with_sites_alone(run: Run) -> Run:
-    """The same results as of sites that have models of their own: nobody has a common one."""
+    """The same results as of sites that have models of their own: nobody has a global one."""
     for place, one in enumerate(run.done):
         sites = one.row["sites"] or {f"{name}_mean": value for name, value in one.row["common"].items()}
         run.done[place] = replace(one, row={**one.row, "common": None, "sites": sites})

@@ -65,7 +65,7 @@ def test_every_evaluation_is_in_the_csv(small_run):
     lines = (small_run.folder / "rounds.csv").read_text().splitlines()
 
     assert lines[0].startswith("label,seed,fold,round")
-    assert "common_accuracy" in lines[0]
+    assert "global_accuracy" in lines[0]
     assert "sites_accuracy_mean" in lines[0]
     assert len(lines) == 1 + sum(len(one.evaluations) for one in small_run.done)
 

@@ -227,7 +227,7 @@ def test_a_model_is_kept_with_the_threshold_that_its_scenario_asks_for(clinic, a
 
     run = execute(scenario)
 
-    for one in run.done[1:]:  # Standalone makes no common model
+    for one in run.done[1:]:  # Standalone makes no global model
         package, found = run.packages_of(one)[0].package, one.row.get("thresholds", {})
         assert how in package.threshold_from
         assert package.threshold in (0.3, *found.values())
@@ -256,7 +256,7 @@ def test_each_site_s_own_model_is_kept_where_it_is_asked_for(clinic, fedsmall, t
 
 @pytest.fixture(scope="module")
 def beside(clinic):
-    """A run over the same hospitals that keeps more than common models."""
+    """A run over the same hospitals that keeps more than global models."""
     asked = write(clinic.folder.parent, TABLE.replace("[0, 1]", "[0]").replace("rounds =", 'keep = "sites"\nrounds ='))
     return execute(load(asked), clinic.folder.parent / "beside")
 

@@ -102,7 +102,7 @@ def test_what_is_fitted_on_pooled_rows_is_the_fit_over_sites_and_sends_as_much(n
     quick, whole = module._fit(plan, part), run_plan(plan, part, "cohort")
 
     np.testing.assert_allclose(quick.probabilities, whole.predictions["probabilities"], atol=1e-6)
-    assert (quick.contacts, quick.bytes_sent) == (whole.contacts, whole.bytes_sent)
+    assert (quick.comm_rounds, quick.bytes_sent) == (whole.comm_rounds, whole.bytes_sent)
 
 
 @pytest.mark.parametrize(

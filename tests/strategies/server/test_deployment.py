@@ -22,7 +22,7 @@ PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
 
 def outcome():
     model = {"w": np.array([1.0, 2.0])}
-    return Outcome(model, [], contacts=1, rounds=1, bytes_sent=16, client_updates=1, seconds=0.0, events=[])
+    return Outcome(model, [], comm_rounds=1, rounds=1, bytes_sent=16, client_updates=1, seconds=0.0, events=[])
 
 
 def test_a_run_that_ends_leaves_its_model_and_its_outcome_and_nothing_half_written(tmp_path):
@@ -30,7 +30,7 @@ def test_a_run_that_ends_leaves_its_model_and_its_outcome_and_nothing_half_writt
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "outcome.json"]
     assert load_file(tmp_path / "model.safetensors")["w"].tolist() == [1.0, 2.0]
-    assert json.loads((tmp_path / "outcome.json").read_text())["contacts"] == 1
+    assert json.loads((tmp_path / "outcome.json").read_text())["comm_rounds"] == 1
 
 
 @pytest.mark.parametrize("killed_at", [1, 2])

@@ -38,16 +38,16 @@ def test_a_state_comes_back_to_the_bit(tmp_path, arrays, meta):
 
     journal.save(1, arrays, meta)
 
-    contact, back, told = journal.latest()
-    assert contact == 1
+    comm_round, back, told = journal.latest()
+    assert comm_round == 1
     assert same(arrays, back)
     assert told == meta
 
 
-def filled(folder, contacts=3):
+def filled(folder, comm_rounds=3):
     journal = FileJournal(folder)
-    for contact in range(1, contacts + 1):
-        journal.save(contact, {"w": np.full(4, float(contact))}, {"contact": contact})
+    for comm_round in range(1, comm_rounds + 1):
+        journal.save(comm_round, {"w": np.full(4, float(comm_round))}, {"contact": comm_round})
     return journal
 
 
@@ -56,7 +56,7 @@ def test_an_empty_journal_has_no_state(tmp_path):
 
 
 def test_only_the_last_states_stay_on_the_disk(tmp_path):
-    filled(tmp_path, contacts=20)
+    filled(tmp_path, comm_rounds=20)
 
     assert len(list(tmp_path.iterdir())) == 2 * 3
 
@@ -78,9 +78,9 @@ def test_a_damaged_state_is_passed_over_and_named(tmp_path, ending, harm):
         case "remove":
             path.unlink()
 
-    contact, arrays, _ = journal.latest()
+    comm_round, arrays, _ = journal.latest()
 
-    assert contact == 2
+    assert comm_round == 2
     assert arrays["w"].tolist() == [2.0] * 4
     assert bool(journal.faults) == (not (harm == "remove" and ending == "json"))
 
@@ -107,8 +107,8 @@ def test_a_journal_without_a_whole_state_is_refused_and_does_not_begin_anew(tmp_
         journal.latest()
 
 
-def test_a_first_contact_that_was_never_whole_is_begun_anew(tmp_path):
-    journal = filled(tmp_path, contacts=1)
+def test_a_first_comm_round_that_was_never_whole_is_begun_anew(tmp_path):
+    journal = filled(tmp_path, comm_rounds=1)
     (tmp_path / "000001.json").unlink()
 
     assert journal.latest() is None
@@ -118,13 +118,13 @@ def test_a_file_of_another_program_is_left_alone(tmp_path):
     foreign = {"notes.json": "{}", ".DS_Store": "", "000009.json.bak": "", "x.safetensors": ""}
     for name, text in foreign.items():
         (tmp_path / name).write_text(text)
-    journal = filled(tmp_path, contacts=5)
+    journal = filled(tmp_path, comm_rounds=5)
 
     assert journal.latest()[0] == 5
     assert all((tmp_path / name).read_text() == text for name, text in foreign.items())
 
 
-def test_a_run_taken_back_writes_its_later_contacts_anew(tmp_path):
+def test_a_run_taken_back_writes_its_later_comm_rounds_anew(tmp_path):
     journal = filled(tmp_path)
 
     journal.save(2, {"w": np.zeros(1)}, {})
@@ -132,18 +132,20 @@ def test_a_run_taken_back_writes_its_later_contacts_anew(tmp_path):
     assert journal.latest()[0] == 2
 
 
-def of_a_chain(folder, contacts, every=4):
-    """The journal of a chain that aggregates at every fourth contact."""
+def of_a_chain(folder, comm_rounds, every=4):
+    """The journal of a chain that aggregates at every fourth communication round."""
     journal = FileJournal(folder)
-    for contact in range(1, contacts + 1):
-        journal.save(contact, {"w": np.full(4, float(contact))}, {"contact": contact}, lasting=contact % every == 0)
+    for comm_round in range(1, comm_rounds + 1):
+        journal.save(
+            comm_round, {"w": np.full(4, float(comm_round))}, {"contact": comm_round}, lasting=comm_round % every == 0
+        )
     return journal
 
 
 def test_a_state_after_an_aggregation_stays_and_there_are_twenty_at_most(tmp_path):
     journal = of_a_chain(tmp_path, 90)
 
-    assert journal.contacts() == [*range(12, 89, 4), 89, 90]
+    assert journal.comm_rounds() == [*range(12, 89, 4), 89, 90]
     assert len(list(tmp_path.iterdir())) == 2 * 22
 
 
@@ -152,7 +154,7 @@ def test_what_stays_is_known_to_the_next_program_that_opens_the_journal(tmp_path
 
     FileJournal(tmp_path).save(9, {"w": np.zeros(1)}, {})
 
-    assert FileJournal(tmp_path).contacts() == [4, 9]
+    assert FileJournal(tmp_path).comm_rounds() == [4, 9]
 
 
 def test_a_run_goes_back_to_a_state_and_forgets_what_came_after_it(tmp_path):
@@ -161,7 +163,7 @@ def test_a_run_goes_back_to_a_state_and_forgets_what_came_after_it(tmp_path):
     journal.go_back(4)
 
     assert FileJournal(tmp_path).latest()[0] == 4
-    assert FileJournal(tmp_path).contacts() == [4]
+    assert FileJournal(tmp_path).comm_rounds() == [4]
 
 
 @pytest.mark.parametrize("harm", ["never written", "damaged"])
@@ -186,13 +188,13 @@ def test_states_of_the_first_release_open(tmp_path):
 
     assert journal.latest()[0] == 2
     FileJournal(tmp_path).save(9, {}, {})
-    assert FileJournal(tmp_path).contacts() == [9]
+    assert FileJournal(tmp_path).comm_rounds() == [9]
 
 
 def write_for_ever(folder):
     journal = FileJournal(folder)
-    for contact in itertools.count(1):
-        journal.save(contact, {"w": np.full(20000, float(contact))}, {"contact": contact})
+    for comm_round in itertools.count(1):
+        journal.save(comm_round, {"w": np.full(20000, float(comm_round))}, {"contact": comm_round})
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_whole_state(tmp_path):
@@ -207,16 +209,16 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_state(tmp_path):
         process.kill()
         process.join()
 
-        contact, arrays, meta = FileJournal(folder).latest()
+        comm_round, arrays, meta = FileJournal(folder).latest()
 
-        assert meta == {"contact": contact}
-        assert (arrays["w"] == contact).all()
+        assert meta == {"contact": comm_round}
+        assert (arrays["w"] == comm_round).all()
 
 
 def test_when_all_newest_states_are_damaged_it_says_so_and_names_the_older_one(tmp_path):
     journal = FileJournal(tmp_path)
-    for contact in range(1, 8):
-        journal.save(contact, {"w": np.full(2, contact)}, {}, lasting=contact == 2)
+    for comm_round in range(1, 8):
+        journal.save(comm_round, {"w": np.full(2, comm_round)}, {}, lasting=comm_round == 2)
     damaged = sorted(tmp_path.glob("*.safetensors"))[-3:]
     for path in damaged[1:]:
         path.write_bytes(b"x")

@@ -14,7 +14,7 @@ from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import _sums, agreed_scaling
 from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.travel.journey import Moment
-from fedsmall.travel.schedule import Action, Contact
+from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import HELD_OUT, METRICS
 from tests.strategies.toy import ASKED, toy_grid
 
@@ -22,7 +22,7 @@ PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
 
 
 def moment(common):
-    return Moment(Contact(4, 1, Action.AGGREGATE), common, (), dict, 0, 0, [], {})
+    return Moment(CommRound(4, 1, Action.AGGREGATE), common, (), dict, 0, 0, [], {})
 
 
 class SpoilingGrid(InProcessGrid):

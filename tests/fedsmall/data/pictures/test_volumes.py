@@ -126,7 +126,7 @@ def test_a_run_its_page_a_prediction_and_an_export_take_volumes(tmp_path: Path, 
     told = result.predict("new")
     export(result.run.packages[0][0], tmp_path / "model.pt", "torchscript")
 
-    assert result.table("accuracy").loc["FedDC", "common"] >= 0.75
+    assert result.table("accuracy").loc["FedDC", "global"] >= 0.75
     assert told.loc[0, "p_ill"] == told.loc[1, "p_ill"] > 0.5
     form = json.loads(next(Path("runs").rglob("package.json")).read_text())["preparation"]["form"]
     assert (form["volume"], form["size"]) == (True, [8, 8, 8])

@@ -1,13 +1,13 @@
-"""Seconds and processor seconds per contact of three real sites on one machine, all programs on the same cores.
+"""Seconds and processor seconds per communication round of three real sites, all programs on the same cores.
 
 Three federations, one after the other, each with TLS, the gate, node keys, policies, logs and journal: ``resident`` as
 `fedsmall server up` and `fedsmall site up` start it; ``durable`` with the SuperLink's state on the disk; ``classic``
 with that, and at the sites Flower's own SuperNode and SuperExec, and a fresh ClientApp for every message. Two more have
 sites behind slow lines: ``slow`` of a tenth of a second there and back and 10 Mbit/s, ``slowest`` of 1 s and 1 Mbit/s.
-``sealed`` is ``resident`` with letters between the sites and secure sums; ``ten``, ``twenty`` and ``forty`` are
-``resident`` with so many sites. One in EVERY contacts is an average, in ten where nothing is said.
+``sealed`` is ``resident`` with end-to-end encryption and secure sums; ``ten``, ``twenty`` and ``forty`` are
+``resident`` with so many sites. One in EVERY communication rounds is an average, in ten where nothing is said.
 
-    python -m examples.measure_contacts [CONTACTS[/EVERY]] [VARIANT ...]
+    python -m examples.measure_rounds [ROUNDS[/EVERY]] [VARIANT ...]
 """
 
 import json
@@ -47,10 +47,10 @@ USUAL = ("resident", "durable", "classic")
 PATIENCE = {"round_deadline_s": 300.0, "start_deadline_s": 300.0}
 
 
-def main(contacts: int, every: int, variants: Iterable[str]) -> None:
+def main(comm_rounds: int, every: int, variants: Iterable[str]) -> None:
     """Measure the variants and print a row for each."""
     path = Path(__file__).parent.parent / "sim" / "scenarios" / "consortium_demo.toml"
-    settings = [f"rounds={contacts + 1}", "method.0.permute_every=1", "evaluate_every=100000"]
+    settings = [f"rounds={comm_rounds + 1}", "method.0.permute_every=1", "evaluate_every=100000"]
     settings.append(f"method.0.aggregate_every={every}")
     for name in variants:
         plan = scenario.load(path, [*settings, *SETTINGS.get(name, BLURRED)]).plans()[0]
@@ -74,31 +74,31 @@ def measured(folder: Path, plan: Plan, sites: Sequence[str], variant: dict[str, 
         return row(loopback.home("run"), spent)
 
 
-def _wait(home: Path, contact: int) -> None:
-    there, failed = home / "journal" / f"{contact:06d}.json", home / "failure.json"
+def _wait(home: Path, comm_round: int) -> None:
+    there, failed = home / "journal" / f"{comm_round:06d}.json", home / "failure.json"
     flower_cli.wait_until(lambda: there.exists() or failed.exists(), 1800)
     if failed.exists():
         raise RuntimeError(json.loads(failed.read_text())["reason"])
 
 
 def row(home: Path, spent: float) -> dict[str, float]:
-    """What a finished run took for a contact, the first and the last left out."""
+    """What a finished run took for a communication round, the first and the last left out."""
     orders, answers = stamps(home)
     each = sorted(orders)[1:-1]
     between = [orders[t + 1] - orders[t] for t in each]
     return {
-        "contacts": len(each),
-        "contact to contact, median s": round(statistics.median(between), 2),
+        "communication rounds": len(each),
+        "communication round to communication round, median s": round(statistics.median(between), 2),
         "to the last answer, median s": round(statistics.median(answers[t] - orders[t] for t in each), 2),
         "mean s": round(statistics.mean(between), 3),
         "slowest s": round(max(between), 2),
-        "processor s a contact": round(spent / len(each), 2),
+        "processor s a communication round": round(spent / len(each), 2),
         "load": round(os.getloadavg()[0], 1),
     }
 
 
 def stamps(home: Path) -> tuple[dict[int, float], dict[int, float]]:
-    """When the first order of every training contact went out, and when its last answer was there, by round."""
+    """When the first order of every round of training went out, and when its last answer was there, by round."""
     orders: dict[int, float] = {}
     answers: dict[int, float] = {}
     for entry in AuditLog(home / "log.jsonl").entries():
