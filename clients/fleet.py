@@ -55,8 +55,7 @@ class Arrival(NamedTuple):
 class Fleet:
     """The connection to the server at ``address``, of certificate ``authority``, by the private key in ``key``.
 
-    ``note`` keeps Flower's node number: a killed program counts as connected for a minute more, and must go on under
-    it.
+    ``note`` keeps Flower's node number: a killed program counts as connected for a minute, and goes on under it.
     """
 
     def __init__(self, address: str, authority: bytes, key: Path, note: Path) -> None:

@@ -13,7 +13,7 @@ from flwr.common import Scalar
 
 from fedsmall.algorithm.dynamic import squared_distances
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.letters import fault_of
+from fedsmall.clients.key_store import fault_of
 from fedsmall.clients.memory import Kept, Memory, StayingMemory
 from fedsmall.clients.site_data import SiteData
 from fedsmall.codec import CodecError, base_of, cut_at_site, pack, unpack

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from fedsmall.aggregation.sums import with_letters
+from fedsmall.aggregation.sums import with_sealed_handovers
 from fedsmall.data.raw_site import RawSite
 from fedsmall.errors import DataError, PolicyError
 from fedsmall.evaluation.stopping import unseen_key
@@ -117,7 +117,7 @@ class Policy(Frozen):
             raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {asked} out")
         if not plan.privacy.is_patient_level:  # where noise hides each patient, a small lot is no danger
             self._check_batch(plan.recipe, samples)
-        self._check_letters(plan, sites, has_identity)
+        self._check_envelopes(plan, sites, has_identity)
         self._check_privacy(plan)
         self._check_hops(plan, numbers, sites)
 
@@ -202,10 +202,10 @@ class Policy(Frozen):
                 f"write privacy = {{exposure = 1.0}} under its method, or {{blur = {self.least_blur:g}}} for less"
             )
 
-    def _check_letters(self, plan: Plan, sites: int, has_identity: bool) -> None:
+    def _check_envelopes(self, plan: Plan, sites: int, has_identity: bool) -> None:
         is_asked = self.sealed and hands_on(plan.method, sites, 2)
         if self.sealed is None and has_identity:
-            is_asked = with_letters(plan, sites).privacy.sealed
+            is_asked = with_sealed_handovers(plan, sites).privacy.sealed
         if is_asked and not plan.privacy.sealed:
             raise PolicyError(
                 "the policy here lets models be handed over encrypted only (sealed); write privacy = {sealed = true}"

@@ -15,7 +15,7 @@ from fedsmall import wire
 from fedsmall.aggregation.sums import summand
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.hospital import pack_reply, unpack_order
-from fedsmall.clients.letters import (
+from fedsmall.clients.key_store import (
     KeyStore,
     SealedSession,
     arrays_in,
@@ -42,7 +42,7 @@ from fedsmall.files import one_line
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.run_sheet import RUN, RUN_ID, RUN_NAME, SITES
 from fedsmall.sealing import tallies, terms
-from fedsmall.sealing.letters import LetterError, Mailbox, after, name_of
+from fedsmall.sealing.envelopes import EnvelopeError, Mailbox, after, name_of
 from fedsmall.sealing.masks import BYTES, masked, pair_signs, seed_from, share
 from fedsmall.sealing.tables import MEETING, TABLES, sketches
 from fedsmall.sealing.terms import From, Opened, Order, order_in, remove_seal
@@ -67,15 +67,15 @@ class SealedTask:
     # -- what came --------------------------------------------------------------------------------------------------
 
     def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
-        """An order's arrays for training, whether the model is the global one, and why a letter was not used.
+        """An order's arrays for training, whether the model is the global one, and why an envelope was not used.
 
-        The last global model then takes its place. LetterError for a model that the plan has elsewhere, or another
+        The last global model then takes its place. EnvelopeError for a model that the plan has elsewhere, or another
         global one.
         """
         received, group = parts(arrays), self.routes.group(self.t, self.site)
         model, rule, is_global = received.get(MODEL, {}), received.get(RULE, {}), bool(self.config[IS_GLOBAL])
         if rule and digest_of(rule) != (self.order.average.global_models[-1] if self.order.average else ""):
-            raise LetterError("what came for the local rule is not what all sites received")
+            raise EnvelopeError("what came for the local rule is not what all sites received")
         if is_global or self.routes.number(self.t) == 0:
             self._check_global_model(model, group)
             self.store.shelf.put(f"common.{group}", model)
@@ -85,23 +85,23 @@ class SealedTask:
         else:
             try:
                 model, carried = self._open_model(model, group)
-            except LetterError as error:
+            except EnvelopeError as error:
                 if global_model := self._last_global_model(group):
                     return join(**{MODEL: global_model, RULE: rule}), True, str(error)
                 raise
         return join(**{MODEL: model, CARRIED: carried, RULE: rule}), is_global, ""
 
     def _see_average(self) -> None:
-        """Extend the transcript by the last average; LetterError where it contradicts what was seen before."""
+        """Extend the transcript by the last average; EnvelopeError where it contradicts what was seen before."""
         last, average = self.routes.last_average(self.t, through=bool(self.of)), self.order.average
         t = average.t if average else 0
         if t != last:
-            raise LetterError(f"the order speaks of an average of round {t}, the plan of {last}")
+            raise EnvelopeError(f"the order speaks of an average of round {t}, the plan of {last}")
         if average is None:
             return
         now = {self.routes.last_average(t): average.before, t: after(average.before, t, average.global_models)}
         if any(self.transcript.at.get(t, digest) != digest for t, digest in now.items()):
-            raise LetterError("the order names other global models than this site received before")
+            raise EnvelopeError("the order names other global models than this site received before")
         if t not in self.transcript.at:  # who was silent at an average takes the server's word for what was before
             self.transcript.at |= now
             self.store.shelf.put("thread", words=self.transcript.at)
@@ -112,7 +112,7 @@ class SealedTask:
         else:
             expected = dict(enumerate(self.order.average.global_models)).get(group, "")
         if digest_of(model) != expected:
-            raise LetterError("the global model that came is not the one that all sites received")
+            raise EnvelopeError("the global model that came is not the one that all sites received")
 
     def _last_global_model(self, group: int) -> Arrays:
         """A group's last global model; empty where none ever came."""
@@ -129,31 +129,31 @@ class SealedTask:
         groups = starting(self.plan, len(self.routes.names), lambda site: initial_model(self.plan, self.task, site))
         return parcel(self.plan, groups[group], 0, group).read
 
-    def _open_letter(self, record: Arrays, by: From | None, kind: str) -> tuple[Arrays, str]:
-        """The arrays in a letter, which must be of the model that the plan has here now, and its writer."""
-        letter = record.get(terms.LETTER)
-        if by is None or letter is None or letter.dtype != np.uint8:
-            raise LetterError("the order brings no encrypted message where one was to come")
+    def _open_envelope(self, record: Arrays, by: From | None, kind: str) -> tuple[Arrays, str]:
+        """The arrays in an envelope, which must be of the model that the plan has here now, and its writer."""
+        envelope = record.get(terms.ENVELOPE)
+        if by is None or envelope is None or envelope.dtype != np.uint8:
+            raise EnvelopeError("the order brings no encrypted message where one was to come")
         since = self.routes.last_average(self.t)
-        in_time = since < by.t < self.t if kind == terms.MODEL_LETTER else by.t == since
+        in_time = since < by.t < self.t if kind == terms.MODEL_ENVELOPE else by.t == since
         if not in_time or self.routes.model_at(by.t, by.site) != self.routes.model_at(self.t, self.site):
-            raise LetterError(f"a message of {by.site} from round {by.t} is not of the model that comes here now")
-        content = self.mailbox.open(kind, by.t, by.site, self.transcript.before(by.t), letter.tobytes())
+            raise EnvelopeError(f"a message of {by.site} from round {by.t} is not of the model that comes here now")
+        content = self.mailbox.open(kind, by.t, by.site, self.transcript.before(by.t), envelope.tobytes())
         held = arrays_in(content, by.site)
-        coded = held if kind == terms.MODEL_LETTER else join(**{CARRIED: held})
+        coded = held if kind == terms.MODEL_ENVELOPE else join(**{CARRIED: held})
         return in_full(self.plan, coded, self._initial(0), by.site), by.site
 
     def _moments(self, record: Arrays) -> Arrays:
         if not record or not self.plan.privacy.sealed:
             return record
-        opened, writer = self._open_letter(record, self.order.beside, terms.MOMENTS)
+        opened, writer = self._open_envelope(record, self.order.beside, terms.MOMENTS)
         carried = split(opened, CARRIED)
         check_beside(self._initial(0), carried, writer)
         return carried
 
     def _open_model(self, record: Arrays, group: int) -> tuple[Arrays, Arrays]:
-        """The model in a letter and what goes beside it, once they may be trained on."""
-        opened, writer = self._open_letter(record, self.order.by, terms.MODEL_LETTER)
+        """The model in an envelope and what goes beside it, once they may be trained on."""
+        opened, writer = self._open_envelope(record, self.order.by, terms.MODEL_ENVELOPE)
         model, carried, expected = split(opened, MODEL), split(opened, CARRIED), self._initial(group)
         last = self._last_global_model(group) or expected
         check_model(model, carried, expected, last if self.plan.method.gate else None, writer)
@@ -173,7 +173,7 @@ class SealedTask:
         aggregates = self.routes.comm_round(self.t).action is Action.AGGREGATE
         metrics = dict(header["metrics"])
         if wrong and aggregates:
-            raise LetterError(f"what was trained here may not be used: {wrong}")
+            raise EnvelopeError(f"what was trained here may not be used: {wrong}")
         if wrong:
             records, metrics[terms.REFUSED] = {MODEL: start, CARRIED: start_carried}, 1
         else:  # what goes on as it came was rounded before, and would change if it were again
@@ -191,40 +191,40 @@ class SealedTask:
         assert to is not None  # only an average ends a run
         content = bytes_of(join(**{MODEL: records[MODEL], CARRIED: records.get(CARRIED, {})}))
         self.store.keep_sent(self.t, content)
-        return join(**{MODEL: {terms.LETTER: self._write_letter(terms.MODEL_LETTER, to, content)}})
+        return join(**{MODEL: {terms.ENVELOPE: self._write_envelope(terms.MODEL_ENVELOPE, to, content)}})
 
     def _to_average(self, records: dict[str, Arrays], metrics: Mapping[str, Any]) -> Arrays:
-        """A masked summand, with its seeds' shares in letters to the helpers; moments go on in a letter."""
+        """A masked summand, with its seeds' shares in envelopes to the decryptors; moments go on in an envelope."""
         carried, rule, to = records.get(CARRIED, {}), records.get(RULE, {}), self.routes.next_site(self.t, self.site)
         beside: Arrays = {}
         if carried and to is not None:
-            beside = {terms.LETTER: self._write_letter(terms.MOMENTS, to, bytes_of(carried))}
+            beside = {terms.ENVELOPE: self._write_envelope(terms.MOMENTS, to, bytes_of(carried))}
         if not self.plan.privacy.secure:
             return join(**{MODEL: records[MODEL], CARRIED: beside, RULE: rule})
         group = self.routes.group(self.t, self.site)
         global_model = self._last_global_model(group) or self._initial(group)
         counts = float(metrics[wire.EXAMPLES]), float(metrics[wire.STEPS]), len(self.routes.names)
         numbers = _checked(lambda: summand(self.plan, records[MODEL], global_model, rule, *counts))
-        hidden, letters = self._mask(numbers, group)
-        return join(**{MODEL: hidden, terms.SEEDS: letters, CARRIED: beside})
+        hidden, envelopes = self._mask(numbers, group)
+        return join(**{MODEL: hidden, terms.SEEDS: envelopes, CARRIED: beside})
 
     def mask_sums(self, values: np.ndarray) -> Arrays:
-        """This site's masked part of a sum of something else than models, (numbers,), with letters to the helpers."""
-        hidden, letters = self._mask(_checked(lambda: to_words(values)))
-        return join(**{terms.TALLY: hidden, terms.SEEDS: letters})
+        """This site's masked part of a sum of other things than models, (numbers,), and envelopes to decryptors."""
+        hidden, envelopes = self._mask(_checked(lambda: to_words(values)))
+        return join(**{terms.TALLY: hidden, terms.SEEDS: envelopes})
 
     def _mask(self, numbers: np.ndarray, group: int = 0) -> tuple[Arrays, Arrays]:
-        """Numbers under masks, and shares of the seeds of these in letters to the helpers."""
-        key, helpers = self.store.summand_key(self.t, numbers, self.of), self.routes.helpers(self.t, self.of)
+        """Numbers under masks, and shares of the seeds of these in envelopes to the decryptors."""
+        key, decryptors = self.store.summand_key(self.t, numbers, self.of), self.routes.decryptors(self.t, self.of)
         others = [site for site in self.routes.summed(self.t, group, self.of) if site != self.site]
         words, own = (self._key, self.t, self._since), seed_from(key, "own")
         pairs = {site: seed_from(pair_key, *words) for site, pair_key in self.store.pair_keys(others).items()}
-        shares = share([own, *pairs.values()], len(helpers), seed_from(key, "shares"))
-        letters = {helper: self._write_letter(self._key, helper, s) for helper, s in zip(helpers, shares, strict=True)}
-        return {terms.MASKED: masked(numbers, own, pair_signs(self.site, pairs), wide=bool(self.of))}, letters
+        shares = share([own, *pairs.values()], len(decryptors), seed_from(key, "shares"))
+        envelopes = {to: self._write_envelope(self._key, to, s) for to, s in zip(decryptors, shares, strict=True)}
+        return {terms.MASKED: masked(numbers, own, pair_signs(self.site, pairs), wide=bool(self.of))}, envelopes
 
     def check_judged(self, model: Arrays) -> None:
-        """Raise LetterError for another model than the round's global one; of ensembles no digest is known."""
+        """Raise EnvelopeError for another model than the round's global one; of ensembles no digest is known."""
         if self.plan.method.keeps_global:
             self._check_global_model(model, 0)
 
@@ -238,32 +238,32 @@ class SealedTask:
         t = self.routes.last_average(self.t, through=True)
         return self.transcript.at[t] if self.of else self.transcript.before(self.t)
 
-    def _write_letter(self, kind: str, to: str, content: bytes) -> np.ndarray:
+    def _write_envelope(self, kind: str, to: str, content: bytes) -> np.ndarray:
         return np.frombuffer(self.mailbox.write(kind, self.t, to, self._since, content), np.uint8)
 
     # -- what else a site is asked ----------------------------------------------------------------------------------
 
-    def tell_shares(self, group: int, letters: Mapping[str, np.ndarray], policy: Policy) -> Answer:
-        """This helper's shares of what opens one sum of one set of sites, in order of their names.
+    def tell_shares(self, group: int, envelopes: Mapping[str, np.ndarray], policy: Policy) -> Answer:
+        """This decryptor's shares of what opens one sum of one set of sites, in order of their names.
 
-        Of each site its own seed, and those that it has with the sites that are not in the set. Raises LetterError for
-        a set that is too small, has a site that is not in the sum, or is not the first.
+        Of each site its own seed, and those that it has with the sites that are not in the set. Raises EnvelopeError
+        for a set that is too small, has a site that is not in the sum, or is not the first.
         """
-        sites, summed = sorted(letters), self.routes.summed(self.t, group, self.of)
+        sites, summed = sorted(envelopes), self.routes.summed(self.t, group, self.of)
         least = max(self.routes.least_in_sum(self.t, group, self.of), policy.least_sites)
         if len(sites) < least:
-            raise LetterError(
+            raise EnvelopeError(
                 f"this site helps to open no sum of fewer than {least} sites, and {len(sites)} were given"
             )
-        if self.site not in self.routes.helpers(self.t, self.of):
-            raise LetterError(f"by the plan this site is no helper of round {self.t}")
+        if self.site not in self.routes.decryptors(self.t, self.of):
+            raise EnvelopeError(f"by the plan this site is no decryptor of round {self.t}")
         if not set(sites) <= set(summed):
-            raise LetterError(f"a site was given that is not in the sum of round {self.t}")
+            raise EnvelopeError(f"a site was given that is not in the sum of round {self.t}")
         told = b""
         for site in sites:
-            shares = self.mailbox.open(self._key, self.t, site, self._since, letters[site].tobytes())
+            shares = self.mailbox.open(self._key, self.t, site, self._since, envelopes[site].tobytes())
             if len(shares) != BYTES * len(summed):
-                raise LetterError(f"what {site} sealed holds no shares of its masks")
+                raise EnvelopeError(f"what {site} sealed holds no shares of its masks")
             others = [None, *(other for other in summed if other != site)]  # None: of its own seed
             picked = [k for k, other in enumerate(others) if other not in sites]
             told += b"".join(shares[BYTES * k : BYTES * (k + 1)] for k in picked)
@@ -271,16 +271,16 @@ class SealedTask:
         return {"config": {}}, join(**{terms.SHARES: {terms.SHARES: np.frombuffer(told, np.uint8)}})
 
     def reseal_model(self, written: int, policy: Policy, log: SiteLog) -> Answer:
-        """The model sealed after round ``written``, for the site that trains it now; LetterError for none."""
+        """The model sealed after round ``written``, for the site that trains it now; EnvelopeError for none."""
         if not self.routes.last_average(self.t) < written < self.t:
-            raise LetterError(f"the circulating model of round {written} does not go on to round {self.t}")
+            raise EnvelopeError(f"the circulating model of round {written} does not go on to round {self.t}")
         to = self.routes.site_of(self.t, self.routes.model_at(written, self.site))
         content = self.store.sent(written)
         self.store.count_readdressed(written, to, policy.most_readdressed)
         reason = f"for {to}, round {self.t}"
         log.write("readdressed", run=str(self.config[RUN]), kind="letter", t=written, reason=reason)
-        letter = self.mailbox.write(terms.MODEL_LETTER, written, to, self.transcript.before(written), content)
-        return {"config": {}}, join(**{MODEL: {terms.LETTER: np.frombuffer(letter, np.uint8)}})
+        envelope = self.mailbox.write(terms.MODEL_ENVELOPE, written, to, self.transcript.before(written), content)
+        return {"config": {}}, join(**{MODEL: {terms.ENVELOPE: np.frombuffer(envelope, np.uint8)}})
 
 
 def _keys_in(config: Mapping[str, Any]) -> dict[str, str]:
@@ -292,16 +292,16 @@ def _keys_in(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _checked(numbers: Callable[[], np.ndarray]) -> np.ndarray:
-    """A site's part of a sum. Raises LetterError where it fits no sum."""
+    """A site's part of a sum. Raises EnvelopeError where it fits no sum."""
     try:
         return numbers()
     except ReplyError as error:
-        raise LetterError(str(error)) from None
+        raise EnvelopeError(str(error)) from None
 
 
 @dataclass
-class Letters:
-    """The letters of one site, which writes in ``home``; ``identity`` is the file of its identity."""
+class Encryption:
+    """The encryption of one site, which writes in ``home``; ``identity`` is the file of its identity."""
 
     name: str
     home: Path
@@ -311,7 +311,7 @@ class Letters:
     _session: SealedSession | None = None
 
     def wrap(self, kind: str, handle: Handler) -> Handler:
-        """The handler of requests of this ``kind`` with letters opened before it and sealed after it."""
+        """The handler of requests of this ``kind`` with envelopes opened before it and sealed after it."""
         around = {"roll": self._announce, "scaling": self._take, terms.BEFORE: self._hide_sums}
         around |= {"train": self._train, "evaluate": self._evaluate, wire.VALIDATE: self._validate}
         return partial(around[kind], handle) if kind in around else handle
@@ -336,13 +336,13 @@ class Letters:
         try:
             opened = Opened.model_validate_json(str(order.config.get(terms.ANNOUNCED, "")))
         except ValidationError:
-            raise LetterError("the keys of this run were not told in a form that this version knows") from None
+            raise EnvelopeError("the keys of this run were not told in a form that this version knows") from None
         sites = [str(site) for site in order.config[SITES]]
         store = self.key_store(order.config)
         nonce = store.take(opened.announced, self.known_roll(order.config, order.policy), sites)
         if order.plan.privacy.secure and not order.arrays:  # a scaling comes when sums were told
-            letters = store.write_pair_keys(self._mailbox(store, order), sites)
-            leaving = {**leaving, **join(**{terms.PAIRS: letters})}
+            envelopes = store.write_pair_keys(self._mailbox(store, order), sites)
+            leaving = {**leaving, **join(**{terms.PAIRS: envelopes})}
         header = {**header, "config": header["config"] | {terms.NONCE: nonce}}
         keys = {site: announcement.classic for site, announcement in opened.announced.items()}
         return self._with_sketches(order, header, keys), leaving
@@ -362,8 +362,8 @@ class Letters:
 
     def take_pair_keys(self, order: SiteRequest) -> Answer:
         """Keep the keys of masks that the sites before this one have drawn for it."""
-        store, letters = self.key_store(order.config), split(order.arrays, terms.PAIRS)
-        store.take_pair_keys(self._mailbox(store, order), [str(site) for site in order.config[SITES]], letters)
+        store, envelopes = self.key_store(order.config), split(order.arrays, terms.PAIRS)
+        store.take_pair_keys(self._mailbox(store, order), [str(site) for site in order.config[SITES]], envelopes)
         return {"config": {}}, {}
 
     @staticmethod
@@ -382,7 +382,7 @@ class Letters:
         return sealed.seal_reply(order.arrays, header, sent)
 
     def _open_order(self, order: SiteRequest, sealed: SealedTask | None) -> SiteRequest:
-        """The order as its trainer takes it; a letter that may not be used is noted in the site's log."""
+        """The order as its trainer takes it; an envelope that may not be used is noted in the site's log."""
         _, kept = memories_of(self.folder_of(order.config), int(order.config[ROUND]))
         received = unpack_order(order.plan, order.raw.task, order.arrays, order.config, kept)
         if sealed is None:
@@ -423,13 +423,13 @@ class Letters:
         return header, reply
 
     def known_roll(self, config: Mapping[str, Any], policy: Policy) -> dict[str, str]:
-        """The consortium's identities in a message. Raises LetterError where this site knows others."""
+        """The consortium's identities in a message. Raises EnvelopeError where this site knows others."""
         try:
             roll = {str(k)[:100]: str(v)[:64] for k, v in json.loads(str(config[terms.ROLL])).items()}
         except (KeyError, ValueError, AttributeError):
-            raise LetterError("the message does not say who belongs to the consortium") from None
+            raise EnvelopeError("the message does not say who belongs to the consortium") from None
         if roll.get(self.name) != name_of(identity_of(self.identity)):
-            raise LetterError(
+            raise EnvelopeError(
                 "the consortium's key list has another identity for this site; send the coordinator site.key.pub"
             )
         if fresh := [name for name in check_identities(self.home, roll, policy.roll) if name != self.name]:
@@ -439,18 +439,18 @@ class Letters:
 
     def help(self, order: SiteRequest) -> Answer:
         """This site's shares of what opens one sum."""
-        letters, of = split(order.arrays, terms.SEEDS), one_line(order.config.get(terms.OF, ""), 20)
-        return self._sealed_task(order, of).tell_shares(int(order.config.get(terms.GROUP, 0)), letters, order.policy)
+        envelopes, of = split(order.arrays, terms.SEEDS), one_line(order.config.get(terms.OF, ""), 20)
+        return self._sealed_task(order, of).tell_shares(int(order.config.get(terms.GROUP, 0)), envelopes, order.policy)
 
     def mask_sums(self, order: SiteRequest, of: str, sums: Arrays, shapes: tallies.Shapes) -> Arrays:
-        """Sums of this site under masks. LetterError where the model is not this round's global one."""
+        """Sums of this site under masks. EnvelopeError where the model is not this round's global one."""
         sealed = self._sealed_task(order, of)
         if of == tallies.JUDGED:
             sealed.check_judged(split(order.arrays, MODEL))
         return sealed.mask_sums(tallies.flat(sums, shapes))
 
     def readdress(self, order: SiteRequest) -> Answer:
-        """A letter sealed anew, for its addressee is silent."""
+        """An envelope sealed anew, for its addressee is silent."""
         return self._sealed_task(order).reseal_model(int(order.config[terms.WRITTEN]), order.policy, self.log)
 
     def _sealed_task(self, order: SiteRequest, of: str = "") -> SealedTask:
@@ -462,8 +462,8 @@ class Letters:
         return SealedTask(self._session, words, order, of)
 
     def key_store(self, config: Mapping[str, Any]) -> KeyStore:
-        """This site's letters of a message's run."""
+        """This site's keys in a message's run."""
         if not RUN_NAME.fullmatch(str(config[RUN])):  # two runs could be told apart by where the name ends alone
-            raise LetterError("a run's name has letters, digits, dots, hyphens and underscores")
+            raise EnvelopeError("a run's name has letters, digits, dots, hyphens and underscores")
         run = f"{config[RUN]} {one_line(config.get(RUN_ID, ''), 64)}"
         return KeyStore(self.folder_of(config), self.name, run, identity_of(self.identity))

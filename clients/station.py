@@ -2,8 +2,8 @@
 
 It answers on a Unix socket that only its own user can reach, and knows no network. The site's policy is asked before
 every answer, and what left is logged after it; tracebacks stay in the station's own log. Handlers are a table
-(:data:`HANDLERS`), which see requests in the clear: :meth:`fedsmall.clients.sealing.Letters.wrap` opens what comes and
-seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
+(:data:`HANDLERS`), which see requests in the clear: :meth:`fedsmall.clients.sealing.Encryption.wrap` opens what comes
+and seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
 """
 
 import os
@@ -27,7 +27,7 @@ from fedsmall.clients.memory import memories_of
 from fedsmall.clients.patients import charge_comm_round, check_affordable, once
 from fedsmall.clients.policy import CutError, Pace, Policy, check_time, cut_short, load_policy
 from fedsmall.clients.runs import check_same_data, folder_of_order, forget_old, keep_scaling, scaling_of
-from fedsmall.clients.sealing import Letters
+from fedsmall.clients.sealing import Encryption
 from fedsmall.clients.self_check import check_leaving, check_released
 from fedsmall.clients.shelf import sealed_by, secret
 from fedsmall.clients.site_data import SiteData
@@ -56,7 +56,7 @@ from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas import plan_at
-from fedsmall.sealing.letters import IDENTITY
+from fedsmall.sealing.envelopes import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.trainer import Seat, Trainer
@@ -90,7 +90,8 @@ class Station:
         self.log = SiteLog(self.home, self.name)
         self.telling, self.consent = Telling(self.home, self.log), Consent(self.home, self.log)
         self.folder_of = partial(folder_of_order, self.home)
-        self.letters = Letters(self.name, self.home, self.log, self.folder_of, self.policy_file.with_name(IDENTITY))
+        identity = self.policy_file.with_name(IDENTITY)
+        self.encryption = Encryption(self.name, self.home, self.log, self.folder_of, identity)
         public = self.policy_file.with_name(f"{KEY_FILE}.pub")
         self._logged = LoggedAnswers(self.log, public, self.consent.is_new, self._handle)
         self._samples: tuple[Any, RawSite, str] | None = None
@@ -126,7 +127,7 @@ class Station:
                 return extension(policy, config, arrays)
             order = self.read(kind, policy, config, arrays)
             self.log.beside = tuple(spent_beside(self._homes_beside(order)))
-            handle = self.letters.wrap(kind, partial(HANDLERS[kind], self))
+            handle = self.encryption.wrap(kind, partial(HANDLERS[kind], self))
             if kind == "train" and order.plan.privacy.is_patient_level:
                 return once(self.folder_of(config) / "answers", config, arrays, lambda: handle(order))
             return handle(order)
@@ -135,7 +136,7 @@ class Station:
         if kind not in self._extensions:
             if kind not in extensions(GROUP):
                 raise PlanError("this site was asked for something that it does not know")
-            handler = load_extension(GROUP, kind)(self.name, self.data, self.letters, self.consent)
+            handler = load_extension(GROUP, kind)(self.name, self.data, self.encryption, self.consent)
             self._extensions[kind] = handler.answer
         return self._extensions[kind]
 
@@ -147,7 +148,7 @@ class Station:
         key = plan_at(plan, place, sites).model_dump_json() + digest
         if self._released is None or self._released[0] != key:  # how many numbers leave, once privacy is checked
             self._released = (key, check_released(plan_at(plan, place, sites), raw))
-        identity = self.letters.identity.exists()
+        identity = self.encryption.identity.exists()
         policy.check_site(plan, raw, sites=sites, numbers=self._released[1], has_identity=identity)
         self.consent.check(kind, policy, plan, raw, config)
         order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
@@ -342,9 +343,9 @@ def validate(site: "Station", order: SiteRequest) -> Answer:
 
 
 HANDLERS |= {
-    HELP: lambda site, order: site.letters.help(order),
-    PAIRS: lambda site, order: site.letters.take_pair_keys(order),
-    READDRESS: lambda site, order: site.letters.readdress(order),
+    HELP: lambda site, order: site.encryption.help(order),
+    PAIRS: lambda site, order: site.encryption.take_pair_keys(order),
+    READDRESS: lambda site, order: site.encryption.readdress(order),
 }
 
 

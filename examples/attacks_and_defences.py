@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from examples.kept import measured
-from fedsmall.aggregation.sums import with_letters
+from fedsmall.aggregation.sums import with_sealed_handovers
 from fedsmall.algorithm.departing import make_private
 from fedsmall.clients.incoming import inner_inputs, sign_of_craft
 from fedsmall.clients.policy import Policy
@@ -204,7 +204,7 @@ def why_refused(plan: Plan, federation: Federation) -> str:
     try:
         for site in federation.train:
             sizes = {"samples": len(site), "sites": sites, "numbers": numbers}
-            POLICY.check_plan(with_letters(plan, sites), federation.task.name, has_identity=True, **sizes)
+            POLICY.check_plan(with_sealed_handovers(plan, sites), federation.task.name, has_identity=True, **sizes)
     except PolicyError as error:
         return f"refused{re.findall(r' [(][a-z_]+[)]', str(error))[0]}"
     return ""

@@ -7,7 +7,7 @@ until there were enough kills, every few seconds one process (ServerApp, SuperLi
 SuperNode, SuperExec or ClientApp) is killed with SIGKILL, and the run is resumed where it ended. At the end all models
 must have the same bytes.
 
-``sealed``, models go in letters and averages are secure sums. The sites of each run then draw its routes anew, so
+``sealed``, models go in envelopes and averages are secure sums. The sites of each run then draw its routes anew, so
 every run is compared with a simulation of its own plan, and nothing is blurred, for that is drawn by a site's own key.
 """
 

@@ -25,7 +25,7 @@ from fedsmall.training.trees import cohort_for
 
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}
 ABOVE, RUN = "above", "tides"
-# without blur and letters, so that a simulation gives the same bits
+# without blur and encryption, so that a simulation gives the same bits
 POLICY = "least_sites = 2\nleast_blur = 0\nmost_read = 1000\nleast_batch = 1\nsealed = false\n"
 
 

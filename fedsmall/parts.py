@@ -215,8 +215,8 @@ class Privacy(Frozen):
 
     Instead of any, ``blur`` is the size of the noise over that of an update as it leaves
     (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are. Beside any of these, or
-    alone, ``sealed`` models go in letters that only the next site can open; of ``secure`` sums the server sees nothing
-    but the sum (:mod:`fedsmall.aggregation.sums`).
+    alone, ``sealed`` models go in envelopes that only the next site can open; of ``secure`` sums the server sees
+    nothing but the sum (:mod:`fedsmall.aggregation.sums`).
     """
 
     level: Literal["site", "patient"] = "site"

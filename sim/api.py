@@ -120,8 +120,7 @@ class Result:
     def model(self) -> "Module":
         """The global model of the main method (see :meth:`table`) with its first seed, in eval mode.
 
-        It takes samples as the sites saw them, at mean 0 and spread 1 over the federation; :meth:`predict` takes raw
-        rows.
+        It takes samples as sites saw them, standardised over the federation; :meth:`predict` takes raw rows.
         """
         for plan_run in sorted(self.run.done, key=lambda plan_run: plan_run.label != self.run.reference):
             if self.run.model_of(plan_run) is not None:

@@ -1,9 +1,9 @@
-"""Models that the server cannot read: letters from site to site, and masked summands of secure sums, which as many
-helpers open as it takes.
+"""Models that the server cannot read: envelopes from site to site, and masked summands of secure sums, which as many
+decryptors open as it takes.
 
-The server can check no more than a letter's size, so the sites keep the gate; a letter to a silent site is sealed anew
-by its writer; an aggregation counts only models that were trained at its communication round. Summands are on the disk
-before any helper is asked: a helper opens one sum of a round, of one set of sites, and so must a restarted server.
+The server can check no more than an envelope's size, so the sites keep the gate; one to a silent site is sealed again
+by its writer; an aggregation counts only models trained at its communication round. Summands are on the disk before any
+decryptor is asked, which opens one sum of a round, of one set of sites.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from fedsmall.exact import WORDS, from_words
 from fedsmall.files import write
 from fedsmall.plan import Plan
 from fedsmall.sealing import terms
-from fedsmall.sealing.letters import Transcript, after
+from fedsmall.sealing.envelopes import Transcript, after
 from fedsmall.sealing.masks import BYTES, least_in_sum, threshold, unmasked
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import Average, From, Order
@@ -37,23 +37,23 @@ from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.trainer import Fault, Summed
 from fedsmall.wire import ANSWER_BYTES, CARRIED, CONFIG, METRICS, MODEL, Arrays, join, parts, split
 
-MOST_OF_A_MODEL = 4  # a letter holds a model, and at most three times as much beside it
+MOST_OF_A_MODEL = 4  # an envelope holds a model, and at most three times as much beside it
 BESIDE = 1 << 20
 FILE = "summands.safetensors"  # in a run's folder
-OWN_NUMBERS, TOLD = "", "*"  # beside letters by helper, in the file
+OWN_NUMBERS, TOLD = "", "*"  # beside envelopes by decryptor, in the file
 
 
 class Summand(NamedTuple):
-    """A site's part of a sum: ``masked`` numbers, ``letters`` to the helpers by name, and its counts."""
+    """A site's part of a sum: ``masked`` numbers, ``envelopes`` to the decryptors by name, and its counts."""
 
     masked: np.ndarray
-    letters: Arrays
+    envelopes: Arrays
     examples: float
     steps: float
 
     def arrays(self) -> Arrays:
         """All of it by name, for the file."""
-        return {OWN_NUMBERS: self.masked, TOLD: np.array([self.examples, self.steps]), **self.letters}
+        return {OWN_NUMBERS: self.masked, TOLD: np.array([self.examples, self.steps]), **self.envelopes}
 
 
 def _read(flat: Arrays) -> dict[str, Summand]:
@@ -65,8 +65,8 @@ def _read(flat: Arrays) -> dict[str, Summand]:
 
 
 @dataclass(frozen=True, eq=False)
-class Letter:
-    """A letter of site ``by`` from round ``t`` ``to`` another: a ``model``, or what goes ``beside`` an average."""
+class Envelope:
+    """An envelope of site ``by`` from round ``t`` ``to`` another: a ``model``, or what goes ``beside`` an average."""
 
     by: str
     t: int
@@ -75,8 +75,8 @@ class Letter:
     beside: ArrayRecord | None = None
 
 
-class HelpError(RuntimeError):
-    """A sum that cannot be opened, for too few helpers answer; resume the run when they are back."""
+class DecryptorError(RuntimeError):
+    """A sum that cannot be opened, for too few decryptors answer; resume the run when they are back."""
 
 
 class Tally(NamedTuple):
@@ -89,7 +89,7 @@ class Tally(NamedTuple):
 
 @final
 class SealedModels(Form):
-    """Letters, secure sums, or both, as the orders' ``plan`` says.
+    """Envelopes, secure sums, or both, as the orders' ``plan`` says.
 
     ``begun`` is the transcript before the first communication round, ``nonces`` are by site. ``folder`` outlives the
     server.
@@ -111,11 +111,11 @@ class SealedModels(Form):
         self.routes = RoutingTable(plan, tuple(sorted(sites)))
         self._summands_file = None if folder is None else folder / FILE
         self.average: Average | None = None
-        self._letters: dict[int, Letter] = {}  # by row
-        self._came: dict[int, Letter] = {}  # in this exchange, until it is known what is used
-        self._clear = OpenModels(plan)  # where models do not go in letters
+        self._envelopes: dict[int, Envelope] = {}  # by row
+        self._came: dict[int, Envelope] = {}  # in this exchange, until it is known what is used
+        self._clear = OpenModels(plan)  # where models do not go in envelopes
         self._masked: dict[str, Summand] = {}
-        self.sealed, self.secure = plan.privacy.sealed, plan.privacy.secure  # letters; averages as opened sums
+        self.sealed, self.secure = plan.privacy.sealed, plan.privacy.secure  # envelopes; averages as opened sums
 
     def note(self, t: int, site: str, kind: str, reason: str) -> None:
         """Note an event of a site at round ``t``."""
@@ -126,71 +126,71 @@ class SealedModels(Form):
         return ConfigRecord({wire.PLAN: self._said, wire.ROUND: t, terms.SEALED: self._order(), **more})
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
-        """Have letters sealed anew that lie at another site than they were written to."""
+        """Have envelopes sealed anew that lie at another site than they were written to."""
         self._came, self._masked, t = {}, {}, exchange.leg.t
         self._clear.prepare(exchange, grid, roster)
         if not self.sealed:
             return
-        for row in [row for row, letter in self._letters.items() if letter.model is None and not exchange.carries[row]]:
-            del self._letters[row]  # its group begins anew
-        held = {site: self._letters[row] for site, row in exchange.row_of.items() if row in self._letters}
-        wrong = {site: letter for site, letter in held.items() if letter.to != site}
-        readdressed = self._fetch_readdressed(t, {s: letter for s, letter in wrong.items() if letter.model is not None})
-        for site, letter in wrong.items():
+        for row in [r for r, held in self._envelopes.items() if held.model is None and not exchange.carries[r]]:
+            del self._envelopes[row]  # its group begins anew
+        held = {site: self._envelopes[row] for site, row in exchange.row_of.items() if row in self._envelopes}
+        wrong = {site: envelope for site, envelope in held.items() if envelope.to != site}
+        readdressed = self._fetch_readdressed(t, {s: of for s, of in wrong.items() if of.model is not None})
+        for site, envelope in wrong.items():
             row = exchange.row_of[site]
             if site in readdressed:
-                self._letters[row] = replace(letter, model=readdressed[site], to=site)
+                self._envelopes[row] = replace(envelope, model=readdressed[site], to=site)
                 continue
-            del self._letters[row]
-            if letter.model is not None:
-                why = f"the site it was sealed to was silent, and {letter.by} did not seal it again"
+            del self._envelopes[row]
+            if envelope.model is not None:
+                why = f"the site it was sealed to was silent, and {envelope.by} did not seal it again"
                 self.note(t, site, "replaced", f"{why}; the last global model takes its place")
         for row in exchange.row_of.values():
-            own = self._letters.get(row)
+            own = self._envelopes.get(row)
             if not exchange.inputs.fresh[row] and (own is None or own.model is None):
                 exchange.is_global[row] = True
 
-    def _fetch_readdressed(self, t: int, letters: Mapping[str, Letter]) -> dict[str, ArrayRecord]:
-        """These ``letters``, by the site where each lies, sealed anew for it; a writer is asked for one at a time."""
+    def _fetch_readdressed(self, t: int, envelopes: Mapping[str, Envelope]) -> dict[str, ArrayRecord]:
+        """These ``envelopes``, by the site where each lies, sealed anew for it; a writer is asked for one at a time."""
         fetched: dict[str, ArrayRecord] = {}
-        waiting = sorted(letters.items())
+        waiting = sorted(envelopes.items())
         while waiting:
-            now = {letter.by: (site, letter) for site, letter in reversed(waiting)}  # the first of each writer
-            waiting = [(site, letter) for site, letter in waiting if now[letter.by][0] != site]
+            now = {envelope.by: (site, envelope) for site, envelope in reversed(waiting)}  # the first of each writer
+            waiting = [(site, envelope) for site, envelope in waiting if now[envelope.by][0] != site]
             questions = {}
-            for by, (_, letter) in now.items():
-                size = size_in_bytes({MODEL: letter.model} if letter.model else {})
-                questions[by] = RecordDict({CONFIG: self.words(t, **{terms.WRITTEN: letter.t, ANSWER_BYTES: size})})
+            for by, (_, envelope) in now.items():
+                size = size_in_bytes({MODEL: envelope.model} if envelope.model else {})
+                questions[by] = RecordDict({CONFIG: self.words(t, **{terms.WRITTEN: envelope.t, ANSWER_BYTES: size})})
             replies = ask(self.roster, self.grid, f"{MessageType.QUERY}.{terms.READDRESS}", questions)
             for by, (site, _) in sorted(now.items(), key=lambda item: item[1][0]):
                 try:
-                    fetched[site] = _letter(replies.get(by))
+                    fetched[site] = _envelope(replies.get(by))
                 except ReplyError as error:
                     self.note(t, by, "set aside", f"it did not seal its circulating model again for {site}: {error}")
         return fetched
 
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
-        """A letter, or the global model and perhaps a letter with what goes beside it."""
+        """An envelope, or the global model and perhaps an envelope with what goes beside it."""
         if not self.sealed:
             sent = self._clear.send(exchange, site, row)
             return sent._replace(words={**sent.words, terms.SEALED: self._order()})
-        letter, parcel = self._letters.get(row), exchange.parcel(row)
-        sealed = letter is not None and letter.model is not None and not exchange.is_global[row]
-        beside = letter.beside if letter is not None and exchange.is_global[row] else None
+        envelope, parcel = self._envelopes.get(row), exchange.parcel(row)
+        sealed = envelope is not None and envelope.model is not None and not exchange.is_global[row]
+        beside = envelope.beside if envelope is not None and exchange.is_global[row] else None
 
         def records() -> Records:
-            if sealed and letter is not None and letter.model is not None:
-                return {MODEL: letter.model}
+            if sealed and envelope is not None and envelope.model is not None:
+                return {MODEL: envelope.model}
             model = parcel.sent or parcel.read if exchange.is_global[row] else exchange.state.row(row)
             return {MODEL: to_record(model), **({CARRIED: beside} if beside is not None else {})}
 
-        by = From(site=letter.by, t=letter.t) if letter is not None else None
+        by = From(site=envelope.by, t=envelope.t) if envelope is not None else None
         words = {terms.SEALED: self._order(by if sealed else None, by if beside is not None else None)}
         is_shared = bool(exchange.is_global[row]) and beside is None
         return Sent(id(parcel) if is_shared else -1 - row, words, records)
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
-        """Raise ReplyError unless this is a letter, a masked summand of the right size, or a model."""
+        """Raise ReplyError unless this is an envelope, a masked summand of the right size, or a model."""
         if reply.has_error():
             raise ReplyError((reply.error.reason or "no reason given")[:300])
         closes, records = exchange.leg.closes, array_records(reply.content)
@@ -201,20 +201,20 @@ class SealedModels(Form):
         check_metrics(metrics, limits)
         beside = reply.content.pop(CARRIED, None) if self.sealed else None
         if CARRIED in records and self.sealed:
-            check_letter(records[CARRIED], exchange.bytes_of_model)
+            check_envelope(records[CARRIED], exchange.bytes_of_model)
         if closes and self.secure:
             self._check_masked(records, exchange)
         elif not closes and self.sealed:
-            check_letter(records[MODEL], exchange.bytes_of_model)
+            check_envelope(records[MODEL], exchange.bytes_of_model)
         else:
             self._clear.check(exchange, site, reply, limits)
         if beside is not None:
             reply.content[CARRIED] = beside
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
-        """Take a letter for the next site, a summand, or a model."""
+        """Take an envelope for the next site, a summand, or a model."""
         records, metrics, t = array_records(content), content.metric_records[METRICS], exchange.leg.t
-        before = self._letters.get(row)
+        before = self._envelopes.get(row)
         if metrics.pop(terms.NOT_TAKEN, None) is not None and before is not None:
             note(before.by, "replaced", f"{site} could not use its encrypted message; it took the last global model")
         if metrics.pop(terms.REFUSED, None) is not None:
@@ -231,15 +231,15 @@ class SealedModels(Form):
         to = self.routes.next_site(t, site) if self.sealed and (not closes or CARRIED in records) else None
         if to:
             model = None if closes else records[MODEL]
-            self._came[row] = Letter(site, t, to, model, records.get(CARRIED) if closes else None)
+            self._came[row] = Envelope(site, t, to, model, records.get(CARRIED) if closes else None)
         return None
 
     def accept(self, rows: Sequence[int]) -> None:
-        """Keep these letters; those that they answer are used up."""
+        """Keep these envelopes; those that they answer are used up."""
         self._clear.accept(rows)
         for row in rows:
-            self._letters.pop(row, None)
-        self._letters |= {row: self._came[row] for row in rows if row in self._came}
+            self._envelopes.pop(row, None)
+        self._envelopes |= {row: self._came[row] for row in rows if row in self._came}
 
     def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
         """Extend the transcript by what the aggregation has made."""
@@ -249,12 +249,12 @@ class SealedModels(Form):
         self.average = Average(t=t, before=before, global_models=tuple(global_models))
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
-        """The opened sum of these sites' summands. Raises HelpError where it stays closed."""
+        """The opened sum of these sites' summands. Raises DecryptorError where it stays closed."""
         if not self.secure:
             return None
         masked = {site: self._masked[site] for site in sorted(sites)}
         if 0 < len(masked) < (least := self.routes.least_in_sum(t, group)):
-            raise HelpError(
+            raise DecryptorError(
                 f"{len(masked)} sites have sent models for the average of round {t}, and a sum of fewer than {least} "
                 "is opened by nobody. `fedsmall resume` asks again when more are there"
             )
@@ -287,42 +287,42 @@ class SealedModels(Form):
         return received
 
     def _open(self, t: int, group: int, summands: Mapping[str, Summand], of: str = "") -> np.ndarray:
-        """The sum of masked summands, (numbers,) uint64, by the helpers' shares. HelpError where too few answer."""
-        missing, helpers = sorted(set(self.routes.summed(t, group, of)) - set(summands)), self.routes.helpers(t, of)
-        size, least = BYTES * len(summands) * (1 + len(missing)), threshold(len(helpers))
+        """The sum of masked summands, (numbers,) uint64, by decryptors' shares; DecryptorError where too few answer."""
+        decryptors, missing = self.routes.decryptors(t, of), sorted({*self.routes.summed(t, group, of)} - {*summands})
+        size, least = BYTES * len(summands) * (1 + len(missing)), threshold(len(decryptors))
         config = self.words(t, **({terms.OF: of} if of else {terms.GROUP: group}), **{ANSWER_BYTES: size})
         questions = {}
-        for helper in helpers:
-            seeds = {site: summand.letters[helper] for site, summand in sorted(summands.items())}
-            questions[helper] = RecordDict({CONFIG: config, terms.SEEDS: to_record(seeds)})
+        for decryptor in decryptors:
+            seeds = {site: summand.envelopes[decryptor] for site, summand in sorted(summands.items())}
+            questions[decryptor] = RecordDict({CONFIG: config, terms.SEEDS: to_record(seeds)})
         replies = ask(self.roster, self.grid, f"{MessageType.QUERY}.{terms.HELP}", questions)
         told, faults = dict[int, bytes](), dict[str, ReplyError]()
-        for place, helper in enumerate(helpers, 1):
+        for place, decryptor in enumerate(decryptors, 1):
             try:
-                told[place] = _shares(replies.get(helper), size)
+                told[place] = _shares(replies.get(decryptor), size)
             except ReplyError as error:
-                faults[helper] = error
+                faults[decryptor] = error
         if len(told) < least:
-            helper, why = next(iter(faults.items()))
-            raise HelpError(
-                f"the sum of round {t} stays closed, for {len(told)} of {len(helpers)} helpers answer, and it takes "
-                f"{least}; {helper} does not help: {why}. `fedsmall resume` goes on when it does"
+            decryptor, why = next(iter(faults.items()))
+            raise DecryptorError(
+                f"the sum of round {t} stays closed, for {len(told)} of {len(decryptors)} decryptors answer, and it "
+                f"takes {least}; {decryptor} does not help: {why}. `fedsmall resume` goes on when it does"
             )
-        for helper, why in faults.items():
-            self.note(t, helper, "set aside", f"it does not help to open a sum: {why}")
+        for decryptor, why in faults.items():
+            self.note(t, decryptor, "set aside", f"it does not help to open a sum: {why}")
         shares = {place: told[place] for place in sorted(told)[:least]}
         return unmasked({site: summand.masked for site, summand in summands.items()}, missing, shares, wide=bool(of))
 
     def open_sum(self, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
         """The sum ``of`` all sites' numbers at round ``t``, asked by messages of this ``kind`` with these ``contents``.
 
-        Bad answers are noted and left out. HelpError where too few are left, or too few helpers answer.
+        Bad answers are noted and left out. DecryptorError where too few are left, or too few decryptors answer.
         """
         replies = ask(self.roster, self.grid, kind, contents)
         summands: dict[str, Summand] = {}
         for site in sorted(contents):
             try:
-                summands[site] = _summand(replies.get(site), self.routes.helpers(t, of))
+                summands[site] = _summand(replies.get(site), self.routes.decryptors(t, of))
             except ReplyError as error:
                 self.note(t, site, "set aside", f"what it tells ({of}): {error}")
         lengths = [len(summand.masked) for summand in summands.values()]
@@ -331,7 +331,7 @@ class SealedModels(Form):
             self.note(t, site, "set aside", f"what it tells ({of}) is of another length than that of the others")
             del summands[site]
         if len(summands) < (least := least_in_sum(len(self.routes.names))):
-            raise HelpError(f"{len(summands)} sites tell, and a sum of fewer than {least} is opened by nobody")
+            raise DecryptorError(f"{len(summands)} sites tell, and a sum of fewer than {least} is opened by nobody")
         summed = self._settle_summands(t, of, summands)
         values = from_words(self._open(t, 0, summed, of))
         said = {site: reply.content.metric_records for site, reply in replies.items() if site in summands}
@@ -339,11 +339,11 @@ class SealedModels(Form):
         return Tally(values, tuple(summed), metrics)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """The letters, and the transcript."""
-        letters = {str(row): arrays_of(_records(letter)) for row, letter in self._letters.items()}
-        addresses = {str(row): [letter.by, letter.t, letter.to] for row, letter in self._letters.items()}
+        """The envelopes, and the transcript."""
+        envelopes = {str(row): arrays_of(_records(envelope)) for row, envelope in self._envelopes.items()}
+        addresses = {str(row): [envelope.by, envelope.t, envelope.to] for row, envelope in self._envelopes.items()}
         average = self.average and self.average.model_dump()
-        arrays = join(letters=join(**letters), clear=self._clear.state()[0])
+        arrays = join(envelopes=join(**envelopes), clear=self._clear.state()[0])
         return arrays, {"letters": addresses, "thread": self.transcript.at, "average": average}
 
     def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
@@ -354,14 +354,14 @@ class SealedModels(Form):
         held = parts(split(arrays, "letters"))
         for row, (by, t, to) in words["letters"].items():
             records = records_from(held[row])
-            self._letters[int(row)] = Letter(by, t, to, records.get(MODEL), records.get(CARRIED))
+            self._envelopes[int(row)] = Envelope(by, t, to, records.get(MODEL), records.get(CARRIED))
 
     def size(self, row: int, content: RecordDict) -> int:
         """The bytes of a row's reply as it came."""
         return self._clear.size(row, content)
 
     def _order(self, by: From | None = None, beside: From | None = None) -> str:
-        """What an order says beside its plan, as JSON: the last average, and whose letters it holds."""
+        """What an order says beside its plan, as JSON: the last average, and whose envelopes it holds."""
         order = Order(average=self.average, nonces=self._drawn, by=by, beside=beside)
         return order.model_dump_json(exclude_defaults=True)
 
@@ -371,27 +371,28 @@ class SealedModels(Form):
             raise ReplyError("expected one masked summand")
         if record[terms.MASKED].shape != (length(self.plan, exchange.state.row(0)),):
             raise ReplyError("its summand is not of the length that the plan asks for")
-        _check_seeds(records.get(terms.SEEDS, ArrayRecord()), self.routes.helpers(exchange.leg.t))
+        _check_seeds(records.get(terms.SEEDS, ArrayRecord()), self.routes.decryptors(exchange.leg.t))
 
 
-def check_letter(record: ArrayRecord, bytes_of_model: int) -> None:
-    """Raise ReplyError unless this is one letter, of a model's size."""
+def check_envelope(record: ArrayRecord, bytes_of_model: int) -> None:
+    """Raise ReplyError unless this is one envelope, of a model's size."""
     most = MOST_OF_A_MODEL * bytes_of_model + BESIDE
-    if list(record) != [terms.LETTER] or record[terms.LETTER].dtype != "uint8" or len(record[terms.LETTER].data) > most:
+    held = record.get(terms.ENVELOPE)
+    if held is None or len(record) > 1 or held.dtype != "uint8" or len(held.data) > most:
         raise ReplyError("expected one encrypted message, of a model's size")
-    read_array(terms.LETTER, record[terms.LETTER])
+    read_array(terms.ENVELOPE, record[terms.ENVELOPE])
 
 
-def _records(letter: Letter) -> Records:
-    both = {MODEL: letter.model, CARRIED: letter.beside}
+def _records(envelope: Envelope) -> Records:
+    both = {MODEL: envelope.model, CARRIED: envelope.beside}
     return {key: record for key, record in both.items() if record is not None}
 
 
-def _letter(reply: Message | None) -> ArrayRecord:
+def _envelope(reply: Message | None) -> ArrayRecord:
     record = records_of(reply).get(MODEL)
-    if record is None or list(record) != [terms.LETTER]:
+    if record is None or list(record) != [terms.ENVELOPE]:
         raise ReplyError("no encrypted message came")
-    read_array(terms.LETTER, record[terms.LETTER])
+    read_array(terms.ENVELOPE, record[terms.ENVELOPE])
     return record
 
 
@@ -405,7 +406,7 @@ def _shares(reply: Message | None, size: int) -> bytes:
     return shares.tobytes()
 
 
-def _summand(reply: Message | None, helpers: Sequence[str]) -> Summand:
+def _summand(reply: Message | None, decryptors: Sequence[str]) -> Summand:
     records = records_of(reply)
     record, seeds = records.get(terms.TALLY), records.get(terms.SEEDS)
     is_one = record is not None and list(record) == [terms.MASKED]
@@ -414,13 +415,13 @@ def _summand(reply: Message | None, helpers: Sequence[str]) -> Summand:
     masked = read_array(terms.MASKED, record[terms.MASKED])
     if masked.dtype != np.uint64 or masked.ndim != 1 or not len(masked) or len(masked) % WORDS:
         raise ReplyError("its summand is none")
-    _check_seeds(seeds, helpers)
+    _check_seeds(seeds, decryptors)
     return Summand(masked, to_arrays(seeds), 0.0, 0.0)
 
 
-def _check_seeds(seeds: ArrayRecord, helpers: Sequence[str]) -> None:
-    if sorted(seeds) != helpers:
-        raise ReplyError("its encrypted messages are not for the helpers that the plan has drawn")
-    for helper, letter in seeds.items():
-        if letter.dtype != "uint8" or len(letter.data) > BESIDE:
-            raise ReplyError(f"its encrypted message for {helper} is none")
+def _check_seeds(seeds: ArrayRecord, decryptors: Sequence[str]) -> None:
+    if sorted(seeds) != decryptors:
+        raise ReplyError("its encrypted messages are not for the decryptors that the plan has drawn")
+    for decryptor, envelope in seeds.items():
+        if envelope.dtype != "uint8" or len(envelope.data) > BESIDE:
+            raise ReplyError(f"its encrypted message for {decryptor} is none")

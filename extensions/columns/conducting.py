@@ -15,7 +15,7 @@ from fedsmall.extensions.columns.plan import Boosting
 
 COORDINATOR = "coordinator"
 LEAST_ROWS = 10
-MEET, KEYS = "meet", "keys"  # what goes before a matching, where parties write letters
+MEET, KEYS = "meet", "keys"  # what goes before a matching, where parties write envelopes
 BLIND, HOP, PLACES, MATCHED = "blind", "hop", "places", "matched"  # where a matching stands
 ASKED, REPLIED, ENDED, DONE = "asked", "replied", "ended", "done"  # what follows on a matching
 

@@ -18,14 +18,14 @@ from fedsmall.extensions.columns.intersection import BYTES, Blinding, check_dist
 from fedsmall.extensions.columns.messages import Arrays, Message
 from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading
 from fedsmall.randomness import rng_for
-from fedsmall.sealing.letters import Mailbox
+from fedsmall.sealing.envelopes import Mailbox
 
 if TYPE_CHECKING:
     from gmpy2 import mpz
 
 Handler = Callable[[Message], Message]
 Draw = Callable[[str, Callable[[], str]], str]  # what is drawn by chance, by its name, and how
-POINTS, SAID = "points", "columns"  # kinds of letters: of a matching, and of all that follows
+POINTS, SAID = "points", "columns"  # kinds of envelopes: of a matching, and of all that follows
 
 
 def draw_afresh(_: str, make: Callable[[], str]) -> str:
@@ -34,7 +34,7 @@ def draw_afresh(_: str, make: Callable[[], str]) -> str:
 
 
 @dataclass(frozen=True)
-class Letters:
+class Envelopes:
     """How a party writes to others so that nobody else can read it; ``t`` numbers what is said.
 
     ``thread`` is the digest of the run, the roll and the keys of all parties.
@@ -44,12 +44,12 @@ class Letters:
     thread: str
 
     def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
-        """A letter."""
+        """An envelope."""
         return self.mailbox.write(kind, t, to, self.thread, content)
 
-    def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
-        """What a letter holds; LetterError where it is not the one that it should be."""
-        return self.mailbox.open(kind, t, sender, self.thread, letter)
+    def open(self, kind: str, t: int, sender: str, envelope: bytes) -> bytes:
+        """What an envelope holds; EnvelopeError where it is not the one that it should be."""
+        return self.mailbox.open(kind, t, sender, self.thread, envelope)
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ class Party:
     """A party with a table: matches identifiers, and says which of the common rows go left at its own splits.
 
     ``records`` are its splits, which never leave. Where others carry messages, ``parties`` are all names, the active
-    one first, from whom alone it takes words, in ``letters`` where there are any.
+    one first, from whom alone it takes words, in ``envelopes`` where there are any.
     """
 
     name: str
     table: Table
     records: list[Split] = field(default_factory=list)
     parties: tuple[str, ...] = ()
-    letters: Letters | None = None
+    envelopes: Envelopes | None = None
     draw: Draw = draw_afresh
 
     def __post_init__(self) -> None:
@@ -202,15 +202,15 @@ class Party:
     def _address_points(self, message: Message, hop: int, points: np.ndarray) -> Arrays:
         ring = self._ring(message)
         after = ring[(ring.index(self.name) + 1) % len(ring)]
-        if self.letters is None:
+        if self.envelopes is None:
             return {"points": points}
-        return {"letter": np.frombuffer(self.letters.write(POINTS, hop, after, points.tobytes()), np.uint8)}
+        return {"letter": np.frombuffer(self.envelopes.write(POINTS, hop, after, points.tobytes()), np.uint8)}
 
     def _received_points(self, message: Message, hop: int) -> np.ndarray:
-        if self.letters is None:
+        if self.envelopes is None:
             return message.arrays["points"]
         ring = self._ring(message)
-        content = self.letters.open(POINTS, hop, ring[ring.index(self.name) - 1], message.arrays["letter"].tobytes())
+        content = self.envelopes.open(POINTS, hop, ring[ring.index(self.name) - 1], message.arrays["letter"].tobytes())
         if len(content) % BYTES:
             raise ReplyError("an encrypted message with points holds part of one")
         return np.frombuffer(content, np.uint8).reshape(-1, BYTES)
@@ -238,14 +238,14 @@ class Party:
     def close(self, to: str, message: Message) -> np.ndarray:
         """What is said to another party in the present turn, as it may be carried."""
         content = message.to_bytes()
-        sealed = content if self.letters is None else self.letters.write(SAID, self.turn, to, content)
+        sealed = content if self.envelopes is None else self.envelopes.write(SAID, self.turn, to, content)
         return np.frombuffer(sealed, np.uint8)
 
     def open(self, sender: str, carried: np.ndarray) -> Message:
         """What another party has said in the present turn; ReplyError where it is not from that party to this one."""
         content = carried.tobytes()
-        if self.letters is not None:
-            content = self.letters.open(SAID, self.turn, sender, content)
+        if self.envelopes is not None:
+            content = self.envelopes.open(SAID, self.turn, sender, content)
         message = Message.from_bytes(content)
         if (message.sender, message.to) != (sender, self.name):
             raise ReplyError(f"what was carried as {sender}'s is from another party, or for another")
@@ -341,7 +341,7 @@ class PassiveParty(Party):
         return {**(growing if self.grows else {}), "sides": self._sides}
 
     def _carry(self, message: Message) -> Message:
-        """Take what the active party says, and answer it; whoever carries it reads neither, where it is in letters."""
+        """Take what the active party says, and answer it; who carries it reads neither, where it is in envelopes."""
         turn, sender = int(message.words["t"]), str(message.words["from"])
         if self.parties and sender != self.parties[0]:
             raise ReplyError(f"{sender!r} is not the active party of this run")

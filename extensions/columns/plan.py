@@ -125,7 +125,7 @@ class ColumnPlan(Frozen):
 
 
 class ColumnSheet(Sheet):
-    """A run over split columns. ``roll`` holds the identities of the consortium's sites, where there are letters."""
+    """A run over split columns. ``roll`` holds the identities of the consortium's sites, where there are envelopes."""
 
     columns: ColumnPlan
     roll: dict[str, str] = Field(default_factory=dict)

@@ -81,7 +81,7 @@ class Columns(Frozen):
     """What is run: the task, how trees grow, methods, seeds. The fields are the keys of the file.
 
     ``test`` is the share of common patients for judging; a method's table may override keys of ``boosting``; real sites
-    write ``sealed`` letters by default where all have an identity.
+    encrypt (``sealed``) by default where all have an identity.
     """
 
     name: str

@@ -11,22 +11,21 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedsmall.clients.consent import Consent
-from fedsmall.clients.letters import KeyStore
+from fedsmall.clients.key_store import KeyStore
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import PREDICTIONS, RUNS, check_same_data, folders_of
-from fedsmall.clients.sealing import Letters
+from fedsmall.clients.sealing import Encryption
 from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_request import Answer
 from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.conducting import KEYS, MEET
 from fedsmall.extensions.columns.messages import Message
-from fedsmall.extensions.columns.party import Letters as PartyLetters
-from fedsmall.extensions.columns.party import Party, PassiveParty, read_party_table, read_target
+from fedsmall.extensions.columns.party import Envelopes, Party, PassiveParty, read_party_table, read_target
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
 from fedsmall.files import one_line
 from fedsmall.planning.run_sheet import RUN, RUN_ID
-from fedsmall.sealing.letters import Announcement, LetterError, digest
+from fedsmall.sealing.envelopes import Announcement, EnvelopeError, digest
 from fedsmall.sim.runs.files import csv_text
 from fedsmall.wire import ROUND, Arrays
 
@@ -112,15 +111,15 @@ class Notebook:
         return sorted(path for kind in kinds for path in self._shelf.folder.glob(f"*.{kind}"))
 
 
-def _letters(store: KeyStore, plan: ColumnPlan) -> PartyLetters:
+def _envelopes(store: KeyStore, plan: ColumnPlan) -> Envelopes:
     announced, roll = store.read_announced()
     keys = [[site, key.sealing, key.commitment] for site, key in sorted(announced.items())]
-    return PartyLetters(store.mailbox(plan, announced), digest("columns", store.run, roll, keys))
+    return Envelopes(store.mailbox(plan, announced), digest("columns", store.run, roll, keys))
 
 
 @dataclass
 class Seat:
-    """A party in a run; ``store`` is where the parties write letters."""
+    """A party in a run; ``store`` is where the parties write envelopes."""
 
     run: str
     plan: ColumnPlan
@@ -129,10 +128,10 @@ class Seat:
 
 
 class ColumnDesk:
-    """The party of the site ``name``, whose table is the file ``data``; ``letters`` know the consortium's sites."""
+    """The party of the site ``name``, whose table is the file ``data``; ``encryption`` knows the consortium's sites."""
 
-    def __init__(self, name: str, data: Path | None, letters: Letters, consent: Consent) -> None:
-        self.name, self.data, self.letters, self.consent = name, data, letters, consent
+    def __init__(self, name: str, data: Path | None, encryption: Encryption, consent: Consent) -> None:
+        self.name, self.data, self.encryption, self.consent = name, data, encryption, consent
         self._seat: Seat | None = None
 
     def answer(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -159,7 +158,7 @@ class ColumnDesk:
 
     def _reply(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], question: bytes) -> Message:
         number, message = int(config[ROUND]), Message.from_bytes(question)
-        folder = self.letters.folder_of(config)
+        folder = self.encryption.folder_of(config)
         notebook = Notebook(folder)
         notebook.check_plan(plan.model_dump_json())
         answer = notebook.answer_before(number, question)
@@ -176,7 +175,7 @@ class ColumnDesk:
         if message.kind == "keep":
             notebook.end()
             if plan.sealed:
-                shutil.rmtree(self.letters.key_store(config).folder, ignore_errors=True)
+                shutil.rmtree(self.encryption.key_store(config).folder, ignore_errors=True)
             self._seat = None
         return Message.from_bytes(answer)
 
@@ -184,17 +183,17 @@ class ColumnDesk:
         if seat.store is None:
             return seat.party.answer(message)
         if message.kind == MEET:
-            self.letters.known_roll(config, policy)
+            self.encryption.known_roll(config, policy)
             return message.answer({"announced": seat.store.announce().model_dump()})
         if message.kind == KEYS:
             try:
                 announced = TypeAdapter(dict[str, Announcement]).validate_python(message.words["announced"])
             except ValidationError:
-                raise LetterError("the keys of this run were not told in a form that this version knows") from None
-            seat.store.take(announced, self.letters.known_roll(config, policy), seat.plan.parties)
+                raise EnvelopeError("the keys of this run were not told in a form that this version knows") from None
+            seat.store.take(announced, self.encryption.known_roll(config, policy), seat.plan.parties)
             return message.answer()
-        if seat.party.letters is None:
-            seat.party.letters = _letters(seat.store, seat.plan)
+        if seat.party.envelopes is None:
+            seat.party.envelopes = _envelopes(seat.store, seat.plan)
         return seat.party.answer(message)
 
     def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], folder: Path) -> Seat:
@@ -202,14 +201,14 @@ class ColumnDesk:
         if self._seat is None or (self._seat.run, self._seat.plan) != (run, plan):
             self._seat, notebook = None, Notebook(folder)
             check_same_data(folder, hashlib.sha256(self._table(plan, policy).read_bytes()).hexdigest())
-            store = self.letters.key_store(config) if plan.sealed else None
+            store = self.encryption.key_store(config) if plan.sealed else None
             seat = Seat(run, plan, self._party(plan, policy, notebook), store)
             _go_on(seat, notebook)
             self._seat = seat
         return self._seat
 
     def _table(self, plan: ColumnPlan, policy: Policy) -> Path:
-        path = self.data if plan.of is None else self.letters.identity.parent / str(policy.predict_from)
+        path = self.data if plan.of is None else self.encryption.identity.parent / str(policy.predict_from)
         if path is None or not path.is_file():
             if plan.of is not None:
                 raise PlanError("the table of new patients is not there (predict_from)")
@@ -241,7 +240,7 @@ class ColumnDesk:
         return ActiveParty(self.name, table, key_bits=plan.key_bits, **shared)
 
     def _part_of(self, forest: ForestOf) -> dict[str, Any]:
-        for folder in folders_of(self.letters.home / RUNS, forest.run):
+        for folder in folders_of(self.encryption.home / RUNS, forest.run):
             mark, part = folder / "id", Shelf(folder).read(PART)
             if mark.exists() and mark.read_text() == forest.id and part is not None:
                 return dict(json.loads(part))
@@ -268,7 +267,7 @@ def _go_on(seat: Seat, notebook: Notebook) -> None:
     state, asked = notebook.since()
     questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
     if seat.store is not None and (state is not None or questions):
-        seat.party.letters = _letters(seat.store, seat.plan)
+        seat.party.envelopes = _envelopes(seat.store, seat.plan)
     if state is not None:
         seat.party.restore(Message.from_bytes(state))
     for question in questions:
@@ -301,9 +300,9 @@ def check_policy(policy: Policy, plan: ColumnPlan) -> None:
 def describe(plan: ColumnPlan, site: str) -> list[str]:
     """What a run is, and what of this site would leave for it, a line each."""
     settings, is_active = plan.settings, site == plan.active
-    letters = "the server cannot open them" if plan.sealed else "none; the server can read all"
+    envelopes = "the server cannot open them" if plan.sealed else "none; the server can read all"
     parties = [f"parties: {', '.join(plan.parties)}; {plan.active} has the labels"]
-    parties += [f"encrypted messages between parties: {letters}"]
+    parties += [f"encrypted messages between parties: {envelopes}"]
     if plan.of is not None:
         leaves = "which of these patients come to a split of others" if is_active else "who goes left at ours"
         return [

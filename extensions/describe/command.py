@@ -36,7 +36,7 @@ from fedsmall.sim.runs.files import as_csv, check_free
 from fedsmall.sim.runs.scenario import Scenario, find
 from fedsmall.sim.runs.scenario import load as load_scenario
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealed_models import HelpError
+from fedsmall.strategies.sealed_models import DecryptorError
 from fedsmall.strategies.server.grid import RetryingGrid
 from fedsmall.strategies.server.handshake import SCALING_FILE, meet, told_at_roll
 from fedsmall.wire import CONFIG, split_vector
@@ -139,7 +139,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str
     contents = {site: RecordDict({CONFIG: ConfigRecord(dict(sealed.words(0)))}) for site in sheet.sites}
     try:
         tally = sealed.open_sum(0, DESCRIBE, f"{MessageType.QUERY}.{DESCRIBE}", contents)
-    except HelpError as error:
+    except DecryptorError as error:
         reasons = "; ".join(f"{event['site']}: {event['reason']}" for event in roster.events)
         raise PlanError(f"{error}. {reasons[:1000]}") from None
     names, groups = tables.names_of(task, prepared), tables.groups_of(task, prepared)

@@ -10,7 +10,7 @@ import numpy as np
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import scaling_of
-from fedsmall.clients.sealing import Letters
+from fedsmall.clients.sealing import Encryption
 from fedsmall.clients.site_request import Answer, SiteRequest, check_order, plan_of
 from fedsmall.clients.telling import Guard, Verdict, digest, rows_to_tell, updated_entry, verdict
 from fedsmall.errors import PlanError, PolicyError
@@ -25,10 +25,10 @@ TOLD = "told_described.json"  # beside a site's other files of whom sums were to
 
 
 class DescribeDesk:
-    """What the site ``name`` tells of the table in ``data``; ``letters`` have the keys of its run."""
+    """What the site ``name`` tells of the table in ``data``; ``encryption`` has the keys of its run."""
 
-    def __init__(self, name: str, data: Path | None, letters: Letters, consent: Consent) -> None:
-        self.name, self.data, self.letters, self.consent = name, data, letters, consent
+    def __init__(self, name: str, data: Path | None, encryption: Encryption, consent: Consent) -> None:
+        self.name, self.data, self.encryption, self.consent = name, data, encryption, consent
 
     def answer(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site counts, under masks; the same where it is asked again.
@@ -41,18 +41,18 @@ class DescribeDesk:
         if not policy.judge:
             raise PolicyError("the policy here lets no sums over patients be told (judge)")
         raw = load_site(plan, self.name, self.data)
-        order, folder = SiteRequest(plan, policy, raw, config, {}), self.letters.folder_of(config)
+        order, folder = SiteRequest(plan, policy, raw, config, {}), self.encryption.folder_of(config)
         check_order(DESCRIBE, order, folder)  # of the roll call's plan, which policy and hospital have let in
         self.consent.check_paused(DESCRIBE)
         floor = max(policy.count_floor, raw.floor)
         patients = patients_of(raw, floor)
         ends = grid(raw.preparation.with_scaling(scaling_of(folder) if raw.scaled else None))
-        guard = Guard(self.letters.home / TOLD, self.letters.log, str(config[RUN]))
+        guard = Guard(self.encryption.home / TOLD, self.encryption.log, str(config[RUN]))
         rows = rows_to_tell(guard, patients.x, patients.group, floor)
         patients = patients._replace(x=patients.x[rows], group=patients.group[rows])
         told = count(patients, ends, floor, columns_withheld(guard, patients, floor))
         of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
-        return {"config": {}}, self.letters.mask_sums(order, DESCRIBE, told, of)
+        return {"config": {}}, self.encryption.mask_sums(order, DESCRIBE, told, of)
 
 
 def columns_withheld(guard: Guard, patients: Patients, floor: int) -> set[str]:

@@ -5,7 +5,7 @@ between -1 and 1. Off the diagonal r r' counts once, times sqrt 2, so that its l
 and that of both at most sqrt 2: what a patient who is added or removed can change (tested). The Gaussian mechanism
 adds noise to every number, and is charged as one step without sampling. All that follows is post-processing.
 
-In a secure sum each site adds 1 / h of the noise's variance, where at least h sites of any sum that helpers open are
+In a secure sum each site adds 1 / h of the noise's variance, where at least h sites of any sum that decryptors open are
 honest (:func:`fedsmall.sealing.masks.honest_in_sum`). All sites have one grid and nothing is rounded after the noise,
 so the sum is the rounded sums plus whole multiples; as discrete Gaussians of 2**24 steps add up to one nearly exactly
 (Kairouz, Liu & Steinke 2021), it is charged as the same step. A single summand, unmasked, has less noise than that.

@@ -45,8 +45,7 @@ class Combiner(Restorable, ABC):
 class Aggregate(Combiner):
     """The aggregate itself: ``aggregator`` is a name of :data:`~fedsmall.aggregation.aggregate.AGGREGATORS`.
 
-    Accumulates in float64, keeps dtypes, carries integer buffers, is blind to arrival order. Source: McMahan et al.
-    2017.
+    Accumulates in float64, keeps dtypes, carries integer buffers, is blind to order. Source: McMahan et al. 2017.
     """
 
     def __init__(self, aggregator: str = "mean", options: Mapping[str, float] | None = None, seed: int = 0) -> None:

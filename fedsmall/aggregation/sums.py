@@ -186,7 +186,7 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}" + "s" * (number != 1)
 
 
-def with_letters(plan: Plan, sites: int) -> Plan:
+def with_sealed_handovers(plan: Plan, sites: int) -> Plan:
     """The plan with its hand-overs sealed, where it has such, says something of privacy, and they can be."""
     method, privacy = plan.method, plan.privacy
     if privacy is NO_PRIVACY or not method.permutes or method.region_count > 1:

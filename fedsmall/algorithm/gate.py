@@ -59,8 +59,7 @@ def too_large(
     """Which models of a communication round are set aside, and why: {row: reason}.
 
     ``replies`` and ``sent`` are {name: (models, ...)}: what came, and what each set out from; ``global_model`` is the
-    last global model. With less than three models, or ``alone`` (a site that sees no other's), only growth by a
-    thousand counts.
+    last global model. With less than three models, or ``alone`` (at a site), only growth by a thousand counts.
     """
     reasons: dict[int, str] = {}
     if alone:

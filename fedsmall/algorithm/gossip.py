@@ -1,14 +1,14 @@
-"""Algorithm 1 among sites without a server: letters that may be lost, who has which model, averages by gossip.
+"""Algorithm 1 among sites without a server: messages that may be lost, who has which model, averages by gossip.
 
-A model is one row wherever it is: a sender keeps a letter until it is acknowledged and does not train it; a
-receiver takes a letter in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
+A model is one row wherever it is: a sender keeps a message until it is acknowledged and does not train it; a
+receiver takes a message in once, by its number (the alternating-bit protocol of Bartlett, Scantlebury & Wilkinson 1969,
 with numbers). Models under way do not train; several at a site train in order of arrival, one a communication round. An
 average takes those that come while it lasts. After it every site has a mean of its own, which all models in its hands
 become. The run's model is that of one site, drawn by lot before the run.
 
 The mean of models: every site keeps half of a sum and sends the other half on, weight and all; a site that holds the
 sum s with the weight w takes s / w for the mean. All sums and weights together stay what they were; where each exchange
-is a random permutation, the sites' mean square distance from the one mean halves with every one. Sums are letters too,
+is a random permutation, the sites' mean square distance from the one mean halves with every one. Sums are messages too,
 for a lost one would shift the mean. Source: Kempe, Dobra & Gehrke 2003, protocol Push-Sum; on lossy lines Hadjicostis,
 Vaidya & Dominguez-Garcia 2016, whose running sums need no acknowledgements but a sum kept for each line.
 """
@@ -29,15 +29,15 @@ from fedsmall.travel.journey import Moment
 from fedsmall.travel.schedule import Action, CommRound, bijection
 from fedsmall.wire import Arrays
 
-ACKNOWLEDGEMENT_BYTES = 16  # a sender's number and the letter's
+ACKNOWLEDGEMENT_BYTES = 16  # a sender's number and the message's
 ACKNOWLEDGED = 3  # times: one that gets lost costs a whole model more
 WEIGHT_BYTES = 8
-MODEL_SENT, PARCEL = 0, 1  # kinds of letters: a model that is handed on, a part of a sum
+MODEL_SENT, PARCEL = 0, 1  # kinds of messages: a model that is handed on, a part of a sum
 UNDER_WAY = -1
 
 
 class Delivered(NamedTuple):
-    """Letters that have come for the first time: what they hold, of which kind it is, and to whom: (letters,) each."""
+    """Messages that have come for the first time: what they hold, of which kind, and to whom: (messages,) each."""
 
     what: np.ndarray
     kind: np.ndarray
@@ -45,9 +45,9 @@ class Delivered(NamedTuple):
 
 
 class Mail:
-    """The open letters of all sites, in exchanges: each sends what is due and brings what arrives.
+    """The open messages of all sites, in exchanges: each sends what is due and brings what arrives.
 
-    ``sent`` counts letters by kind, ``acknowledged`` acknowledgements sent, until somebody empties them. ``loss`` and
+    ``sent`` counts messages by kind, ``acknowledged`` acknowledgements sent, until somebody empties them. ``loss`` and
     ``delay`` are those of :class:`fedsmall.parts.Topology`.
     """
 
@@ -58,20 +58,20 @@ class Mail:
         self._numbers = 0
         self._open = np.zeros((5, 0), dtype=np.int64)  # number, receiver, what, kind, the exchange to send it in
         self._flying = np.zeros((3, 0), dtype=np.int64)  # number, the exchange in which it arrives, acknowledgement
-        self._had = np.zeros(0, dtype=bool)  # by its receiver: letters from number _oldest on
+        self._had = np.zeros(0, dtype=bool)  # by its receiver: messages from number _oldest on
         self._oldest = 0
 
     def post(self, receivers: np.ndarray, what: np.ndarray, kind: int) -> None:
-        """Give up letters of a ``kind`` (0 or 1) for these ``receivers``; they leave with the next exchange."""
+        """Give up messages of a ``kind`` (0 or 1) for these ``receivers``; they leave with the next exchange."""
         numbers = self._numbers + np.arange(len(what))
         self._numbers += len(what)
         due = np.full(len(what), self.exchanges + 1)
-        letters = np.array([numbers, receivers, what, np.full(len(what), kind), due], dtype=np.int64)
-        self._open = np.concatenate([self._open, letters], axis=1)
+        messages = np.array([numbers, receivers, what, np.full(len(what), kind), due], dtype=np.int64)
+        self._open = np.concatenate([self._open, messages], axis=1)
         self._had = np.concatenate([self._had, np.zeros(len(what), dtype=bool)])
 
     def exchange(self) -> Delivered:
-        """Send what is due, bring what arrives, acknowledge it; gives the letters that come for the first time."""
+        """Send what is due, bring what arrives, acknowledge it; gives the messages that come for the first time."""
         self.exchanges += 1
         rng = rng_for(self.seed, "letters", self.exchanges)
         due = self._open[4] <= self.exchanges
@@ -84,14 +84,14 @@ class Mail:
         self._had[fresh - self._oldest] = True
         self.acknowledged += ACKNOWLEDGED * len(ids)
         self._fly(rng, np.repeat(ids, ACKNOWLEDGED), acknowledgement=True)
-        letters = self._open[:, np.searchsorted(self._open[0], fresh)]
+        messages = self._open[:, np.searchsorted(self._open[0], fresh)]
         known = self._take_landed(acknowledgement=True)
         self._open = self._open[:, ~np.isin(self._open[0], known)]
         self._forget()
-        return Delivered(letters[2], letters[3], letters[1])
+        return Delivered(messages[2], messages[3], messages[1])
 
     def withdraw(self, kind: int) -> None:
-        """Send letters of a kind no more; those under way are not handed over."""
+        """Send messages of a kind no more; those under way are not handed over."""
         self._open = self._open[:, self._open[3] != kind]
 
     def _fly(self, rng: np.random.Generator, numbers: np.ndarray, acknowledgement: bool) -> None:
@@ -231,7 +231,7 @@ class Peers(Topology):
     def __init__(self, plan: Plan, states: ModelStates) -> None:
         super().__init__(plan, states)
         assert plan.method.topology is not None
-        states.careful = True  # letters come and go at every communication round
+        states.careful = True  # messages come and go at every communication round
         states.move = lambda at, before, comm_round: at  # they bring models
         self.topology, self.names = plan.method.topology, states.names
         self._lot = rng_for(plan.travel_seed, "the model that is kept").permutation(len(self.names))

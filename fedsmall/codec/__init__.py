@@ -4,8 +4,7 @@
 uniform stochastic quantisation (Alistarh et al. 2017, QSGD, section 3, with the largest number of an array in place of
 its norm): x / s lies between two whole numbers and becomes one of them, the nearer the likelier. s is the largest |x|
 over 127. "half" is a float16 of x over the largest |x|, to the nearest. Buffers (running statistics, counters) and
-single numbers go as they are. Departs from QSGD: its codes vary in length (Elias), ours have 8 bits, so messages have
-one length.
+single numbers go as they are. Departs from QSGD, whose codes vary in length (Elias): all messages have one.
 
 *Differences.* A difference loses nothing: where few numbers differ, the record has their values, and their places in
 one of two forms, whichever is smaller: a byte for the numbers skipped before each (a gap of 255 or more takes several),
@@ -74,8 +73,7 @@ def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) 
     """Models {name: (models, ...)} as they travel: codes under the same names, and scales (models, arrays).
 
     ``wire`` is "full" (themselves), "half" or "int8", which draws from ``rngs``, one generator a model, a draw a
-    number. A model with a number that is not finite gets a scale that is not. Squares (Adam's) go as roots, lest small
-    ones vanish.
+    number. A model with a number that is not finite gets a scale that is not. Squares (Adam's) go as their roots.
     """
     coded = [name for name in sorted(models) if is_coded(name, models[name][0])]
     if not coded or wire == "full":

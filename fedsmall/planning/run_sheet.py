@@ -78,7 +78,7 @@ class Sheet(Frozen):
 class RunSheet(Sheet):
     """A run of models that travel, of one ``plan``.
 
-    ``roll`` holds the sites' identities by name, where letters go between them. ``region`` is the one that is run here,
+    ``roll`` holds the sites' identities by name, where they encrypt. ``region`` is the one that is run here,
     of several servers; without it the ``sites`` are the regions, and this is the server above them.
     """
 

@@ -101,8 +101,7 @@ def pad_records(sites: Sequence[np.ndarray]) -> np.ndarray:
 def _nearest(moved: np.ndarray, scale: np.ndarray | None, records: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """The squared distance of every record to the nearest candidate, (models, most); never from a unit that is still.
 
-    A candidate is a unit's change of weights over that of its bias; without biases, times the best factor, which one
-    known feature gives.
+    A candidate is a unit's change of weights over that of its bias; without biases, times the best factor.
     """
     products = moved @ np.swapaxes(records, 1, 2).astype(moved.dtype, copy=False)  # (models, units, most)
     lengths = _squares(moved)[..., None]  # (models, units, 1)
@@ -158,8 +157,7 @@ def noise_in_average(
 ) -> float:
     """Noise of an ``exposure`` in an average of ``models``, over a site's update: as :func:`looks` estimates it.
 
-    ``patients`` are in a communication round's batches; between averages a model gathers the noise of ``stretch`` of
-    them.
+    ``patients`` are in a round's batches; between averages a model gathers the noise of ``stretch`` of them.
     """
     return float(np.sqrt(numbers * comm_rounds / (exposure * patients * features) * stretch / models))
 

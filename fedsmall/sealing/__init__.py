@@ -1,1 +1,1 @@
-"""Letters between sites that no server opens, and sums of which it learns nothing but the sum."""
+"""Envelopes between sites that no server opens, and sums of which it learns nothing but the sum."""

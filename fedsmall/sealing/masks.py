@@ -1,16 +1,16 @@
-"""Masked summands for secure aggregation: with what its helpers send, a server learns the sum and nothing else.
+"""Masked summands for secure aggregation: with what its decryptors send, a server learns the sum and nothing else.
 
 A site masks its 64-bit integers, modulo 2**64, by ChaCha20 streams: its own, and one for each other site of the sum,
-which that one takes away (Bonawitz et al. 2017). All seeds go to the helpers as threshold shares
+which that one takes away (Bonawitz et al. 2017). All seeds go to the decryptors as threshold shares
 (:mod:`fedsmall.sealing.masks`). These give the server, for one set of sites, their own seeds, and those that they have
 with sites that are not in it; what two sites of the set have with each other cancels, and nobody tells it. ``wide``
 sums are of numbers of eight words each (:mod:`fedsmall.exact`), and carry from one to the next.
 
-The committee of helpers that opens secure sums: how large it is, and the threshold shares that its helpers hold. Any
-:func:`threshold` of its n helpers open a sum, so n - t silent ones are survived. A helper answers for one set of sites
-alone; then fewer than 2 t - n helpers who collude with the server open nothing but one sum, whatever they ask the
-others for: two sets would take 2 (t - c) of the n - c honest answers (the quorums of Ma et al. 2023, Flamingo). Shares
-are Shamir's (1979), over the integers modulo 2**255 - 19.
+The committee of decryptors that opens secure sums: how large it is, and the threshold shares that its decryptors hold.
+Any :func:`threshold` of its n decryptors open a sum, so n - t silent ones are survived. A decryptor answers for one set
+of sites alone; then fewer than 2 t - n decryptors who collude with the server open nothing but one sum, whatever they
+ask the others for: two sets would take 2 (t - c) of the n - c honest answers (the quorums of Ma et al. 2023, Flamingo).
+Shares are Shamir's (1979), over the integers modulo 2**255 - 19.
 """
 
 import hashlib
@@ -25,21 +25,21 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from fedsmall import exact
 from fedsmall.aggregation.sums import LEAST
-from fedsmall.sealing.letters import canon
+from fedsmall.sealing.envelopes import canon
 
 PRIME = 2**255 - 19
 BYTES = 32  # of a secret, and of a share
-ALL_HELP = 15  # sites, up to which all are helpers
+ALL_DECRYPT = 15  # sites, up to which all are decryptors
 COLLUDING, SILENT = 3, 10  # one site in three may collude with the server, one in ten be silent
 BAD_DRAW = Fraction(1, 2**40)  # over a whole run: that the former could open, or the latter shut, a committee's sums
 
 
-def threshold(helpers: int) -> int:
-    """How many of a sum's helpers open it: two of three, whose sum has but one set of sites; more than two thirds of
+def threshold(decryptors: int) -> int:
+    """How many of a sum's decryptors open it: two of three, whose sum has but one set of sites; more than two thirds of
     fifteen, more than four fifths of a committee that was drawn."""
-    if helpers == LEAST:
+    if decryptors == LEAST:
         return LEAST - 1
-    return (2 * helpers // 3 if helpers <= ALL_HELP else 4 * helpers // 5) + 1
+    return (2 * decryptors // 3 if decryptors <= ALL_DECRYPT else 4 * decryptors // 5) + 1
 
 
 def least_in_sum(sites: int, noised: bool = False) -> int:
@@ -56,15 +56,15 @@ def honest_in_sum(sites: int) -> int:
     return least_in_sum(sites, noised=True) - sites // COLLUDING
 
 
-def chance_of_bad_draw(sites: int, helpers: int) -> Fraction:
-    """The chance that so many helpers, drawn from the ``sites``, are no good committee (a union bound, both exact).
+def chance_of_bad_draw(sites: int, decryptors: int) -> Fraction:
+    """The chance that so many decryptors, drawn from the ``sites``, are no good committee (a union bound, both exact).
 
     Bad are 2 t - n or more of the colluding third, who could open two sums, or more than n - t of the silent tenth.
     """
-    least, most_silent = threshold(helpers), helpers - threshold(helpers)
+    least, most_silent = threshold(decryptors), decryptors - threshold(decryptors)
     opening = least if sites == LEAST else least - most_silent  # of three sites there are no two sets
     colluding, silent = sites // COLLUDING, -(-sites // SILENT)
-    return _tail(sites, colluding, helpers, opening) + _tail(sites, silent, helpers, most_silent + 1)
+    return _tail(sites, colluding, decryptors, opening) + _tail(sites, silent, decryptors, most_silent + 1)
 
 
 def _tail(sites: int, marked: int, drawn: int, least: int) -> Fraction:
@@ -77,29 +77,29 @@ def _tail(sites: int, marked: int, drawn: int, least: int) -> Fraction:
 def committee_size(sites: int, sums: int) -> int:
     """How many of the sites help with each of a run's ``sums``: all up to fifteen, else so many that a bad draw in any
     of them has a chance below 2**-40."""
-    if sites <= ALL_HELP:
+    if sites <= ALL_DECRYPT:
         return sites
     sizes = range(LEAST, sites)
     return next((n for n in sizes if chance_of_bad_draw(sites, n) * max(sums, 1) < BAD_DRAW), sites)
 
 
-def share(secrets: Sequence[bytes], helpers: int, key: bytes) -> list[bytes]:
-    """Each helper's shares of all secrets, of 32 bytes each; :func:`threshold` helpers have these, fewer nothing.
+def share(secrets: Sequence[bytes], decryptors: int, key: bytes) -> list[bytes]:
+    """Each decryptor's shares of all secrets, of 32 bytes each; :func:`threshold` decryptors have these, fewer nothing.
 
     The polynomials' coefficients follow from the ``key`` (32 bytes), so who is asked again gives the same shares.
     ValueError for a secret that is not below the prime.
     """
-    degree, values = threshold(helpers) - 1, [int.from_bytes(secret, "big") for secret in secrets]
+    degree, values = threshold(decryptors) - 1, [int.from_bytes(secret, "big") for secret in secrets]
     if any(len(secret) != BYTES for secret in secrets) or any(value >= PRIME for value in values):
         raise ValueError(f"a secret has {BYTES} bytes and is below 2**255 - 19")
     drawn = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(2 * BYTES * degree * len(values)))
     numbers = [int.from_bytes(drawn[k : k + 2 * BYTES], "big") % PRIME for k in range(0, len(drawn), 2 * BYTES)]
     polynomials = [(*numbers[degree * k : degree * (k + 1)], value) for k, value in enumerate(values)]
-    return [b"".join(_value(polynomial, at) for polynomial in polynomials) for at in range(1, helpers + 1)]
+    return [b"".join(_value(polynomial, at) for polynomial in polynomials) for at in range(1, decryptors + 1)]
 
 
 def recover(shares: Mapping[int, bytes]) -> list[bytes]:
-    """The secrets, from the shares of as many helpers as it takes, by their places from 1 on."""
+    """The secrets, from the shares of as many decryptors as it takes, by their places from 1 on."""
     weights = {at: _weight(at, list(shares)) for at in shares}
     length = len(next(iter(shares.values())))
     return [
@@ -156,7 +156,7 @@ def masked(summand: np.ndarray, own: bytes, pairs: Sequence[tuple[int, bytes]], 
 def unmasked(
     summands: Mapping[str, np.ndarray], missing: Sequence[str], shares: Mapping[int, bytes], wide: bool = False
 ) -> np.ndarray:
-    """The sum of masked summands by site, (length,) uint64, from what the helpers told of them, by place.
+    """The sum of masked summands by site, (length,) uint64, from what the decryptors told of them, by place.
 
     ``missing`` are the sites of whose pairs with these nothing cancels: they are not in the sum.
     """

@@ -12,7 +12,7 @@ from functools import cached_property
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.sealing.letters import digest
+from fedsmall.sealing.envelopes import digest
 from fedsmall.sealing.masks import committee_size, least_in_sum
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, CommRound
@@ -85,11 +85,11 @@ class RoutingTable:
         return list(self.names) if of else self.members(t, group)
 
     def least_in_sum(self, t: int, group: int, of: str = "") -> int:
-        """How many sites a sum of round ``t`` must have, or no helper opens it; noised ones are of all sites' rows."""
+        """How many sites a sum of round ``t`` must have to be opened; noised ones are of all sites' rows."""
         noised = self.plan.method.shares_noise and not of
         return least_in_sum(len(self.names if noised else self.summed(t, group, of)), noised)
 
-    def helpers(self, t: int, of: str = "") -> list[str]:
+    def decryptors(self, t: int, of: str = "") -> list[str]:
         """The committee that opens the sums of round ``t``, drawn from all sites, whoever trains then."""
         size = committee_size(len(self.names), SUMS_A_ROUND * (self.plan.rounds + 1))
         rng = rng_for(self.plan.travel_seed, *(("helpers", of) if of else ("helpers",)), t)

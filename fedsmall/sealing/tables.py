@@ -26,7 +26,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedsmall.errors import PlanError
-from fedsmall.sealing.letters import canon
+from fedsmall.sealing.envelopes import canon
 
 MEETING, TABLES = "meeting", "tables"  # wire: a site's key of the run, those of all by site; its sketches by site
 BITS, MOST_ALIKE = 512, 0.68  # unrelated tables agree in .5, deviation .022; one and a half of it in .75

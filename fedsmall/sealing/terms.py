@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 from fedsmall.errors import PlanError
 from fedsmall.parts import Frozen
 from fedsmall.plan import Plan
-from fedsmall.sealing.letters import Announcement, Hex32, LetterError
+from fedsmall.sealing.envelopes import Announcement, EnvelopeError, Hex32
 
 # Keys of a message's config.
 ROLL = "roll"  # names and identities of the consortium's sites, as JSON
@@ -17,25 +17,25 @@ NONCE = "nonce"  # in the answer to that: what the site had drawn
 SEALED = "sealed"  # what an order of a sealed run says beside the plan (Order), as JSON
 GROUP = "group"  # whose sum is to be opened
 OF = "of"  # the tally that is to be opened, where it is not an average
-WRITTEN = "written"  # the round in which a letter was written that is to be written anew
+WRITTEN = "written"  # the round in which an envelope was written that is to be written anew
 REFUSED = "refused"  # in a reply's metrics: 1 where the site passes on what came to it, for it may not send its own
-NOT_TAKEN = "not-taken"  # 1 where the site did not use the letter that came to it
+NOT_TAKEN = "not-taken"  # 1 where the site did not use the envelope that came to it
 
 # Names of records, beside the model's.
-SEEDS = "seeds"  # letters to helpers, by the helper's name
-SHARES = "shares"  # what a helper tells of a sum, (bytes,) uint8
+SEEDS = "seeds"  # envelopes to decryptors, by the decryptor's name
+SHARES = "shares"  # what a decryptor tells of a sum, (bytes,) uint8
 TALLY = "tally"  # what a site adds to a sum of something else than models
 
 # Names of the arrays in a record.
-LETTER = "letter"  # (bytes,) uint8
+ENVELOPE = "letter"  # (bytes,) uint8
 MASKED = "masked"  # (numbers,) uint64
 
 # Actions of a query.
 HELP, READDRESS, BEFORE = "help", "readdress", "before"  # the last: to tell the sums of before the first round
-PAIRS = "pairs"  # to take the letters with the keys of pairs; in the answer to the second question, letters by name
+PAIRS = "pairs"  # to take the envelopes with the keys of pairs; in the answer to the second question, envelopes by name
 
-# Kinds of letters.
-MODEL_LETTER, MOMENTS, KEY, PAIR = "traveller", "moments", "seed", "pair"
+# Kinds of envelopes.
+MODEL_ENVELOPE, MOMENTS, KEY, PAIR = "traveller", "moments", "seed", "pair"
 
 
 class Average(Frozen):
@@ -47,7 +47,7 @@ class Average(Frozen):
 
 
 class From(Frozen):
-    """Whose letter it is: ``site`` wrote it when it had trained for round ``t``."""
+    """Whose envelope it is: ``site`` wrote it when it had trained for round ``t``."""
 
     site: Annotated[str, Field(max_length=100)]
     t: Annotated[int, Field(ge=1)]
@@ -58,8 +58,8 @@ class Order(Frozen):
 
     average: Average | None = None
     nonces: dict[str, Hex32]
-    by: From | None = None  # who wrote the letter with the model
-    beside: From | None = None  # who wrote the letter with the moments
+    by: From | None = None  # who wrote the envelope with the model
+    beside: From | None = None  # who wrote the envelope with the moments
 
 
 class Opened(Frozen):
@@ -80,8 +80,8 @@ def check_drawn(plan: Plan, seed: int) -> None:
 
 
 def order_in(config: Mapping[str, Any]) -> Order:
-    """What an order says beside its plan. Raises LetterError where that cannot be read."""
+    """What an order says beside its plan. Raises EnvelopeError where that cannot be read."""
     try:
         return Order.model_validate_json(str(config.get(SEALED, "")))
     except ValidationError:
-        raise LetterError("the order does not say what an order of a sealed run says") from None
+        raise EnvelopeError("the order does not say what an order of a sealed run says") from None

@@ -60,8 +60,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 class SiteSamples(ABC):
     """The samples of all sites on the device, which are drawn in batches; ``masks`` are dropout layers.
 
-    ``examples`` and ``steps`` are each site's samples, and its steps of a round, (sites,); ``largest`` is the most
-    samples of a step.
+    ``examples`` and ``steps`` are each site's samples and steps of a round, (sites,); ``largest`` the most of a step.
     """
 
     examples: np.ndarray

@@ -229,8 +229,7 @@ def _dealt(seed: int, sites: int, regions: int) -> np.ndarray:
 def passage(plan: Plan, sites: int, t: int) -> np.ndarray:
     """To which site the model at each site goes after round ``t``, (sites,).
 
-    Every model is drawn to cross over or not. Those that do change places with each other, the others within their
-    region.
+    Every model is drawn to cross over or not; those that do change places, the others do within their region.
     """
     assert plan.method.regions is not None
     rng, regions = rng_for(plan.travel_seed, "permute", t), regions_of(plan, sites)

@@ -9,7 +9,7 @@ from typer import Option
 
 from fedsmall.errors import PlanError
 from fedsmall.files import plain
-from fedsmall.sealing.letters import digest_words, roll_digest
+from fedsmall.sealing.envelopes import digest_words, roll_digest
 
 ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
 DEVICE = Option(

@@ -11,7 +11,7 @@ from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, RadonAdvice, advise, advise_radon
-from fedsmall.sealing.letters import OVERHEAD
+from fedsmall.sealing.envelopes import OVERHEAD
 from fedsmall.sealing.masks import BYTES, committee_size, threshold
 from fedsmall.sim.cli.options import terminal
 from fedsmall.sim.report.sentences import amount
@@ -114,14 +114,16 @@ def _hidden(advice: Advice, parameters: int | None) -> str:
     sealed = f"Sealed handovers (privacy = {{sealed = true}}) cost about {OVERHEAD:,} bytes each and no exchange."
     if sites < LEAST:
         return f"{sealed}\nSecure sums take three sites at least."
-    helpers = committee_size(sites, SUMS)
+    decryptors = committee_size(sites, SUMS)
     comm_rounds = max(1, advice.aggregate_every // advice.permute_every)
     often = "at every communication round" if comm_rounds == 1 else f"one for {comm_rounds} communication rounds"
     numbers = f"{NUMBER} bytes a number instead of {PLAIN}"
     if parameters:
         numbers = f"{amount(NUMBER * parameters)} a site instead of {amount(PLAIN * parameters)}"
-    letters = amount(helpers * (OVERHEAD + BYTES * sites))
-    numbers += f", and {letters} in encrypted messages to {helpers} helpers, of whom {threshold(helpers)} must answer"
+    size = amount(decryptors * (OVERHEAD + BYTES * sites))
+    numbers += (
+        f", and {size} in encrypted messages to {decryptors} decryptors, of whom {threshold(decryptors)} must answer"
+    )
     return (
         f"{sealed}\nSecure sums (secure = true, experimental) cost an exchange more for each average, {often}, and "
         f"there {numbers}; one for each evaluation, and three before the first communication round."

@@ -19,7 +19,7 @@ from fedsmall.entry_points import load_extension
 from fedsmall.errors import PlanError
 from fedsmall.package.record import GLOBAL
 from fedsmall.package.store import save
-from fedsmall.sealing.letters import known_identities
+from fedsmall.sealing.envelopes import known_identities
 from fedsmall.sim.cli.bundle import bundle
 from fedsmall.sim.cli.options import check_unwritten, command_group, say, say_faults, say_roll
 from fedsmall.sim.consortium import keys, supervisor

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsmall.ends import fingerprint
-from fedsmall.sealing.letters import name_of
+from fedsmall.sealing.envelopes import name_of
 
 NIST_CURVES = ("secp256r1", "secp384r1", "secp521r1")
-STATION = "station:"  # begins the comment of a site's public key, with the identity of its letters
+STATION = "station:"  # begins the comment of a site's public key, with the identity of its envelopes
 SOON = 30  # days before an expiry that everybody whom it concerns is warned
 LOOPBACK = ("localhost", "127.0.0.1")
 
@@ -57,7 +57,7 @@ def new_server_certificate(authority: Path, folder: Path, hosts: Sequence[str], 
 
 
 def new_identity(path: Path) -> None:
-    """Make the identity (a file, 0600) that signs a site's letters; FileExistsError where there is one."""
+    """Make the identity (a file, 0600) that signs a site's envelopes; FileExistsError where there is one."""
     write_private(path, secrets.token_bytes(32))
 
 

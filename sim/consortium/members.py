@@ -33,7 +33,7 @@ ADMITTED, REVOKED = "admitted", "revoked"
 
 
 class Member(Frozen):
-    """A site; ``fingerprint`` is None until it has sent its public key, and with it the ``identity`` of its letters."""
+    """A site; ``fingerprint`` is None until it has sent its public key, and with it its ``identity``."""
 
     name: str
     fingerprint: str | None = None

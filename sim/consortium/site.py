@@ -16,7 +16,7 @@ from fedsmall.clients.launcher import APPROVED
 from fedsmall.clients.policy import OWN, load_policy
 from fedsmall.clients.socket_frames import KEY, SOCKET
 from fedsmall.parts import Frozen
-from fedsmall.sealing.letters import IDENTITY
+from fedsmall.sealing.envelopes import IDENTITY
 from fedsmall.sim.consortium import admission, flower_cli, keys, supervisor
 from fedsmall.sim.consortium.supervisor import Program
 
@@ -63,7 +63,7 @@ class Site(NamedTuple):
 
     @property
     def identity(self) -> Path:
-        """The secret identity that signs its letters; with two kits it belongs into the station's."""
+        """The secret identity that signs its envelopes; with two kits it belongs into the station's."""
         return self.kit / IDENTITY
 
     @property

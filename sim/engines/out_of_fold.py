@@ -23,8 +23,7 @@ def leave_folds_out(
 ) -> Iterator[Federation]:
     """A federation for each fold, tested on its training samples of that fold; all rows of a patient are in one.
 
-    By sites a fold is of whole sites; else every site's patients are dealt to all folds. No more folds than sites, or
-    samples.
+    By sites a fold is of whole sites; else every site's patients go to all folds. No more folds than sites or samples.
     """
     train = federation.train
     if by_sites:

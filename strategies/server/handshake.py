@@ -26,7 +26,7 @@ from fedsmall.exact import in_parts
 from fedsmall.files import one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import CLASSES, ROWS, SCALING, SUMS, TELL, RunSheet, Sheet
-from fedsmall.sealing.letters import Announcement, Transcript, digest, roll_digest
+from fedsmall.sealing.envelopes import Announcement, Transcript, digest, roll_digest
 from fedsmall.sealing.routing import seed_of
 from fedsmall.sealing.tables import MEETING, TABLES, check_tables
 from fedsmall.sealing.tallies import SUMS_BEFORE, TOGETHER
@@ -130,13 +130,13 @@ def send_agreement(
 
     Returns the sheet, with the seed of its routes where the sites have drawn one, and how models are sealed.
     """
-    letters, announced, words = sheet.plan.privacy.hidden, dict[str, Announcement](), {}
+    envelopes, announced, words = sheet.plan.privacy.hidden, dict[str, Announcement](), {}
     keys = {site: str(answer[MEETING]) for site, answer in roster.answers.items() if MEETING in answer}
-    if scaling is None and not letters and len(keys) < 2:
+    if scaling is None and not envelopes and len(keys) < 2:
         return sheet, None
     if keys:
         words = {MEETING: json.dumps(keys)}
-    if letters:
+    if envelopes:
         announced = {site: _read_announcement(site, answer) for site, answer in sorted(roster.answers.items())}
         words = {ANNOUNCED: Opened(announced=announced).model_dump_json()}
     content = RecordDict({CONFIG: _words(sheet, **words)})
@@ -144,7 +144,7 @@ def send_agreement(
         content[SCALING] = to_record(vars(scaling))
     answers = _ask(sheet, grid, f"{MessageType.QUERY}.{SCALING}", content)
     check_tables({site: _read_sketches(answers[site][1]) for site in announced or keys})
-    if not letters:
+    if not envelopes:
         return sheet, None
     if sheet.plan.privacy.secure and scaling is None:
         _pass_pair_keys_on(sheet, grid, {site: content for site, (_, content) in answers.items()})
@@ -159,14 +159,14 @@ def send_agreement(
 
 
 def _pass_pair_keys_on(sheet: RunSheet, grid: RetryingGrid, answers: Told) -> None:
-    """Pass on the letters in which each site sealed a key for every one after it. PlanError where one is missing."""
-    letters: dict[str, Any] = {site: answers[site].array_records.get(PAIRS, {}) for site in answers}
+    """Pass on the envelopes in which each site sealed a key for every one after it. PlanError where one is missing."""
+    envelopes: dict[str, Any] = {site: answers[site].array_records.get(PAIRS, {}) for site in answers}
     contents = {}
     for site in sheet.sites:
         before = [other for other in sorted(answers) if other < site]
-        if wrong := [other for other in before if site not in letters[other]]:
+        if wrong := [other for other in before if site not in envelopes[other]]:
             raise PlanError(f"{wrong[0]}: it sends {site} no key for the masks of secure sums")
-        record = ArrayRecord({other: letters[other][site] for other in before})
+        record = ArrayRecord({other: envelopes[other][site] for other in before})
         contents[site] = RecordDict({CONFIG: _words(sheet), PAIRS: record})
     _ask(sheet, grid, f"{MessageType.QUERY}.{PAIRS}", contents)
 
@@ -258,7 +258,7 @@ def _kept(path: Path) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-MOST_ROWS = 4 << 20  # letters in which a site says how its rows become samples
+MOST_ROWS = 4 << 20  # characters in which a site says how its rows become samples
 
 
 def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedsmall.sealing import tallies
 from fedsmall.strategies.checks import check_metrics, checked_sums
 from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.sealed_models import HelpError, SealedModels, Tally
+from fedsmall.strategies.sealed_models import DecryptorError, SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
 from fedsmall.travel.journey import Moment, folds_of
 from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, METRICS, MODEL, Arrays, split_vector
@@ -254,7 +254,7 @@ class HiddenJudges:
         of = tallies.UNSEEN if unseen else tallies.JUDGED
         try:
             tally = self.sealed.open_sum(t, of, kind_of(question), contents)
-        except HelpError as error:
+        except DecryptorError as error:
             self.sealed.note(t, "all sites", "not told", f"what sites tell ({of}) stays closed: {error}")
             return {}
         answers = {} if unseen else self._charged(tally, t)

@@ -9,7 +9,7 @@ from tests.attacks.world import LARGE, World, averages, chain, who_met
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Five sites after an honest chain in letters; whoever takes it leaves it as able to answer as it was.
+    """Five sites after an honest chain in envelopes; whoever takes it leaves it as able to answer as it was.
 
     The system denies nobody a new file, so that modes are those that the programs give.
     """

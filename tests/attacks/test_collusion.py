@@ -1,4 +1,4 @@
-"""What a server computes from masked summands, alone and with helpers: noise, until as many as it takes are with it."""
+"""What a server computes from masked summands, alone and with decryptors: noise, until enough are with it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,10 @@ import pytest
 
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.letters import KeyStore
+from fedsmall.clients.key_store import KeyStore
 from fedsmall.clients.runs import RUNS, own_folder
 from fedsmall.clients.shelf import secret
-from fedsmall.sealing.letters import IDENTITY, Transcript, after
+from fedsmall.sealing.envelopes import IDENTITY, Transcript, after
 from fedsmall.sealing.masks import BYTES, pair_signs, recover, seed_from, stream, threshold
 from fedsmall.sealing.terms import HELP, KEY, SEALED, Average, Order
 from fedsmall.wire import MODEL, ROUND, Arrays, join, split
@@ -44,10 +44,10 @@ def first(world: World) -> Summands:
     return {site: world.once("train", site, 1) for site in world.federation.names}
 
 
-def question(helper: str, sites: Iterable[str], summands: Summands) -> Heard:
-    """What a server asks of a helper, that it may open the sum of these sites."""
-    letters = {site: summands[site].sent[f"seeds/{helper}"] for site in sites}
-    return summands[helper]._replace(kind=HELP, arrays=join(seeds=letters))
+def question(decryptor: str, sites: Iterable[str], summands: Summands) -> Heard:
+    """What a server asks of a decryptor, that it may open the sum of these sites."""
+    envelopes = {site: summands[site].sent[f"seeds/{decryptor}"] for site in sites}
+    return summands[decryptor]._replace(kind=HELP, arrays=join(seeds=envelopes))
 
 
 def desk_of(world: World, site: str) -> KeyStore:
@@ -63,27 +63,27 @@ class Coalition:
         self.world, self.summands, self.t = world, summands, summands[NAMES[0]].config[ROUND]
         self.shares: dict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)  # of (site, other), or "": its own
         self.known: dict[tuple[str, str], bytes] = {}
-        for helper in traitors:
-            session = desk_of(world, helper).open(world.plan, summands[helper].told)
-            since, others = session.transcript.before(self.t), [name for name in NAMES if name != helper]
+        for decryptor in traitors:
+            session = desk_of(world, decryptor).open(world.plan, summands[decryptor].told)
+            since, others = session.transcript.before(self.t), [name for name in NAMES if name != decryptor]
             for other, key in session.store.pair_keys(others).items():
-                self.known[other, helper] = seed_from(key, KEY, self.t, since)
+                self.known[other, decryptor] = seed_from(key, KEY, self.t, since)
             for site in NAMES:
-                letter = summands[site].sent[f"seeds/{helper}"].tobytes()
-                told = session.mailbox.open(KEY, self.t, site, since, letter)
-                self._take(helper, told, [(site, other) for other in ("", *NAMES) if other != site])
+                envelope = summands[site].sent[f"seeds/{decryptor}"].tobytes()
+                told = session.mailbox.open(KEY, self.t, site, since, envelope)
+                self._take(decryptor, told, [(site, other) for other in ("", *NAMES) if other != site])
 
-    def ask(self, helper: str, sites: Sequence[str]) -> None:
-        """Have an honest helper's shares of what opens the sum of these sites."""
-        header, sent = self.world.ask(question(helper, sites, self.summands))
+    def ask(self, decryptor: str, sites: Sequence[str]) -> None:
+        """Have an honest decryptor's shares of what opens the sum of these sites."""
+        header, sent = self.world.ask(question(decryptor, sites, self.summands))
         assert header["config"] == {}
         others = [name for name in ("", *NAMES) if name not in sites]
-        self._take(helper, sent["shares/shares"].tobytes(), [(site, other) for site in sites for other in others])
+        self._take(decryptor, sent["shares/shares"].tobytes(), [(site, other) for site in sites for other in others])
 
-    def _take(self, helper: str, told: bytes, of: Sequence[tuple[str, str]]) -> None:
+    def _take(self, decryptor: str, told: bytes, of: Sequence[tuple[str, str]]) -> None:
         assert len(told) == BYTES * len(of)
         for k, pair in enumerate(of):
-            self.shares[pair][NAMES.index(helper) + 1] = told[BYTES * k : BYTES * (k + 1)]
+            self.shares[pair][NAMES.index(decryptor) + 1] = told[BYTES * k : BYTES * (k + 1)]
 
     def seed(self, site: str, other: str) -> bytes | None:
         """A seed that is a traitor's own, or of which there are shares enough from either of the two that have it."""
@@ -113,30 +113,31 @@ def test_a_masked_summand_is_noise(unopened):
         assert like_a_model(unopened, masked(summands, site)) < LIKE
 
 
-def test_different_sets_for_different_helpers_open_nothing(unopened):
+def test_different_sets_for_different_decryptors_open_nothing(unopened):
     summands = first(unopened)
     few = dict(zip(NAMES, (NAMES, NAMES[1:], NAMES[:-1], NAMES[1:-1], NAMES[:3]), strict=True))
     server = Coalition(unopened, summands)
-    for helper in few:
-        server.ask(helper, few[helper])
+    for decryptor in few:
+        server.ask(decryptor, few[decryptor])
 
     for sites in (*few.values(), *([site] for site in NAMES)):  # and of a late summand, with all that was ever told
         assert like_a_model(unopened, server.left(sites)) < LIKE
-    for helper in NAMES[1:]:
+    for decryptor in NAMES[1:]:
         unopened.refuses(
-            question(helper, NAMES, summands), "this site has helped to open the sum of round 1 before, of other sites"
+            question(decryptor, NAMES, summands),
+            "this site has helped to open the sum of round 1 before, of other sites",
         )
 
 
-def test_one_helper_too_few_with_the_server_have_noise_though_the_sum_is_opened(unopened):
+def test_one_decryptor_too_few_with_the_server_have_noise_though_the_sum_is_opened(unopened):
     """Three of five, and what the other two tell of the sum of all: what these two added stays one sum."""
     summands = trained_of(unopened, 4)
     server = Coalition(unopened, summands, NAMES[:3])
 
     for site in NAMES[3:]:
         assert like_a_model(unopened, server.left([site])) < LIKE
-    for helper in NAMES[3:]:
-        server.ask(helper, NAMES)
+    for decryptor in NAMES[3:]:
+        server.ask(decryptor, NAMES)
     assert server.seed(NAMES[3], "") is not None
     for site in NAMES[3:]:
         assert like_a_model(unopened, server.left([site])) < LIKE
@@ -144,12 +145,12 @@ def test_one_helper_too_few_with_the_server_have_noise_though_the_sum_is_opened(
     np.testing.assert_array_equal(numbers(server.left(NAMES[3:])), exact)
 
 
-def test_two_colluding_helpers_of_five_open_one_sum_whatever_the_others_are_asked(unopened):
+def test_two_colluding_decryptors_of_five_open_one_sum_whatever_the_others_are_asked(unopened):
     summands = trained_of(unopened, 5)
     server = Coalition(unopened, summands, NAMES[:2])
     rest = [name for name in NAMES if name != NAMES[2]]
-    for helper, sites in zip(NAMES[2:], (NAMES, rest, NAMES), strict=True):
-        server.ask(helper, sites)
+    for decryptor, sites in zip(NAMES[2:], (NAMES, rest, NAMES), strict=True):
+        server.ask(decryptor, sites)
 
     assert server.seed(NAMES[2], "") is not None
     exact = sum(fixed(model_of(unopened, site, 5)) for site in NAMES)
@@ -159,8 +160,8 @@ def test_two_colluding_helpers_of_five_open_one_sum_whatever_the_others_are_aske
         assert like_a_model(unopened, server.left(NAMES) - server.left(s for s in NAMES if s != site)) < LIKE
 
 
-def test_three_colluding_helpers_of_five_open_two_sums_and_have_their_difference(unopened):
-    """A limit: twice the threshold less the helpers. Each of the other two is asked for another set."""
+def test_three_colluding_decryptors_of_five_open_two_sums_and_have_their_difference(unopened):
+    """A limit: twice the threshold less the decryptors. Each of the other two is asked for another set."""
     summands = trained_of(unopened, 6)
     server = Coalition(unopened, summands, NAMES[:3])
     server.ask(NAMES[3], NAMES)
@@ -173,7 +174,7 @@ def test_three_colluding_helpers_of_five_open_two_sums_and_have_their_difference
 
 
 @pytest.mark.parametrize("left", NAMES)
-def test_as_many_helpers_as_it_takes_and_the_server_have_every_model(unopened, left):
+def test_as_many_decryptors_as_it_takes_and_the_server_have_every_model(unopened, left):
     """A limit, and the proof that the measure of the tests beside it sees a model where there is one."""
     traitors = [name for name in NAMES if name != left]
     server = Coalition(unopened, first(unopened), traitors)
@@ -226,8 +227,8 @@ def trained_of(world: World, t: int) -> Summands:
 
 
 def summed(world: World, t: int, sites: Sequence[str]) -> np.ndarray:
-    """The sum of what these sites have trained for a round, as all helpers open it."""
+    """The sum of what these sites have trained for a round, as all decryptors open it."""
     server = Coalition(world, trained_of(world, t))
-    for helper in NAMES:
-        server.ask(helper, sites)
+    for decryptor in NAMES:
+        server.ask(decryptor, sites)
     return server.left(sites)

@@ -121,7 +121,7 @@ def test_the_policy_that_comes_along_lets_equal_units_read_nobody(tmp_path, file
 
 
 def test_ladders_read_from_a_sum_of_three_hospitals(tmp_path, files):
-    """What helpers would open, to the last digit of a sum; 425 patients."""
+    """What decryptors would open, to the last digit of a sum; 425 patients."""
     the_plan = mlp_plan([1024, 8])
     of_each = [asked(station_of(tmp_path / name, files, AS_IT_IS, name), the_plan, ladders)[0] for name in NAMES]
     total = {
@@ -136,7 +136,7 @@ def test_ladders_read_from_a_sum_of_three_hospitals(tmp_path, files):
 
 
 def test_ladders_read_from_an_average_of_which_the_server_learns_the_sum_alone(tmp_path, monkeypatch):
-    """The whole run: letters, masks, helpers; the first average is honest, the second set out from the server's own."""
+    """The whole run: envelopes, masks, decryptors; the first average is honest, the second is of the server's."""
     given: list[Arrays] = []
     the_plan = averages(3, samples_per_site=100, model_options={"hidden": [256, 8]}, recipe={"lr": 0.1})
     federation = Federation(tmp_path, 3, monkeypatch, "check_models = false\n", ladders_for_all(given))

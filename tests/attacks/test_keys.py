@@ -11,7 +11,7 @@ import pytest
 
 from fedsmall.clients.shelf import secret
 from fedsmall.planning.run_sheet import SCALING, SITES
-from fedsmall.sealing.letters import IDENTITIES, IDENTITY, SEED, Announcement, announce, name_of, roll_digest
+from fedsmall.sealing.envelopes import IDENTITIES, IDENTITY, SEED, Announcement, announce, name_of, roll_digest
 from fedsmall.sealing.tables import TABLES
 from fedsmall.sealing.terms import ANNOUNCED, NONCE, ROLL, Opened
 from tests.attacks.world import Heard, World, who_met
@@ -173,7 +173,7 @@ def test_other_keys_are_not_taken_later_in_a_run(met):
     assert met.ask(second(met, told))[0]["config"] == header["config"]
 
 
-def test_what_a_site_keeps_for_letters_is_its_own_alone(world):
+def test_what_a_site_keeps_for_envelopes_is_its_own_alone(world):
     for site in world.federation.names:
         home = world.federation.folder / site
         kept = [home / IDENTITY, home / IDENTITIES, *(home / "runs").rglob("*")]

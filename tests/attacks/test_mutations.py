@@ -1,4 +1,4 @@
-"""Whatever comes: letters, announcements and orders of chance, by the thousand, are refused in one line each."""
+"""Whatever comes: envelopes, announcements and orders of chance, by the thousand, are refused in one line each."""
 
 import json
 import random
@@ -10,12 +10,12 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import save
 
-from fedsmall.clients.letters import arrays_in
-from fedsmall.sealing.letters import Announcement, LetterError, name_of
-from fedsmall.sealing.terms import MODEL_LETTER, SEALED, Order, order_in
-from tests.attacks.test_letters import IDENTITIES, LETTERS, RUN, THREAD, A, B, announce_of, post
+from fedsmall.clients.key_store import arrays_in
+from fedsmall.sealing.envelopes import Announcement, EnvelopeError, name_of
+from fedsmall.sealing.terms import MODEL_ENVELOPE, SEALED, Order, order_in
+from tests.attacks.test_envelopes import ENVELOPES, IDENTITIES, RUN, THREAD, A, B, announce_of, post
 
-LETTERS_TRIED, CONTENTS_TRIED, WORDS_TRIED = 4_000, 8_000, 5_000
+lettersTRIED, CONTENTS_TRIED, WORDS_TRIED = 4_000, 8_000, 5_000
 
 
 def mutated(what: bytes, rng: random.Random) -> bytes:
@@ -41,7 +41,7 @@ def outcome(call: Callable[..., Any], *given: Any) -> tuple[Any, str | None]:
     """What a call gives, or the line of its refusal; any other exception is a fault."""
     try:
         return call(*given), None
-    except LetterError as error:
+    except EnvelopeError as error:
         return None, str(error)
 
 
@@ -50,20 +50,20 @@ def alike(found: str) -> bool:
 
 
 @pytest.mark.thorough
-def test_letters_of_chance_do_not_open():
+def test_envelopes_of_chance_do_not_open():
     rng, receiver = random.Random(1), post(B)
 
-    for _ in range(LETTERS_TRIED):
-        letter = mutated(LETTERS, rng)
-        if letter == LETTERS:
+    for _ in range(lettersTRIED):
+        envelope = mutated(ENVELOPES, rng)
+        if envelope == ENVELOPES:
             continue
-        with pytest.raises(LetterError) as told:
-            receiver.open(MODEL_LETTER, 4, A, THREAD, letter)
+        with pytest.raises(EnvelopeError) as told:
+            receiver.open(MODEL_ENVELOPE, 4, A, THREAD, envelope)
         assert alike(str(told.value))
 
 
 def test_what_a_traitor_seals_is_a_model_or_refused():
-    """Letters that open, of a site that seals what it likes."""
+    """Envelopes that open, of a site that seals what it likes."""
     rng, honest = random.Random(2), save({"arrays/0.weight": np.ones((8, 30), np.float32)})
     refused = 0
 
@@ -86,7 +86,7 @@ def test_announcements_of_chance_are_nobodys():
             if told == honest:
                 continue
             taken += 1
-            with pytest.raises(LetterError) as refusal:
+            with pytest.raises(EnvelopeError) as refusal:
                 told.check(RUN, identities)
             assert alike(str(refusal.value))
         except ValidationError:
@@ -107,7 +107,7 @@ def test_orders_of_chance_are_orders_or_refused():
         told, why = outcome(order_in, {SEALED: words})
         assert why == (None if told else "the order does not say what an order of a sealed run says")
     for words in (None, 3, b"", [], {}, "null", "[" * 100_000):
-        with pytest.raises(LetterError, match="does not say what an order"):
+        with pytest.raises(EnvelopeError, match="does not say what an order"):
             order_in({SEALED: words})
 
 

@@ -95,7 +95,8 @@ def test_an_order_of_another_run_finds_no_keys(world):
 
 def test_the_end_of_a_runs_name_is_not_moved(world):
     world.refuses(
-        world.once("roll").but_run("trial 01", "23"), "a run's name has letters, digits, dots, hyphens and underscores"
+        world.once("roll").but_run("trial 01", "23"),
+        "a run's name has letters, digits, dots, hyphens and underscores",
     )
 
 

@@ -1,8 +1,8 @@
-"""Letters that a server says could not be delivered: they are sealed anew for whom the plan has next, and no other."""
+"""Envelopes that a server says it could not deliver: they are sealed again for whom the plan has next, and no other."""
 
 import pytest
 
-from fedsmall.clients.letters import FOLDER
+from fedsmall.clients.key_store import FOLDER
 from fedsmall.clients.runs import RUNS, own_folder
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import READDRESS, WRITTEN
@@ -29,8 +29,8 @@ def test_a_traveller_goes_to_whom_the_plan_has_and_so_often_as_the_policy_lets(w
             world.refuses(asked, "2 circulating models of this run were readdressed here, and no more will be")
             continue
         gone += [(written, to)] if (written, to) not in gone else []
-        header, letter = world.ask(asked)
-        assert (header["config"], list(letter)) == ({}, ["arrays/letter"])
+        header, envelope = world.ask(asked)
+        assert (header["config"], list(envelope)) == ({}, ["arrays/letter"])
         assert [line["reason"] for line in world.log(A) if line["event"] == "readdressed"][-1] == f"for {to}, round {t}"
     assert world.log(A)[-1]["event"] == "refused"
 
@@ -38,10 +38,10 @@ def test_a_traveller_goes_to_whom_the_plan_has_and_so_often_as_the_policy_lets(w
 def test_a_traveller_sealed_anew_opens_for_whom_the_plan_has_alone(world):
     ways = RoutingTable(world.plan, NAMES)
     later = ways.site_of(6, ways.model_at(4, A))
-    letter = world.ask(question(world, 4, 6))[1]
+    envelope = world.ask(question(world, 4, 6))[1]
 
     for site in NAMES:
-        order = world.once("train", site, 6)._replace(arrays=letter).but_told(by={"site": A, "t": 4})
+        order = world.once("train", site, 6)._replace(arrays=envelope).but_told(by={"site": A, "t": 4})
         world.refuses(order, "this site has answered with other numbers for the sum of round 6 before")
         why = [line["reason"] for line in world.log(site)[-2:] if line["event"] == "not used"]
         assert why == ([] if site == later else [NOT_HERE])

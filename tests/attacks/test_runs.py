@@ -13,11 +13,11 @@ from fedsmall.clients.site_request import Answer
 from fedsmall.clients.station import Station
 from fedsmall.planning.run_sheet import SITES
 from fedsmall.sealing.routing import RoutingTable
-from fedsmall.sealing.terms import KEY, LETTER, MODEL_LETTER, SEALED
+from fedsmall.sealing.terms import ENVELOPE, KEY, MODEL_ENVELOPE, SEALED
 from fedsmall.strategies.records import to_arrays, to_record
-from fedsmall.strategies.sealed_models import HelpError
+from fedsmall.strategies.sealed_models import DecryptorError
 from fedsmall.wire import CONFIG, IS_GLOBAL, MODEL, ROUND, ROUNDS, Arrays
-from tests.attacks.test_letters import flipped, line
+from tests.attacks.test_envelopes import flipped, line
 from tests.attacks.world import MOMENTUM, Heard
 from tests.sim.engines.harness import assert_equal_bits
 from tests.sim.sealing.federation import Federation, drawn, plan_of, run, simulated
@@ -63,11 +63,11 @@ def test_a_run_that_is_attacked_at_every_step_ends_with_the_same_bits(tmp_path, 
     assert_equal_bits(outcome.model, simulated(federation).model)
 
 
-def test_a_changed_letter_is_told_and_its_traveller_set_out_anew(tmp_path, monkeypatch):
+def test_a_changed_envelope_is_told_and_its_traveller_set_out_anew(tmp_path, monkeypatch):
     def change(site: str, order: Message) -> Message:
         if site == "site-001" and order.metadata.message_type == "train" and order.content[CONFIG][ROUND] == 2:
-            letter = order.content[MODEL][LETTER].numpy().tobytes()
-            order.content[MODEL] = to_record({LETTER: np.frombuffer(flipped(letter, 1500), np.uint8)})
+            envelope = order.content[MODEL][ENVELOPE].numpy().tobytes()
+            order.content[MODEL] = to_record({ENVELOPE: np.frombuffer(flipped(envelope, 1500), np.uint8)})
         return order
 
     federation = Federation(tmp_path, 3, monkeypatch, change=change)
@@ -79,7 +79,7 @@ def test_a_changed_letter_is_told_and_its_traveller_set_out_anew(tmp_path, monke
     assert (event["t"], event["kind"]) == (2, "replaced")
     assert event["reason"] == "site-001 could not use its encrypted message; it took the last global model"
     told = [entry for entry in federation.there["site-001"].log.entries() if entry["event"] == "not used"]
-    assert [entry["reason"] for entry in told] == [line(MODEL_LETTER, 1, sender)]
+    assert [entry["reason"] for entry in told] == [line(MODEL_ENVELOPE, 1, sender)]
     assert all(np.isfinite(array).all() for array in outcome.model.values())
 
 
@@ -100,7 +100,7 @@ def test_a_site_that_was_sent_another_common_model_is_found_at_the_next_hop_and_
 
     federation = Federation(tmp_path, 3, monkeypatch, "check_models = false\n", change)
 
-    with pytest.raises(HelpError) as told:
+    with pytest.raises(DecryptorError) as told:
         run(federation, plan_of("FedDC", 3, rounds=6, method={**CHAIN, "aggregate_every": 3}))
 
     assert f"site-000 does not help: site-000: {line(KEY, 6, 'site-001')}" in str(told.value)
@@ -110,4 +110,4 @@ def test_a_site_that_was_sent_another_common_model_is_found_at_the_next_hop_and_
         log = federation.there[receiver].log.entries()
         not_used = [each["reason"] for each in log if each["event"] == "not used" and each["t"] == t + 1]
         apart = (sender == "site-001") != (receiver == "site-001")
-        assert not_used == ([line(MODEL_LETTER, t, sender)] if apart else [])
+        assert not_used == ([line(MODEL_ENVELOPE, t, sender)] if apart else [])

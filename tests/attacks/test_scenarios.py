@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from fedsmall.aggregation.sums import with_letters
+from fedsmall.aggregation.sums import with_sealed_handovers
 from fedsmall.clients.incoming import sign_of_craft
 from fedsmall.clients.policy import Policy
 from fedsmall.data.federation import Federation
@@ -41,7 +41,9 @@ def test_its_plan_is_what_the_policy_that_comes_along_takes(tables):
     plan, federation = plan_over(tables)
     samples = min(map(len, federation.train))
 
-    Policy().check_plan(with_letters(plan, 3), federation.task.name, samples=samples, sites=3, has_identity=True)
+    Policy().check_plan(
+        with_sealed_handovers(plan, 3), federation.task.name, samples=samples, sites=3, has_identity=True
+    )
 
     assert plan.privacy.exposure == 1
 

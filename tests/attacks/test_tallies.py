@@ -8,7 +8,7 @@ from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN
 from fedsmall.sealing.terms import BEFORE, HELP, KEY, OF
 from fedsmall.wire import KEEP, ROUND, join, split
-from tests.attacks.test_letters import flipped, line
+from tests.attacks.test_envelopes import flipped, line
 from tests.attacks.world import NAMES, Heard, World
 
 A = "site-000"
@@ -18,15 +18,15 @@ TALLIES = [(SUMS_BEFORE, 0), (JUDGED, 6)]
 EVALUATE = "evaluate"
 
 
-def question_of(world: World, of: str, helper: str | None = None) -> Heard:
-    """What a helper of a tally was asked."""
+def question_of(world: World, of: str, decryptor: str | None = None) -> Heard:
+    """What a decryptor of a tally was asked."""
     asked = (h for h in world.heard if h.kind == HELP and h.config.get(OF) == of)
-    return next(h for h in asked if helper in (None, h.site))
+    return next(h for h in asked if decryptor in (None, h.site))
 
 
 def of_sites(question: Heard, *sites: str) -> Heard:
-    letters = split(question.arrays, "seeds")
-    return question._replace(arrays=join(seeds={site: letters[site] for site in sites}))
+    envelopes = split(question.arrays, "seeds")
+    return question._replace(arrays=join(seeds={site: envelopes[site] for site in sites}))
 
 
 @pytest.mark.thorough
@@ -56,16 +56,16 @@ def test_no_tally_of_fewer_than_three_is_opened(world, of, t, few):
     )
 
 
-def test_the_letters_of_one_tally_open_no_other(world):
+def test_the_envelopes_of_one_tally_open_no_other(world):
     judged = question_of(world, JUDGED)
     ways = RoutingTable(world.plan, world.federation.names)
-    both = next(name for name in ways.helpers(6, JUDGED) if name in ways.helpers(6))
+    both = next(name for name in ways.decryptors(6, JUDGED) if name in ways.decryptors(6))
     here, average = question_of(world, JUDGED, both), world.once(HELP, both, 6)
 
     assert average.config.get(OF, "") == ""
     world.refuses(here._replace(arrays=average.arrays), line(f"{JUDGED} {KEY}", 6, A))
     world.refuses(average._replace(arrays=here.arrays), line(KEY, 6, A))
-    if judged.site in ways.helpers(6, UNSEEN):
+    if judged.site in ways.decryptors(6, UNSEEN):
         world.refuses(judged.but(**{OF: UNSEEN}), line(f"{UNSEEN} {KEY}", 6, A))
 
 
@@ -140,9 +140,9 @@ def test_other_sums_of_the_same_round_are_not_told(world):
     assert sent == {}
 
 
-def test_a_letter_with_a_seed_that_was_changed_is_not_opened(world):
+def test_a_envelope_with_a_seed_that_was_changed_is_not_opened(world):
     question = question_of(world, JUDGED)
-    letters = split(question.arrays, "seeds")
-    letters["site-001"] = np.frombuffer(flipped(letters["site-001"].tobytes(), 900), np.uint8)
+    envelopes = split(question.arrays, "seeds")
+    envelopes["site-001"] = np.frombuffer(flipped(envelopes["site-001"].tobytes(), 900), np.uint8)
 
-    world.refuses(question._replace(arrays=join(seeds=letters)), line(f"{JUDGED} {KEY}", 6, "site-001"))
+    world.refuses(question._replace(arrays=join(seeds=envelopes)), line(f"{JUDGED} {KEY}", 6, "site-001"))

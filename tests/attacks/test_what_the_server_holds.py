@@ -221,15 +221,15 @@ def stacked(models: list[Arrays]) -> Arrays:
 
 
 def seen_as_models(of: Held) -> Iterator[Arrays]:
-    """What passed, taken for models: those that are, letters as if nothing were sealed, and sums as if nothing hid."""
+    """What passed, taken for models: those that are, envelopes as if in the clear, and sums as if nothing hid."""
     like = of.common[0]
     told: list[np.ndarray] = []
     for arrays in of.passed:
         if arrays.keys() == like.keys():
             yield arrays
-        letter, sums = arrays.get("letter"), [arrays[name] for name in ("masked", "sum") if name in arrays]
-        if letter is not None:
-            yield shaped(letter[-4 * sum(array.size for array in like.values()) :].view(np.float32), like)
+        envelope, sums = arrays.get("letter"), [arrays[name] for name in ("masked", "sum") if name in arrays]
+        if envelope is not None:
+            yield shaped(envelope[-4 * sum(array.size for array in like.values()) :].view(np.float32), like)
         told += [numbers for numbers in sums if len(numbers) == sum(array.size for array in like.values())]
     for number, one in enumerate(told):
         yield shaped(one.view(np.int64) / SCALE, like)

@@ -1,4 +1,4 @@
-"""A run of real sites in letters, walked honestly, with all that they were asked; then the server turns on them."""
+"""A run of real sites in envelopes, walked honestly, with all that they were asked; then the server turns on them."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SCALING
 from fedsmall.sealing.terms import HELP, OF, SEALED, Order
-from fedsmall.strategies.sealed_models import HelpError
+from fedsmall.strategies.sealed_models import DecryptorError
 from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays, split
 from fedsmall.wire import NAMES as NAMES_OF
@@ -152,13 +152,13 @@ class World:
 
     @classmethod
     def unopened(cls, folder: Path, plan: Plan) -> "World":
-        """A world whose server has the summands of the first average, and has asked no helper yet."""
+        """A world whose server has the summands of the first average, and has asked no decryptor yet."""
         heard: list[Heard] = []
         trained: list[Trained] = []
         with pytest.MonkeyPatch.context() as patch:
             watch(patch, heard, trained)
             federation = Federation(folder, len(NAMES), patch, change=_without_help)
-            with pytest.raises(HelpError, match="the sum of round 1 stays closed"):
+            with pytest.raises(DecryptorError, match="the sum of round 1 stays closed"):
                 run(federation, plan, **IMPATIENT)
         return cls(federation, Outcome(), drawn(federation), heard, trained)
 

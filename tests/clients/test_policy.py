@@ -170,7 +170,7 @@ def test_a_site_may_forbid_that_its_models_are_handed_on():
     check(Policy(permute=False), blurred)
 
 
-LETTERS = {
+ENVELOPES = {
     "open hops": ({"sealed": True}, {"blur": 1}, "lets models be handed over encrypted only"),
     "sealed hops": ({"sealed": True}, {"blur": 1, "sealed": True}, ""),
     "open sums": ({"secure": True}, {"blur": 1, "sealed": True}, "lets a server learn of averages the sum alone"),
@@ -178,9 +178,9 @@ LETTERS = {
 }
 
 
-@pytest.mark.parametrize("case", LETTERS)
-def test_a_policy_may_ask_for_letters_and_secure_sums(case):
-    asked, privacy, words = LETTERS[case]
+@pytest.mark.parametrize("case", ENVELOPES)
+def test_a_policy_may_ask_for_envelopes_and_secure_sums(case):
+    asked, privacy, words = ENVELOPES[case]
     method = Method(name="FedDC", permute_every=1, aggregate_every=5, privacy=Privacy(**privacy))
     policy = Policy(**asked)
 
@@ -232,10 +232,7 @@ def test_a_limit_of_exposure_takes_as_much_or_less_or_privacy_for_patients():
     for hidden in ({}, {"sealed": True}, {"sealed": True, "secure": True}):
         with pytest.raises(PolicyError, match="most_exposure"):
             check(policy, plan(privacy=Privacy(exposure=1.1, **hidden)))
-    for hidden in (
-        {"sealed": True},
-        {"sealed": True, "secure": True},
-    ):  # who opens a letter or a sum reads what is in it
+    for hidden in ({"sealed": True}, {"sealed": True, "secure": True}):  # who opens a sum reads what is in it
         with pytest.raises(PolicyError, match="most_exposure"):
             check(policy, plan(privacy=Privacy(**hidden)))
         check(policy, plan(privacy=Privacy(exposure=1.0, **hidden)))

@@ -1,8 +1,7 @@
 """A model made ready for training from handed-in numbers: dropout by masks, small batches, layers in call order.
 
 Of a model with frozen first layers the features of each sample are computed once: the body is all that depends on the
-sample and on frozen layers alone, the head what follows, under the same names, so a linear head on a deep body trains
-as a linear model.
+sample and on frozen layers alone, the head what follows, under the same names: a linear head trains as a linear model.
 """
 
 import copy

@@ -89,7 +89,7 @@ def found_in(everything: bytes, said: list[Message]) -> set[str]:
     return found
 
 
-def test_the_journal_of_an_interrupted_run_holds_letters(desk, scenario, monkeypatch):
+def test_the_journal_of_an_interrupted_run_holds_envelopes(desk, scenario, monkeypatch):
     said, sums = said_between(monkeypatch), []
 
     def dies(name: str, message: Message, comes: bool) -> Message:
@@ -149,7 +149,7 @@ def flips_a_bit(name: str, message: Message, comes: bool) -> Message:
 
 
 class Repeats:
-    """Carries the first letter again in place of a later one."""
+    """Carries the first envelope again in place of a later one."""
 
     def __init__(self) -> None:
         self.first: Message | None = None
@@ -201,7 +201,7 @@ def test_a_server_that_changes_what_it_carries_ends_the_run(desk, scenario, monk
         led(desk, scenario)
 
 
-def test_another_plan_for_each_site_closes_their_letters(desk, scenario, monkeypatch):
+def test_another_plan_for_each_site_closes_their_envelopes(desk, scenario, monkeypatch):
     """One that tells the passive party of other settings than the active one was told of."""
     honest = desk.answer
 
@@ -218,8 +218,8 @@ def test_another_plan_for_each_site_closes_their_letters(desk, scenario, monkeyp
         led(desk, scenario)
 
 
-def test_a_run_in_letters_goes_on_in_letters(desk, scenario, monkeypatch):
-    """A server that was killed, and comes back with a sheet that says nothing of letters."""
+def test_a_run_in_envelopes_goes_on_in_envelopes(desk, scenario, monkeypatch):
+    """A server that was killed, and comes back with a sheet that says nothing of envelopes."""
     home = prepare(desk.folder, "outcome", scenario)
 
     def dies(name: str, message: Message, comes: bool) -> Message:
@@ -240,26 +240,26 @@ def test_a_run_in_letters_goes_on_in_letters(desk, scenario, monkeypatch):
 
 
 def test_of_three_parties_points_are_opened_to_the_leader_when_all_have_multiplied():
-    """The hop is not the leader's to choose: a letter of one hop does not open as that of another."""
+    """The hop is not the leader's to choose: an envelope of one hop does not open as that of another."""
     asked = Blinding(["a"]).points()
 
     class Sealed:
         def write(self, kind: str, t: int, to: str, content: bytes) -> bytes:
             return f"{kind} {t} {to} ".encode() + content
 
-        def open(self, kind: str, t: int, sender: str, letter: bytes) -> bytes:
-            assert letter.startswith(f"{kind} {t} ".encode()), "an encrypted message of another hop"
-            return letter.split(b" ", 3)[3]
+        def open(self, kind: str, t: int, sender: str, envelope: bytes) -> bytes:
+            assert envelope.startswith(f"{kind} {t} ".encode()), "an encrypted message of another hop"
+            return envelope.split(b" ", 3)[3]
 
     from fedsmall.extensions.columns.party import Table
 
-    party = Party("b", Table(("a",), (), np.zeros((1, 1))), parties=("a", "b", "c"), letters=Sealed())
+    party = Party("b", Table(("a",), (), np.zeros((1, 1))), parties=("a", "b", "c"), envelopes=Sealed())
     words = {"parties": ["a", "b", "c"]}
     party.answer(Message("coordinator", "b", "blind", words))
-    letter = {"letter": np.frombuffer(b"points 1 b " + asked.tobytes(), np.uint8)}
+    envelope = {"letter": np.frombuffer(b"points 1 b " + asked.tobytes(), np.uint8)}
 
-    again = party.answer(Message("coordinator", "b", "blind again", {**words, "hop": 1}, letter))
+    again = party.answer(Message("coordinator", "b", "blind again", {**words, "hop": 1}, envelope))
     with pytest.raises(AssertionError, match="an encrypted message of another hop"):
-        party.answer(Message("coordinator", "b", "blind again", {**words, "hop": 2}, letter))
+        party.answer(Message("coordinator", "b", "blind again", {**words, "hop": 2}, envelope))
 
     assert list(again.arrays) == ["letter"]

@@ -92,7 +92,7 @@ def test_a_finished_run_is_listed_and_its_name_is_taken(outcome, loopback, scena
         prepare(loopback.folder, "outcome", scenario)
 
 
-def test_messages_were_in_letters_and_the_run_has_its_page(outcome, loopback):
+def test_messages_were_in_envelopes_and_the_run_has_its_page(outcome, loopback):
     page = (loopback.home("outcome") / "report.html").read_text()
 
     assert outcome["columns"]["sealed"]

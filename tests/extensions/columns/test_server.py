@@ -56,7 +56,7 @@ def open_desk(tmp_path, monkeypatch) -> Desk:
 
 @pytest.fixture
 def desk(open_desk) -> Desk:
-    """The same, where all sites have an identity, so that parties write to each other in letters."""
+    """The same, where all sites have an identity, so that parties write to each other in envelopes."""
     for name in NAMES:
         site = open_desk.site(name)
         public = site.key.with_name("site.key.pub")
@@ -124,7 +124,7 @@ def test_without_identities_or_where_the_scenario_says_so_the_forest_is_the_same
     assert told["exchanges"] == sealed["exchanges"] - 2  # whose keys are whose
 
 
-def test_letters_are_asked_for_in_vain_where_a_site_has_no_identity(open_desk):
+def test_envelopes_are_asked_for_in_vain_where_a_site_has_no_identity(open_desk):
     scenario = load_columns(open_desk.folder.parent / "outcome.toml")
     prepare(open_desk.folder, "outcome", scenario)
     sheet = ColumnSheet.model_validate_json((open_desk.folder / "runs/outcome" / COLUMN_SHEET).read_text())

@@ -316,9 +316,7 @@ def test_a_regression_is_exported_as_one_file_that_says_the_same(name, form_of_f
     table = {"name": "ridge", "task": "breast_cancer", "sites": 3, "samples_per_site": 30, "rounds": 3}
     run = execute(build({**table, "method": [{"name": name, "regression": {"penalty": 1.0}}]}))
 
-    export(
-        run.packages_of(run.done[0])[0], tmp_path / "model", form_of_file
-    )  # which holds the file against the package
+    export(run.packages_of(run.done[0])[0], tmp_path / "model", form_of_file)  # which compares file and package
 
     assert (tmp_path / "model").stat().st_size > 1000
 
@@ -376,7 +374,7 @@ def test_a_sum_whose_noise_is_shared_is_not_made_of_fewer_sites_than_it_needs():
 
     with pytest.raises(ReplyError, match="4 sites are left for a secure sum, of which 5 at least must be"):
         NewtonStep(plan).combine(model, updates, 1)
-    table = RoutingTable(plan, tuple("abcde"))  # by which helpers open
+    table = RoutingTable(plan, tuple("abcde"))  # by which decryptors open
     assert (table.least_in_sum(1, 0), table.least_in_sum(1, 0, of="worth")) == (5, 3)
 
 

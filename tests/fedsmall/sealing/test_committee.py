@@ -24,14 +24,14 @@ from fedsmall.sealing.masks import (
 RUN = 3 * 201  # sums of 200 rounds
 
 
-def opened_or_shut(sites: int, helpers: int) -> tuple[Fraction, Fraction]:
+def opened_or_shut(sites: int, decryptors: int) -> tuple[Fraction, Fraction]:
     """The shares of committees that a third of the sites opens twice, and that a silent tenth shuts, counted."""
-    least, drawn = threshold(helpers), list(itertools.combinations(range(sites), helpers))
+    least, drawn = threshold(decryptors), list(itertools.combinations(range(sites), decryptors))
     colluding, silent = sites // 3, (sites + 9) // 10
 
     def opens_twice(committee: tuple[int, ...]) -> bool:
         traitors = sum(member < colluding for member in committee)
-        honest = helpers - traitors  # who answer for one of two sets each
+        honest = decryptors - traitors  # who answer for one of two sets each
         return any(traitors + one >= least and traitors + honest - one >= least for one in range(honest + 1))
 
     def is_shut(committee: tuple[int, ...]) -> bool:
@@ -40,20 +40,20 @@ def opened_or_shut(sites: int, helpers: int) -> tuple[Fraction, Fraction]:
     return tuple(Fraction(sum(map(bad, drawn)), len(drawn)) for bad in (opens_twice, is_shut))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(("sites", "helpers"), [(4, 4), (7, 5), (9, 4), (9, 6), (12, 5), (12, 8), (13, 6), (16, 7)])
-def test_the_chance_of_a_bad_draw_is_that_of_counting_all_committees(sites, helpers):
-    opened, shut = opened_or_shut(sites, helpers)
+@pytest.mark.parametrize(("sites", "decryptors"), [(4, 4), (7, 5), (9, 4), (9, 6), (12, 5), (12, 8), (13, 6), (16, 7)])
+def test_the_chance_of_a_bad_draw_is_that_of_counting_all_committees(sites, decryptors):
+    opened, shut = opened_or_shut(sites, decryptors)
 
-    assert chance_of_bad_draw(sites, helpers) == opened + shut
+    assert chance_of_bad_draw(sites, decryptors) == opened + shut
 
 
-@pytest.mark.parametrize(("sites", "helpers"), [(40, 9), (60, 12), (150, 20)])
-def test_the_chance_of_a_bad_draw_is_that_of_drawing_committees(sites, helpers):
-    rng, least, draws = np.random.default_rng(0), threshold(helpers), 100_000
-    colluding = rng.hypergeometric(sites // 3, sites - sites // 3, helpers, draws) >= 2 * least - helpers
-    silent = rng.hypergeometric(-(-sites // 10), sites - -(-sites // 10), helpers, draws) > helpers - least
+@pytest.mark.parametrize(("sites", "decryptors"), [(40, 9), (60, 12), (150, 20)])
+def test_the_chance_of_a_bad_draw_is_that_of_drawing_committees(sites, decryptors):
+    rng, least, draws = np.random.default_rng(0), threshold(decryptors), 100_000
+    colluding = rng.hypergeometric(sites // 3, sites - sites // 3, decryptors, draws) >= 2 * least - decryptors
+    silent = rng.hypergeometric(-(-sites // 10), sites - -(-sites // 10), decryptors, draws) > decryptors - least
 
-    chance = float(chance_of_bad_draw(sites, helpers))
+    chance = float(chance_of_bad_draw(sites, decryptors))
     drawn = colluding.mean() + silent.mean()
     assert drawn > 0.001
     assert abs(drawn - chance) < 5 * (drawn / draws) ** 0.5
@@ -66,11 +66,11 @@ def test_few_sites_all_help_and_no_draw_is_bad(sites):
     assert threshold(sites) < sites  # one may be silent
 
 
-@pytest.mark.parametrize(("sites", "helpers", "needed"), [(16, 12, 9), (40, 22, 18), (150, 78, 63)])
-def test_of_many_sites_so_many_help_that_a_bad_draw_is_next_to_impossible(sites, helpers, needed):
-    assert (committee_size(sites, RUN), threshold(helpers)) == (helpers, needed)
-    assert chance_of_bad_draw(sites, helpers) * RUN < BAD_DRAW
-    assert chance_of_bad_draw(sites, helpers - 1) * RUN >= BAD_DRAW
+@pytest.mark.parametrize(("sites", "decryptors", "needed"), [(16, 12, 9), (40, 22, 18), (150, 78, 63)])
+def test_of_many_sites_so_many_help_that_a_bad_draw_is_next_to_impossible(sites, decryptors, needed):
+    assert (committee_size(sites, RUN), threshold(decryptors)) == (decryptors, needed)
+    assert chance_of_bad_draw(sites, decryptors) * RUN < BAD_DRAW
+    assert chance_of_bad_draw(sites, decryptors - 1) * RUN >= BAD_DRAW
 
 
 @pytest.mark.thorough
@@ -105,10 +105,10 @@ def lagrange(points: dict[int, int]) -> int:
 
 @given(st.integers(3, 20), st.lists(st.integers(0, PRIME - 1), min_size=1, max_size=4), st.randoms())
 @settings(max_examples=25, deadline=None)
-def test_any_that_are_enough_have_the_secrets_as_lagrange_has_them(helpers, numbers, random):
+def test_any_that_are_enough_have_the_secrets_as_lagrange_has_them(decryptors, numbers, random):
     wanted = [number.to_bytes(32, "big") for number in numbers]
-    shares = share(wanted, helpers, secrets.token_bytes(32))
-    places = random.sample(range(1, helpers + 1), threshold(helpers))
+    shares = share(wanted, decryptors, secrets.token_bytes(32))
+    places = random.sample(range(1, decryptors + 1), threshold(decryptors))
 
     assert recover({at: shares[at - 1] for at in places}) == wanted
     for k, number in enumerate(numbers):
@@ -116,14 +116,14 @@ def test_any_that_are_enough_have_the_secrets_as_lagrange_has_them(helpers, numb
         assert lagrange(points) == number
 
 
-@pytest.mark.parametrize("helpers", [3, 4, 7, 16])
-def test_one_too_few_have_nothing(helpers):
+@pytest.mark.parametrize("decryptors", [3, 4, 7, 16])
+def test_one_too_few_have_nothing(decryptors):
     """Whatever the secret, some polynomial of the degree goes through their shares: with any other one beside them."""
     wanted = [secrets.token_bytes(31).rjust(32, b"\0")]
-    shares = share(wanted, helpers, secrets.token_bytes(32))
-    few = {at: int.from_bytes(shares[at - 1], "big") for at in range(1, threshold(helpers))}
+    shares = share(wanted, decryptors, secrets.token_bytes(32))
+    few = {at: int.from_bytes(shares[at - 1], "big") for at in range(1, threshold(decryptors))}
 
-    told = {recover({**{at: shares[at - 1] for at in few}, helpers: bytes([0] * 31 + [k])})[0] for k in range(50)}
+    told = {recover({**{at: shares[at - 1] for at in few}, decryptors: bytes([0] * 31 + [k])})[0] for k in range(50)}
     assert len(told) == 50
     assert wanted[0] not in told
 

@@ -14,7 +14,7 @@ from fedsmall.sealing.masks import PRIME, SEED, masked, pair_signs, seed_from, s
 
 
 class Sites:
-    """Sites that mask ``summands`` (sites, numbers), and what they give to as many helpers."""
+    """Sites that mask ``summands`` (sites, numbers), and what they give to as many decryptors."""
 
     def __init__(self, summands: np.ndarray, wide: bool = False) -> None:
         self.names, self.wide = [f"{k:02d}" for k in range(len(summands))], wide
@@ -30,7 +30,7 @@ class Sites:
         }
 
     def opened(self, left: list[str], silent: int = 0) -> np.ndarray:
-        """The sum of all but those ``left`` out, without the answers of so many helpers."""
+        """The sum of all but those ``left`` out, without the answers of so many decryptors."""
         there = [name for name in self.names if name not in left]
         told = [seed for name in there for seed in (self.own[name], *(self.pairs[name][other] for other in left))]
         shares = dict(enumerate(share(told, len(self.names), secrets.token_bytes(32)), 1))
@@ -40,7 +40,7 @@ class Sites:
 
 @given(st.integers(3, 9), st.integers(1, 40), st.integers(0, 3), st.booleans(), st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
-def test_what_helpers_tell_takes_the_masks_off_the_sum(sites, length, left, wide, seed):
+def test_what_decryptors_tell_takes_the_masks_off_the_sum(sites, length, left, wide, seed):
     rng = np.random.default_rng(seed)
     summands = rng.integers(0, 2**64, (sites, WORDS * length if wide else length), dtype=np.uint64)
     all_of_them = Sites(summands, wide)

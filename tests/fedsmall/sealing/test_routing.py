@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedsmall.errors import PlanError
 from fedsmall.plan import Method, Plan
-from fedsmall.sealing.masks import ALL_HELP, committee_size
+from fedsmall.sealing.masks import ALL_DECRYPT, committee_size
 from fedsmall.sealing.routing import RoutingTable, seed_of
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
@@ -34,7 +34,7 @@ def ways(method: Method, sites: int, rounds: int = 11, seed: int = 0) -> Routing
 @pytest.mark.parametrize("name", METHODS)
 @given(st.integers(4, 9), st.integers(0, 50))
 @settings(max_examples=12, deadline=None)
-def test_every_letter_goes_where_its_traveller_trains_next(name, sites, seed):
+def test_every_envelope_goes_where_its_traveller_trains_next(name, sites, seed):
     bills = ways(METHODS[name], sites, seed=seed)
     walked = list(journey(bills.plan, sites))
 
@@ -48,7 +48,7 @@ def test_every_letter_goes_where_its_traveller_trains_next(name, sites, seed):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_no_two_letters_of_a_comm_round_go_to_one_site(name):
+def test_no_two_envelopes_of_a_comm_round_go_to_one_site(name):
     bills = ways(METHODS[name], 8)
 
     for comm_round, there in bills.legs[:-1]:
@@ -73,11 +73,11 @@ def test_the_last_average_is_that_before_the_round():
 
 
 def test_few_sites_all_help_and_of_many_every_one_is_drawn_in_its_turn():
-    for n in (1, 2, 3, 4, ALL_HELP):
-        assert ways(METHODS["averages"], n).helpers(1) == sorted(f"site-{k}" for k in range(n))
+    for n in (1, 2, 3, 4, ALL_DECRYPT):
+        assert ways(METHODS["averages"], n).decryptors(1) == sorted(f"site-{k}" for k in range(n))
     bills = ways(METHODS["averages"], 40, rounds=200)
 
-    drawn = [bills.helpers(t) for t in range(1, 201)]
+    drawn = [bills.decryptors(t) for t in range(1, 201)]
 
     size = committee_size(40, 603)
     assert {len(set(each)) for each in drawn} == {size} == {22}
@@ -91,7 +91,7 @@ def test_who_rests_helps_too():
     bills = ways(METHODS["half of the sites"], 9)
 
     assert len(bills.members(3, 0)) < 9
-    assert bills.helpers(3) == sorted(bills.names)
+    assert bills.decryptors(3) == sorted(bills.names)
     assert bills.summed(3, 0) == bills.members(3, 0)
     assert bills.summed(3, 0, "evaluate") == list(bills.names)
 

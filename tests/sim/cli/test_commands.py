@@ -346,13 +346,13 @@ def test_plan_says_from_how_many_patients_privacy_is_worth_it(fedsmall, asked, s
         (("--sites", "2"), "Secure sums take three sites at least"),
         (
             ("--sites", "3"),
-            "8 bytes a number instead of 4, and 3.89 kB in encrypted messages to 3 helpers, of whom 2 must answer",
+            "8 bytes a number instead of 4, and 3.89 kB in encrypted messages to 3 decryptors, of whom 2 must answer",
         ),
         (
             ("--sites", "4"),
-            "encrypted messages to 4 helpers, of whom 3 must answer; one for each evaluation, and three before",
+            "encrypted messages to 4 decryptors, of whom 3 must answer; one for each evaluation, and three before",
         ),
-        (("--sites", "40"), "and 54.6 kB in encrypted messages to 22 helpers, of whom 18 must answer"),
+        (("--sites", "40"), "and 54.6 kB in encrypted messages to 22 decryptors, of whom 18 must answer"),
         (("--sites", "40", "--parameters", "20"), "160 B a site instead of 80 B, and 54.6 kB in encrypted messages"),
         (("--sites", "2"), "about 1,200 bytes each and no exchange"),
     ],

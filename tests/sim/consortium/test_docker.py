@@ -67,7 +67,7 @@ def test_the_sites_key_is_with_the_network_half_alone(site):
     assert f"{site}-keys" not in mounted(f"{site}-station")
     copied, moved = [line for line in script.splitlines() if '"$root/kits/$site/"' in line]
     assert set(NAMED(copied)) == {"site.json", "policy.toml", "site.key.pub"}
-    assert moved.split()[0] == "mv"  # so that the half with a network has no identity to write letters in
+    assert moved.split()[0] == "mv"  # so that the half with a network has no identity to write envelopes in
     assert NAMED(moved) == ["identity.key"]
     assert [name for name in SERVICES if f"{site}-keys" in mounted(name)] == ["provision", site]
 

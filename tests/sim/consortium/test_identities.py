@@ -1,14 +1,14 @@
-"""Identities of letters, from a hospital's keygen to the roll of a run."""
+"""Identities of envelopes, from a hospital's keygen to the roll of a run."""
 
 import stat
 
 import pytest
 from typer.testing import CliRunner
 
-from fedsmall.clients.letters import check_identities
+from fedsmall.clients.key_store import check_identities
 from fedsmall.ends import fingerprint
 from fedsmall.errors import PlanError
-from fedsmall.sealing.letters import LetterError, digest_words, known_identities, name_of, roll_digest
+from fedsmall.sealing.envelopes import EnvelopeError, digest_words, known_identities, name_of, roll_digest
 from fedsmall.sim.cli.consortium import app as consortium
 from fedsmall.sim.cli.site import app as site
 from fedsmall.sim.consortium import keys, members, runs
@@ -106,7 +106,7 @@ def test_where_nobody_is_known_both_say_what_to_do(folder, app):
     assert "keygen" in words or "consortium roll" in words
 
 
-def test_a_run_with_letters_takes_sites_that_have_identities(folder):
+def test_a_run_with_envelopes_takes_sites_that_have_identities(folder):
     admitted(folder, ["bonn", "essen"])
     sealed = plan_of("method.0.privacy.sealed=true")
 
@@ -127,7 +127,7 @@ def test_a_run_with_letters_takes_sites_that_have_identities(folder):
         (("method.0.name=FedAvg", "method.0.permute_every=1000"), True),
     ],
 )
-def test_what_is_handed_on_goes_in_letters_unless_the_scenario_says_otherwise(folder, settings, sealed):
+def test_what_is_handed_on_goes_in_envelopes_unless_the_scenario_says_otherwise(folder, settings, sealed):
     before = runs.sealed_where_possible(folder, plan_of(*settings), NAMES)
     admitted(folder)
 
@@ -144,7 +144,7 @@ def test_a_site_holds_others_to_the_identities_that_it_has_met(tmp_path):
     assert check_identities(tmp_path, {**roll, "ulm": "cc" * 32}, None) == ["ulm"]
     assert check_identities(tmp_path, roll, None) == []  # a roll may lack somebody
 
-    with pytest.raises(LetterError, match="essen has another identity than the one that this site has met"):
+    with pytest.raises(EnvelopeError, match="essen has another identity than the one that this site has met"):
         check_identities(tmp_path, {**roll, "essen": "dd" * 32}, None)
     assert known_identities(tmp_path)["essen"] == "bb" * 32
 
@@ -154,6 +154,6 @@ def test_a_policy_that_pins_the_roll_takes_no_other(tmp_path):
     pin = f"sha256:{roll_digest(roll)}"
 
     assert check_identities(tmp_path, roll, pin) == ["bonn", "essen"]
-    with pytest.raises(LetterError, match="and the policy here pins another"):
+    with pytest.raises(EnvelopeError, match="and the policy here pins another"):
         check_identities(tmp_path, {**roll, "ulm": "cc" * 32}, pin)
     assert "ulm" not in known_identities(tmp_path)

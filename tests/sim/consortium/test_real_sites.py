@@ -151,7 +151,7 @@ def test_real_sites_give_the_bits_of_the_engine_in_this_process(loopback, finish
     assert not any(event["kind"] for event in json.loads((finished / "outcome.json").read_text())["events"])
 
 
-def test_sealed_letters_and_secure_sums_between_real_sites_give_the_bits_of_the_engine_in_this_process(loopback):
+def test_sealed_envelopes_and_secure_sums_between_real_sites_give_the_bits_of_the_engine_in_this_process(loopback):
     plan = plan_of(**{"method.0.privacy.sealed": "true", "method.0.privacy.secure": "true"})
     loopback.finish("sealed", loopback.start("sealed", plan, **PATIENCE))
     home = loopback.home("sealed")
@@ -182,7 +182,7 @@ def stopped_before_the_last_average(home, name, process, last):
     return False
 
 
-def test_a_helper_that_is_killed_in_the_middle_of_a_secure_sum_costs_no_bit(loopback):
+def test_a_decryptor_that_is_killed_in_the_middle_of_a_secure_sum_costs_no_bit(loopback):
     """Killed when its summand is there and another's is not: the two that are left open the sum of all three."""
     plan = plan_of(**{"method.0.privacy.sealed": "true", "method.0.privacy.secure": "true"})
     loopback.start("helper", plan, round_deadline_s=60.0, start_deadline_s=60.0)
@@ -489,9 +489,7 @@ def test_a_wrong_authority_another_name_or_no_server_is_said_in_words(loopback, 
     with pytest.raises(ValueError, match="does not trust"):
         site.up(stranger, None, 1, print)
     with pytest.raises(ValueError, match=r"does not trust: .*mismatch"):
-        admission.check_server(
-            address.replace("127.0.0.1", "127.1"), authority
-        )  # the same place, by a name it does not hold
+        admission.check_server(address.replace("127.0.0.1", "127.1"), authority)  # the same place by another name
     with pytest.raises(ValueError, match="cannot be reached"):
         admission.check_server(f"127.0.0.1:{free_ports(1)[0]}", authority)
 

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-def test_five_sites_end_with_the_bits_of_a_simulation_and_the_server_holds_letters_alone(tmp_path_factory):
+def test_five_sites_end_with_the_bits_of_a_simulation_and_the_server_holds_envelopes_alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("t")  # short, for the path of a socket
     data = {name: folder / "data" / f"{name}.csv" for name in NAMES}
     sample_data.write(list(data.values()))
@@ -41,9 +41,9 @@ def test_five_sites_end_with_the_bits_of_a_simulation_and_the_server_holds_lette
         assert all(model[name].tobytes() == array.tobytes() for name, array in record.model.items())
         for journal in sorted((home / "journal").glob("*.safetensors")):
             held = load_file(journal)
-            letters = [name for name in held if name.endswith("/letter")]
+            envelopes = [name for name in held if name.endswith("/letter")]
             between = {name.removeprefix("states/model/"): a for name, a in held.items() if "/model/" in name}
-            assert len(letters) == (len(NAMES) if between else 0)
+            assert len(envelopes) == (len(NAMES) if between else 0)
             # what stands for the models on their way is the last global one: the server has none of theirs
             assert all((rows == held[f"states/common/{name}"]).all() for name, rows in between.items())
         for name in NAMES:

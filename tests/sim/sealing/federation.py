@@ -10,12 +10,12 @@ from typing import Any
 from flwr.app import Message
 
 from fedsmall.audit_log import AuditLog
-from fedsmall.clients import letters
+from fedsmall.clients import key_store
 from fedsmall.clients.shelf import secret
 from fedsmall.clients.station import Station
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
-from fedsmall.sealing.letters import IDENTITY, name_of
+from fedsmall.sealing.envelopes import IDENTITY, name_of
 from fedsmall.sim.consortium import sample_data
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
@@ -62,7 +62,7 @@ class Federation(Stations):
     ):
         super().__init__(folder, tuple(f"site-{k:03d}" for k in range(sites)), monkeypatch, policy)
         rng = random.Random(0)
-        monkeypatch.setattr(letters, "random_hex", lambda size: rng.randbytes(size).hex())  # always the same ways
+        monkeypatch.setattr(key_store, "random_hex", lambda size: rng.randbytes(size).hex())  # always the same ways
         self.change, self.anew = change, anew
         self.there: dict[str, Station] = {}
         self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer

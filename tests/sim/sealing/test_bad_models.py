@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedsmall.clients import letters, sealing
+from fedsmall.clients import key_store, sealing
 from fedsmall.clients.hospital import HospitalClient
-from fedsmall.clients.letters import arrays_in, check_beside, check_model, fault_of
+from fedsmall.clients.key_store import arrays_in, check_beside, check_model, fault_of
 from fedsmall.clients.shelf import bytes_of
-from fedsmall.sealing.letters import LetterError
+from fedsmall.sealing.envelopes import EnvelopeError
 from fedsmall.wire import ROUND
 from tests.sim.sealing.federation import Federation, plan_of, run
 
@@ -90,7 +90,7 @@ BAD = {
 def test_what_no_site_should_train_on_is_refused_with_the_senders_name(case):
     model, carried, words = BAD[case]
 
-    with pytest.raises(LetterError, match=f"essen sent.*{words}"):
+    with pytest.raises(EnvelopeError, match=f"essen sent.*{words}"):
         check_model(model, carried, MODEL, MODEL, "essen")
 
 
@@ -113,7 +113,7 @@ def test_the_senders_gate_names_what_is_wrong():
     )
 
 
-def test_arrays_go_through_a_letter_as_they_are():
+def test_arrays_go_through_a_envelope_as_they_are():
     arrays = {"a/b": np.arange(6, dtype=np.float32).reshape(2, 3).T, "count": np.array(7, np.int64)}
 
     back = arrays_in(bytes_of(arrays), "essen")
@@ -121,6 +121,6 @@ def test_arrays_go_through_a_letter_as_they_are():
     assert {name: (array.dtype, array.shape, array.tolist()) for name, array in back.items()} == {
         name: (array.dtype, array.shape, array.tolist()) for name, array in arrays.items()
     }
-    with pytest.raises(LetterError, match="what essen sealed cannot be read"):
+    with pytest.raises(EnvelopeError, match="what essen sealed cannot be read"):
         arrays_in(b"nothing of the kind", "essen")
-    assert letters.arrays_in(bytes_of({}), "essen") == {}
+    assert key_store.arrays_in(bytes_of({}), "essen") == {}

@@ -13,7 +13,7 @@ PRIVACY = {"both": BOTH, "sealed": {"sealed": True}, "secure": {"secure": True}}
 
 @pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("sites", [3, 5])
-def test_letters_change_no_bit(tmp_path, monkeypatch, sites, privacy):
+def test_envelopes_change_no_bit(tmp_path, monkeypatch, sites, privacy):
     method = {"permute_every": 1, "aggregate_every": 3}
     takes = "" if "sealed" in PRIVACY[privacy] else "sealed = false"
     federation = Federation(tmp_path, sites, monkeypatch, takes)
@@ -34,7 +34,7 @@ ROUNDED = {
 
 
 @pytest.mark.parametrize("case", ROUNDED)
-def test_rounded_travellers_in_letters_have_the_bits_of_a_simulation_and_letters_are_smaller(
+def test_rounded_travellers_in_envelopes_have_the_bits_of_a_simulation_and_envelopes_are_smaller(
     tmp_path, monkeypatch, case
 ):
     more = dict(ROUNDED[case])

@@ -137,14 +137,14 @@ def test_a_silent_site_is_left_out_of_what_all_say(tmp_path, monkeypatch):
     assert [(event["site"], event["kind"]) for event in outcome.events] == [("site-001", "set aside")]
 
 
-def test_helpers_that_are_silent_cost_the_evaluation_and_nothing_else(tmp_path, monkeypatch):
+def test_decryptors_that_are_silent_cost_the_evaluation_and_nothing_else(tmp_path, monkeypatch):
     change = lost("query.help", "site-001", "site-002", of="evaluate")
     federation = Federation(tmp_path, 3, monkeypatch, change=change)
     outcome = run(federation, plan_of("FedAvg", 3, SECURE, method=AVERAGE), **PATIENCE)
 
     assert outcome.evaluations == []
     assert [e["reason"] for e in outcome.events] == [
-        "what sites tell (evaluate) stays closed: the sum of round 6 stays closed, for 1 of 3 helpers answer, and it "
+        "what sites tell (evaluate) stays closed: the sum of round 6 stays closed, for 1 of 3 decryptors answer, and "
         "takes 2; site-001 does not help: no answer before the deadline. `fedsmall resume` goes on when it does"
     ]
     assert_equal_bits(outcome.model, simulated(federation).model)
@@ -171,7 +171,7 @@ def test_a_run_goes_on_from_where_its_sums_were_agreed_on(tmp_path, monkeypatch)
     federation = Federation(tmp_path, 3, monkeypatch, change=lost("query.help", "site-001", "site-002", of="sums"))
     plan = plan_of("FedAvg", 3, SECURE, method=AVERAGE, **BALANCED)
     with pytest.raises(
-        RuntimeError, match="round 0 stays closed, for 1 of 3 helpers answer, and it takes 2; site-001 does not help"
+        RuntimeError, match="round 0 stays closed, for 1 of 3 decryptors answer, and it takes 2; site-001 does not help"
     ):
         run(federation, plan, start_deadline_s=10.0, **PATIENCE)
     federation.change = None

@@ -59,7 +59,7 @@ def test_a_server_killed_in_the_middle_of_every_exchange_goes_on_to_the_same_bit
 
 
 def test_a_sum_is_asked_for_of_the_same_sites_after_a_crash_though_others_answer_then(tmp_path, monkeypatch):
-    """Killed after the first helper had answered, when one site was silent; it is back when the server is."""
+    """Killed after the first decryptor had answered, when one site was silent; it is back when the server is."""
     federation = Federation(tmp_path, 5, monkeypatch)
     asked, away = [], {"site-003"}
 

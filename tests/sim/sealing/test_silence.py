@@ -63,7 +63,7 @@ def away(seed, sites):
 def test_who_is_silent_costs_no_bit_and_no_traveller(tmp_path, monkeypatch, seed, secure):
     seen = []
     accept = SealedModels.accept
-    monkeypatch.setattr(SealedModels, "accept", lambda *a: (accept(*a), seen.append(list(a[0]._letters.values())))[0])
+    monkeypatch.setattr(SealedModels, "accept", lambda *a: (accept(*a), seen.append(list(a[0]._envelopes.values())))[0])
     federation = Federation(tmp_path, 5, monkeypatch, change=away(seed, 5))
 
     outcome = run(
@@ -72,14 +72,14 @@ def test_who_is_silent_costs_no_bit_and_no_traveller(tmp_path, monkeypatch, seed
 
     assert any("readdress" in order.metadata.message_type for _, order, _ in federation.passed)
     assert {each["kind"] for each in outcome.events} == {"silent"}
-    letters = [[bytes(held.model["letter"].data) for held in lying if held.model is not None] for lying in seen]
-    assert max(map(len, letters)) == 5
-    assert all(len(set(each)) == len(each) for each in letters)
+    envelopes = [[bytes(held.model["letter"].data) for held in lying if held.model is not None] for lying in seen]
+    assert max(map(len, envelopes)) == 5
+    assert all(len(set(each)) == len(each) for each in envelopes)
     assert_equal_bits(outcome.model, in_a_simulation(drawn(federation), seed).model)
 
 
 def test_where_its_writer_is_silent_too_a_traveller_begins_from_the_common_model(tmp_path, monkeypatch):
-    """At the second hop nobody who wrote letters for the silent site writes them anew; all other letters go on."""
+    """At the second hop nobody who wrote envelopes for the silent site writes them anew; all other envelopes go on."""
     gone = set()
 
     def change(site, order):
@@ -100,8 +100,8 @@ def test_where_its_writer_is_silent_too_a_traveller_begins_from_the_common_model
     assert "did not seal it again; the last global model takes its place" in reason
 
 
-def test_letters_of_several_silent_sites_are_written_anew_at_once(tmp_path, monkeypatch):
-    """Two sites are silent at the second hop: their letters' two writers are asked in one exchange."""
+def test_envelopes_of_several_silent_sites_are_written_anew_at_once(tmp_path, monkeypatch):
+    """Two sites are silent at the second hop: their envelopes' two writers are asked in one exchange."""
     exchanges: list[list[str]] = []
     ask = RetryingGrid.send_and_receive
 

@@ -1,7 +1,7 @@
-"""Letters from site to site, which whoever passes them on can neither open nor change nor deliver elsewhere.
+"""Envelopes from site to site, which whoever passes them on can neither open nor change nor deliver elsewhere.
 
-A letter is the sender's signature (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180, base mode) with
-ML-KEM-768 and X25519 together (models of patients live long, hence the half that outlives quantum computers),
+An envelope is the sender's signature (Ed25519, 64 bytes) and a box sealed to the receiver: HPKE (RFC 9180, base mode)
+with ML-KEM-768 and X25519 together (models of patients live long, hence the half that outlives quantum computers),
 HKDF-SHA256 and ChaCha20-Poly1305. It is bound to its run, kind, round, sender, receiver, and to all that the two have
 seen of the run by then (:class:`Transcript`): where they were told different things, it does not open.
 
@@ -29,18 +29,18 @@ SIGNATURE, ML_KEM, X25519, SEED = 64, 1184, 32, 64 + 32
 IDENTITY = "identity.key"  # in a site's kit: the secret half of its identity, which its station alone reads
 IDENTITIES = "identities.json"  # in a site's home: the identities of those that it has met
 GROUPS, DIGITS = 12, 5
-OVERHEAD = SIGNATURE + 1136  # bytes of a letter beside what it holds
+OVERHEAD = SIGNATURE + 1136  # bytes of an envelope beside what it holds
 
 Hex32 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Hex = Annotated[str, Field(pattern="^[0-9a-f]{2,4000}$")]
 
 
-class LetterError(PolicyError):
-    """A letter, or an announcement for it, that is not what it should be; one line that says which and whose."""
+class EnvelopeError(PolicyError):
+    """An envelope, or an announcement for it, that is not what it should be; one line that says which and whose."""
 
 
 class Announcement(Frozen):
-    """What a site announces before a run: the key that letters to it are sealed to, and a commitment to its draw.
+    """What a site announces before a run: the key that envelopes to it are sealed to, and a commitment to its draw.
 
     ``sealing`` is ML-KEM's public half and X25519's; ``commitment`` the digest of the site's part of the routes' seed;
     both are signed by the site's ``identity`` for this run.
@@ -58,15 +58,15 @@ class Announcement(Frozen):
         return self.sealing[2 * ML_KEM :]
 
     def check(self, run: str, identities: Mapping[str, str]) -> None:
-        """Raise LetterError unless this is of the site's known identity, and of this run."""
+        """Raise EnvelopeError unless this is of the site's known identity, and of this run."""
         if identities.get(self.site) != self.identity:
-            raise LetterError(f"{self.site} announces another identity than the one that is known here")
+            raise EnvelopeError(f"{self.site} announces another identity than the one that is known here")
         said = canon(VERSION, "announce", run, self.site, self.sealing, self.commitment)
         try:
             _verify(self.identity, bytes.fromhex(self.signature), said)
             public(self.sealing)
         except (InvalidSignature, ValueError):
-            raise LetterError(f"what {self.site} announces is not signed by its identity for this run") from None
+            raise EnvelopeError(f"what {self.site} announces is not signed by its identity for this run") from None
 
 
 class Transcript:
@@ -98,24 +98,24 @@ class Mailbox:
         self._others = dict(others)
 
     def write(self, kind: str, t: int, to: str, transcript: str, content: bytes) -> bytes:
-        """A letter of round ``t``; ``transcript`` is what this site has seen of the run when it trained for that."""
+        """An envelope of round ``t``; ``transcript`` is what this site has seen of the run when it trained for that."""
         info = self._bound(kind, t, self.site, to, transcript)
         box = SUITE.encrypt(content, public(self._others[to].sealing), info)
         return self._identity.sign(signed(info, box)) + box
 
-    def open(self, kind: str, t: int, sender: str, transcript: str, letter: bytes) -> bytes:
-        """What a letter holds. Raises LetterError that names the sender where it is not the letter it should be."""
-        info, box = self._bound(kind, t, sender, self.site, transcript), letter[SIGNATURE:]
+    def open(self, kind: str, t: int, sender: str, transcript: str, envelope: bytes) -> bytes:
+        """What an envelope holds. EnvelopeError, which names the sender, where it is not the one it should be."""
+        info, box = self._bound(kind, t, sender, self.site, transcript), envelope[SIGNATURE:]
         try:
-            _verify(self._others[sender].identity, letter[:SIGNATURE], signed(info, box))
+            _verify(self._others[sender].identity, envelope[:SIGNATURE], signed(info, box))
             return SUITE.decrypt(box, self._sealing, info)
         except (InvalidSignature, InvalidTag, ValueError):
-            raise LetterError(
+            raise EnvelopeError(
                 f"the {kind} message of round {t}, said to be from {sender}, does not open: it was changed, is of "
                 "another run, round or receiver, or the two sites received different things"
             ) from None
         except KeyError:
-            raise LetterError(f"an encrypted message from {sender!r}, who is not in this run") from None
+            raise EnvelopeError(f"an encrypted message from {sender!r}, who is not in this run") from None
 
     def _bound(self, kind: str, t: int, sender: str, to: str, transcript: str) -> bytes:
         return canon(VERSION, kind, self.run, t, sender, to, transcript, self.plan)

@@ -1,4 +1,4 @@
-"""Where there is no server nothing is lost and nothing doubled: letters, travellers in hand or under way, sums."""
+"""Where there is no server nothing is lost and nothing doubled: messages, travellers in hand or under way, sums."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Letters are opened by whom they are for, as what they are, and by nobody as anything else."""
+"""Envelopes are opened by whom they are for, as what they are, and by nobody as anything else."""
 
 import hashlib
 import os
@@ -7,12 +7,12 @@ import pytest
 from cryptography.hazmat.primitives import hpke
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from fedsmall.sealing.letters import (
+from fedsmall.sealing.envelopes import (
     OVERHEAD,
     SEED,
     SIGNATURE,
     SUITE,
-    LetterError,
+    EnvelopeError,
     Mailbox,
     Transcript,
     after,
@@ -37,21 +37,21 @@ def post(site: str, run: str = "run", plan: str = "plan") -> Mailbox:
     return Mailbox(site, run, *KEYS[site], OTHERS, plan)
 
 
-def letter(content: bytes = b"a model", to: str = "essen") -> bytes:
+def envelope(content: bytes = b"a model", to: str = "essen") -> bytes:
     return post("bonn").write("traveller", 3, to, "thread", content)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", os.urandom(100_000)])
-def test_a_letter_is_opened_by_whom_it_is_for(content):
-    sealed = letter(content)
+def test_a_envelope_is_opened_by_whom_it_is_for(content):
+    sealed = envelope(content)
 
     assert post("essen").open(*TELLING, sealed) == content
     assert len(sealed) == len(content) + OVERHEAD
 
 
-def test_a_letter_is_what_the_standard_says_it_is():
-    """By HPKE's and Ed25519's own functions, without a line of ours but what a letter is bound to."""
-    sealed = letter(b"a model")
+def test_a_envelope_is_what_the_standard_says_it_is():
+    """By HPKE's and Ed25519's own functions, without a line of ours but what an envelope is bound to."""
+    sealed = envelope(b"a model")
     info = canon("fedsmall-letter-1", "traveller", "run", 3, "bonn", "essen", "thread", "plan")
     suite = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
     key = ed25519.Ed25519PublicKey.from_public_bytes(bytes.fromhex(IDENTITIES["bonn"]))
@@ -61,8 +61,8 @@ def test_a_letter_is_what_the_standard_says_it_is():
     assert suite.decrypt(box, private(KEYS["essen"][1]), info) == b"a model"
 
 
-def test_the_same_content_is_never_the_same_letter():
-    assert len({letter() for _ in range(20)}) == 20
+def test_the_same_content_is_never_the_same_envelope():
+    assert len({envelope() for _ in range(20)}) == 20
 
 
 WRONG = {
@@ -74,23 +74,23 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_letter_does_not_open_as(case):
+def test_a_envelope_does_not_open_as(case):
     kind, t, sender, _ = WRONG[case]
     words = f"the {kind} message of round {t}, said to be from {sender}, does not open"
 
-    with pytest.raises(LetterError, match=words):
-        post("essen").open(*WRONG[case], letter())
+    with pytest.raises(EnvelopeError, match=words):
+        post("essen").open(*WRONG[case], envelope())
 
 
 @pytest.mark.parametrize("reader", [post("ulm"), post("essen", run="other"), post("essen", plan="other")])
-def test_a_letter_opens_at_no_other_site_in_no_other_run_and_under_no_other_plan(reader):
-    with pytest.raises(LetterError, match="does not open"):
-        reader.open(*TELLING, letter())
+def test_a_envelope_opens_at_no_other_site_in_no_other_run_and_under_no_other_plan(reader):
+    with pytest.raises(EnvelopeError, match="does not open"):
+        reader.open(*TELLING, envelope())
 
 
-def test_a_letter_of_a_stranger_is_refused_by_name():
-    with pytest.raises(LetterError, match="an encrypted message from 'kiel', who is not in this run"):
-        post("essen").open("traveller", 3, "kiel", "thread", letter())
+def test_a_envelope_of_a_stranger_is_refused_by_name():
+    with pytest.raises(EnvelopeError, match="an encrypted message from 'kiel', who is not in this run"):
+        post("essen").open("traveller", 3, "kiel", "thread", envelope())
 
 
 def test_a_box_that_somebody_else_signed_does_not_open():
@@ -99,7 +99,7 @@ def test_a_box_that_somebody_else_signed_does_not_open():
     box = SUITE.encrypt(b"poison", public(OTHERS["essen"].sealing), info)
     forged = ed25519.Ed25519PrivateKey.from_private_bytes(KEYS["ulm"][0]).sign(signed(info, box)) + box
 
-    with pytest.raises(LetterError, match="said to be from bonn, does not open"):
+    with pytest.raises(EnvelopeError, match="said to be from bonn, does not open"):
         post("essen").open(*TELLING, forged)
 
 
@@ -107,12 +107,12 @@ def test_an_announcement_is_of_a_known_identity_and_of_this_run():
     told = OTHERS["bonn"]
     told.check("run", IDENTITIES)
 
-    with pytest.raises(LetterError, match="what bonn announces is not signed by its identity for this run"):
+    with pytest.raises(EnvelopeError, match="what bonn announces is not signed by its identity for this run"):
         told.check("another run", IDENTITIES)
-    with pytest.raises(LetterError, match="bonn announces another identity than the one that is known here"):
+    with pytest.raises(EnvelopeError, match="bonn announces another identity than the one that is known here"):
         told.check("run", {**IDENTITIES, "bonn": IDENTITIES["ulm"]})
     swapped = told.model_copy(update={"sealing": OTHERS["ulm"].sealing})
-    with pytest.raises(LetterError, match="what bonn announces is not signed by its identity"):
+    with pytest.raises(EnvelopeError, match="what bonn announces is not signed by its identity"):
         swapped.check("run", IDENTITIES)
 
 
