@@ -19,7 +19,7 @@ from fedsmall.clients.site_data import SiteData, simulated_site
 from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
 from fedsmall.replicas import plan_at
-from fedsmall.training.trainer import Seat, Trainer
+from fedsmall.training.trainer import Indices, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import (
     BALANCE,
@@ -127,8 +127,8 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
     if cohort is None or samples is not site.train:
         if len(_cohorts) >= MOST_COHORTS:
             _cohorts.clear()
-        own, seat = plan_at(plan, site.place, site.sites), Seat((site.place,), site.sites)
-        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device, seat=seat)
+        own, indices = plan_at(plan, site.place, site.sites), Indices((site.place,), site.sites)
+        cohort = cohort_for(own, site.task, [site.site], [site.train], path="loop", device=device, indices=indices)
         _cohorts[text, site.site, device] = (site.train, cohort)
     return cohort
 

@@ -46,7 +46,7 @@ class Request(Frozen):
 
 
 class Consent:
-    """The station's questions to the hospital, in ``home``; verdicts go into ``log`` when they are first met."""
+    """The data process's questions to the hospital, in ``home``; verdicts go into ``log`` when they are first met."""
 
     def __init__(self, home: Path, log: SiteLog) -> None:
         self.home, self.log = home, log

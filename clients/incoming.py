@@ -20,7 +20,7 @@ from torch import nn
 from fedsmall.algorithm.gate import GATE, GROWTH, OF_MODEL, size
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.memory import RoundMemory
-from fedsmall.codec import own_parcel, parcel
+from fedsmall.codec import encode_model, encode_own_model
 from fedsmall.data.federation import Task
 from fedsmall.errors import PolicyError
 from fedsmall.models.registry import initial_model
@@ -128,11 +128,11 @@ def _first_models(plan: Plan, task: Task, sites: int, client: HospitalClient) ->
     """The models with which a plan may begin at a site: its own, or that of any group."""
     site = client.home.site
     if plan.initial_models == "independent" and not plan.method.grouped:
-        yield own_parcel(plan, initial_model(plan, task, site), site).read
+        yield encode_own_model(plan, initial_model(plan, task, site), site).read
         return
     draw: Callable[[str | None], Arrays] = lru_cache(lambda group: initial_model(plan, task, group))
     for group, start in enumerate(starting(plan, sites, draw)):
-        yield parcel(plan, start, 0, group).read
+        yield encode_model(plan, start, 0, group).read
 
 
 def _are_alike(model: Arrays, start: Arrays) -> bool:

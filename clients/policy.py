@@ -328,7 +328,7 @@ def check_time(policy: Policy, seconds: float) -> None:
 def cut_short(may_go_on: Callable[[], None]) -> Iterator[None]:
     """Ask ``may_go_on`` every half second; where it raises PolicyError, end work by a CutError, as by a kill.
 
-    Works in the main thread, where a station answers; in others nothing is cut.
+    Works in the main thread, where a data process answers; in others nothing is cut.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

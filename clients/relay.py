@@ -1,6 +1,6 @@
-"""Messages passed on to the site's station, and the ClientApp of Flower's classic programs, which does only that.
+"""Messages passed on to the site's data process, and the ClientApp of Flower's classic programs, which does only that.
 
-torch, the data and the model live in the station (:mod:`fedsmall.clients.station`), which alone may read the data.
+torch, data and model live in the data process (:mod:`fedsmall.clients.data_process`), which alone may read the data.
 """
 
 import os
@@ -19,7 +19,7 @@ from fedsmall.wire import BALANCE, CONFIG, REFUSED, VALIDATE
 
 KILLED = 8  # Flower's ErrorCode for a ClientApp that was killed: the server sends the order again
 
-# What a station is asked, by the type of Flower's message.
+# What a data process is asked, by the type of Flower's message.
 KINDS = {
     "query": "roll",
     "query.scaling": "scaling",
@@ -38,7 +38,7 @@ app = ClientApp()
 
 
 def relay(message: Message, context: Context | None = None) -> Message:
-    """The station's answer to a message; an error is one line that the station wrote."""
+    """The data process's answer to a message; an error is one line that the data process wrote."""
     try:
         frame = join_pieces(message.content.config_records.values())
     except FrameError as error:
@@ -53,7 +53,7 @@ for kind in KINDS:
 
 
 def answer_of(message: Message, frame: bytes, path: str, sign: Sign | None = None) -> Message:
-    """The answer of the station at ``path`` to a message in ``frame``, its log statement signed."""
+    """The answer of the data process at ``path`` to a message in ``frame``, its log statement signed."""
     kind = KINDS.get(message.metadata.message_type)
     if kind is None:
         return refusal(message, "this site was asked for something that it does not know")

@@ -34,7 +34,7 @@ from fedsmall.clients.shelf import bytes_of, secret
 from fedsmall.clients.site_log import SiteLog, table_of
 from fedsmall.clients.site_request import Answer, SiteRequest
 from fedsmall.clients.telling import may_be_last
-from fedsmall.codec import own_parcel, pack, parcel
+from fedsmall.codec import encode_model, encode_own_model, pack
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.stopping import TELLING
 from fedsmall.exact import to_words
@@ -125,9 +125,9 @@ class SealedTask:
 
     def _start(self, group: int) -> Arrays:
         if self.plan.initial_models == "independent" and not self.plan.method.grouped:
-            return own_parcel(self.plan, initial_model(self.plan, self.task, self.site), self.site).read
+            return encode_own_model(self.plan, initial_model(self.plan, self.task, self.site), self.site).read
         groups = starting(self.plan, len(self.routes.names), lambda site: initial_model(self.plan, self.task, site))
-        return parcel(self.plan, groups[group], 0, group).read
+        return encode_model(self.plan, groups[group], 0, group).read
 
     def _open_envelope(self, record: Arrays, by: From | None, kind: str) -> tuple[Arrays, str]:
         """The arrays in an envelope, which must be of the model that the plan has here now, and its writer."""

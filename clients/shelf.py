@@ -2,7 +2,7 @@
 
 Files are encrypted by AES-256-GCM with a fresh nonce each; changed ones are refused. This protects copies (a backup, a
 stolen disk) as long as the key is not among them, so keep the key on another disk. It does not protect from who acts as
-the station's user while the site is up. Destroying the key deletes all that it sealed, on every copy.
+the data process's user while the site is up. Destroying the key deletes all that it sealed, on every copy.
 """
 
 import contextlib

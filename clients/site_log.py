@@ -7,10 +7,10 @@ is appended to a log that contradicts either. The same holds of the site's guard
 remember of whom sums were told: a line has the digest of each before the file is in place, so a statement speaks for
 them too, and none is taken that was deleted, put back or changed.
 
-One table has one budget, under whatever names: the stations of one user note in a folder of theirs which home holds
-which table, as a sketch under a key that lies there too (:mod:`fedsmall.sealing.tables`), and each counts what the logs
-of other homes with such a table say was spent. A home that was deleted counts no more, and two stations that charge at
-the same moment may both be let through once.
+One table has one budget, under whatever names: the data processes of one user note in a folder of theirs which home
+holds which table, as a sketch under a key that lies there too (:mod:`fedsmall.sealing.tables`), and each counts what
+the logs of other homes with such a table say was spent. A home that was deleted counts no more, and two data processes
+that charge at the same moment may both be let through once.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class BrokenLogError(PolicyError):
 
 
 class SiteLog:
-    """The log of the site ``name`` in ``home``; the station is its one writer.
+    """The log of the site ``name`` in ``home``; the data process is its one writer.
 
     What other names of the same table have spent is ``beside`` it, and counts here as what was spent here.
     """

@@ -1,7 +1,7 @@
-"""Messages to a site's station: read, and checked against the run as it began; and which words of an error may leave.
+"""Messages to a data process: read, and checked against the run as it began; and which words of an error may leave.
 
 The first message that policy and people let in, the roll call, fixes the run's plan and sites. They lie in the run's
-folder with the orders that were trained, so a restarted station holds the server to the same.
+folder with the orders that were trained, so a restarted data process holds the server to the same.
 """
 
 import json
@@ -224,7 +224,7 @@ class LoggedAnswers:
         except (*TOLD, DiskFullError) as error:
             return self._refuse(kind, run, one_line(reason_of(error), 300))
         except Exception:
-            traceback.print_exc()  # to the station's own log, which stays here
+            traceback.print_exc()  # to the data process's own log, which stays here
             return self._refuse(kind, run, FAILED)
         fields = {"metrics": header["metrics"]} if "metrics" in header else {"said": sorted(header.get("config", {}))}
         order: dict[str, Any] = {} if ends is None else {"id": ends.id, "seen": ends.line, "seen_head": ends.head}
@@ -232,7 +232,7 @@ class LoggedAnswers:
         entry = self.log.write("sent", run=run, kind=kind, t=config.get(ROUND), **sent)
         if ends is None:
             return header, leaving
-        # unsigned, for the station has no key
+        # unsigned, for the data process has no key
         statement = Statement(site=self.log.name, run=entry["run"], line=entry["n"], head=entry["digest"], **order)
         return {**header, ENDS: statement.model_dump()}, leaving
 

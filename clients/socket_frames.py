@@ -1,4 +1,4 @@
-"""Frames over a Unix socket, between the program that speaks to the network and its station."""
+"""Frames over a Unix socket, between the program that speaks to the network and its data process."""
 
 import os
 import socket
@@ -11,11 +11,11 @@ from typing import Any
 from fedsmall.frames import LENGTHS, FrameError, Header, arrays_of_block, header_of, lengths, to_frame
 from fedsmall.wire import Arrays
 
-SOCKET = "FEDSMALL_STATION"  # where the station listens; set by `fedsmall site up`
+SOCKET = "FEDSMALL_STATION"  # where the data process listens; set by `fedsmall site up`
 KEY = "FEDSMALL_SITE_KEY"  # the file of the site's key, where answers are to be signed
 LONGEST_PATH = 100  # the system's limit for a socket's path is 104 or 108
 CALL_S = 60.0  # how long a caller may take to say what it wants
-STATION_START_S = 90.0  # a station that was restarted loads torch and the data first
+DATA_PROCESS_START_S = 90.0  # a data process that was restarted loads torch and the data first
 
 Answering = Callable[[str, Mapping[str, Any], Arrays], tuple[Header, Arrays]]
 
@@ -38,7 +38,7 @@ def receive(line: socket.socket) -> tuple[Header, Arrays]:
         raise LineError(str(error)) from None
 
 
-def ask(path: str, frame: bytes, wait_s: float = STATION_START_S) -> bytes:
+def ask(path: str, frame: bytes, wait_s: float = DATA_PROCESS_START_S) -> bytes:
     """The answer to a frame from the socket at ``path``. OSError for none in time, LineError where it goes away."""
     deadline = time.monotonic() + wait_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
@@ -70,7 +70,7 @@ def check_length(path: Path) -> None:
 
 
 def is_answered(path: Path) -> bool:
-    """Whether a station listens at a path now."""
+    """Whether a data process listens at a path now."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         try:
             line.connect(str(path))

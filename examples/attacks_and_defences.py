@@ -49,7 +49,7 @@ from fedsmall.research.evidence.tables import fill
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build
 from fedsmall.training.stack import Rows, Stack
-from fedsmall.training.trainer import Leg, TrainInput
+from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action
@@ -289,8 +289,8 @@ def answers(plan: Plan, federation: Federation, start: Arrays) -> Sent:
     is_first, memory, visited = True, {}, [np.array([], dtype=np.int64) for _ in names]
     for comm_round, at in journey(plan, len(names)):
         received, is_last = stack.clone(), comm_round.action is Action.AGGREGATE
-        leg = Leg(at, comm_round.t, comm_round.rounds, is_first, is_last)
-        memory = trainer.walk(stack, [leg], TrainInput(np.full(len(names), is_first), {}, memory)).memory
+        phase = Phase(at, comm_round.t, comm_round.rounds, is_first, is_last)
+        memory = trainer.walk(stack, [phase], TrainInput(np.full(len(names), is_first), {}, memory)).memory
         make_private(plan, stack, received, [names[place] for place in at], comm_round.t)
         for row, place in enumerate(at):
             visited[row] = np.union1d(visited[row], of_site[place])

@@ -22,7 +22,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.runs.scenario import build
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows, Stack
-from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
+from fedsmall.training.trainer import Phase, Trainer, TrainInput, TrainResult
 from fedsmall.travel.schedule import comm_rounds_of
 from fedsmall.wire import Arrays
 
@@ -37,12 +37,12 @@ class TellingSites(Cohort):
         super().__init__(plan, federation.task, federation.names, federation.train)
         self._train = federation.train
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`."""
         models = [Rows(stack.state).row(row) for row in range(len(stack))]
-        sites = legs[0].sites.tolist()
+        sites = phases[0].sites.tolist()
         told = [self._accuracy(site, model) for site, model in zip(sites, models, strict=True)]
-        return super().walk(stack, legs, inputs)._replace(rule={ACCURACY: np.array(told)})
+        return super().walk(stack, phases, inputs)._replace(rule={ACCURACY: np.array(told)})
 
     def _accuracy(self, site: int, model: Arrays) -> float:
         samples = self._train[site]
@@ -97,10 +97,10 @@ def accuracies(
 ) -> Iterator[tuple[int, float]]:
     """The rounds after which models are averaged, and the accuracy of the global model on the test set after each."""
     topology = topology_for(plan, trainer, lambda site: initial_model(plan, federation.task, site), combiner)
-    for moment in daisy_chain(topology, comm_rounds_of(plan)):
-        if moment.global_model is not None:
-            outputs = trainer.predict_at(0, moment.global_model, federation.test.x, {})
-            yield moment.comm_round.t, accuracy(outputs, federation.test.y)
+    for result in daisy_chain(topology, comm_rounds_of(plan)):
+        if result.global_model is not None:
+            outputs = trainer.predict_at(0, result.global_model, federation.test.x, {})
+            yield result.comm_round.t, accuracy(outputs, federation.test.y)
 
 
 def main() -> None:

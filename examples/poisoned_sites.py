@@ -25,7 +25,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, TrainInput, TrainResult
+from fedsmall.training.trainer import OneModelTrainer, Phase, TrainInput, TrainResult
 from fedsmall.travel.schedule import comm_rounds_of
 from fedsmall.wire import Arrays, ModelState
 
@@ -60,13 +60,13 @@ class Liar(OneModelTrainer):
         """As the cohort's."""
         return self.inner.predict(stack, x)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """As the cohort's, but for what comes from the liar."""
-        for leg in legs:
+        for phase in phases:
             before = stack.clone()
-            trained = self.inner.walk(stack, [leg], inputs)
+            trained = self.inner.walk(stack, [phase], inputs)
             inputs = TrainInput(memory=trained.memory)
-            for row in np.flatnonzero(leg.sites == LIAR):
+            for row in np.flatnonzero(phase.sites == LIAR):
                 for name, tensor in stack.parameters.items():
                     tensor[row] = self._lie(before.parameters[name][row], tensor[row])
         return trained
@@ -93,8 +93,8 @@ def outcome(plan: Plan, attack: str) -> tuple[dict[str, float], int]:
     trainer = Liar(cohort, LIES[attack]) if attack in LIES else cohort
     model, events = {}, 0
     initial = initial_model(plan, federation.task)
-    for moment in daisy_chain(topology_for(plan, trainer, lambda site: initial), comm_rounds_of(plan)):
-        model, events = moment.global_model if moment.global_model is not None else model, events + len(moment.events)
+    for result in daisy_chain(topology_for(plan, trainer, lambda site: initial), comm_rounds_of(plan)):
+        model, events = result.global_model if result.global_model is not None else model, events + len(result.events)
     return judged(cohort, model, federation), events
 
 

@@ -14,7 +14,7 @@ from fedsmall.evaluation.site_sums import add_sums, metric_sums, metrics_of_sums
 from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Tensors, group_means, stacked
-from fedsmall.training.trainer import Leg, OneModelTrainer, TrainInput
+from fedsmall.training.trainer import OneModelTrainer, Phase, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import folds_of, groups_of, journey, route_of, starting
 
@@ -47,8 +47,8 @@ class Population:
             for lr in np.unique(self.rates):
                 rows = np.flatnonzero(self.rates[self._group] == lr)
                 part = stack.rows(rows)
-                leg = Leg(at[rows], comm_round.t, comm_round.rounds, closes=True)
-                self._at(lr).walk(part, [leg], TrainInput(losses=False))
+                phase = Phase(at[rows], comm_round.t, comm_round.rounds, closes=True)
+                self._at(lr).walk(part, [phase], TrainInput(losses=False))
                 stack.put(rows, part)
             groups = len(self.rates)
             self.models = group_means({name: t.view(-1, groups, *t.shape[1:]) for name, t in stack.state.items()})

@@ -35,7 +35,7 @@ from fedsmall.sim.tuning.search import inner
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.stack import tensors_of
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.journey import Moment
+from fedsmall.travel.journey import RoundResult
 from fedsmall.wire import Arrays, stack_of_one
 
 
@@ -53,9 +53,9 @@ def answers(plan: Plan, federation: Federation) -> np.ndarray:
     task, own, last = federation.task, plan.initial_models == "independent", dict[str, Arrays]()
     trainer: Any = cohort_for(plan, task, federation.names, federation.train)
 
-    def keep(moment: Moment) -> None:
+    def keep(result: RoundResult) -> None:
         central = plan.method.family == "central"
-        last["model"] = moment.models() if central else stacked_members(moment.global_model, plan.method.is_ensemble)
+        last["model"] = result.models() if central else stacked_members(result.global_model, plan.method.is_ensemble)
 
     run_rounds(plan, trainer, lambda site: initial_model(plan, task, site if own else None), evaluator=keep)
     outputs = trainer.predict(trainer.stack_of(tensors_of(last["model"])), federation.test.x)

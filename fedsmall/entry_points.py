@@ -9,7 +9,7 @@ Groups of entry points, and what an entry of each is:
   most easily :class:`fedsmall.algorithm.gossip.Peers` with other ``PLACES``. Each is known by its name wherever ours
   are; a name of ours stays ours.
 - ``fedsmall.trainers``: a module, what a method trains in place of a network, by the method's key that asks for it:
-  ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, seat)``,
+  ``plan_among(plan, sites)``, ``check(plan, task)``, ``trainer_for(plan, task, names, samples, indices)``,
   ``combiner_for(plan)``, ``has_ended(plan, model)``, whether nothing would change any more, and what a reader should
   know or "": ``note_of(method)``, and ``note_of_end(plan, model, rounds)`` of what came out.
 - ``fedsmall.models``: a function of a task, and of options by keyword, that builds a module: the model of that name.

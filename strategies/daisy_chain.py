@@ -27,7 +27,7 @@ from fedsmall.strategies.checks import check_enough, plan_for
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.records import SendingGrid, count_of, parameters_of, to_arrays, to_record
 from fedsmall.strategies.roster import await_all, await_sites
-from fedsmall.travel.journey import Event, Moment
+from fedsmall.travel.journey import Event, RoundResult
 from fedsmall.travel.schedule import AbstractSchedule, Action, CommRound, Schedule
 from fedsmall.wire import EXAMPLES, METRICS, MODEL, PLAN, ROUND, Arrays
 
@@ -238,15 +238,15 @@ class DaisyChain(Strategy):
         self.summary()
         if evaluate_fn and (evaluated := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = evaluated
-        for server_round, moment, contents in self.walk(grid, initial_arrays, num_rounds, timeout, train):
-            LOG.info("[ROUND %s/%s] %s of %s sites", server_round, num_rounds, len(moment.sites), len(self.sites))
+        for server_round, round_result, contents in self.walk(grid, initial_arrays, num_rounds, timeout, train):
+            LOG.info("[ROUND %s/%s] %s of %s sites", server_round, num_rounds, len(round_result.sites), len(self.sites))
             if (metrics := train_metrics_of(self.strategy, contents)) is not None:
                 LOG.info("\t└──> Aggregated MetricRecord: %s", metrics)
                 result.train_metrics_clientapp[server_round] = metrics
-            if moment.global_model is not None:
-                result.arrays = to_record(moment.global_model)
+            if round_result.global_model is not None:
+                result.arrays = to_record(round_result.global_model)
                 # our own clients know by these what they judge
-                words = {PLAN: train[PLAN], ROUND: moment.comm_round.t} if PLAN in train else {}
+                words = {PLAN: train[PLAN], ROUND: round_result.comm_round.t} if PLAN in train else {}
                 config = ConfigRecord({**words, **judge})
                 metrics_of_sites = self._evaluate(server_round, result.arrays, config, grid, timeout)
                 if metrics_of_sites is not None:
@@ -286,7 +286,7 @@ class DaisyChain(Strategy):
 
     def walk(
         self, grid: Grid, initial: ArrayRecord, num_rounds: int, timeout: float, config: ConfigRecord
-    ) -> Iterator[tuple[int, Moment, list[RecordDict]]]:
+    ) -> Iterator[tuple[int, RoundResult, list[RecordDict]]]:
         """Algorithm 1 over the sites of a grid: for each communication round Flower's number of it, what is there after
         it, and what the sites that trained have said.
         """
@@ -310,9 +310,10 @@ class DaisyChain(Strategy):
                 trainer.words = {**words, "server-round": number}
                 yield comm_round
 
-        for server_round, moment in enumerate(daisy_chain(topology, announced()), start=1):
-            self.events += moment.events
-            yield server_round, moment, [trainer.contents[site] for site in moment.sites if site in trainer.contents]
+        for server_round, round_result in enumerate(daisy_chain(topology, announced()), start=1):
+            self.events += round_result.events
+            contents = [trainer.contents[site] for site in round_result.sites if site in trainer.contents]
+            yield server_round, round_result, contents
 
     def _plan(self, sent_plan: Plan | None, comm_rounds: list[CommRound]) -> Plan:
         """What our arguments say, as a plan; what a message holds is as in the one that our own clients are told."""

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsmall import wire
-from fedsmall.codec import BITS, GAPS, PACKED, VALUES, CodecError, Parcel, difference, pack, read_part
+from fedsmall.codec import BITS, GAPS, PACKED, VALUES, CodecError, SentModel, difference, pack, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.strategies.checks import (
@@ -32,7 +32,7 @@ from fedsmall.strategies.checks import (
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving_state
-from fedsmall.training.trainer import FORGOT, Delivery, Fault, Leg, TrainInput
+from fedsmall.training.trainer import FORGOT, Delivery, Fault, Phase, TrainInput
 from fedsmall.wire import CARRIED, MODEL, Arrays, join, parts, split
 
 Records = dict[str, ArrayRecord]
@@ -43,7 +43,7 @@ class Exchange:
     """The orders of one communication round and their replies: the rows of a ``stack``, by site in ``row_of``."""
 
     stack: Stack
-    leg: Leg
+    phase: Phase
     inputs: TrainInput
     row_of: Mapping[str, int]
 
@@ -52,7 +52,7 @@ class Exchange:
         self.is_global, self.carries = self.inputs.flags(len(self.stack)).copy(), self.inputs.carries.copy()
         self.state = Rows(self.stack.state)
 
-    def parcel(self, row: int) -> Parcel:
+    def sent_model(self, row: int) -> SentModel:
         """The global model of a row's group, as sites are sent it."""
         return self.inputs.sent[int(self.inputs.group[row])]
 
@@ -122,7 +122,7 @@ class OpenModels(Form):
     def send(self, exchange: Exchange, site: str, row: int) -> Sent:
         """The model with its companions; as a change where the site is known to have a base."""
         is_global, known = bool(exchange.is_global[row]), exchange.inputs.known
-        parcel, words = exchange.parcel(row), dict[str, Any]()
+        sent_model, words = exchange.sent_model(row), dict[str, Any]()
         reference = None
         if self.plan.method.top_share is not None:
             base, reference, taken = known.ground(site)
@@ -130,22 +130,22 @@ class OpenModels(Form):
 
         def records() -> Records:
             if self.plan.method.top_share is not None:
-                model = to_record(difference(parcel.read if is_global else exchange.state.row(row), reference))
+                model = to_record(difference(sent_model.read if is_global else exchange.state.row(row), reference))
             elif is_global:
-                model = to_record(parcel.sent or parcel.read)
+                model = to_record(sent_model.sent or sent_model.read)
             else:
                 model = self._model(exchange, site, row)
             return {MODEL: model, **({CARRIED: self._beside(exchange, row)} if exchange.carries[row] else {})}
 
-        key = (id(parcel) if is_global else -1 - row, row if exchange.carries[row] else None, *words.values())
+        key = (id(sent_model) if is_global else -1 - row, row if exchange.carries[row] else None, *words.values())
         return Sent(key, words, records)
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
         """Raise ReplyError unless the model is like the one that was sent, with finite numbers."""
-        if exchange.leg.leaves and self.plan.method.is_compressed and not reply.has_error():
+        if exchange.phase.leaves and self.plan.method.is_compressed and not reply.has_error():
             row = exchange.row_of[site]
-            model = exchange.parcel(row).read if exchange.is_global[row] else exchange.state.row(row)
-            self._came[row] = decode_content(self.plan, reply.content, exchange.parcel(row).sent, model)
+            model = exchange.sent_model(row).read if exchange.is_global[row] else exchange.state.row(row)
+            self._came[row] = decode_content(self.plan, reply.content, exchange.sent_model(row).sent, model)
         check_reply(reply, exchange.expected, limits)
 
     def compare(self, good: dict[str, Message], note: Note) -> None:
@@ -171,7 +171,7 @@ class OpenModels(Form):
 
     def _model(self, exchange: Exchange, site: str, row: int) -> ArrayRecord:
         model = exchange.state.row(row)
-        if not self.plan.method.is_compressed or not exchange.leg.arrived:
+        if not self.plan.method.is_compressed or not exchange.phase.arrived:
             return to_record(model)
         if MODEL in (codes := self._codes.get(row, {})):
             return codes[MODEL]
@@ -181,7 +181,7 @@ class OpenModels(Form):
         if CARRIED in (codes := self._codes.get(row, {})):
             return codes[CARRIED]
         optimizer = Rows(exchange.stack.optimizer).row(row)
-        return to_record(leaving_state(self.plan.recipe, optimizer) if exchange.leg.arrived else optimizer)
+        return to_record(leaving_state(self.plan.recipe, optimizer) if exchange.phase.arrived else optimizer)
 
 
 @final
@@ -210,7 +210,7 @@ class KeptModels(Form):
         if not exchange.inputs.fresh[row]:
             return Sent("its own", words, lambda: {MODEL: ArrayRecord()})
         if exchange.is_global[row]:
-            return Sent(id(exchange.parcel(row)), words, lambda: {MODEL: to_record(exchange.parcel(row).read)})
+            return Sent(id(exchange.sent_model(row)), words, lambda: {MODEL: to_record(exchange.sent_model(row).read)})
         return Sent(-1 - row, words, lambda: {MODEL: to_record(exchange.state.row(row))})
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
@@ -240,13 +240,13 @@ class KeptModels(Form):
             write_row(exchange.stack, row, array_records(content))
         return None
 
-    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
+    def publish(self, t: int, sent: Sequence[SentModel], rule: Arrays) -> None:
         """All have the same model again."""
         self._reference = t
 
     def fetch(self, stack: Stack, rows: Sequence[int]) -> tuple[list[int], int]:
         """Ask the sites of these rows for the models that have stayed there."""
-        exchange, t = self._exchange, self._exchange.leg.t
+        exchange, t = self._exchange, self._exchange.phase.t
         missing = {site: row for site, row in sorted(exchange.row_of.items()) if row in set(rows) - self._here}
         words = {wire.ROUND: t, wire.REFERENCE: self._kept_by, wire.ANSWER_BYTES: exchange.bytes_of_model}
         question = RecordDict({wire.CONFIG: ConfigRecord({**self._words, **words})})

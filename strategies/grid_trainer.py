@@ -16,7 +16,7 @@ from fedsmall.strategies.forms import Exchange, Form, KeptModels, OpenModels
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record, with_our_count
 from fedsmall.strategies.roster import Roster
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Leg, Messages, Trainer, TrainInput, TrainResult
+from fedsmall.training.trainer import ABSENT, SPOILT, Fault, Messages, Phase, Trainer, TrainInput, TrainResult
 from fedsmall.travel.journey import Event
 from fedsmall.wire import CONFIG, EXAMPLES, METRICS, PLAN, RULE, Arrays, is_buffer
 
@@ -76,16 +76,16 @@ class GridTrainer(Trainer):
         buffers = {name: tensor for name, tensor in state.items() if is_buffer(name)}
         return Stack(tuple(state), parameters, buffers, dict(carried or {}))
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
-        """Send every row to its site, and write the replies into it; takes one leg."""
-        (leg,) = legs
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
+        """Send every row to its site, and write the replies into it; takes one phase."""
+        (phase,) = phases
         self._meet()  # a program that was started again has another node id
         online = set(self.grid.get_node_ids())
-        row_of = {self.names[site]: row for row, site in enumerate(leg.sites)}
+        row_of = {self.names[site]: row for row, site in enumerate(phase.sites)}
         connected = {site: row_of[site] for site in sorted(row_of) if self.roster.nodes[site] in online}
         absent = Fault(ABSENT, "its program is not connected")
         lost = {row: absent for site, row in row_of.items() if site not in connected}
-        exchange = Exchange(stack, leg, inputs, connected)
+        exchange = Exchange(stack, phase, inputs, connected)
         self.form.prepare(exchange, self.grid, self.roster)
         orders, noted = self._orders(exchange), list[tuple[str, str, str]]()
         replies = self.grid.send_and_receive([order for order, _ in orders], timeout=self.timeout_s)
@@ -126,8 +126,8 @@ class GridTrainer(Trainer):
             self.roster.list_unasked(self.grid)
 
     def _orders(self, exchange: Exchange) -> Orders:
-        leg, rule = exchange.leg, to_record(exchange.inputs.rule) if exchange.inputs.rule else None
-        words = {**self.words, wire.ROUND: leg.t, wire.ROUNDS: leg.rounds, wire.LEAVES: leg.leaves}
+        phase, rule = exchange.phase, to_record(exchange.inputs.rule) if exchange.inputs.rule else None
+        words = {**self.words, wire.ROUND: phase.t, wire.ROUNDS: phase.rounds, wire.LEAVES: phase.leaves}
         contents: dict[Hashable, RecordDict] = {}
         orders = []
         for site, row in exchange.row_of.items():
@@ -143,8 +143,8 @@ class GridTrainer(Trainer):
         self, exchange: Exchange, orders: Orders, replies: Any, note: Note, lost: dict[int, Fault]
     ) -> dict[int, RecordDict]:
         """The good replies by row, written into the stack; why the others are not goes into ``lost``."""
-        leg = exchange.leg
-        limits = partial(limits_of, self._told, leg.rounds, self.roster.answers)
+        phase = exchange.phase
+        limits = partial(limits_of, self._told, phase.rounds, self.roster.answers)
         good, spoilt = accept_replies(
             orders, replies, note, lambda site, reply: self.form.check(exchange, site, reply, limits(site))
         )
@@ -172,14 +172,14 @@ class GridTrainer(Trainer):
         lost: Mapping[int, Fault],
         notes: Sequence[tuple[str, str, str]],
     ) -> TrainResult:
-        rows, leg = len(exchange.stack), exchange.leg
+        rows, phase = len(exchange.stack), exchange.phase
         records = {row: array_records(content) for row, content in contents.items()}
         rules = {row: to_arrays(record_of[RULE]) for row, record_of in records.items() if RULE in record_of}
         zeros = {name: np.zeros_like(array) for name, array in next(iter(rules.values()), {}).items()}
         federated = self.plan.method.is_federated
-        sizes = {row: self.form.size(row, content) for row, content in contents.items() if leg.leaves and federated}
+        sizes = {row: self.form.size(row, content) for row, content in contents.items() if phase.leaves and federated}
         messages = Messages(
-            orders=bytes_of(orders) if leg.arrived and federated else 0,
+            orders=bytes_of(orders) if phase.arrived and federated else 0,
             replies=np.array([sizes.get(row, 0) for row in range(rows)]),
             carries=np.array([bool(records.get(row, {}).get(wire.CARRIED)) for row in range(rows)]),
             models=np.array([wire.MODEL in records.get(row, {}) for row in range(rows)]),

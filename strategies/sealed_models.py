@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from fedsmall import wire
 from fedsmall.aggregation.sums import length
 from fedsmall.audit_log import digest_of
-from fedsmall.codec import Parcel
+from fedsmall.codec import SentModel
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.exact import WORDS, from_words
 from fedsmall.files import write
@@ -127,7 +127,7 @@ class SealedModels(Form):
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
         """Have envelopes sealed anew that lie at another site than they were written to."""
-        self._came, self._masked, t = {}, {}, exchange.leg.t
+        self._came, self._masked, t = {}, {}, exchange.phase.t
         self._clear.prepare(exchange, grid, roster)
         if not self.sealed:
             return
@@ -174,26 +174,26 @@ class SealedModels(Form):
         if not self.sealed:
             sent = self._clear.send(exchange, site, row)
             return sent._replace(words={**sent.words, terms.SEALED: self._order()})
-        envelope, parcel = self._envelopes.get(row), exchange.parcel(row)
+        envelope, sent_model = self._envelopes.get(row), exchange.sent_model(row)
         sealed = envelope is not None and envelope.model is not None and not exchange.is_global[row]
         beside = envelope.beside if envelope is not None and exchange.is_global[row] else None
 
         def records() -> Records:
             if sealed and envelope is not None and envelope.model is not None:
                 return {MODEL: envelope.model}
-            model = parcel.sent or parcel.read if exchange.is_global[row] else exchange.state.row(row)
+            model = sent_model.sent or sent_model.read if exchange.is_global[row] else exchange.state.row(row)
             return {MODEL: to_record(model), **({CARRIED: beside} if beside is not None else {})}
 
         by = From(site=envelope.by, t=envelope.t) if envelope is not None else None
         words = {terms.SEALED: self._order(by if sealed else None, by if beside is not None else None)}
         is_shared = bool(exchange.is_global[row]) and beside is None
-        return Sent(id(parcel) if is_shared else -1 - row, words, records)
+        return Sent(id(sent_model) if is_shared else -1 - row, words, records)
 
     def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
         """Raise ReplyError unless this is an envelope, a masked summand of the right size, or a model."""
         if reply.has_error():
             raise ReplyError((reply.error.reason or "no reason given")[:300])
-        closes, records = exchange.leg.closes, array_records(reply.content)
+        closes, records = exchange.phase.closes, array_records(reply.content)
         metrics = reply.content.metric_records.get(METRICS)
         if metrics is None or MODEL not in records:
             raise ReplyError("expected a model's record and one with metrics")
@@ -213,13 +213,13 @@ class SealedModels(Form):
 
     def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
         """Take an envelope for the next site, a summand, or a model."""
-        records, metrics, t = array_records(content), content.metric_records[METRICS], exchange.leg.t
+        records, metrics, t = array_records(content), content.metric_records[METRICS], exchange.phase.t
         before = self._envelopes.get(row)
         if metrics.pop(terms.NOT_TAKEN, None) is not None and before is not None:
             note(before.by, "replaced", f"{site} could not use its encrypted message; it took the last global model")
         if metrics.pop(terms.REFUSED, None) is not None:
             note(site, "set aside", "by itself: its update is too large or not finite")
-        closes = exchange.leg.closes
+        closes = exchange.phase.closes
         if closes and self.secure:
             counts: Any = metrics
             summand = records[MODEL][terms.MASKED].numpy(), to_arrays(records[terms.SEEDS])
@@ -241,9 +241,9 @@ class SealedModels(Form):
             self._envelopes.pop(row, None)
         self._envelopes |= {row: self._came[row] for row in rows if row in self._came}
 
-    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
+    def publish(self, t: int, sent: Sequence[SentModel], rule: Arrays) -> None:
         """Extend the transcript by what the aggregation has made."""
-        global_models = [digest_of(parcel.read) for parcel in sent] + ([digest_of(rule)] if rule else [])
+        global_models = [digest_of(sent_model.read) for sent_model in sent] + ([digest_of(rule)] if rule else [])
         before = self.transcript.at[self.average.t if self.average else 0]
         self.transcript.at[t] = after(before, t, global_models)
         self.average = Average(t=t, before=before, global_models=tuple(global_models))
@@ -371,7 +371,7 @@ class SealedModels(Form):
             raise ReplyError("expected one masked summand")
         if record[terms.MASKED].shape != (length(self.plan, exchange.state.row(0)),):
             raise ReplyError("its summand is not of the length that the plan asks for")
-        _check_seeds(records.get(terms.SEEDS, ArrayRecord()), self.routes.decryptors(exchange.leg.t))
+        _check_seeds(records.get(terms.SEEDS, ArrayRecord()), self.routes.decryptors(exchange.phase.t))
 
 
 def check_envelope(record: ArrayRecord, bytes_of_model: int) -> None:

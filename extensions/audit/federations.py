@@ -26,7 +26,7 @@ from fedsmall.planning.validation import check_run
 from fedsmall.randomness import rng_for
 from fedsmall.replicas import with_trees_of
 from fedsmall.training.stack import Rows, Stack, Tensors, stacked
-from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
+from fedsmall.training.trainer import Phase, Trainer, TrainInput, TrainResult
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey
 from fedsmall.travel.schedule import Action, CommRound
@@ -166,12 +166,12 @@ def side_by_side(plan: Plan, world: World, members: np.ndarray, device: str = "c
             stack = _initial_stack(plan, world, trainer, at, runs)
         fresh = before is None or before.action is Action.AGGREGATE
         travelled, ends = before is None or before.travels, comm_round.action is Action.AGGREGATE
-        leg = Leg(places, comm_round.t, comm_round.rounds, travelled, ends)
+        phase = Phase(places, comm_round.t, comm_round.rounds, travelled, ends)
         is_global = np.full(len(places), fresh and not (before is None and plan.initial_models == "independent"))
         received = stack.clone()
         each = [combiner.order_rule() for combiner in combiners]
         rules = {name: np.repeat(np.stack([rule[name] for rule in each]), len(at), axis=0) for name in each[0]}
-        trained = trainer.walk(stack, [leg], TrainInput(is_global, rules, memory))
+        trained = trainer.walk(stack, [phase], TrainInput(is_global, rules, memory))
         memory = trained.memory
         if comm_round.travels:
             make_private(plan, stack, received, [names[place] for place in places], comm_round.t)

@@ -37,7 +37,7 @@ from fedsmall.extensions.boosting.forest import (
 from fedsmall.parts import Boosting
 from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, TrainInput, TrainResult
+from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
 ONE = 2.0**30  # of gradients in whole numbers
@@ -188,10 +188,10 @@ OPEN = (
 
 
 def trainer_for(
-    plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat
+    plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], indices: Indices
 ) -> OneModelTrainer:
     """The trainer of a plan's sites."""
-    return Boosters(plan, task, names, samples, seat)
+    return Boosters(plan, task, names, samples, indices)
 
 
 def combiner_for(plan: Plan) -> Combiner:
@@ -267,10 +267,10 @@ class GrowTrees(Combiner):
 class Boosters(OneModelTrainer):
     """Sites that grow trees: by xgboost on from the forest that came, or by what they count for a global tree."""
 
-    def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat) -> None:
-        self.plan, self.task, self.names = plan_among(plan, seat.sites), task, tuple(names)
+    def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], at: Indices) -> None:
+        self.plan, self.task, self.names = plan_among(plan, at.sites), task, tuple(names)
         self.samples = tuple(map(len, samples))
-        self._samples, self._seat = tuple(samples), seat
+        self._samples, self._at = tuple(samples), at
         histogram = boosting_of(plan).histogram
         self.path = "histogram sums" if histogram else "xgboost"
         self.reason = "trees from sums over sites" if histogram else "trees of xgboost, site by site"
@@ -281,13 +281,13 @@ class Boosters(OneModelTrainer):
         buffers = {name: state[name] for name in (EDGES, SUMS) if name in state}
         return Stack(tuple(state), {name: state[name] for name in SLOTS}, buffers)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """Grow trees in place, communication round by communication round."""
-        for leg in legs:
-            for t in range(leg.t - leg.rounds + 1, leg.t + 1):
-                for row, site in enumerate(leg.sites):
+        for phase in phases:
+            for t in range(phase.t - phase.rounds + 1, phase.t + 1):
+                for row, site in enumerate(phase.sites):
                     self._grow(stack, row, int(site), t)
-        last = legs[-1]
+        last = phases[-1]
         losses = np.full(len(last.sites), np.nan)
         if inputs.losses:
             pairs = [(row, self._samples[int(site)]) for row, site in enumerate(last.sites)]
@@ -318,7 +318,7 @@ class Boosters(OneModelTrainer):
         elif t <= tree_rounds(self.plan):
             margin, rate = self._margin(stack, row, samples.x).numpy(), learning_rate(self.plan)
             made = grow_trees(samples.x, samples.y, margin, self.task, settings, rate, weights)
-            turn = (t - 1) * self._seat.sites + self._seat.places[site] if is_joined(self.plan.method) else t - 1
+            turn = (t - 1) * self._at.sites + self._at.of_sites[site] if is_joined(self.plan.method) else t - 1
             slots = slice(turn * margin.shape[1], (turn + 1) * margin.shape[1])
             for name, array in zip(SLOTS, made, strict=True):
                 stack.parameters[name][row, slots] = torch.from_numpy(array).to(stack.parameters[name].dtype)

@@ -118,7 +118,7 @@ def _envelopes(store: KeyStore, plan: ColumnPlan) -> Envelopes:
 
 
 @dataclass
-class Seat:
+class PartyRun:
     """A party in a run; ``store`` is where the parties write envelopes."""
 
     run: str
@@ -127,12 +127,12 @@ class Seat:
     store: KeyStore | None
 
 
-class ColumnDesk:
+class ColumnClient:
     """The party of the site ``name``, whose table is the file ``data``; ``encryption`` knows the consortium's sites."""
 
     def __init__(self, name: str, data: Path | None, encryption: Encryption, consent: Consent) -> None:
         self.name, self.data, self.encryption, self.consent = name, data, encryption, consent
-        self._seat: Seat | None = None
+        self._session: PartyRun | None = None
 
     def answer(self, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """What the site's party says to a message; one that is sent again has the same answer.
@@ -149,10 +149,10 @@ class ColumnDesk:
         try:
             reply = self._reply(plan, policy, config, arrays[f"{COLUMNS}/{MESSAGE}"].tobytes())
         except (ReplyError, KeyError, ValidationError) as error:
-            self._seat = None  # what it was asked may be half done: the notebook holds what was whole
+            self._session = None  # what it was asked may be half done: the notebook holds what was whole
             raise PlanError(f"a message of this run cannot be answered: {one_line(error, 200)}") from None
         except Exception:
-            self._seat = None
+            self._session = None
             raise
         return {"config": {COLUMNS: self.name}}, {f"{COLUMNS}/{MESSAGE}": reply.as_array()}
 
@@ -163,49 +163,49 @@ class ColumnDesk:
         notebook.check_plan(plan.model_dump_json())
         answer = notebook.answer_before(number, question)
         if answer is None:
-            seat = self._take_seat(plan, policy, config, folder)
-            reply = self._ask(seat, message, policy, config)
+            session = self._take_part(plan, policy, config, folder)
+            reply = self._ask(session, message, policy, config)
             answer = _without_small_counts(reply, policy).to_bytes()
             if reply.words.get("worth"):
                 Shelf(folder).write(WORTH, json.dumps(reply.words["worth"]).encode())
             if message.kind == "keep":
-                _keep_result(seat, folder)
-            state = seat.party.state() if message.kind not in (MEET, KEYS) else None
+                _keep_result(session, folder)
+            state = session.party.state() if message.kind not in (MEET, KEYS) else None
             notebook.note(number, question, answer, None if state is None else state.to_bytes())
         if message.kind == "keep":
             notebook.end()
             if plan.sealed:
                 shutil.rmtree(self.encryption.key_store(config).folder, ignore_errors=True)
-            self._seat = None
+            self._session = None
         return Message.from_bytes(answer)
 
-    def _ask(self, seat: Seat, message: Message, policy: Policy, config: Mapping[str, Any]) -> Message:
-        if seat.store is None:
-            return seat.party.answer(message)
+    def _ask(self, session: PartyRun, message: Message, policy: Policy, config: Mapping[str, Any]) -> Message:
+        if session.store is None:
+            return session.party.answer(message)
         if message.kind == MEET:
             self.encryption.known_roll(config, policy)
-            return message.answer({"announced": seat.store.announce().model_dump()})
+            return message.answer({"announced": session.store.announce().model_dump()})
         if message.kind == KEYS:
             try:
                 announced = TypeAdapter(dict[str, Announcement]).validate_python(message.words["announced"])
             except ValidationError:
                 raise EnvelopeError("the keys of this run were not told in a form that this version knows") from None
-            seat.store.take(announced, self.encryption.known_roll(config, policy), seat.plan.parties)
+            session.store.take(announced, self.encryption.known_roll(config, policy), session.plan.parties)
             return message.answer()
-        if seat.party.envelopes is None:
-            seat.party.envelopes = _envelopes(seat.store, seat.plan)
-        return seat.party.answer(message)
+        if session.party.envelopes is None:
+            session.party.envelopes = _envelopes(session.store, session.plan)
+        return session.party.answer(message)
 
-    def _take_seat(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], folder: Path) -> Seat:
+    def _take_part(self, plan: ColumnPlan, policy: Policy, config: Mapping[str, Any], folder: Path) -> PartyRun:
         run = f"{config.get(RUN, '')} {one_line(config.get(RUN_ID, ''), 64)}"
-        if self._seat is None or (self._seat.run, self._seat.plan) != (run, plan):
-            self._seat, notebook = None, Notebook(folder)
+        if self._session is None or (self._session.run, self._session.plan) != (run, plan):
+            self._session, notebook = None, Notebook(folder)
             check_same_data(folder, hashlib.sha256(self._table(plan, policy).read_bytes()).hexdigest())
             store = self.encryption.key_store(config) if plan.sealed else None
-            seat = Seat(run, plan, self._party(plan, policy, notebook), store)
-            _go_on(seat, notebook)
-            self._seat = seat
-        return self._seat
+            session = PartyRun(run, plan, self._party(plan, policy, notebook), store)
+            _go_on(session, notebook)
+            self._session = session
+        return self._session
 
     def _table(self, plan: ColumnPlan, policy: Policy) -> Path:
         path = self.data if plan.of is None else self.encryption.identity.parent / str(policy.predict_from)
@@ -255,23 +255,23 @@ def _without_small_counts(reply: Message, policy: Policy) -> Message:
     return replace(reply, words={**reply.words, "worth": {}})
 
 
-def _keep_result(seat: Seat, folder: Path) -> None:
-    if seat.plan.of is None:
-        Shelf(folder).write(PART, json.dumps(seat.party.part()).encode())
-    elif isinstance(seat.party, ActiveParty) and seat.party.predicted is not None:
-        rows = seat.party.prediction_rows(seat.plan.reading, seat.party.predicted)
+def _keep_result(session: PartyRun, folder: Path) -> None:
+    if session.plan.of is None:
+        Shelf(folder).write(PART, json.dumps(session.party.part()).encode())
+    elif isinstance(session.party, ActiveParty) and session.party.predicted is not None:
+        rows = session.party.prediction_rows(session.plan.reading, session.party.predicted)
         Shelf(folder).write(PREDICTIONS, csv_text(list(rows[0]), rows).encode())
 
 
-def _go_on(seat: Seat, notebook: Notebook) -> None:
+def _go_on(session: PartyRun, notebook: Notebook) -> None:
     state, asked = notebook.since()
     questions = [message for message in map(Message.from_bytes, asked) if message.kind not in (MEET, KEYS)]
-    if seat.store is not None and (state is not None or questions):
-        seat.party.envelopes = _envelopes(seat.store, seat.plan)
+    if session.store is not None and (state is not None or questions):
+        session.party.envelopes = _envelopes(session.store, session.plan)
     if state is not None:
-        seat.party.restore(Message.from_bytes(state))
+        session.party.restore(Message.from_bytes(state))
     for question in questions:
-        seat.party.answer(question)
+        session.party.answer(question)
 
 
 def check_policy(policy: Policy, plan: ColumnPlan) -> None:

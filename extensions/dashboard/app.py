@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from fedsmall.extensions.dashboard import page
-from fedsmall.extensions.dashboard.desk import Desk
+from fedsmall.extensions.dashboard.view import ConsortiumView
 from fedsmall.files import write
 
 LOOPBACK = "127.0.0.1"
@@ -38,26 +38,26 @@ GUARDS = {
 POLICY = "default-src 'none'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
 
 
-def application(desk: Desk, token: str) -> Starlette:
-    """The application that shows ``desk`` to whoever has the ``token``."""
+def application(view: ConsortiumView, token: str) -> Starlette:
+    """The application that shows ``view`` to whoever has the ``token``."""
 
     async def show(request: Request) -> Response:
         if not has_token(request, token):
             return refusal()
         nonce = secrets.token_urlsafe(16)
         policy = f"{POLICY}script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'"
-        return HTMLResponse(page.whole(desk, nonce), headers=GUARDS | {"Content-Security-Policy": policy})
+        return HTMLResponse(page.whole(view, nonce), headers=GUARDS | {"Content-Security-Policy": policy})
 
     async def events(request: Request) -> Response:
         if not has_token(request, token):
             return refusal()
-        return StreamingResponse(news(desk, request), media_type="text/event-stream", headers=GUARDS)
+        return StreamingResponse(news(view, request), media_type="text/event-stream", headers=GUARDS)
 
     async def figures(request: Request) -> Response:
         if not has_token(request, token):
             return refusal()
-        await run_in_threadpool(desk.ask)
-        return Response(page.metrics_text(desk), media_type=page.METRICS_KIND, headers=GUARDS)
+        await run_in_threadpool(view.ask)
+        return Response(page.metrics_text(view), media_type=page.METRICS_KIND, headers=GUARDS)
 
     routes = [Route("/", show), Route("/events", events), Route("/metrics", figures)]
     # a page of another name that resolves to this machine (DNS rebinding) is not ours
@@ -78,12 +78,12 @@ def refusal() -> Response:
     return PlainTextResponse("no: the address that `fedsmall dashboard` prints has a token\n", 403, headers=GUARDS)
 
 
-async def news(desk: Desk, request: Request) -> AsyncIterator[str]:
+async def news(view: ConsortiumView, request: Request) -> AsyncIterator[str]:
     """The page's body as an event, whenever it has changed, for as long as the reader is there."""
     last, still = "", 0.0
     while not await request.is_disconnected():
-        await run_in_threadpool(desk.ask)
-        now = page.body(desk)
+        await run_in_threadpool(view.ask)
+        now = page.body(view)
         if now != last:
             last, still = now, 0.0
             yield f"data: {json.dumps(now)}\n\n"  # JSON has no line ends, which would end the event

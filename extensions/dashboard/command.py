@@ -15,9 +15,9 @@ def dashboard(
 ) -> None:
     """Show the consortium's sites and runs on a page that follows them, for a browser on this machine."""
     from fedsmall.extensions.dashboard.app import LOOPBACK, application, server_of, token_of  # brings torch: slow
-    from fedsmall.extensions.dashboard.desk import Desk
+    from fedsmall.extensions.dashboard.view import ConsortiumView
 
-    desk = Desk(folder)
+    view = ConsortiumView(folder)
     if not port_is_free(LOOPBACK, port):
         raise ValueError(f"port {port} is taken by another program; choose another with --port")
     token = token_of(folder)
@@ -25,4 +25,4 @@ def dashboard(
     say("Whoever has this address and an account on this machine can read the page, and change nothing there.")
     say(f"For Prometheus: /metrics there, with the token in {folder / 'server' / 'dashboard.token'} as a bearer's.")
     say("From another machine: ssh -L, never an open port. Ctrl-C ends it.")
-    server_of(application(desk, token), port).run()
+    server_of(application(view, token), port).run()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from fedsmall.extensions.dashboard.desk import Desk, Map, RunView
+from fedsmall.extensions.dashboard.view import ConsortiumView, Map, RunView
 from fedsmall.files import one_line, plain
 from fedsmall.sim.consortium import members
 from fedsmall.sim.report.style import LOOKS, SPARE, place_on_circle, short_name, style_sheet
@@ -19,7 +19,7 @@ MOST_LABELS = 24
 BROAD, LOW, LEFT = 640.0, 120.0, 64.0  # a chart, and where its line begins
 
 
-class Seat(NamedTuple):
+class SiteDot(NamedTuple):
     """A site on the map: where its dot and its name stand, and in what colour its model is drawn."""
 
     site: str
@@ -29,7 +29,7 @@ class Seat(NamedTuple):
     label_y: float
     anchor: str
     colour: str
-    common: bool
+    is_global: bool
 
 
 class Arrow(NamedTuple):
@@ -54,32 +54,32 @@ class Chart(NamedTuple):
     last: str
 
 
-def seats(shown: Map) -> list[Seat]:
+def site_dots(shown: Map) -> list[SiteDot]:
     """The sites in a circle, in the order of their names, the first on top."""
-    names = [sitting.site for sitting in shown.sitting]
+    names = [held.site for held in shown.held]
     colour = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     drawn = []
-    for number, sitting in enumerate(shown.sitting):
+    for number, held in enumerate(shown.held):
         across, down, anchor = place_on_circle(number, len(names))
         place = WIDE / 2 + RADIUS * across, HIGH / 2 + RADIUS * down
         label = WIDE / 2 + (RADIUS + 14) * across, HIGH / 2 + (RADIUS + 18) * down + 4
-        site = sitting.site if len(names) <= MOST_LABELS else ""
-        drawn.append(Seat(site, *place, *label, anchor, colour.get(sitting.by, COLOURS[0]), sitting.common))
+        site = held.site if len(names) <= MOST_LABELS else ""
+        drawn.append(SiteDot(site, *place, *label, anchor, colour.get(held.by, COLOURS[0]), held.is_global))
     return drawn
 
 
 def arrows(shown: Map) -> list[Arrow]:
     """An arrow for every model that is not where it was trained."""
-    places = {sitting.site: seat for sitting, seat in zip(shown.sitting, seats(shown), strict=True)}
+    places = {held.site: dot for held, dot in zip(shown.held, site_dots(shown), strict=True)}
     drawn = []
-    for sitting in shown.sitting:
-        if sitting.common or sitting.by not in places or sitting.by == sitting.site:
+    for held in shown.held:
+        if held.is_global or held.by not in places or held.by == held.site:
             continue
-        start, end = places[sitting.by], places[sitting.site]
+        start, end = places[held.by], places[held.site]
         length = max(((end.x - start.x) ** 2 + (end.y - start.y) ** 2) ** 0.5, 1e-9)
         back = min(13.0 / length, 0.4)  # it ends before the dots begin
         across, down = (end.x - start.x) * back, (end.y - start.y) * back
-        words = f"the model that {sitting.by} trained last is at {sitting.site}"
+        words = f"the model that {held.by} trained last is at {held.site}"
         drawn.append(Arrow(start.x + across, start.y + down, end.x - across, end.y - down, end.colour, words))
     return drawn
 
@@ -105,15 +105,15 @@ MOST_SHOWN = 30  # communication rounds in the table
 LONGEST_REASON = 300
 
 
-def whole(desk: Desk, nonce: str) -> str:
+def whole(view: ConsortiumView, nonce: str) -> str:
     """The page with what is to be seen now; what changes later comes by itself."""
-    words = {"css": style_sheet(), "nonce": nonce, "body": Markup(body(desk))}
-    return TEMPLATES.get_template("page.html").render(desk=desk, **words)
+    words = {"css": style_sheet(), "nonce": nonce, "body": Markup(body(view))}
+    return TEMPLATES.get_template("page.html").render(view=view, **words)
 
 
-def body(desk: Desk) -> str:
+def body(view: ConsortiumView) -> str:
     """The part of the page that changes."""
-    return TEMPLATES.get_template("body.html").render(desk=desk, runs=desk.runs())
+    return TEMPLATES.get_template("body.html").render(view=view, runs=view.runs())
 
 
 def comm_round_rows(run: RunView) -> list[dict[str, Any]]:
@@ -168,10 +168,10 @@ COUNTS = {  # by what a run's log counts of a site
 }
 
 
-def metrics_text(desk: Desk) -> str:
+def metrics_text(view: ConsortiumView) -> str:
     """All figures, one a line, as Prometheus reads them."""
-    runs = sorted(desk.runs(), key=lambda run: run.name)
-    return TEMPLATES.get_template("metrics.txt").render(desk=desk, runs=runs, buckets_s=BUCKETS_S, counts=COUNTS)
+    runs = sorted(view.runs(), key=lambda run: run.name)
+    return TEMPLATES.get_template("metrics.txt").render(view=view, runs=runs, buckets_s=BUCKETS_S, counts=COUNTS)
 
 
 def metrics_line(name: str, value: float, /, **labels: str) -> str:
@@ -186,5 +186,5 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters |= {"plain": plain, "reason": reason, "short": short_name}
 TEMPLATES.globals |= {f.__name__: f for f in (comm_round_rows, times, time_chart, metrics_of, metric_chart)}
-TEMPLATES.globals |= {"seats": seats, "arrows": arrows, "MOST_RUNS": MOST_RUNS}
+TEMPLATES.globals |= {"site_dots": site_dots, "arrows": arrows, "MOST_RUNS": MOST_RUNS}
 TEMPLATES.globals |= {"line": metrics_line, "certificates": members.certificates, "warnings": members.warnings}

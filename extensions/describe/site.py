@@ -24,7 +24,7 @@ LABEL = "first table, no model"  # of the plan, as the hospital that approves it
 TOLD = "told_described.json"  # beside a site's other files of whom sums were told
 
 
-class DescribeDesk:
+class DescribeClient:
     """What the site ``name`` tells of the table in ``data``; ``encryption`` has the keys of its run."""
 
     def __init__(self, name: str, data: Path | None, encryption: Encryption, consent: Consent) -> None:

@@ -35,7 +35,7 @@ from fedsmall.privacy.patient_level import chance_for, protection_of
 from fedsmall.randomness import rng_for
 from fedsmall.sealing.masks import least_in_sum
 from fedsmall.training.stack import Stack, Tensors, stacked
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, TrainInput, TrainResult
+from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
 OPEN = (
@@ -56,10 +56,10 @@ def plan_among(plan: Plan, sites: int) -> Plan:
 
 
 def trainer_for(
-    plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat
+    plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], indices: Indices
 ) -> OneModelTrainer:
     """The trainer of a plan's sites."""
-    return Regressors(plan, task, names, samples, seat)
+    return Regressors(plan, task, names, samples, indices)
 
 
 def combiner_for(plan: Plan) -> Combiner:
@@ -213,11 +213,11 @@ def _with_absent(samples: Samples, task: Task) -> Samples:
 class Regressors(OneModelTrainer):
     """Sites that sum gradients and Hessians of their patients at the parameters that came."""
 
-    def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat) -> None:
-        self.plan, self.task, self.names = plan_among(plan, seat.sites), task, tuple(names)
+    def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], at: Indices) -> None:
+        self.plan, self.task, self.names = plan_among(plan, at.sites), task, tuple(names)
         if plan.privacy.is_patient_level and noised.in_one_exchange(plan) != plan:  # a ledger would charge for another
             raise PlanError("noised sums are one exchange of all patients, and this plan asks for something else")
-        self.samples, self._seat = tuple(map(len, samples)), seat
+        self.samples, self._at = tuple(map(len, samples)), at
         exact = plan.method.is_federated or settings_of(plan).penalty == 0 or settings_of(plan).firth
         self._samples = tuple(samples if exact else (_with_absent(part, task) for part in samples))
         self._family, self._terms = form.family_of(task, settings_of(plan)), terms.terms_of(task, settings_of(plan))
@@ -229,21 +229,21 @@ class Regressors(OneModelTrainer):
         buffers = {name: tensor for name, tensor in state.items() if name != COEFFICIENTS}
         return Stack(tuple(state), {COEFFICIENTS: state[COEFFICIENTS]}, buffers)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """Write what sites add into their rows' sums."""
-        for leg in legs:
-            for row, site in enumerate(leg.sites):
+        for phase in phases:
+            for row, site in enumerate(phase.sites):
                 model = {name: tensor[row].numpy() for name, tensor in stack.state.items()}
                 if settings_of(self.plan).passes is not None:
-                    setup, place = setup_for(self.plan, model), self._seat.places[site]
+                    setup, place = setup_for(self.plan, model), self._at.of_sites[site]
                     fitted = chain.visit(setup, model, self._rows(model, self._samples[site]), place)
                     stack.put(np.array([row]), self.stack_of(stacked([fitted], list(fitted))))
                 elif self.plan.method.is_federated:
-                    stack.buffers[SUMS][row] = torch.from_numpy(self._sums(model, int(site), leg.t))
+                    stack.buffers[SUMS][row] = torch.from_numpy(self._sums(model, int(site), phase.t))
                 elif not model[STATUS][form.CONVERGED]:
                     fitted = self._fit_alone(model, int(site))
                     stack.put(np.array([row]), self.stack_of(stacked([fitted], list(fitted))))
-        last = legs[-1]
+        last = phases[-1]
         losses = np.full(len(last.sites), np.nan)
         if inputs.losses:
             losses = np.array([self._loss(stack, row, int(site)) for row, site in enumerate(last.sites)])
@@ -290,9 +290,9 @@ class Regressors(OneModelTrainer):
         return np.maximum(counts, 0)
 
     def _noised(self, rows: Rows, site: int, t: int) -> np.ndarray:
-        place, sites = self._seat.places[site], self._seat.sites
+        place, sites = self._at.of_sites[site], self._at.sites
         guard = protection_of(self.plan, len(rows.y), place, sites)
-        chance = chance_for(self.plan.seed, self.names[site], t, self._seat.secret)
+        chance = chance_for(self.plan.seed, self.names[site], t, self._at.secret)
         clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip)
         made = noised.noised(clean, guard.noise, chance, noised.share_of(self.plan, sites))
         return np.rint(made * form.ONE).astype(np.int64)
@@ -311,8 +311,8 @@ class Regressors(OneModelTrainer):
         """In which fold each sample of a site is left out: all in one, or its patients dealt to all."""
         folds, by_sites = folds_for(int(self.plan.model_options["sites"]))
         if by_sites:
-            order = rng_for(self.plan.seed, "folds of sites").permutation(self._seat.sites)
-            return np.full(self.samples[site], order[self._seat.places[site]] % folds)
+            order = rng_for(self.plan.seed, "folds of sites").permutation(self._at.sites)
+            return np.full(self.samples[site], order[self._at.of_sites[site]] % folds)
         order = rng_for(self.plan.seed, "folds of patients", self.names[site]).permutation(len(self._samples[site]))
         return np.asarray(order % folds)
 

@@ -221,19 +221,19 @@ def beats(stops: Sequence[Stop]) -> list[Beat]:
     return [*made[:-1], made[-1]._replace(over=made[-1].over + END_S)]
 
 
-def way_keys(travels: Travels, seats: Sequence[Point], middles: Sequence[Point]) -> list[list[Key]]:
+def way_keys(travels: Travels, site_points: Sequence[Point], middles: Sequence[Point]) -> list[list[Key]]:
     """Where every followed model is and when; ``middles`` is where each of them gathers with others."""
     made, stops, times = [], travels.stops, beats(travels.stops)
     for model, middle in zip(travels.followed, map(moved_to, middles), strict=True):
-        at = [moved_to(seats[stop.at[model]]) for stop in stops]
+        at = [moved_to(site_points[stop.at[model]]) for stop in stops]
         keys = [(0.0, at[0])]
-        for stop, beat, seat in zip(stops, times, at, strict=True):
+        for stop, beat, point in zip(stops, times, at, strict=True):
             if stop.skipped:  # it stays until nobody sees it any more, and is then somewhere else
-                keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, seat)]
-            keys += [(beat.train, seat), (beat.leave, seat)]
+                keys += [(beat.gap + FADE_S, keys[-1][1]), (beat.gap + FADE_S + 0.01, point)]
+            keys += [(beat.train, point), (beat.leave, point)]
             if beat.part > beat.leave:
                 keys += [(beat.gathered, middle), (beat.part, middle)]
-                keys += [(beat.part + GATHER_S, seat)] if stop is stops[-1] else []
+                keys += [(beat.part + GATHER_S, point)] if stop is stops[-1] else []
         made.append([*keys, (times[-1].over, at[-1])])
     return made
 
@@ -363,7 +363,7 @@ def _inside(travels: Travels, name: str) -> Markup:
     return Markup('<g id="{}">{}</g>').format(prefix, Markup("").join([_style(travels, prefix), *drawn]))
 
 
-def seats(travels: Travels) -> list[Point]:
+def site_points(travels: Travels) -> list[Point]:
     """Where the sites are."""
     places = [place_on_circle(number, len(travels.names)) for number in range(len(travels.names))]
     return [_at(MIDDLE, RADIUS, place.across, place.down) for place in places]
@@ -400,7 +400,7 @@ def _style(travels: Travels, prefix: str) -> Markup:
     rules = [f"{at}.go{{animation:{length:g}s ease-in-out infinite}}"]
     rules += [f"{at}.w,{at}.p{{animation-duration:{length:g}s}}"]
     rules += [f"{at}.w{{animation-timing-function:step-end}}{at}.p{{animation-timing-function:linear}}"]
-    ways = way_keys(travels, seats(travels), middles(travels))
+    ways = way_keys(travels, site_points(travels), middles(travels))
     moving = {"a": shade_keys(travels), "c": union_keys(travels), "w": _turns(travels)}
     moving |= {"p": [(0.0, moved_to((0, 0))), (length, moved_to((BAR[1], 0)))]}
     moving |= {f"m{model}": way for model, way in enumerate(ways)}
@@ -417,7 +417,7 @@ def _sites(travels: Travels, radius: float) -> Markup:
     parts = [Markup('<circle cx="{:g}" cy="{:g}" r="{:g}" fill="none" stroke="var(--rule)"/>').format(*MIDDLE, RADIUS)]
     if count > DRAWN:
         shown = sorted({int(stop.at[model]) for stop in travels.stops for model in travels.followed})
-    every = seats(travels)
+    every = site_points(travels)
     ring = (
         '<circle class="site" cx="{:g}" cy="{:g}" r="{:g}" fill="var(--paper)" stroke="var(--rule)" stroke-width="2"/>'
     )
@@ -436,7 +436,7 @@ def _name(name: str, number: int, count: int, radius: float) -> Markup:
 
 
 def _models(travels: Travels, radius: float) -> Markup:
-    at, every = still(travels), seats(travels)
+    at, every = still(travels), site_points(travels)
     stop, parts = travels.stops[at], [_route(travels)]
     for number, (model, colour) in enumerate(zip(travels.followed, colours(travels), strict=True)):
         way, ring = moved_to(every[stop.at[model]]), offset(stop.trained[model])
@@ -449,7 +449,7 @@ def _models(travels: Travels, radius: float) -> Markup:
 
 
 def _route(travels: Travels) -> Markup:
-    every, stops = seats(travels), travels.stops[: still(travels) + 1]
+    every, stops = site_points(travels), travels.stops[: still(travels) + 1]
     since = max(index for index, stop in enumerate(stops) if stop.skipped or index == 0)
     points = " ".join(f"{x:g},{y:g}" for x, y in (every[stop.at[travels.followed[0]]] for stop in stops[since:]))
     line = '<polyline class="s" points="{}" fill="none" stroke="{}" stroke-width="1.5" stroke-opacity=".6"/>'

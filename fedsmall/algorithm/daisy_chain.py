@@ -15,11 +15,11 @@ from fedsmall.algorithm.topologies import Region, Regions, Server, Topology, Uni
 from fedsmall.entry_points import Registry
 from fedsmall.plan import Plan
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.journey import Initial, Moment
+from fedsmall.travel.journey import Initial, RoundResult
 from fedsmall.travel.schedule import Action, CommRound
 
 TOPOLOGIES = Registry[Callable[[Plan, ModelStates], Topology]]("fedsmall.topologies", {"gossip": Peers, "ring": Peers})
-TOGETHER = 2**14  # rounds of sites that go by without a moment
+TOGETHER = 2**14  # rounds of sites that go by without a result
 
 
 def topology_for(
@@ -42,8 +42,8 @@ def topology_for(
 
 def daisy_chain(
     topology: Topology, comm_rounds: Iterable[CommRound], due: Callable[[CommRound], bool] = lambda comm_round: False
-) -> Iterator[Moment]:
-    """Algorithm 1 over the sites of a topology: a moment for each stretch of communication rounds walked in one go.
+) -> Iterator[RoundResult]:
+    """Algorithm 1 over the sites of a topology: a result for each stretch of communication rounds walked in one go.
 
     A stretch ends with an aggregation, and where the models must be seen (``due``) or noised. Departs from Algorithm 1
     as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
@@ -52,20 +52,20 @@ def daisy_chain(
     for walks, seen in _together(
         topology, stretches(comm_rounds, lambda comm_round: states.careful or due(comm_round)), due
     ):
-        moment, done = (None, 0) if seen else topology.walk_on(walks)
-        if moment is not None:
-            yield from become_global(states, moment, [])
+        result, done = (None, 0) if seen else topology.walk_on(walks)
+        if result is not None:
+            yield from become_global(states, result, [])
         left = walks[done:]
         while left:
             now = left.pop(0)
-            moment = topology.walk(now)  # lines 4 to 8: train, and let models travel
-            if moment is None:  # a model is not what it should be: again in parts, so that it is stopped where it arose
+            result = topology.walk(now)  # lines 4 to 8: train, and let models travel
+            if result is None:  # a model is not what it should be: again in parts, so that it is stopped where it arose
                 length = 1 if states.careful else (len(now) + 1) // 2
                 left = [*(now[k : k + length] for k in range(0, len(now), length)), *left]
             elif now[-1].action is Action.AGGREGATE:
-                yield from topology.average(moment)  # lines 9 to 12: the models become one, which all sites get
+                yield from topology.average(result)  # lines 9 to 12: the models become one, which all sites get
             else:
-                yield moment
+                yield result
 
 
 def stretches(comm_rounds: Iterable[CommRound], ends: Callable[[CommRound], bool]) -> Iterator[list[CommRound]]:

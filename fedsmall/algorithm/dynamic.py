@@ -25,7 +25,7 @@ from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.algorithm.topologies import Topology
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
-from fedsmall.travel.journey import Event, Moment
+from fedsmall.travel.journey import Event, RoundResult
 from fedsmall.wire import Arrays, stack_of_one
 
 
@@ -131,9 +131,9 @@ class DynamicAverages(Topology):
         self._bytes = 0  # of models that were asked for
         self._to_send = len(states.names)  # sites that get a model with the next order: the first goes to all
 
-    def average(self, moment: Moment) -> Iterator[Moment]:
-        """The moment of an average that is due; after it, what took part has become its mean."""
-        t, states = moment.comm_round.t, self.states
+    def average(self, result: RoundResult) -> Iterator[RoundResult]:
+        """The result of an average that is due; after it, what took part has become its mean."""
+        t, states = result.comm_round.t, self.states
         self._came = updates = states.updates()  # as far as models are here
         reference, sites = self.global_models.models[0], len(states.names)
         self._bytes = 0
@@ -146,11 +146,11 @@ class DynamicAverages(Topology):
         elif mean is not None:
             self._pending = taken.sites, mean
         models = 0 if self.states.trainer.is_remote else self._to_send + len(taken.sites)
-        yield moment._replace(
+        yield result._replace(
             global_model=self.global_models.result(),
             global_models=tuple(self.global_models.models) if taken.whole else (),
-            bytes_sent=moment.bytes_sent + self._bytes + models * self.states.sizes_of_one[0],
-            events=moment.events + events,
+            bytes_sent=result.bytes_sent + self._bytes + models * self.states.sizes_of_one[0],
+            events=result.events + events,
             averaged=(len(taken.sites), taken.whole),
         )
         self._to_send = sites if taken.whole else len(taken.sites)

@@ -11,7 +11,7 @@ from fedsmall.aggregation.aggregate import aggregate
 from fedsmall.aggregation.combiners import Aggregate, Combiner
 from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.algorithm.gate import halves, refusal, size
-from fedsmall.codec import Known, Parcel, add_residual, parcel
+from fedsmall.codec import Known, SentModel, add_residual, encode_model
 from fedsmall.plan import Method, Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, group_means
 from fedsmall.travel.journey import Event, event, route_of
@@ -174,7 +174,7 @@ class Outbox:
         self._plan = plan
         self._of: list[Arrays | None] = []
         self._made: list[int] = []  # after which round each was made
-        self.sent: list[Parcel] = []
+        self.sent: list[SentModel] = []
         self.known = Known()
 
     def take(self, models: Sequence[Arrays], t: int) -> list[Arrays]:
@@ -212,13 +212,13 @@ class Outbox:
         self.known = Known(of, dict(numbers["has"]), dict(numbers["taken"]), int(numbers["comm_rounds"]))
         self._made = list(numbers["made"])
         self._of = [model if same else None for model, same in zip(models, numbers["same"], strict=True)]
-        restored = of and [Parcel(of[max(of)], of[max(of)], max(of))]
+        restored = of and [SentModel(of[max(of)], of[max(of)], max(of))]
         pairs = zip(models, self._made, strict=True)
         self.sent = restored or [self._pack(model, t, group) for group, (model, t) in enumerate(pairs)]
 
-    def _pack(self, model: Arrays, t: int, group: int) -> Parcel:
+    def _pack(self, model: Arrays, t: int, group: int) -> SentModel:
         compressed = self._plan.method.is_compressed
-        return parcel(self._plan, model, t, group, self.known) if compressed else Parcel({}, model, t)
+        return encode_model(self._plan, model, t, group, self.known) if compressed else SentModel({}, model, t)
 
 
 def combine_soundly(

@@ -25,14 +25,14 @@ from fedsmall.algorithm.topologies import Topology
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import Rows, Tensors, leaving_state
-from fedsmall.travel.journey import Moment
+from fedsmall.travel.journey import RoundResult
 from fedsmall.travel.schedule import Action, CommRound, bijection
 from fedsmall.wire import Arrays
 
 ACKNOWLEDGEMENT_BYTES = 16  # a sender's number and the message's
 ACKNOWLEDGED = 3  # times: one that gets lost costs a whole model more
 WEIGHT_BYTES = 8
-MODEL_SENT, PARCEL = 0, 1  # kinds of messages: a model that is handed on, a part of a sum
+MODEL_SENT, SHARE = 0, 1  # kinds of messages: a model that is handed on, a part of a sum
 UNDER_WAY = -1
 
 
@@ -135,7 +135,7 @@ class Places:
         self.at[departing] = UNDER_WAY
 
     def exchange(self) -> tuple[np.ndarray, Delivered]:
-        """One exchange: gives the models that came, and of the parcels what the mail gives."""
+        """One exchange: gives the models that came, and of the shares what the mail gives."""
         delivered = self.mail.exchange()
         is_model = delivered.kind == MODEL_SENT
         rows = delivered.what[is_model]
@@ -152,7 +152,7 @@ class Places:
         return np.asarray(rng_for(self.seed, "gossip", t, exchange).permutation(self.sites))
 
 
-class Parcels(NamedTuple):
+class Shares(NamedTuple):
     """Halves that were sent together, from number ``first`` on: ``sums`` in the models' own dtypes, as they travel."""
 
     first: int
@@ -173,7 +173,7 @@ class PushSum:
         self._dtypes = {name: tensor.dtype for name, tensor in floats.items()}
         self.sums: Tensors = {n: torch.zeros((sites, *t.shape[1:]), dtype=torch.float64) for n, t in floats.items()}
         self.weights = np.zeros(sites)
-        self._parcels: list[Parcels] = []
+        self._shares: list[Shares] = []
         self._taken: dict[int, int] = {}  # how many of those that were sent together have come
         self._sent = 0
 
@@ -186,21 +186,21 @@ class PushSum:
         np.add.at(self.weights, sites, weights)
 
     def halve(self, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send half of what every site holds ``to`` another, (sites,): gives receivers and the parcels' numbers."""
+        """Send half of what every site holds ``to`` another, (sites,): gives receivers and the shares' numbers."""
         senders = np.flatnonzero((self.weights > 0) & (to != np.arange(len(to))))
         index = torch.from_numpy(senders)
         halves = {name: (held[index] / 2).to(self._dtypes[name]) for name, held in self.sums.items()}
         for name, held in self.sums.items():
             held[index] -= halves[name].to(torch.float64)  # what rounding left over stays here
         self.weights[senders] /= 2
-        self._parcels.append(Parcels(self._sent, halves, self.weights[senders]))
+        self._shares.append(Shares(self._sent, halves, self.weights[senders]))
         numbers = self._sent + np.arange(len(senders))
         self._sent += len(senders)
         return to[senders], numbers
 
     def take(self, receivers: np.ndarray, numbers: np.ndarray) -> None:
-        """Add parcels that have come, by their numbers."""
-        for first, sums, weights in self._parcels:
+        """Add shares that have come, by their numbers."""
+        for first, sums, weights in self._shares:
             inside = (numbers >= first) & (numbers < first + len(weights))
             if inside.any():
                 rows = numbers[inside] - first
@@ -209,7 +209,7 @@ class PushSum:
                     held.index_add_(0, into, sums[name][torch.from_numpy(rows)].to(torch.float64))
                 np.add.at(self.weights, receivers[inside], weights[rows])
                 self._taken[first] = self._taken.get(first, 0) + len(rows)
-        self._parcels = [parcel for parcel in self._parcels if self._taken.get(parcel.first, 0) < len(parcel.weights)]
+        self._shares = [share for share in self._shares if self._taken.get(share.first, 0) < len(share.weights)]
 
     def means(self) -> tuple[np.ndarray, Tensors]:
         """The sites that have a mean, in order, and what they have: {name: (sites, ...)} in the models' dtypes."""
@@ -237,22 +237,22 @@ class Peers(Topology):
         self._lot = rng_for(plan.travel_seed, "the model that is kept").permutation(len(self.names))
         self._places: Places | None = None
 
-    def walk(self, stretch: Sequence[CommRound]) -> Moment:
+    def walk(self, stretch: Sequence[CommRound]) -> RoundResult:
         """Train what is in hand at one communication round, and let it travel."""
         (comm_round,) = stretch
         states, places = self.states, self._set_out(comm_round)
         rows = places.training()  # in a piece of a round those that trained in the one before: nothing has moved
-        moment = states.walk_some(rows, places.at, comm_round)
+        result = states.walk_some(rows, places.at, comm_round)
         if comm_round.action is Action.PERMUTE:
             places.send_on(rows, comm_round.t)
             for _ in range(self.topology.tries):
                 places.exchange()
-        return moment if comm_round.action is Action.AGGREGATE else moment._replace(bytes_sent=self._bytes(places))
+        return result if comm_round.action is Action.AGGREGATE else result._replace(bytes_sent=self._bytes(places))
 
-    def average(self, moment: Moment) -> Iterator[Moment]:
+    def average(self, result: RoundResult) -> Iterator[RoundResult]:
         """Let every site have a mean of its own, which the models in its hands become."""
-        places = self._set_out(moment.comm_round)
-        yield self._agree(moment, places)._replace(bytes_sent=self._bytes(places))
+        places = self._set_out(result.comm_round)
+        yield self._agree(result, places)._replace(bytes_sent=self._bytes(places))
 
     def _set_out(self, comm_round: CommRound) -> Places:
         if self._places is None:
@@ -260,24 +260,24 @@ class Peers(Topology):
             self._places = self.PLACES(self.topology, self.plan.travel_seed, len(self.names), self.states.at)
         return self._places
 
-    def _agree(self, moment: Moment, places: Places) -> Moment:
+    def _agree(self, result: RoundResult, places: Places) -> RoundResult:
         states = self.states
         sums = PushSum(len(self.names), states.stack.state)
         self._bring_in(sums, places, np.flatnonzero(places.at != UNDER_WAY))
         for exchange in range(self.topology.exchanges):
-            receivers, parcels = sums.halve(places.next_sites(moment.comm_round.t, exchange))
-            places.mail.post(receivers, parcels, PARCEL)
+            receivers, shares = sums.halve(places.next_sites(result.comm_round.t, exchange))
+            places.mail.post(receivers, shares, SHARE)
             arrived, delivered = places.exchange()
             sums.take(delivered.receiver, delivered.what)
             self._bring_in(sums, places, arrived)
-        places.mail.withdraw(PARCEL)
+        places.mail.withdraw(SHARE)
         sites, means = sums.means()
         states.become(places.at, sites, means)
         models = self._whole(means, len(sites))
         if not len(sites):
-            return moment
+            return result
         kept = int(np.searchsorted(sites, self._lot[np.isin(self._lot, sites)][0]))
-        return moment._replace(
+        return result._replace(
             global_model={name: array[kept] for name, array in models.items()},
             sites=tuple(self.names[site] for site in sites),
             models=lambda: models,
@@ -299,7 +299,7 @@ class Peers(Topology):
         moments = Rows(leaving_state(self.plan.recipe, stack.optimizer)).bytes_per_row if stack.optimizer else 0
         model, floats = (Rows(some).bytes_per_row for some in (stack.state, floats_of(stack.state)))
         of_kinds: Sequence[int] = mail.sent.tolist()
-        total = of_kinds[MODEL_SENT] * (model + moments) + of_kinds[PARCEL] * (floats + WEIGHT_BYTES)
+        total = of_kinds[MODEL_SENT] * (model + moments) + of_kinds[SHARE] * (floats + WEIGHT_BYTES)
         total += mail.acknowledged * ACKNOWLEDGEMENT_BYTES
         mail.sent[:], mail.acknowledged = 0, 0
         return total

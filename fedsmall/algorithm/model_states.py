@@ -17,11 +17,11 @@ from fedsmall.algorithm.global_models import GlobalModels, Outbox, sizes_of, sou
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
-from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Leg, Mean, Trainer, TrainInput, TrainResult
+from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Mean, Phase, Trainer, TrainInput, TrainResult
 from fedsmall.travel.journey import (
     Event,
     Initial,
-    Moment,
+    RoundResult,
     crossings,
     event,
     groups_of,
@@ -102,14 +102,14 @@ class ModelStates:
         plain = Rows(self.stack.state).bytes_per_row, beside.bytes_per_row
         self.sizes_of_one = packed_bytes(self.plan, self.stack) if self.plan.method.is_compressed else plain
 
-    def walk(self, stretch: Sequence[CommRound]) -> Moment | None:
+    def walk(self, stretch: Sequence[CommRound]) -> RoundResult | None:
         """Train all models through several communication rounds; None, and nothing is changed, if each must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
-        legs, crossed = self._legs(stretch, self.at, self._before)
-        at, comm_round = legs[-1].sites, stretch[-1]
+        phases, crossed = self._phases(stretch, self.at, self._before)
+        at, comm_round = phases[-1].sites, stretch[-1]
         received = self._remember_sent()
-        trained = self._train(legs, received)
+        trained = self._train(phases, received)
         good, grown = self._check_norms(received)
         good[list(trained.lost)] = False
         if not good.all() or grown.any():
@@ -133,12 +133,12 @@ class ModelStates:
         faults = sorted((self.names[at[row]], fault) for row, fault in lost.items())
         events = [event(comm_round.t, site, fault.kind, fault.reason) for site, fault in faults]
         events += [event(comm_round.t, *note) for note in trained.notes]
-        events += self._set_aside(received, lost, reasons, comm_round, legs[-1].arrived)
+        events += self._set_aside(received, lost, reasons, comm_round, phases[-1].arrived)
         self.trained[[row for row, fault in lost.items() if fault.stays]] = True
         if forgotten := [row for row, fault in lost.items() if fault.kind == FORGOT]:
             self._restart(np.array(forgotten))
         self._examples[good] = trained.examples[good]
-        self._steps[good] = trained.steps[good] + (0 if legs[-1].arrived else self._steps[good])
+        self._steps[good] = trained.steps[good] + (0 if phases[-1].arrived else self._steps[good])
         self._here = good
         self.trainer.delivery.accept(np.flatnonzero(good).tolist())
         if trained.messages is not None:
@@ -150,19 +150,21 @@ class ModelStates:
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
         updates = sum(comm_round.rounds for comm_round in stretch) * ordered
-        return Moment(comm_round, None, sites, models, updates, sent, events, self._memory, between)
+        return RoundResult(comm_round, None, sites, models, updates, sent, events, self._memory, between)
 
-    def _legs(self, stretch: Sequence[CommRound], at: np.ndarray, before: CommRound | None) -> tuple[list[Leg], int]:
-        """The legs of a walk that sets out from the sites ``at``, and how many models come to another region in it."""
-        legs, crossed = [], 0
+    def _phases(
+        self, stretch: Sequence[CommRound], at: np.ndarray, before: CommRound | None
+    ) -> tuple[list[Phase], int]:
+        """The phases of a walk that sets out from the sites ``at``, and how many models come to another region."""
+        phases, crossed = [], 0
         for comm_round in stretch:
             last, at = at, at if before is None else self.move(at, before, comm_round)
             crossed += crossings(self.plan, len(self.names), last, at)
             arrived = before is None or before.travels
             closes, route = comm_round.action is Action.AGGREGATE, route_at(self.plan, comm_round.t)
-            legs.append(Leg(at, comm_round.t, comm_round.rounds, arrived, closes, route, comm_round.travels))
+            phases.append(Phase(at, comm_round.t, comm_round.rounds, arrived, closes, route, comm_round.travels))
             before = comm_round
-        return legs, crossed
+        return phases, crossed
 
     @property
     def goes_on(self) -> bool:
@@ -171,8 +173,8 @@ class ModelStates:
         alike = len(self.global_models) == 1 and self.plan.initial_models == "common"
         return self.trainer.averages and plain and alike and self.global_models.combiner.takes_mean
 
-    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[Moment | None, int]:
-        """Walk from the global model to the next and on, without a look at any other: the moment, before all become it.
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[RoundResult | None, int]:
+        """Walk from the global model to the next and on, without a look at any other: the result, before all become it.
 
         Returns how many of the ``walks``, each up to an aggregation, were gone: the next, if any, is to be looked at.
         """
@@ -180,10 +182,10 @@ class ModelStates:
             self.depart(walks[0][0])
         if not self.is_global.all():
             return None, 0
-        legs, at, before = [list[Leg]() for _ in walks], self.at, self._before
+        phases, at, before = [list[Phase]() for _ in walks], self.at, self._before
         for k, stretch in enumerate(walks):
-            legs[k], _ = self._legs(stretch, at, before)
-            at, before = legs[k][-1].sites, stretch[-1]
+            phases[k], _ = self._phases(stretch, at, before)
+            at, before = phases[k][-1].sites, stretch[-1]
         ends = iter(walks)
 
         def take(mean: Mean) -> Arrays | None:
@@ -194,53 +196,53 @@ class ModelStates:
             goes_on = self.global_models.follow(mean.model, self.names, comm_round.t, self.gate)
             return self.global_models.models[0] if goes_on else None
 
-        done, trained = self.trainer.average(self.stack, self.global_models.models[0], legs, self._memory, take)
+        done, trained = self.trainer.average(self.stack, self.global_models.models[0], phases, self._memory, take)
         if trained is None:
             return None, 0
         gone = [comm_round for stretch in walks[:done] for comm_round in stretch]
-        at, comm_round, rows = legs[done - 1][-1].sites, gone[-1], len(self.at)
+        at, comm_round, rows = phases[done - 1][-1].sites, gone[-1], len(self.at)
         sent = self._bytes(gone, trained, at, np.ones(rows, dtype=bool))
         self.at, self._before, self._memory, self._rule = at, comm_round, trained.memory, {}
         self._here, self._by = np.ones(rows, dtype=bool), at.copy()
         self._examples, self._steps = trained.examples.astype(float), trained.steps.copy()
         self.refused = set()
         updates = sum(comm_round.rounds for comm_round in gone) * rows
-        return Moment(comm_round, None, (), dict, updates, sent, [], self._memory), done
+        return RoundResult(comm_round, None, (), dict, updates, sent, [], self._memory), done
 
-    def _train(self, legs: Sequence[Leg], received: Callable[[], Stack]) -> TrainResult:
+    def _train(self, phases: Sequence[Phase], received: Callable[[], Stack]) -> TrainResult:
         inputs = TrainInput(self.is_global, self.global_models.order_rule(), self._memory, losses=False)
         if self.trainer.is_remote:
             outbox, fresh = self._outbox, ~self.trained
             group, carries = self.group, self._carries
             inputs = replace(inputs, sent=outbox.sent, known=outbox.known, group=group, carries=carries, fresh=fresh)
         if self._door is not None:
-            self._door.arrive(self.stack, legs[-1].sites, self.is_global)
-        trained = self.trainer.walk(self.stack, legs, inputs)
-        if self._door is not None and legs[-1].leaves:
-            self._door.leave(self.stack, received, legs[-1].sites, legs[-1].t)
+            self._door.arrive(self.stack, phases[-1].sites, self.is_global)
+        trained = self.trainer.walk(self.stack, phases, inputs)
+        if self._door is not None and phases[-1].leaves:
+            self._door.leave(self.stack, received, phases[-1].sites, phases[-1].t)
         return trained
 
     def _models(self, rows: list[int]) -> Arrays:
         """The models of some rows, {name: (rows, ...)}, fetched where they have stayed at their sites."""
         return Rows(self.stack.state).arrays(self.trainer.delivery.fetch(self.stack, rows)[0])
 
-    def walk_some(self, rows: np.ndarray, at: np.ndarray, comm_round: CommRound) -> Moment:
+    def walk_some(self, rows: np.ndarray, at: np.ndarray, comm_round: CommRound) -> RoundResult:
         """As :meth:`walk`, for one communication round and some rows' models, ``at`` their sites; others wait."""
         if not len(rows):
             self._before = comm_round
-            return Moment(comm_round, None, (), dict, 0, 0, [], self._memory)
+            return RoundResult(comm_round, None, (), dict, 0, 0, [], self._memory)
         part = copy(self)
         for name in OF_EACH:
             setattr(part, name, (at if name == "at" else getattr(self, name))[rows])
         part.stack, part._sizes = self.stack.rows(rows), []
-        moment = part.walk([comm_round])
-        assert moment is not None  # of one communication round
+        result = part.walk([comm_round])
+        assert result is not None  # of one communication round
         self.at = np.array(at)
         for name in OF_EACH:
             getattr(self, name)[rows] = getattr(part, name)
         self.stack.put(rows, part.stack)
         self._before, self._memory = comm_round, part._memory
-        return moment
+        return result
 
     def become(self, at: np.ndarray, sites: np.ndarray, models: Tensors) -> None:
         """Every model that is ``at`` one of these ``sites`` is now what the site has, {name: (sites, ...)}."""
@@ -295,7 +297,7 @@ class ModelStates:
         """What must be kept to go on after the last communication round, as arrays by name and a record for JSON."""
         models = {} if self.refused is not None else Rows(self.stack.state).arrays()  # else all become the global model
         groups, numbers = self.global_models.state()
-        parcels, rounds = self._outbox.state(self.global_models.models)
+        sent_models, rounds = self._outbox.state(self.global_models.models)
         arrays = join(
             model=models,
             beside=Rows(self.stack.optimizer).arrays(),
@@ -304,13 +306,13 @@ class ModelStates:
             global_model=self.global_models.models[0],
             global_models=groups,
             combiner=self.global_models.combiner.state()[0],
-            parcels=parcels,
+            sent_models=sent_models,
         )
         return {name: np.array(array) for name, array in arrays.items()}, {
             "groups": numbers,
             "combiner": self.global_models.combiner.state()[1],
             "refused": None if self.refused is None else sorted(self.refused),
-            "parcels": rounds,
+            "sent_models": rounds,
         }
 
     def restore(self, arrays: Arrays, numbers: Mapping[str, Any], before: CommRound) -> None:
@@ -320,7 +322,7 @@ class ModelStates:
         global_models.models[0] = {name: kept["global_model"][name] for name in names}
         global_models.restore(kept.get("global_models", {}), numbers["groups"])
         global_models.combiner.restore(kept.get("combiner", {}), numbers["combiner"])
-        self._outbox.restore(global_models.models, kept.get("parcels", {}), numbers["parcels"])
+        self._outbox.restore(global_models.models, kept.get("sent_models", {}), numbers["sent_models"])
         for name, array in kept["of_each"].items():
             setattr(self, name, np.array(array))
         models = kept.get("model") or {name: array[self.group] for name, array in global_models.stack().items()}

@@ -9,7 +9,7 @@ import numpy as np
 from fedsmall.algorithm.model_states import ModelStates
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
-from fedsmall.travel.journey import Event, Moment, meet, regions_of, route_within
+from fedsmall.travel.journey import Event, RoundResult, meet, regions_of, route_within
 from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import Arrays, Restorable
 
@@ -25,50 +25,50 @@ class Topology(Restorable, ABC):
     def __init__(self, plan: Plan, states: ModelStates) -> None:
         self.plan, self.states = plan, states
 
-    def walk(self, stretch: Sequence[CommRound]) -> Moment | None:
+    def walk(self, stretch: Sequence[CommRound]) -> RoundResult | None:
         """Train all models through several communication rounds; None, and nothing is changed, if each must be seen."""
         return self.states.walk(stretch)
 
-    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[Moment | None, int]:
-        """The moment after as many walks, each up to an aggregation, as can be gone unseen; None and 0 for none."""
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[RoundResult | None, int]:
+        """The result after as many walks, each up to an aggregation, as can be gone unseen; None and 0 for none."""
         return None, 0
 
     @abstractmethod
-    def average(self, moment: Moment) -> Iterator[Moment]:
-        """The moment of an aggregation; after it, models are what it has made of them."""
+    def average(self, result: RoundResult) -> Iterator[RoundResult]:
+        """The result of an aggregation; after it, models are what it has made of them."""
 
 
 @final
 class Server(Topology):
     """One server, which makes the next global model, or one for each group; plain means of groups at once."""
 
-    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[Moment | None, int]:
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[RoundResult | None, int]:
         """As :meth:`ModelStates.walk_on`."""
         return self.states.walk_on(walks)
 
-    def average(self, moment: Moment) -> Iterator[Moment]:
+    def average(self, result: RoundResult) -> Iterator[RoundResult]:
         """Let every group's models become one."""
-        states, t = self.states, moment.comm_round.t
+        states, t = self.states, result.comm_round.t
         global_models, means, events = states.global_models, states.means(), list[Event]()
         if means is None:
             states.refused, events = global_models.aggregate(states.updates, t, states.gate)
         else:
             global_models.go_on_with(means)
             states.refused = set()
-        yield from become_global(states, moment, events)
+        yield from become_global(states, result, events)
 
 
 @final
 class Regions(Topology):
     """A server for each region; now and then the regions' global models become one."""
 
-    def average(self, moment: Moment) -> Iterator[Moment]:
+    def average(self, result: RoundResult) -> Iterator[RoundResult]:
         """Let every region's models become one, and the regions' where they meet."""
         states, global_models = self.states, self.states.global_models
         states.group = regions_of(self.plan, len(states.names))[states.at]
-        states.refused, events = global_models.aggregate(states.updates, moment.comm_round.t, states.gate)
-        between = global_models.unite(states.shares()) if meet(self.plan, moment.comm_round) else 0
-        yield from become_global(states, moment, events, between)
+        states.refused, events = global_models.aggregate(states.updates, result.comm_round.t, states.gate)
+        between = global_models.unite(states.shares()) if meet(self.plan, result.comm_round) else 0
+        yield from become_global(states, result, events, between)
 
 
 @final
@@ -83,19 +83,19 @@ class Region(Topology):
         super().__init__(plan, states)
         states.move, self._whole, self._united = self._move, whole, united
 
-    def average(self, moment: Moment) -> Iterator[Moment]:
+    def average(self, result: RoundResult) -> Iterator[RoundResult]:
         """Let the region's models become one, and that one with the other regions' where they meet."""
-        states, global_models, t = self.states, self.states.global_models, moment.comm_round.t
+        states, global_models, t = self.states, self.states.global_models, result.comm_round.t
         weight = float(states.shares().sum())  # of what counts, before it is averaged
         states.refused, events = global_models.aggregate(states.updates, t, states.gate)
-        if meet(self._whole, moment.comm_round):
+        if meet(self._whole, result.comm_round):
             model = global_models.models[0]
             united = self._united(t, model, weight)
             layouts = [{name: (a.shape, a.dtype) for name, a in part.items()} for part in (model, united)]
             if layouts[0] != layouts[1]:
                 raise PlanError("the united model has other arrays than this region's")
             global_models.go_on_with({name: united[name][None] for name in model})
-        yield from become_global(states, moment, events)
+        yield from become_global(states, result, events)
 
     def _move(self, at: np.ndarray, before: CommRound, comm_round: CommRound) -> np.ndarray:
         if before.action is not Action.PERMUTE:
@@ -105,15 +105,17 @@ class Region(Topology):
         return np.array([names.index(to[names[site]]) for site in at])
 
 
-def become_global(states: ModelStates, moment: Moment, events: Sequence[Event], between: int = 0) -> Iterator[Moment]:
-    """The moment with what its aggregation, which had these ``events``, has made; after it all models are that."""
+def become_global(
+    states: ModelStates, of: RoundResult, events: Sequence[Event], between: int = 0
+) -> Iterator[RoundResult]:
+    """The result with what its aggregation, which had these ``events``, has made; after it all models are that."""
     states.publish()
     global_models = states.global_models
-    yield moment._replace(
+    yield of._replace(
         global_model=global_models.result() if global_models.agreed else None,
         global_models=tuple(global_models.models),
         of_routes=global_models.of_routes,
-        events=[*moment.events, *events],
-        bytes_between=moment.bytes_between + between,
+        events=[*of.events, *events],
+        bytes_between=of.bytes_between + between,
     )
     states.become_global()

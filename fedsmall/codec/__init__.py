@@ -11,10 +11,10 @@ one of two forms, whichever is smaller: a byte for the numbers skipped before ea
 or a bit for every number. Where that saves nothing, the model goes whole. Departs from Stich et al. 2018 and Lin et al.
 2018, who send what is to be added: new values give the very bits that the sender has.
 
-*Parcels.* A site packs what it has trained once, as it leaves (after clipping, noise or blur). The server opens it to
-check and average it, and hands it on as it came, so that a hop rounds once; it packs what an average has made. Moments
-are rounded like models, Adam's to half precision at most, for its step divides by them. What a local rule sends
-(SCAFFOLD's controls), and models that are only evaluated, go in full.
+*Models as they are sent.* A site packs what it has trained once, as it leaves (after clipping, noise or blur). The
+server opens it to check and average it, and hands it on as it came, so that a hop rounds once; it packs what an average
+has made. Moments are rounded like models, Adam's to half precision at most, for its step divides by them. What a local
+rule sends (SCAFFOLD's controls), and models that are only evaluated, go in full.
 
 Under top-k a model is a difference from one that its reader has: a site's from what it was
 sent, the server's from the last global model that the site is known to have. Moments then go in half precision.
@@ -367,7 +367,7 @@ class Known:
 PACKED = (MODEL, CARRIED)
 
 
-class Parcel(NamedTuple):
+class SentModel(NamedTuple):
     """A model as it is ``sent`` (empty: in full), as its reader has it, and the round after which it was made."""
 
     sent: Arrays
@@ -426,24 +426,24 @@ def read_part(plan: Plan, part: str, arrays: Arrays, like: Arrays, reference: Ar
     return first_of(decode(stack_of_one(arrays), wire, like, plan.dtype))
 
 
-def parcel(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = None) -> Parcel:
+def encode_model(plan: Plan, model: Arrays, t: int, group: int, known: Known | None = None) -> SentModel:
     """A model that the server sends of a ``group``, made after round ``t``; under top-k by what is ``known``."""
     if not plan.method.is_compressed:
-        return Parcel({}, model, t)
+        return SentModel({}, model, t)
     wire, share = plan.method.wire, plan.method.top_share
     if share is not None:
         read = (known or Known()).tell(model, t, share)
-        return Parcel(read, read, t)
+        return SentModel(read, read, t)
     sent = encode(stack_of_one(model), wire, [rng_for(plan.seed, "quantise common", t, group)])
-    return Parcel(first_of(sent), first_of(decode(sent, wire, model, plan.dtype)), t)
+    return SentModel(first_of(sent), first_of(decode(sent, wire, model, plan.dtype)), t)
 
 
-def own_parcel(plan: Plan, model: Arrays, site: str) -> Parcel:
+def encode_own_model(plan: Plan, model: Arrays, site: str) -> SentModel:
     """A model of its own that a site starts with."""
     if not plan.method.is_compressed:
-        return Parcel({}, model)
+        return SentModel({}, model)
     sent = pack(plan, join(**{MODEL: model}), site, 0)
-    return Parcel(split(sent, MODEL), split(unpack(plan, sent, model), MODEL))
+    return SentModel(split(sent, MODEL), split(unpack(plan, sent, model), MODEL))
 
 
 def stream(plan: Plan, part: str, t: int, site: str) -> np.random.Generator:

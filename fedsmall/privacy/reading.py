@@ -25,7 +25,7 @@ import numpy as np
 
 from fedsmall.data.federation import Samples
 from fedsmall.plan import Plan
-from fedsmall.travel.journey import Initial, Moment, journey, starting
+from fedsmall.travel.journey import Initial, RoundResult, journey, starting
 from fedsmall.travel.schedule import Action, CommRound, comm_rounds_of, times_travelled
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
@@ -193,21 +193,21 @@ class Exposure:
         """Whether the models must be seen as they leave at this communication round."""
         return comm_round.t in self._seen
 
-    def see(self, moment: Moment) -> None:
-        """Take in what leaves the sites at a moment, where anything does."""
-        if not self.layers or not moment.comm_round.travels:
+    def see(self, result: RoundResult) -> None:
+        """Take in what leaves the sites at a result, where anything does."""
+        if not self.layers or not result.comm_round.travels:
             return
         passed, step = 0, next(self._way)
-        while step.comm_round.t != moment.comm_round.t:
+        while step.comm_round.t != result.comm_round.t:
             passed, step = passed + 1, next(self._way)
         if passed:  # they went unseen, so nobody knows where this update set out from
             self._known = np.zeros(len(step.at), dtype=bool)
-        self._look(moment, step)
+        self._look(result, step)
 
-    def _look(self, moment: Moment, step: "_Step") -> None:
-        sites = np.array([self._place[site] for site in moment.sites], dtype=np.int64)
+    def _look(self, result: RoundResult, step: "_Step") -> None:
+        sites = np.array([self._place[site] for site in result.sites], dtype=np.int64)
         rows = np.argsort(step.at)[np.searchsorted(np.sort(step.at), sites)]
-        sent = self._kept(moment.models())
+        sent = self._kept(result.models())
         if self._known[rows].any():
             self.looked += 1
             start = {name: array[rows] for name, array in self._start.items()}
@@ -217,9 +217,9 @@ class Exposure:
             self._take("server", near[shown], sites[shown])
             if step.to is not None:
                 self._show_to_neighbours(near, sites, self._from[rows], step.to[rows])
-        if moment.global_models:
+        if result.global_models:
             self._turn += 1
-            commons = [self._kept(model) for model in moment.global_models]
+            commons = [self._kept(model) for model in result.global_models]
             for last, now in zip(self._commons, commons, strict=True):
                 near = distances(_stack(last, 1), _stack(now, 1), self._all)[0]
                 self._nearest["averages"] = np.minimum(self._nearest["averages"], near)

@@ -26,7 +26,7 @@ from fedsmall.parts import Frozen
 VERSION = "fedsmall-letter-1"
 SUITE = hpke.Suite(hpke.KEM.MLKEM768_X25519, hpke.KDF.HKDF_SHA256, hpke.AEAD.CHACHA20_POLY1305)
 SIGNATURE, ML_KEM, X25519, SEED = 64, 1184, 32, 64 + 32
-IDENTITY = "identity.key"  # in a site's kit: the secret half of its identity, which its station alone reads
+IDENTITY = "identity.key"  # in a site's kit: the secret half of its identity, which its data process alone reads
 IDENTITIES = "identities.json"  # in a site's home: the identities of those that it has met
 GROUPS, DIGITS = 12, 5
 OVERHEAD = SIGNATURE + 1136  # bytes of an envelope beside what it holds

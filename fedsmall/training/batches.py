@@ -26,7 +26,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.training.augmentation import DRAWS, augment_images
 from fedsmall.training.gradients import Batch
 from fedsmall.training.stack import Tensors
-from fedsmall.training.trainer import Seat
+from fedsmall.training.trainer import Indices
 
 
 def batch_size(recipe: Recipe, samples: Samples) -> int:
@@ -224,11 +224,11 @@ class Lots(SiteSamples):
         masks: Masks,
         device: torch.device,
         shapes: Shapes,
-        seat: Seat,
+        indices: Indices,
     ) -> None:
         super().__init__(plan, names, samples, masks, device)
-        self._shapes, self._secret = dict(shapes), seat.secret
-        self.protections = protections(plan, samples, seat)
+        self._shapes, self._secret = dict(shapes), indices.secret
+        self.protections = protections(plan, samples, indices)
         self.examples = np.array([reported_samples(plan, len(s)) for s in samples])
         assert plan.recipe.steps is not None
         self.steps = np.full(len(names), plan.recipe.steps)
@@ -280,16 +280,16 @@ class Lots(SiteSamples):
         return masks
 
 
-def protections(plan: Plan, samples: Sequence[Samples], seat: Seat) -> list[Protection]:
+def protections(plan: Plan, samples: Sequence[Samples], indices: Indices) -> list[Protection]:
     """What each site's local steps do for its patients."""
     return [
-        protection_of(plan, len(mine), place, seat.sites, len(mine.pooled) or 1)
-        for place, mine in zip(seat.places, samples, strict=True)
+        protection_of(plan, len(mine), place, indices.sites, len(mine.pooled) or 1)
+        for place, mine in zip(indices.of_sites, samples, strict=True)
     ]
 
 
-def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, seat: Seat) -> list[float]:
+def epsilons_spent(plan: Plan, samples: Sequence[Samples], rounds: int, indices: Indices) -> list[float]:
     """What each site's patients have spent after so many rounds: epsilon at the plan's delta."""
-    pairs = zip(protections(plan, samples, seat), seat.places, strict=True)
-    charges = (guard.charge(steps_of(plan, place, seat.sites, rounds)) for guard, place in pairs)
+    pairs = zip(protections(plan, samples, indices), indices.of_sites, strict=True)
+    charges = (guard.charge(steps_of(plan, place, indices.sites, rounds)) for guard, place in pairs)
     return [epsilon_of([charge], plan.privacy.delta) for charge in charges]

@@ -20,7 +20,7 @@ from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, ha
 from fedsmall.training.kernel import Kernel, unmet_need
 from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of, tensors_of
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Take, TrainInput, TrainResult
+from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, Take, TrainInput, TrainResult
 from fedsmall.wire import Arrays
 
 CACHE_BYTES = 4 * 2**20  # what a chunk of small models, with their gradients and moments, may take
@@ -35,8 +35,7 @@ class Cohort(OneModelTrainer):
 
     The same sites in any company get the same numbers. ``path`` is "auto" or a name of
     :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
-    :mod:`fedsmall.training.device`, or torch's own. ``seat`` says where the sites are in the federation; else they are
-    all of it.
+    :mod:`fedsmall.training.device`, or torch's own. ``indices`` are the sites' in the federation (None: all).
 
     Raises PlanError where the named path does not fit the model, or the device is not here.
     """
@@ -50,7 +49,7 @@ class Cohort(OneModelTrainer):
         *,
         path: str = "auto",
         device: str | torch.device = "cpu",
-        seat: Seat | None = None,
+        indices: Indices | None = None,
     ) -> None:
         self.plan, self.task, self.names = plan, task, tuple(names)
         self.samples = tuple(map(len, samples))
@@ -80,7 +79,7 @@ class Cohort(OneModelTrainer):
         self._batches: SiteSamples
         if plan.privacy.is_patient_level:
             sizes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
-            self._batches = Lots(plan, names, samples, masks, self.device, sizes, seat or Seat.of_all(len(names)))
+            self._batches = Lots(plan, names, samples, masks, self.device, sizes, indices or Indices.of_all(len(names)))
         else:
             self._batches = Batches(plan, names, samples, masks, self.device)
         self._kernel: Kernel | None = None
@@ -108,12 +107,12 @@ class Cohort(OneModelTrainer):
         """As :meth:`Trainer.stack_of`."""
         return self.put_together(self._names, self._parameters, state, carried)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`.
 
-        Between two aggregations models are independent, so a few that fit the cache walk all legs before the next few.
+        Between two aggregations models are independent, so a few that fit the cache walk all phases first.
         """
-        first, last = legs[0], legs[-1]
+        first, last = phases[0], phases[-1]
         if not stack.optimizer and self.plan.recipe.optimizer_state != "stay":
             stack.optimizer = fresh_state(stack.parameters, self.plan.recipe)
         remembered = SiteMemory(self.plan, stack.parameters, len(self.names), inputs.memory)
@@ -121,14 +120,14 @@ class Cohort(OneModelTrainer):
         with torch.no_grad():
             remembered.receive(first.sites, stack.parameters, inputs.is_global, inputs.rule)
             if self._kernel is not None:
-                of_last, mean = self._kernel.walk(stack, legs, remembered, inputs.losses)
+                of_last, mean = self._kernel.walk(stack, phases, remembered, inputs.losses)
                 losses = losses if of_last is None else of_last
             for rows in () if self._kernel is not None else self._chunks(stack, first.sites):
                 part = stack.rows(rows)
-                for leg in legs:
-                    asked = leg is last and inputs.losses
+                for phase in phases:
+                    asked = phase is last and inputs.losses
                     of_last = torch.zeros_like(losses[: len(part)]) if asked else None
-                    self._leg(part, leg._replace(sites=leg.sites[rows]), remembered, of_last)
+                    self._phase(part, phase._replace(sites=phase.sites[rows]), remembered, of_last)
                 if of_last is not None:
                     losses[index_of(rows, losses)] = of_last
                 if isinstance(rows, np.ndarray):
@@ -139,7 +138,7 @@ class Cohort(OneModelTrainer):
         return trained._replace(rule=rule, memory=remembered.arrays(), mean=mean)
 
     def average(
-        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: Arrays, take: Take
+        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Phase]], memory: Arrays, take: Take
     ) -> tuple[int, TrainResult | None]:
         """As :meth:`Trainer.average`, by the kernel."""
         assert self._kernel is not None
@@ -157,20 +156,20 @@ class Cohort(OneModelTrainer):
         nothing = np.full(len(stack), np.nan)
         return len(starts), self.report(nothing, last[-1])._replace(memory=remembered.arrays())
 
-    def taken(self, site: int, leg: Leg) -> np.ndarray:
-        """The numbers of a site's samples that a leg trains on, rising."""
+    def taken(self, site: int, phase: Phase) -> np.ndarray:
+        """The numbers of a site's samples that a phase trains on, rising."""
         assert isinstance(self._batches, Batches)
         return np.unique(
-            np.concatenate([self._batches.taken(site, t) for t in range(leg.t - leg.rounds + 1, leg.t + 1)])
+            np.concatenate([self._batches.taken(site, t) for t in range(phase.t - phase.rounds + 1, phase.t + 1)])
         )
 
     def seen(self, x: np.ndarray) -> np.ndarray:
         """As :meth:`Trainer.seen`."""
         return self._halves.seen(x)
 
-    def report(self, losses: np.ndarray, leg: Leg) -> TrainResult:
+    def report(self, losses: np.ndarray, phase: Phase) -> TrainResult:
         """What training gives where nothing is remembered or sent for a rule."""
-        steps, examples = self._batches.steps[leg.sites] * leg.rounds, self._batches.examples[leg.sites]
+        steps, examples = self._batches.steps[phase.sites] * phase.rounds, self._batches.examples[phase.sites]
         return TrainResult(losses, steps, examples, {}, {})
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
@@ -200,35 +199,35 @@ class Cohort(OneModelTrainer):
             return list(edges)
         return [order[edge] for edge in edges]
 
-    def _leg(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
-        """Train through one leg; ``losses`` (rows,) is filled where given."""
-        order = self._batches.order(leg.sites, self._gradients.pads)
+    def _phase(self, models: Stack, phase: Phase, memory: SiteMemory, losses: Tensor | None) -> None:
+        """Train through one phase; ``losses`` (rows,) is filled where given."""
+        order = self._batches.order(phase.sites, self._gradients.pads)
         if order is None:
-            self._rounds(models, leg, memory, losses)
+            self._rounds(models, phase, memory, losses)
             return
         ordered = models.rows(order)
-        self._rounds(ordered, leg._replace(sites=leg.sites[order]), memory, losses)
+        self._rounds(ordered, phase._replace(sites=phase.sites[order]), memory, losses)
         models.put(order, ordered)
         if losses is not None:
             losses.copy_(losses[index_of(np.argsort(order), losses)])
 
-    def _rounds(self, models: Stack, leg: Leg, memory: SiteMemory, losses: Tensor | None) -> None:
-        staying = memory.moments(leg.sites)
+    def _rounds(self, models: Stack, phase: Phase, memory: SiteMemory, losses: Tensor | None) -> None:
+        staying = memory.moments(phase.sites)
         state = models.optimizer if staying is None else staying
-        if self.plan.recipe.optimizer_state == "reset" and leg.arrived:
+        if self.plan.recipe.optimizer_state == "reset" and phase.arrived:
             for tensor in state.values():
                 tensor.zero_()
-        if memory.wants_gradient and leg.arrived:
-            gradient = self._standing_gradient(models, leg.sites, leg.t - leg.rounds + 1)
-            memory.keep(leg.sites, {f"{GRADIENT}/{name}": tensor for name, tensor in gradient.items()})
-        variables = memory.variables(leg.sites)
-        for t in range(leg.t - leg.rounds + 1, leg.t + 1):
+        if memory.wants_gradient and phase.arrived:
+            gradient = self._standing_gradient(models, phase.sites, phase.t - phase.rounds + 1)
+            memory.keep(phase.sites, {f"{GRADIENT}/{name}": tensor for name, tensor in gradient.items()})
+        variables = memory.variables(phase.sites)
+        for t in range(phase.t - phase.rounds + 1, phase.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
-            self._round(models, state, variables, leg.sites, t, lr, losses if t == leg.t else None)
+            self._round(models, state, variables, phase.sites, t, lr, losses if t == phase.t else None)
             if variables:
-                memory.count(leg.sites, lr * self._batches.steps[leg.sites])
+                memory.count(phase.sites, lr * self._batches.steps[phase.sites])
         if staying is not None:
-            memory.keep(leg.sites, staying)
+            memory.keep(phase.sites, staying)
 
     def _standing_gradient(self, models: Stack, sites: np.ndarray, t: int) -> Tensors:
         steps = torch.from_numpy(self._batches.steps[sites]).to(self.device)

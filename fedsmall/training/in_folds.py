@@ -15,7 +15,7 @@ from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.replicas import with_trees_of
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, OneModelTrainer, TrainInput, TrainResult, WrappedTrainer
+from fedsmall.training.trainer import OneModelTrainer, Phase, TrainInput, TrainResult, WrappedTrainer
 
 Within = Callable[[Plan, Task, Sequence[str], Sequence[Samples]], OneModelTrainer]
 
@@ -36,10 +36,10 @@ class SitesInFolds(WrappedTrainer):
         super().__init__(plan, names, [*map(len, samples)], inner)
         self.reason = f"{inner.reason}; {self._routes} folds of each site's samples"
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
-        """As :meth:`Trainer.walk`, on the samples that the models of the legs' routes may see."""
-        legs_of_parts = [leg._replace(sites=leg.sites * self._routes + leg.route) for leg in legs]
-        return self._within.walk(stack, legs_of_parts, inputs)
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
+        """As :meth:`Trainer.walk`, on the samples that the models of the phases' routes may see."""
+        phases_of_parts = [phase._replace(sites=phase.sites * self._routes + phase.route) for phase in phases]
+        return self._within.walk(stack, phases_of_parts, inputs)
 
 
 def folds_of_samples(plan: Plan, site: str, samples: Samples) -> np.ndarray:

@@ -25,7 +25,7 @@ from fedsmall.privacy.site_level import noise_for_comm_round
 from fedsmall.randomness import rng_for
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, Seat, TrainInput, TrainResult, WrappedTrainer, leg_at
+from fedsmall.training.trainer import Indices, Phase, TrainInput, TrainResult, WrappedTrainer, phase_at
 from fedsmall.travel.schedule import comm_rounds_of
 
 EXACT = 32  # features up to which each is changed by itself; beyond, as many random directions stand for all
@@ -53,24 +53,24 @@ class BudgetedCohort(WrappedTrainer):
     def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:
         super().__init__(cohort.plan, cohort.names, cohort.samples, cohort)
         self._cohort, self._of_sites, self._secret = cohort, tuple(of_sites), secret
-        self._legs = {c.t: leg_at(self.plan, [0], c.t, c.rounds) for c in comm_rounds_of(self.plan) if c.travels}
+        self._phases = {c.t: phase_at(self.plan, [0], c.t, c.rounds) for c in comm_rounds_of(self.plan) if c.travels}
         self._shares: dict[int, float] = {}
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
-        """As :meth:`Trainer.walk`, of one leg: every communication round is by itself where models are noised."""
-        (leg,) = legs
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
+        """As :meth:`Trainer.walk`, of one phase: every communication round is by itself where models are noised."""
+        (phase,) = phases
         start = stack.clone()
-        trained = self._cohort.walk(stack, legs, inputs)
-        if not leg.leaves:
+        trained = self._cohort.walk(stack, phases, inputs)
+        if not phase.leaves:
             return trained
-        names, samples = ([every[site] for site in leg.sites] for every in (self.names, self._of_sites))
-        memory = {name: array[leg.sites] for name, array in inputs.memory.items()}
+        names, samples = ([every[site] for site in phase.sites] for every in (self.names, self._of_sites))
+        memory = {name: array[phase.sites] for name, array in inputs.memory.items()}
         inputs = replace(inputs, memory=memory)
-        patients = [self._cohort.taken(site, leg) for site in leg.sites.tolist()]
-        squares = record_squares(self.plan, self.task, names, samples, patients, start, leg, inputs, self._secret)
+        patients = [self._cohort.taken(site, phase) for site in phase.sites.tolist()]
+        squares = record_squares(self.plan, self.task, names, samples, patients, start, phase, inputs, self._secret)
         for row, square in enumerate(squares.max(axis=1).tolist()):
-            deviation = deviation_for(square, self.exposure_of_comm_round(int(leg.sites[row])))
-            noise = system_words if self._secret else noise_for_comm_round(self.plan.seed, names[row], leg.t)
+            deviation = deviation_for(square, self.exposure_of_comm_round(int(phase.sites[row])))
+            noise = system_words if self._secret else noise_for_comm_round(self.plan.seed, names[row], phase.t)
             for name, tensor in sorted(stack.parameters.items()):
                 before = start.parameters[name][row].double().cpu().numpy()
                 moved = add_noise(tensor[row].double().cpu().numpy() - before, deviation, noise)
@@ -81,7 +81,7 @@ class BudgetedCohort(WrappedTrainer):
         """The most that a site's communication round tells of a record that it holds; of others it tells nothing."""
         assert self.plan.privacy.exposure is not None
         if site not in self._shares:
-            self._shares[site] = self.plan.privacy.exposure / max(1, self._most_comm_rounds(site, list(self._legs)))
+            self._shares[site] = self.plan.privacy.exposure / max(1, self._most_comm_rounds(site, list(self._phases)))
         return self._shares[site]
 
     def exposure_after(self, site: int, rounds: Sequence[int]) -> float:
@@ -92,7 +92,7 @@ class BudgetedCohort(WrappedTrainer):
         """In how many of these updates the patient is who is in most: batches are public, by the plan's seed."""
         counts = np.zeros(self.samples[site], dtype=np.int64)
         for t in rounds:
-            counts[self._cohort.taken(site, self._legs[t])] += 1
+            counts[self._cohort.taken(site, self._phases[t])] += 1
         return int(counts.max())
 
 
@@ -113,7 +113,7 @@ def record_squares(
     samples: Sequence[Samples],
     patients: Sequence[np.ndarray],
     start: Stack,
-    leg: Leg,
+    phase: Phase,
     inputs: TrainInput,
     secret: bool = False,
 ) -> np.ndarray:
@@ -125,9 +125,9 @@ def record_squares(
     could be made for signs that are known.
     """
     wide = plan.model_copy(update={"dtype": "float64", "method": plan.method.model_copy(update={"privacy": None})})
-    changes = list(_changes(plan, names, samples, patients, leg.t, secret))
+    changes = list(_changes(plan, names, samples, patients, phase.t, secret))
     squares = np.zeros((len(samples), max(map(len, samples))))
-    base = _updates(wide, task, names, samples, range(len(samples)), start, leg, inputs)
+    base = _updates(wide, task, names, samples, range(len(samples)), start, phase, inputs)
     units = [float(part.x.std()) or 1.0 for part in samples]
     size = max(1, BYTES // (max(part.x.size for part in samples) * 8 + 2 * base[0].nbytes))
     for first in range(0, len(changes), size):
@@ -135,7 +135,7 @@ def record_squares(
         changed = [_with_change(samples[c.row], c, STEP * units[c.row]) for c in part]
         rows = [change.row for change in part]
         moved = (
-            _updates(wide, task, [names[row] for row in rows], changed, rows, start, leg, inputs) - base[rows]
+            _updates(wide, task, [names[row] for row in rows], changed, rows, start, phase, inputs) - base[rows]
         ) / STEP
         for change, square in zip(part, np.square(moved).sum(axis=1), strict=True):
             squares[change.row, change.patient] += square / np.square(change.direction).sum()
@@ -169,12 +169,12 @@ def _updates(
     samples: Sequence[Samples],
     rows: Sequence[int],
     start: Stack,
-    leg: Leg,
+    phase: Phase,
     inputs: TrainInput,
 ) -> np.ndarray:
     """The parameters after training from these rows of ``start``, (len(rows), numbers), float64."""
     index = np.asarray(rows)
-    trainer = Cohort(plan, task, names, samples, seat=Seat((0,) * len(names), 1))
+    trainer = Cohort(plan, task, names, samples, indices=Indices((0,) * len(names), 1))
     stack = start.rows(index)
     for part in (stack.parameters, stack.buffers, stack.optimizer):
         part.update({name: t.cpu().double() if t.is_floating_point() else t.cpu() for name, t in part.items()})
@@ -184,6 +184,6 @@ def _updates(
         is_global=None if inputs.is_global is None else np.asarray(inputs.is_global)[index],
         losses=False,
     )
-    trainer.walk(stack, [leg._replace(sites=np.arange(len(index)))], inputs)
+    trainer.walk(stack, [phase._replace(sites=np.arange(len(index)))], inputs)
     numbers: np.ndarray = torch.cat([t.flatten(1) for t in stack.parameters.values()], 1).cpu().numpy()
     return numbers

@@ -18,7 +18,7 @@ from fedsmall.models.registry import agreed_part, initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, Trainer, TrainInput, TrainResult
+from fedsmall.training.trainer import Phase, Trainer, TrainInput, TrainResult
 from fedsmall.wire import Arrays, ModelState
 
 PRIVATE, MOMENTS, INNER = "private", "private-moments", "inner"  # first words of the names in a site's memory
@@ -66,21 +66,21 @@ class MixedCohort(Trainer):
         """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""
         return self.put_together(list(self._like), parameters_of(self._like), state, carried)
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`: every row is completed with the layers of the site it is at."""
-        for leg in legs:
-            trained = self._leg(stack, leg, inputs)
+        for phase in phases:
+            trained = self._phase(stack, phase, inputs)
             inputs = TrainInput(memory=trained.memory)
         return trained
 
-    def _leg(self, stack: Stack, leg: Leg, inputs: TrainInput) -> TrainResult:
-        report = {name: np.zeros(len(leg.sites), dtype=np.float64) for name in ("loss", "steps", "examples")}
+    def _phase(self, stack: Stack, phase: Phase, inputs: TrainInput) -> TrainResult:
+        report = {name: np.zeros(len(phase.sites), dtype=np.float64) for name in ("loss", "steps", "examples")}
         flags, memory = inputs.flags(len(stack)), dict(inputs.memory)
         for group in self._groups:
-            rows = np.flatnonzero(np.isin(leg.sites, group.sites))
+            rows = np.flatnonzero(np.isin(phase.sites, group.sites))
             if len(rows):
-                group_leg = leg._replace(sites=leg.sites[rows])
-                trained, memory = self._train_group(group, stack, rows, group_leg, flags[rows], memory)
+                group_phase = phase._replace(sites=phase.sites[rows])
+                trained, memory = self._train_group(group, stack, rows, group_phase, flags[rows], memory)
                 for name, column in report.items():
                     column[rows] = getattr(trained, name)
         return TrainResult(report["loss"], report["steps"].astype(int), report["examples"].astype(int), {}, memory)
@@ -101,13 +101,13 @@ class MixedCohort(Trainer):
         return _Group(number, np.array(sites), cohort, tuple(private))
 
     def _train_group(
-        self, group: _Group, stack: Stack, rows: np.ndarray, leg: Leg, is_global: np.ndarray, memory: Arrays
+        self, group: _Group, stack: Stack, rows: np.ndarray, phase: Phase, is_global: np.ndarray, memory: Arrays
     ) -> tuple[TrainResult, Arrays]:
-        inner, sites = group.cohort, leg.sites
+        inner, sites = group.cohort, phase.sites
         pairs = zip(rows, sites, strict=True)
         states = [self._complete(group, stack.model_state(row), site, memory) for row, site in pairs]
         models = inner.stack(states)
-        local = leg._replace(sites=np.searchsorted(group.sites, sites))
+        local = phase._replace(sites=np.searchsorted(group.sites, sites))
         prefix = f"{INNER}/{group.number}/"
         kept_here = {key.removeprefix(prefix): a[group.sites] for key, a in memory.items() if key.startswith(prefix)}
         trained = inner.walk(models, [local], TrainInput(is_global, memory=kept_here))

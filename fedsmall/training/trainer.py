@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedsmall.codec import Known, Parcel
+from fedsmall.codec import Known, SentModel
 from fedsmall.data.federation import Task
 from fedsmall.plan import Plan
 from fedsmall.training.device import check_room
@@ -20,8 +20,8 @@ from fedsmall.travel.schedule import Action, schedule_for
 from fedsmall.wire import Arrays, ModelState, Restorable
 
 
-class Leg(NamedTuple):
-    """A stretch of a walk: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t.
+class Phase(NamedTuple):
+    """A local phase: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t.
 
     ``arrived``: the models have just come, so moments that are not to travel start afresh. ``closes``: an aggregation
     follows, for which a local rule sends its arrays. ``leaves``: the models leave the sites after it. ``route`` is the
@@ -37,29 +37,29 @@ class Leg(NamedTuple):
     leaves: bool = True
 
 
-def leg_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -> Leg:
-    """The leg that a site's own program is ordered to walk: whether models travel before and after, its plan says."""
+def phase_at(plan: Plan, sites: Sequence[int] | np.ndarray, t: int, rounds: int) -> Phase:
+    """The phase that a site's own program is ordered to walk: whether models travel before and after, its plan says."""
     federated, schedule = plan.method.is_federated, schedule_for(plan)
     before = t - rounds
     arrived = before == 0 or schedule.action(before) is not Action.TRAIN
     closes = t >= plan.rounds or schedule.action(t) is Action.AGGREGATE
     places = np.asarray(sites, dtype=np.int64)
-    return Leg(places, t, rounds, federated and arrived, federated and closes, route_at(plan, t))
+    return Phase(places, t, rounds, federated and arrived, federated and closes, route_at(plan, t))
 
 
-class Seat(NamedTuple):
-    """Where a trainer's sites stand: their numbers among all ``sites`` of the federation, in the order of names.
+class Indices(NamedTuple):
+    """The indices of a trainer's sites among all ``sites`` of the federation, in the order of names.
 
     ``secret``: chance on which privacy rests is the operating system's, as at a real site.
     """
 
-    places: tuple[int, ...]
+    of_sites: tuple[int, ...]
     sites: int
     secret: bool = False
 
     @classmethod
-    def of_all(cls, sites: int) -> "Seat":
-        """The seat of a trainer that holds the whole federation."""
+    def of_all(cls, sites: int) -> "Indices":
+        """Those of a trainer that holds the whole federation."""
         return cls(tuple(range(sites)), sites)
 
 
@@ -78,7 +78,7 @@ class TrainInput:
     rule: Mapping[str, np.ndarray] = field(default_factory=dict)
     memory: Mapping[str, np.ndarray] = field(default_factory=dict)
     losses: bool = True
-    sent: Sequence[Parcel] = ()
+    sent: Sequence[SentModel] = ()
     group: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     known: Known = field(default_factory=Known)
     carries: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
@@ -138,7 +138,7 @@ Take = Callable[[Mean], Arrays | None]
 class TrainResult(NamedTuple):
     """What training gives besides the models.
 
-    For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last leg;
+    For each row: ``loss``, the mean over the steps of the last round; ``steps``, the optimizer steps of the last phase;
     ``examples``, the samples of the last site; ``rule``, what the local rule sends to the server, {"word/parameter":
     (rows, ...)}. ``memory`` is what the sites remember, {name: (sites of the trainer, ...)}. Of remote sites ``lost``
     are the rows without a usable reply, ``notes`` other events, (site, kind, reason), and ``messages`` the bytes on the
@@ -162,7 +162,7 @@ class Delivery(Restorable):
     def accept(self, rows: Sequence[int]) -> None:
         """Learn that what came of these rows in the last walk is used; the others are put back as they were."""
 
-    def publish(self, t: int, sent: Sequence[Parcel], rule: Arrays) -> None:
+    def publish(self, t: int, sent: Sequence[SentModel], rule: Arrays) -> None:
         """Learn what the aggregation after round ``t`` has made, as sites are ``sent`` it, and their local rule."""
 
     def sum_up(self, t: int, group: int, sites: Sequence[str]) -> Summed | None:
@@ -198,14 +198,14 @@ class Trainer(Restorable, ABC):
         """A stack of tensors with a leading axis of models, which it takes for its own; without moments, zeros."""
 
     @abstractmethod
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
-        """Train in place through several communication rounds that only move models between sites, leg by leg.
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
+        """Train in place through several communication rounds that only move models between sites, phase by phase.
 
-        ``inputs.is_global`` and ``inputs.rule`` belong to the first leg.
+        ``inputs.is_global`` and ``inputs.rule`` belong to the first phase.
         """
 
     def average(
-        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: Arrays, take: Take
+        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Phase]], memory: Arrays, take: Take
     ) -> tuple[int, TrainResult | None]:
         """Walk from the global ``model`` to the next and on, as far as ``take`` has one of each mean.
 
@@ -254,7 +254,7 @@ class Trainer(Restorable, ABC):
 
     def train(self, stack: Stack, sites: Sequence[int] | np.ndarray, t: int, rounds: int, **inputs: Any) -> TrainResult:
         """Train in place: row k at site ``sites[k]`` (none twice) in rounds t - rounds + 1 .. t."""
-        return self.walk(stack, [leg_at(self.plan, sites, t, rounds)], TrainInput(**inputs))
+        return self.walk(stack, [phase_at(self.plan, sites, t, rounds)], TrainInput(**inputs))
 
 
 class OneModelTrainer(Trainer):

@@ -28,7 +28,7 @@ from fedsmall.training.in_folds import SitesInFolds
 from fedsmall.training.information import BudgetedCohort
 from fedsmall.training.mixed import MixedCohort
 from fedsmall.training.stack import REPLICA, Rows, Stack, Tensors, index_of
-from fedsmall.training.trainer import Leg, OneModelTrainer, Seat, Trainer, TrainInput, TrainResult, WrappedTrainer
+from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, Trainer, TrainInput, TrainResult, WrappedTrainer
 from fedsmall.wire import Arrays, ModelState
 
 
@@ -40,28 +40,28 @@ def cohort_for(
     *,
     path: str = "auto",
     device: str | torch.device = "cpu",
-    seat: Seat | None = None,
+    indices: Indices | None = None,
 ) -> Trainer:
-    """The trainer of a plan's sites, which have the ``seat`` in the federation (default: they are all of it)."""
-    whole = seat or Seat.of_all(len(names))
+    """The trainer of a plan's sites, which have the ``indices`` in the federation (default: they are all of it)."""
+    whole = indices or Indices.of_all(len(names))
     if (extension := plan.method.extension) is not None:
         return extension.trainer_for(plan, task, names, samples, whole)  # type: ignore[no-any-return]
     everyone = list(names)
 
     def of_one_kind(
-        kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], seat: Seat = whole
+        kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], indices: Indices = whole
     ) -> OneModelTrainer:
-        if kind.method.tree is None:  # what a seat is for, privacy of patients, does not go with folds of samples
-            cohort = Cohort(kind, task, names, samples, path=path, device=device, seat=seat)
-            return cohort if plan.privacy.exposure is None else BudgetedCohort(cohort, samples, seat.secret)
+        if kind.method.tree is None:  # what these are for, privacy of patients, does not go with folds of samples
+            cohort = Cohort(kind, task, names, samples, path=path, device=device, indices=indices)
+            return cohort if plan.privacy.exposure is None else BudgetedCohort(cohort, samples, indices.secret)
         shared = partial(is_shared, shared=shared_layers(plan)) if plan.has_own_models else None
         return TreeCohort(kind, task, names, samples, path=path, device=device, shared=shared)
 
     def of_a_group(kind: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples]) -> OneModelTrainer:
-        places = tuple(whole.places[everyone.index(name)] for name in names)
+        places = tuple(whole.of_sites[everyone.index(name)] for name in names)
         with warnings.catch_warnings():  # that a few sites of a kind train one by one is nothing to be warned of
             warnings.simplefilter("ignore", UserWarning)
-            return of_one_kind(kind, task, names, samples, whole._replace(places=places))
+            return of_one_kind(kind, task, names, samples, whole._replace(of_sites=places))
 
     if plan.has_own_models:
         return MixedCohort(plan, task, names, samples, of_a_group)
@@ -119,26 +119,26 @@ class TreeCohort(WrappedTrainer):
         stack.optimizer |= {name: tensor.to(self.device) for name, tensor in replicas}
         return stack
 
-    def walk(self, stack: Stack, legs: Sequence[Leg], inputs: TrainInput) -> TrainResult:
+    def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`: the anchors come back folded, unless the server is to fold them."""
         take = self._keep if self.tree.travel == "trees" else self._grow_and_fold
-        for leg in legs:
-            trained = take(stack, leg, inputs)
+        for phase in phases:
+            trained = take(stack, phase, inputs)
             inputs = TrainInput(memory=trained.memory)
         return trained
 
-    def _grow_and_fold(self, stack: Stack, leg: Leg, inputs: TrainInput) -> TrainResult:
-        rows, parents = self._spread(leg.sites)
+    def _grow_and_fold(self, stack: Stack, phase: Phase, inputs: TrainInput) -> TrainResult:
+        rows, parents = self._spread(phase.sites)
         inputs = self._to_nodes(inputs, parents)
-        for t in range(leg.t - leg.rounds + 1, leg.t + 1):
-            first, last = t == leg.t - leg.rounds + 1, t == leg.t
+        for t in range(phase.t - phase.rounds + 1, phase.t + 1):
+            first, last = t == phase.t - phase.rounds + 1, t == phase.t
             nodes = stack.rows(parents)
-            round_leg = Leg(rows, t, 1, leg.arrived and first, leg.closes and last)
-            trained = self._within.walk(nodes, [round_leg], inputs)
+            round_phase = Phase(rows, t, 1, phase.arrived and first, phase.closes and last)
+            trained = self._within.walk(nodes, [round_phase], inputs)
             inputs = self._to_nodes(TrainInput(memory=self._narrowed(trained.memory)), parents)
             put_anchors(stack, nodes, self._anchor_places(rows))
-            sent = self._end_round(stack, nodes, rows, parents, round_leg.closes)
-        return self._anchors(trained, rows, sent, leg.rounds)
+            sent = self._end_round(stack, nodes, rows, parents, round_phase.closes)
+        return self._anchors(trained, rows, sent, phase.rounds)
 
     def _end_round(self, stack: Stack, nodes: Stack, rows: np.ndarray, parents: np.ndarray, closes: bool) -> Arrays:
         models = Rows(nodes.state).arrays()
@@ -161,14 +161,14 @@ class TreeCohort(WrappedTrainer):
             for name, array in models.items()
         }
 
-    def _keep(self, stack: Stack, leg: Leg, inputs: TrainInput) -> TrainResult:
-        rows, parents = self._spread(leg.sites)
+    def _keep(self, stack: Stack, phase: Phase, inputs: TrainInput) -> TrainResult:
+        rows, parents = self._spread(phase.sites)
         nodes = plant_trees(stack, self._nodes, inputs.flags(len(stack)))
-        trained = self._within.walk(nodes, [leg._replace(sites=rows)], self._to_nodes(inputs, parents))
+        trained = self._within.walk(nodes, [phase._replace(sites=rows)], self._to_nodes(inputs, parents))
         anchors = self._anchor_places(rows)
         put_replicas(stack, nodes, anchors, self._nodes)
         put_anchors(stack, nodes, anchors)
-        sent = self._end_round(stack, nodes, rows, parents, True) if leg.closes else {}
+        sent = self._end_round(stack, nodes, rows, parents, True) if phase.closes else {}
         return self._anchors(trained, rows, sent, 1)
 
     def _spread(self, sites: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

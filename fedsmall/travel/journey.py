@@ -11,7 +11,7 @@ Regions are several servers: sites dealt to regions, each of which averages its 
 together. Bytes between servers are counted apart. Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud
 hierarchical federated learning"; there no model travels between edges.
 
-What is seen of a run is the :class:`Moment` after each stretch of communication rounds.
+What is seen of a run is the :class:`RoundResult` after each stretch of communication rounds.
 """
 
 import json
@@ -344,14 +344,14 @@ def check_apart(plan: Plan, region: str = "") -> None:
     check_regions(plan, len(regions.names))
 
 
-class Moment(NamedTuple):
+class RoundResult(NamedTuple):
     """What is there after a communication round, or after a piece of one, before anything else moves.
 
     ``global_model`` is the evaluated and kept result of an aggregation, and ``global_models`` are the groups' models
     from which all set out after it; ``of_routes`` gives what is evaluated of each route. ``sites`` have just trained,
     and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their names. ``updates`` (rounds of
     local training, over all sites), ``bytes_sent``, ``bytes_between`` (servers of regions) and ``events`` are those
-    since the moment before; ``memory`` is what the sites remember. ``averaged`` is how many models a dynamic average
+    since the result before; ``memory`` is what the sites remember. ``averaged`` is how many models a dynamic average
     took, and whether these were all; None for others.
     """
 
@@ -375,8 +375,8 @@ class Watcher(Protocol):
     def needs(self, comm_round: CommRound) -> bool:
         """Whether the models must be seen as they leave at this communication round."""
 
-    def see(self, moment: Moment) -> None:
-        """Take in a moment."""
+    def see(self, result: RoundResult) -> None:
+        """Take in a result."""
 
 
 Event = dict[str, Any]  # what became of a site at a round that did not go as it should

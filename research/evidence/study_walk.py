@@ -17,7 +17,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, TrainInput
+from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.travel.journey import move_on
 from fedsmall.travel.schedule import CommRound, comm_rounds_of
 from fedsmall.wire import ModelState
@@ -68,11 +68,11 @@ def train(cohort: Cohort, stack: Stack, sides: Sequence[Side]) -> None:
     """Train in place until the last aggregation, which makes the models of each side equal."""
     at = np.arange(len(stack))  # row k is at site at[k]
     for stretch in stretches(comm_rounds_of(sides[0].plan), lambda comm_round: False):
-        legs = []
+        phases = []
         for comm_round in stretch:
-            legs.append(Leg(at, comm_round.t, comm_round.rounds))
+            phases.append(Phase(at, comm_round.t, comm_round.rounds))
             at = np.concatenate([_moved(side, at, comm_round) for side in sides])
-        cohort.walk(stack, legs, TrainInput())
+        cohort.walk(stack, phases, TrainInput())
         _average(stack, sides)
 
 

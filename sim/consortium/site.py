@@ -1,4 +1,4 @@
-"""A site's side as processes: the station with the data, and the resident that speaks to the network.
+"""A site's side as processes: the data process with the data, and the site agent that speaks to the network.
 
 The *classic* programs, Flower's SuperNode and SuperExec with a fresh ClientApp for every message, give the same bits.
 """
@@ -63,12 +63,12 @@ class Site(NamedTuple):
 
     @property
     def identity(self) -> Path:
-        """The secret identity that signs its envelopes; with two kits it belongs into the station's."""
+        """The secret identity that signs its envelopes; with two kits it belongs into the data process's."""
         return self.kit / IDENTITY
 
     @property
     def socket_path(self) -> Path:
-        """The station's socket."""
+        """The data process's socket."""
         return self.home / "door" / "station"
 
 
@@ -76,15 +76,15 @@ def programs(site: Site, data: Path | None, device: str = "cpu", region: Path | 
     """The two programs of a site, or of a ``region`` (its consortium's folder); none has a port or shows a secret."""
     socket, home = str(site.socket_path.absolute()), site.home.absolute()
     authority, key = (str(path.absolute()) for path in (site.kit / "ca.crt", site.key))
-    command = [sys.executable, "-m", "fedsmall.clients.resident", site.card.address]
+    command = [sys.executable, "-m", "fedsmall.clients.site_agent", site.card.address]
     command += [authority, key, socket, str(home), _bundle_digests(site)]
-    resident = Program("resident", command, flower_cli.environment(home / "flwr"))
-    return [_station(site, data, device, region), resident]
+    agent = Program("resident", command, flower_cli.environment(home / "flwr"))
+    return [_data_process(site, data, device, region), agent]
 
 
-def _station(site: Site, data: Path | None, device: str, region: Path | None = None) -> Program:
+def _data_process(site: Site, data: Path | None, device: str, region: Path | None = None) -> Program:
     """What holds the data; for a region, what speaks for its consortium."""
-    module = "fedsmall.clients.region_desk" if region else "fedsmall.clients.station"
+    module = "fedsmall.clients.region_client" if region else "fedsmall.clients.data_process"
     command = [sys.executable, "-m", module, site.card.site, str(site.home.absolute())]
     command += [str(path.absolute()) for path in (site.kit / "policy.toml", site.socket_path)]
     command += [str((region / "runs").absolute())] if region else [device, *([str(data.absolute())] if data else [])]
@@ -113,7 +113,7 @@ def classic_programs(
     relay["PATH"] = f"{home / 'bin'}:{variables['PATH']}"  # our flwr-clientapp comes before Flower's
     relay |= flower_cli.direct()  # the SuperNode is on this machine; the server may be behind a proxy
     return [
-        _station(site, data, device),
+        _data_process(site, data, device),
         Program("supernode", supernode, variables),
         Program("superexec", [*superexec, *secret], variables | relay),
     ]
@@ -134,8 +134,8 @@ def up(
     """Start a site's programs; ``say`` gets every command, the admission, and what expires soon.
 
     ``classic`` programs need a ``port`` of the loopback, and ``insecure`` (plain text) goes with them alone. ``only``
-    starts the "station", which needs the data and no network, or the "network" half. The station trains on ``device``.
-    With ``region``, the folder of a region's consortium, the site holds no data and speaks for it.
+    starts the "station", which needs the data and no network, or the "network" half. The data process trains on
+    ``device``. With ``region``, the folder of a region's consortium, the site holds no data and speaks for it.
 
     Raises ValueError, in one line, for: no key, no server, a certificate of another authority or name, plain text where
     TLS is expected, a wrong clock, an unknown key, an expired admission.
@@ -155,7 +155,7 @@ def up(
         if not site.key.exists():
             raise ValueError("the startup kit has no key yet; `fedsmall site keygen` makes one, here and only here")
         left = admission.check_server(card.address, site.kit / "ca.crt")
-    # the station would say so only in its own log, and start again for ever
+    # the data process would say so only in its own log, and start again for ever
     socket_frames.check_length(site.socket_path)
     if supervisor.running(site.process_folder):
         raise ValueError("this site is up already; `fedsmall site down` stops it")

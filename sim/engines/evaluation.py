@@ -27,7 +27,7 @@ from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
-from fedsmall.travel.journey import Moment
+from fedsmall.travel.journey import RoundResult
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 MOST_SITES = 1000  # whose own models are judged: their mean is within a thirtieth of their spread of that of all
@@ -75,13 +75,13 @@ class CentralEvaluator:
     trainer: OneModelTrainer
     last: LastRound = field(default_factory=LastRound)
 
-    def __call__(self, moment: Moment) -> Evaluation:
+    def __call__(self, result: RoundResult) -> Evaluation:
         """Evaluate the global model, if there is one, and what the sites have trained."""
-        t, models, is_central = moment.comm_round.t, moment.models(), self.plan.method.is_central
-        global_model = first_of(models) if is_central else moment.global_model
+        t, models, is_central = result.comm_round.t, result.models(), self.plan.method.is_central
+        global_model = first_of(models) if is_central else result.global_model
         task, may_be_last = self.federation.task, t == self.plan.rounds or self.plan.may_end_early
         if may_be_last and (self.last.wanted or is_central):
-            for row, site in enumerate(moment.sites):
+            for row, site in enumerate(result.sites):
                 own = {name: np.array(array[row]) for name, array in models.items()}
                 self.last.own.setdefault(t, {})[site] = own
         # on the way the sites' own models are judged by what a curve shows, at the end by all
@@ -89,7 +89,7 @@ class CentralEvaluator:
             shown = {*ON_THE_WAY, OTHER_NAMES.get(self.plan.metric or "", self.plan.metric)}
             task = replace(task, metrics=tuple(name for name in task.metrics if name in shown))
         of_global_model = self._judge_global_model(t, global_model, may_be_last) if global_model is not None else None
-        names, models = by_lot(self.plan.seed, moment.sites, models)
+        names, models = by_lot(self.plan.seed, result.sites, models)
 
         def of_sites(samples: Samples) -> dict[str, Any]:
             return {} if is_central else spread(evaluate_in_parts(self._predict, models, samples, task))
@@ -105,7 +105,7 @@ class CentralEvaluator:
             self._spread_of(global_model, test) if global_model is not None and self.plan.method.is_ensemble else {}
         )
         if may_be_last:
-            self.last.at_home[t] = self._at_homes(global_model, moment)
+            self.last.at_home[t] = self._at_homes(global_model, result)
         homes = zip(self.federation.names, self.federation.held_out, strict=False)
         held = [(site, part) for site, part in homes if part is not None and len(part)]
         if global_model is not None and held:
@@ -116,16 +116,16 @@ class CentralEvaluator:
     def _homes(self) -> AtHome:
         return AtHome.of(self.federation)
 
-    def _at_homes(self, global_model: Arrays | None, moment: Moment) -> Losses:
+    def _at_homes(self, global_model: Arrays | None, result: RoundResult) -> Losses:
         """The losses at each hospital of the global model, or of those that were trained alone."""
         if global_model is not None:
             keeps = self.plan.method.keeps_intercepts
             return self._homes.global_model(lambda x, site: self._answer(global_model, x, site), keeps)
         if self.plan.method.is_federated or not self._homes.homes:
             return {}
-        models = moment.models()
+        models = result.models()
         trained = {
-            site: {name: array[[row]] for name, array in models.items()} for row, site in enumerate(moment.sites)
+            site: {name: array[[row]] for name, array in models.items()} for row, site in enumerate(result.sites)
         }
         homes = ((site, held.x) for site, (_, held) in self._homes.homes.items() if site in trained)
         return self._homes.own({site: self._predict(trained[site], x)[0] for site, x in homes})

@@ -34,9 +34,9 @@ from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device, describe_device
 from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.kernel import describe_kernel
-from fedsmall.training.trainer import OneModelTrainer, Seat, Trainer
+from fedsmall.training.trainer import Indices, OneModelTrainer, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.journey import Moment
+from fedsmall.travel.journey import RoundResult
 from fedsmall.travel.schedule import CommRound
 from fedsmall.wire import Arrays
 
@@ -213,7 +213,7 @@ class _Work:
         """What patient-level privacy has cost the sites, from least to most: a simulation knows all their sizes."""
         if self.plan.privacy.is_patient_level:
             train = self.federation.train
-            epsilons = epsilons_spent(self.plan, train, outcome.rounds, Seat.of_all(len(train)))
+            epsilons = epsilons_spent(self.plan, train, outcome.rounds, Indices.of_all(len(train)))
             outcome.privacy = {
                 "epsilon_least": min(epsilons),
                 "epsilon": max(epsilons),
@@ -226,10 +226,10 @@ class _Work:
         sites, task = GridTrainer(self.plan, grid), self.federation.task
         judge = self.evaluator(self.trainer(), SiteJudges(sites.roster, grid, self.plan, task), sites.roster.counts)
 
-        def evaluator(moment: Moment) -> Evaluation | None:
-            evaluation = judge(moment)
+        def evaluator(result: RoundResult) -> Evaluation | None:
+            evaluation = judge(result)
             if tell is not None:
-                tell(moment.comm_round, evaluation)
+                tell(result.comm_round, evaluation)
             return evaluation
 
         return self.through(sites, evaluator, in_pieces)
@@ -254,8 +254,8 @@ class _Work:
             on_test = CentralEvaluator(self.plan, self.federation, trainer, self.last)
         judging = Judging(self.plan, self.federation.task, judge, sites, on_test)
 
-        def judged(moment: Moment) -> Evaluation | None:
-            evaluation = judging(moment)
+        def judged(result: RoundResult) -> Evaluation | None:
+            evaluation = judging(result)
             if evaluation is not None:
                 self.last.narrow(evaluation)
             return evaluation

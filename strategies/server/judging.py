@@ -25,7 +25,7 @@ from fedsmall.strategies.records import array_records, to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import DecryptorError, SealedModels, Tally
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator
-from fedsmall.travel.journey import Moment, folds_of
+from fedsmall.travel.journey import RoundResult, folds_of
 from fedsmall.wire import CHARGED, CONFIG, EXAMPLES, METRICS, MODEL, Arrays, split_vector
 
 TIMEOUT_S = 600.0
@@ -84,14 +84,14 @@ class Judging:
     sites: Callable[[], Mapping[str, int]]
     on_test: Evaluator | None = None
 
-    def __call__(self, moment: Moment) -> Evaluation | None:
-        """The evaluation after a moment, by unseen samples too; None where nobody answers."""
-        t, held_out = moment.comm_round.t, self._own if self.plan.has_own_models else self._common
-        evaluation = (self.on_test or held_out)(moment)
+    def __call__(self, result: RoundResult) -> Evaluation | None:
+        """The evaluation after a result, by unseen samples too; None where nobody answers."""
+        t, held_out = result.comm_round.t, self._own if self.plan.has_own_models else self._common
+        evaluation = (self.on_test or held_out)(result)
         decides = t in self._looks
-        if not decides and not moment.of_routes():
+        if not decides and not result.of_routes():
             return evaluation
-        question = self._never_seen(moment)
+        question = self._never_seen(result)
         sums = {site: answer.sums for site, answer in self.judge(question).items()} if question.models else {}
         if not sums:
             return evaluation
@@ -105,12 +105,12 @@ class Judging:
     def _looks(self) -> frozenset[int]:
         return looks(self.plan)
 
-    def _common(self, moment: Moment) -> Evaluation | None:
+    def _common(self, result: RoundResult) -> Evaluation | None:
         """The global model on each site's held-out samples; metrics weighed by their number."""
-        if moment.global_model is None:
+        if result.global_model is None:
             return None
-        t = moment.comm_round.t
-        answers = self.judge(Question(t, dict.fromkeys(self.sites(), moment.global_model)))
+        t = result.comm_round.t
+        answers = self.judge(Question(t, dict.fromkeys(self.sites(), result.global_model)))
         told = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
         judged = {site: answer for site, answer in answers.items() if answer.samples}
         if tallies.TOGETHER in judged:
@@ -126,22 +126,22 @@ class Judging:
         held_out = {site: {n: a.metrics[n] for n in names if n in a.metrics} for site, a in judged.items()}
         return Evaluation(t, global_model, {}, {"held_out": held_out}, told=told)
 
-    def _own(self, moment: Moment) -> Evaluation | None:
+    def _own(self, result: RoundResult) -> Evaluation | None:
         """Each site's shared layers completed with its own; "held_out" has the global ones, completed alike."""
-        t, memory = moment.comm_round.t, moment.memory
-        metrics = self._metrics(Question(t, _rows(moment), memory=memory))
+        t, memory = result.comm_round.t, result.memory
+        metrics = self._metrics(Question(t, _rows(result), memory=memory))
         if not metrics:
             return None
-        global_model = dict.fromkeys(metrics, moment.global_model) if moment.global_model is not None else {}
+        global_model = dict.fromkeys(metrics, result.global_model) if result.global_model is not None else {}
         held_out = self._metrics(Question(t, global_model, memory=memory)) if global_model else {}
         return Evaluation(t, None, spread_over_sites(metrics), {"held_out": held_out} if held_out else {})
 
     def _metrics(self, question: Question) -> dict[str, dict[str, float]]:
         return {site: answer.metrics for site, answer in self.judge(question).items() if answer.samples}
 
-    def _never_seen(self, moment: Moment) -> Question:
+    def _never_seen(self, result: RoundResult) -> Question:
         """The model that each site evaluates on unseen samples: by routes, the global one, or its own."""
-        sites, of_routes, counts = self.sites(), moment.of_routes(), tuple[int, ...]()
+        sites, of_routes, counts = self.sites(), result.of_routes(), tuple[int, ...]()
         models: Mapping[str, Arrays] = {}
         if of_routes and self.plan.method.by_samples:
             counts = tuple(len(next(iter(members.values()))) for members in of_routes)
@@ -151,11 +151,11 @@ class Judging:
             folds = folds_of(self.plan, list(sites.values()))
             assert folds is not None
             models = {site: of_routes[fold] for site, fold in zip(sites, folds.tolist(), strict=True)}
-        elif self.plan.kept_back and moment.global_model is not None:
-            models = dict.fromkeys(sites, moment.global_model)
+        elif self.plan.kept_back and result.global_model is not None:
+            models = dict.fromkeys(sites, result.global_model)
         elif self.plan.kept_back and not self.plan.method.is_federated:
-            models = _rows(moment)
-        return Question(moment.comm_round.t, models, True, counts)
+            models = _rows(result)
+        return Question(result.comm_round.t, models, True, counts)
 
 
 def evaluator_for(
@@ -311,6 +311,6 @@ def spread(values: Mapping[str, Sequence[float] | np.ndarray]) -> dict[str, Any]
     return summary | {"per_site": {name: np.asarray(over_sites).tolist() for name, over_sites in values.items()}}
 
 
-def _rows(moment: Moment) -> dict[str, Arrays]:
-    models = moment.models()
-    return {site: {name: array[row] for name, array in models.items()} for row, site in enumerate(moment.sites)}
+def _rows(result: RoundResult) -> dict[str, Arrays]:
+    models = result.models()
+    return {site: {name: array[row] for name, array in models.items()} for row, site in enumerate(result.sites)}

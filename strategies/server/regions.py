@@ -17,7 +17,7 @@ from fedsmall.strategies.records import to_record
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.travel.handover import Handed, Handover, put, read
-from fedsmall.travel.journey import Moment
+from fedsmall.travel.journey import RoundResult
 from fedsmall.wire import CONFIG, MODEL, PLAN, ROUND, Arrays
 
 POLL_S = 0.05
@@ -83,12 +83,12 @@ class HandDown:
     grid: Grid
     plan: Plan
 
-    def __call__(self, moment: Moment) -> Evaluation | None:
+    def __call__(self, result: RoundResult) -> Evaluation | None:
         """Send the model. Raises ReplyError unless every region has taken it; the resumed run sends it again."""
-        t, nodes = moment.comm_round.t, self.roster.nodes
-        assert moment.global_model is not None
+        t, nodes = result.comm_round.t, self.roster.nodes
+        assert result.global_model is not None
         words = ConfigRecord({PLAN: self.plan.model_dump_json(exclude_defaults=True), ROUND: t})
-        content = RecordDict({MODEL: to_record(moment.global_model), CONFIG: words})
+        content = RecordDict({MODEL: to_record(result.global_model), CONFIG: words})
         orders = {region: Message(content, nodes[region], MessageType.EVALUATE) for region in sorted(nodes)}
         replies = self.grid.send_and_receive(list(orders.values()), timeout=TIMEOUT_S)
         took = {reply.metadata.reply_to_message_id for reply in replies if not reply.has_error()}

@@ -13,7 +13,7 @@ from fedsmall.plan import Plan
 from fedsmall.privacy.site_level import Ledger
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.training.trainer import Trainer
-from fedsmall.travel.journey import Initial, Moment, Watcher
+from fedsmall.travel.journey import Initial, RoundResult, Watcher
 from fedsmall.travel.schedule import Action, CommRound, comm_rounds_of, times_travelled
 from fedsmall.wire import Arrays, join, parts
 
@@ -64,15 +64,15 @@ class Outcome:
     averaged: list[tuple[int, bool]] = field(default_factory=list)
     sent_by: list[int] = field(default_factory=list)
 
-    def count(self, moment: Moment) -> None:
-        """Add what a moment has cost."""
-        self.rounds = moment.comm_round.t
-        self.client_updates += moment.updates
-        self.bytes_sent += moment.bytes_sent
-        self.bytes_between += moment.bytes_between
-        self.events += moment.events
-        if moment.averaged is not None:
-            self.averaged.append(moment.averaged)
+    def count(self, result: RoundResult) -> None:
+        """Add what a result has cost."""
+        self.rounds = result.comm_round.t
+        self.client_updates += result.updates
+        self.bytes_sent += result.bytes_sent
+        self.bytes_between += result.bytes_between
+        self.events += result.events
+        if result.averaged is not None:
+            self.averaged.append(result.averaged)
             self.sent_by.append(self.bytes_sent)
 
     def words(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Outcome:
 
 
 _KEPT = {known.name for known in fields(Outcome)} - {"model"}
-Evaluator = Callable[[Moment], Evaluation | None]
+Evaluator = Callable[[RoundResult], Evaluation | None]
 Progress = Callable[[int, int], None]
 Stop = Callable[[], bool]
 
@@ -130,14 +130,14 @@ def _is_over(plan: Plan, outcome: Outcome) -> bool:
     return dry or has_ended(plan, outcome.model)
 
 
-def _take(plan: Plan, moment: Moment, outcome: Outcome) -> None:
-    """Take the moment's global model: the last, or with ``stop`` the best so far."""
+def _take(plan: Plan, result: RoundResult, outcome: Outcome) -> None:
+    """Take the result's global model: the last, or with ``stop`` the best so far."""
     if plan.stop is not None:
-        now, best = moment.comm_round.t, best_round(outcome.evaluations)
+        now, best = result.comm_round.t, best_round(outcome.evaluations)
         if best is not None and best != now:
             return
         outcome.chosen = best or 0
-    outcome.model = moment.global_model if moment.global_model is not None else outcome.model
+    outcome.model = result.global_model if result.global_model is not None else outcome.model
 
 
 @dataclass
@@ -223,16 +223,16 @@ def run_rounds(
         return (watcher is not None and watcher.needs(comm_round)) or (evaluator is not None and due(comm_round))
 
     started, moments = time.perf_counter(), daisy_chain(topology, _charged(comm_rounds[done:], ledger), is_seen)
-    for moment in moments if not _is_over(plan, outcome) else ():
-        comm_round = moment.comm_round
+    for result in moments if not _is_over(plan, outcome) else ():
+        comm_round = result.comm_round
         if watcher is not None:
-            watcher.see(moment)
-        outcome.count(moment)
-        if evaluator is not None and (due(comm_round) or has_ended(plan, moment.global_model)) and moment.sites:
-            evaluation = evaluator(moment)
+            watcher.see(result)
+        outcome.count(result)
+        if evaluator is not None and (due(comm_round) or has_ended(plan, result.global_model)) and result.sites:
+            evaluation = evaluator(result)
             outcome.events += trainer.take_events()
             outcome.evaluations += [evaluation] if evaluation is not None else []
-        _take(plan, moment, outcome)
+        _take(plan, result, outcome)
         if journal is not None:
             kept.save()
         if progress is not None:

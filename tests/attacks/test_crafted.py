@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.incoming import Incoming, count_twins, inner_inputs, pairs_read, sign_of_craft
 from fedsmall.clients.self_check import patients_read
-from fedsmall.clients.station import Station
 from fedsmall.data.federation import Task
 from fedsmall.errors import PolicyError
 from fedsmall.models.registry import initial_model
@@ -28,8 +28,8 @@ from fedsmall.wire import IS_GLOBAL, MODEL, NAMES, ROUND, split
 from tests import ROOT
 from tests.attacks.test_sums import crafted
 from tests.attacks.world import averages
-from tests.clients.test_station import NAMES as SITES
-from tests.clients.test_station import order, plan, scaled
+from tests.clients.test_data_process import NAMES as SITES
+from tests.clients.test_data_process import order, plan, scaled
 from tests.sim.engines.harness import federation_of
 from tests.sim.engines.plans import PLANS
 from tests.sim.sealing.federation import Federation, run
@@ -50,7 +50,7 @@ def station(tmp_path):
     paths = {name: tmp_path / f"{name}.csv" for name in SITES}
     sample_data.write(list(paths.values()))
     (tmp_path / "policy.toml").write_text("")
-    return Station("essen", paths["essen"], tmp_path / "home", tmp_path / "policy.toml")
+    return DataProcess("essen", paths["essen"], tmp_path / "home", tmp_path / "policy.toml")
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_model_that_does_not_follow_is_refused_in_a_line(station, change, line
 def test_a_site_that_is_started_again_still_knows_the_last_model(station):
     model = scaled(station, mlp([16]))
     station.answer("train", order(1, the_plan=mlp([16])), model)
-    again = Station(station.name, station.data, station.home, station.policy_file)
+    again = DataProcess(station.name, station.data, station.home, station.policy_file)
     other = {name: array + np.float32(9) for name, array in model.items()}
 
     assert "further from" in again.answer("train", order(2, the_plan=mlp([16])), other)[0]["error"]

@@ -10,7 +10,7 @@ from flwr.app import Message
 from fedsmall import clients
 from fedsmall.aggregation.sums import SCALE
 from fedsmall.audit_log import digest_of
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.privacy.reading import WITHIN
 from fedsmall.research.attacks.crafted import (
@@ -25,7 +25,7 @@ from fedsmall.strategies.records import to_arrays, to_record
 from fedsmall.wire import CONFIG, MODEL, Arrays, join, split
 from tests.attacks.test_sums import _of
 from tests.attacks.world import averages
-from tests.clients.test_station import AS_IT_IS, NAMES, files, order, plan, scaled
+from tests.clients.test_data_process import AS_IT_IS, NAMES, files, order, plan, scaled
 from tests.sim.engines.harness import federation_of
 from tests.sim.sealing.federation import Change, Federation, drawn, run
 
@@ -49,13 +49,13 @@ def mlp_plan(hidden: list[int], name: str = "FedAvg", privacy: Privacy | None = 
     )
 
 
-def station_of(tmp_path: Path, files: dict[str, Path], policy: str, name: str = "essen") -> Station:
+def station_of(tmp_path: Path, files: dict[str, Path], policy: str, name: str = "essen") -> DataProcess:
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "policy.toml").write_text(policy)
-    return Station(name, files[name], tmp_path / name, tmp_path / "policy.toml")
+    return DataProcess(name, files[name], tmp_path / name, tmp_path / "policy.toml")
 
 
-def asked(station: Station, the_plan, craft, rounds: int = 1) -> list[Answered]:
+def asked(station: DataProcess, the_plan, craft, rounds: int = 1) -> list[Answered]:
     """What a station answers to crafted models, which it is told are global ones, round after round."""
     honest, answers = split(scaled(station, the_plan), MODEL), []
     for t in range(1, rounds + 1):

@@ -11,11 +11,11 @@ from fedsmall.models.registry import initial_model
 from fedsmall.parts import Privacy
 from fedsmall.privacy.patient_level import protection_of
 from fedsmall.research.attacks.floats import last_digits, step_of
-from fedsmall.training.trainer import Leg, Seat, TrainInput
+from fedsmall.training.trainer import Indices, Phase, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import MODEL, Arrays, ModelState, join, split
 from tests.attacks.test_crafted_models import AS_IT_IS, mlp_plan, station_of
-from tests.clients.test_station import NAMES, files, order, scaled
+from tests.clients.test_data_process import NAMES, files, order, scaled
 
 __all__ = ["files"]  # fixtures
 NUMBERS = 768
@@ -92,13 +92,13 @@ def test_of_thirty_trials_products_of_floats_tell_all_and_the_grid_tells_none():
     """The attacker calls a patient present where a number is off the grid of products, or the step is another."""
     plan, task = private_plan(epsilon=1.0), Task("digits", (8,), 2, "cross_entropy", ("loss",))
     samples = Samples(np.random.default_rng(0).standard_normal((500, 8)), np.arange(500) % 2)
-    cohort = cohort_for(plan, task, ["essen"], [samples], seat=Seat((0,), 1, True))
+    cohort = cohort_for(plan, task, ["essen"], [samples], indices=Indices((0,), 1, True))
     model = initial_model(plan, task)
     deviation = protection_of(plan, 500, 0, 1).deviation(sum(array.size for array in model.values()))
 
     def left(start: Arrays) -> np.ndarray:
         stack = cohort.stack([ModelState(start)])
-        cohort.walk(stack, [Leg(np.array([0]), 1, 1)], TrainInput())
+        cohort.walk(stack, [Phase(np.array([0]), 1, 1)], TrainInput())
         return stack.parameters["0.weight"][0].numpy() - start["0.weight"]
 
     by_floats = [

@@ -10,12 +10,12 @@ from flwr.app import ConfigRecord
 
 from fedsmall.audit_log import verify
 from fedsmall.clients import relay
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.frames import FrameError, from_frame, to_frame
 from fedsmall.sim.consortium import runs, sample_data
 from fedsmall.wire import PLAN, ROUND, ROUNDS, Arrays
 from tests.attacks.test_mutations import mutated
-from tests.clients.test_station import AS_IT_IS, NAMES, order, scaled
+from tests.clients.test_data_process import AS_IT_IS, NAMES, order, scaled
 from tests.sim.consortium.desk import Desk, plan_of
 
 ORDERS, ANSWERS, ROUNDS_OF_LIES = 350, 300, 210
@@ -82,7 +82,7 @@ def test_orders_that_a_server_makes_up_are_refused_or_answered_and_the_next_hone
         home.mkdir()
         sample_data.write(list(files.values()))
         (home / "policy.toml").write_text(AS_IT_IS)
-        stations.append(Station("essen", files["essen"], home / "home", home / "policy.toml"))
+        stations.append(DataProcess("essen", files["essen"], home / "home", home / "policy.toml"))
     models = [scaled(station) for station in stations]
     rng, said = random.Random(0), Counter()
     before = {path for path in tmp_path.rglob("*") if "home" not in path.parts}

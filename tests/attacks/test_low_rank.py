@@ -8,7 +8,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.planning.tasks import build_federation
 from fedsmall.privacy.reading import records_read
 from fedsmall.research.attacks.crafted import distances_to_records
-from fedsmall.training.trainer import Leg, TrainInput
+from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import ModelState
 from tests.extensions.audit.worlds import plan_of
@@ -24,7 +24,7 @@ def read(batch: int, task: str = "digits", steps: int = 1, **privacy: float) -> 
     start = initial_model(plan, federation.task)
     cohort = cohort_for(plan, federation.task, ["site"], [samples])
     stack = cohort.stack([ModelState(start)])
-    cohort.walk(stack, [Leg(np.array([0]), 1, 1)], TrainInput())
+    cohort.walk(stack, [Phase(np.array([0]), 1, 1)], TrainInput())
     sent = stack.model_state(0).model
     found = read_low_rank(start, sent, next(iter(start)).removesuffix(".weight"), np.random.default_rng(0))
     return int((distances_to_records(found, samples.x) <= 0.01).sum())

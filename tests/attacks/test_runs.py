@@ -9,8 +9,8 @@ import pytest
 from flwr.app import Message
 
 from fedsmall.audit_log import digest_of
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.site_request import Answer
-from fedsmall.clients.station import Station
 from fedsmall.planning.run_sheet import SITES
 from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.terms import ENVELOPE, KEY, MODEL_ENVELOPE, SEALED
@@ -42,9 +42,9 @@ def attacks(order: Heard) -> Iterator[Heard]:
 
 @pytest.mark.thorough
 def test_a_run_that_is_attacked_at_every_step_ends_with_the_same_bits(tmp_path, monkeypatch):
-    answer, tried = Station.answer, []
+    answer, tried = DataProcess.answer, []
 
-    def attacked(self: Station, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+    def attacked(self: DataProcess, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         order = Heard(self.name, kind, dict(config), dict(arrays), {}, {})
         for wrong in attacks(order) if SEALED in config else ():
             header, sent = answer(self, wrong.kind, wrong.config, wrong.arrays)
@@ -53,7 +53,7 @@ def test_a_run_that_is_attacked_at_every_step_ends_with_the_same_bits(tmp_path, 
             tried.append(wrong)
         return answer(self, kind, config, arrays)
 
-    monkeypatch.setattr(Station, "answer", attacked)
+    monkeypatch.setattr(DataProcess, "answer", attacked)
     federation = Federation(tmp_path, 3, monkeypatch)
 
     outcome = run(federation, plan_of("FedDC", 3, rounds=3, method=CHAIN, **MOMENTUM))

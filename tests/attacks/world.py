@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.hospital import HospitalClient
 from fedsmall.clients.site_request import Answer
-from fedsmall.clients.station import Station
 from fedsmall.ends import ENDS
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
@@ -79,7 +79,7 @@ class Trained(NamedTuple):
 
 def watch(patch: pytest.MonkeyPatch, heard: list[Heard], trained: list[Trained] | None = None) -> None:
     """Write down whatever any station is asked from now on, and its answer; and what no server should see."""
-    answer, fit = Station.answer, HospitalClient.fit
+    answer, fit = DataProcess.answer, HospitalClient.fit
 
     def fitted(self: HospitalClient, parameters: Any, config: Any) -> Any:
         told = fit(self, parameters, config)
@@ -89,12 +89,12 @@ def watch(patch: pytest.MonkeyPatch, heard: list[Heard], trained: list[Trained] 
             trained.append(Trained(self.home.site, config[ROUND], received, model, self.home.train.x))
         return told
 
-    def watched(self: Station, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+    def watched(self: DataProcess, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         header, sent = answer(self, kind, config, arrays)
         heard.append(Heard(self.name, kind, dict(config), dict(arrays), header, sent))
         return header, sent
 
-    patch.setattr(Station, "answer", watched)
+    patch.setattr(DataProcess, "answer", watched)
     patch.setattr(HospitalClient, "fit", fitted)
 
 

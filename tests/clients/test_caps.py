@@ -6,7 +6,7 @@ import pytest
 from fedsmall.clients.policy import MIB, Pace, Policy, least_of_a_class
 from fedsmall.errors import PolicyError
 from fedsmall.planning.tasks import load_site
-from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station
+from tests.clients.test_data_process import AS_IT_IS, config, files, order, plan, scaled, station
 
 __all__ = ["files", "station"]
 

@@ -3,11 +3,11 @@
 import pytest
 
 from fedsmall.clients import consent
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.errors import PolicyError
 from fedsmall.planning.run_sheet import RUN_ID
 from fedsmall.wire import WAITS
-from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station  # noqa: F401
+from tests.clients.test_data_process import AS_IT_IS, config, files, order, plan, scaled, station  # noqa: F401
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_no_is_remembered_by_the_next_station_and_can_be_taken_back(asking):
     asking.answer("roll", config(plan()), {})
     request = consent.request_of(asking.home, "r")
     consent.decide(asking.home, request, yes=False)
-    again = Station(asking.name, asking.data, asking.home, asking.policy_file)
+    again = DataProcess(asking.name, asking.data, asking.home, asking.policy_file)
 
     for each in (asking, again):
         words, _ = each.answer("roll", config(plan()), {})

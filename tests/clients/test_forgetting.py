@@ -7,12 +7,12 @@ import time
 import pytest
 
 from fedsmall.clients import socket_frames
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.runs import DAY_S, forget_old, forget_run, run_folder
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.station import Station
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import members
-from tests.clients.test_station import AS_IT_IS, config, files, order, plan, scaled, station
+from tests.clients.test_data_process import AS_IT_IS, config, files, order, plan, scaled, station
 
 __all__ = ["files", "station"]
 GUARDS = {"log.jsonl", "log.state.json", "told_sums.json", "noise.key"}
@@ -101,7 +101,7 @@ def kit(tmp_path, files):
     members.add_site(tmp_path / "c", "essen", None, days=9)
     kit = tmp_path / "c" / "kits" / "essen"
     (kit / "policy.toml").write_text(AS_IT_IS)
-    trained(Station("essen", files["essen"], kit / "state", kit / "policy.toml"), "trial")
+    trained(DataProcess("essen", files["essen"], kit / "state", kit / "policy.toml"), "trial")
     return kit
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.clients import site_log
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.station import Station
 from fedsmall.clients.telling import TOLD_HELD_OUT, TOLD_PATIENTS, TOLD_SUMS, Guard, rows_to_tell
 from fedsmall.planning.run_sheet import SUMS, TELL
 from fedsmall.wire import BROKEN
-from tests.clients.test_station import config, files, plan, station
+from tests.clients.test_data_process import config, files, plan, station
 
 __all__ = ["files", "station"]
 FILES = (TOLD_HELD_OUT, TOLD_PATIENTS, TOLD_SUMS)
@@ -39,7 +39,7 @@ def add_rows(station, count):
 
 
 def started_again(station):
-    return Station(station.name, station.data, station.home, station.policy_file)
+    return DataProcess(station.name, station.data, station.home, station.policy_file)
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.patients import spent_here
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.station import Station
 from fedsmall.privacy.patient_level import Charge, epsilon_of
 from tests.clients.test_patients import MODEL, NAMES, PATIENTS, config, order, plan_of, table, trained
 
@@ -24,7 +24,7 @@ def station_at(folder, name, shared):
     folder.mkdir()
     (folder / "policy.toml").write_text(POLICY)
     data = table(folder / "data.csv", 200)
-    return Station(name, data, folder / "home", folder / "policy.toml", tables=shared)
+    return DataProcess(name, data, folder / "home", folder / "policy.toml", tables=shared)
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pytest
 
 from fedsmall.audit_log import verify
 from fedsmall.clients.consent import IS_PAUSED, pause, unpause
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.parts import Recipe
 from fedsmall.planning.run_sheet import SITES
 from fedsmall.sim.consortium import sample_data
 from fedsmall.wire import BALANCE, PLAN, ROUND, ROUNDS, VALIDATE, WAITS
-from tests.clients.test_station import AS_IT_IS, NAMES, config, order, plan, refused, same, scaled
+from tests.clients.test_data_process import AS_IT_IS, NAMES, config, order, plan, refused, same, scaled
 
 OTHER_PLAN = "the plan is another than that that this run's sites received"
 OTHER_SITES = "the order is for other sites than those with which this run began"
@@ -26,12 +26,12 @@ def station(tmp_path):
     paths = {name: tmp_path / f"{name}.csv" for name in NAMES}
     sample_data.write(list(paths.values()))
     (tmp_path / "policy.toml").write_text(AS_IT_IS)
-    return Station("essen", paths["essen"], tmp_path / "home", tmp_path / "policy.toml")
+    return DataProcess("essen", paths["essen"], tmp_path / "home", tmp_path / "policy.toml")
 
 
 def anew(station):
     """The same site with its program started again."""
-    return Station(station.name, station.data, station.home, station.policy_file)
+    return DataProcess(station.name, station.data, station.home, station.policy_file)
 
 
 def test_no_more_local_rounds_are_trained_than_the_plan_has_there(station):

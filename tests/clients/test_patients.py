@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.patients import spent_here
 from fedsmall.clients.policy import policy_from
 from fedsmall.clients.site_log import SiteLog
-from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
@@ -49,7 +49,7 @@ def table(path, rows):
 def station_at(folder, rows=40, policy=""):
     folder.mkdir(exist_ok=True)
     (folder / "policy.toml").write_text(f"check_models = false\n{policy}")
-    return Station("essen", table(folder / "essen.csv", rows), folder / "home", folder / "policy.toml")
+    return DataProcess("essen", table(folder / "essen.csv", rows), folder / "home", folder / "policy.toml")
 
 
 def config(plan, run="r", **more):
@@ -103,7 +103,7 @@ def test_an_order_that_comes_again_gets_the_same_answer_and_costs_nothing(tmp_pa
     words, sent = trained(station, plan)
     charged = station.log.charges()
 
-    fresh = Station(station.name, station.data, station.home, station.policy_file)
+    fresh = DataProcess(station.name, station.data, station.home, station.policy_file)
     for again in (station, fresh):
         later, same = trained(again, plan)
         assert later == words

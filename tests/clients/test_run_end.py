@@ -14,7 +14,7 @@ from fedsmall.package.predictor import predictor_of
 from fedsmall.package.record import GLOBAL
 from fedsmall.parts import EarlyStop
 from fedsmall.wire import split
-from tests.clients.test_station import AS_IT_IS, files, order, plan, same, scaled, station
+from tests.clients.test_data_process import AS_IT_IS, files, order, plan, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures
 

@@ -7,15 +7,15 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.policy import policy_from
 from fedsmall.clients.self_check import blur_update, patients_read
-from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.parts import Privacy, Recipe
 from fedsmall.planning.run_sheet import SUMS, TELL
 from fedsmall.sealing.tables import MEETING
 from fedsmall.wire import join
-from tests.clients.test_station import config, files, order, plan, refused, same, scaled, station
+from tests.clients.test_data_process import config, files, order, plan, refused, same, scaled, station
 
 __all__ = ["files", "station"]  # fixtures
 DEFAULT = "least_batch = 1\n"
@@ -38,7 +38,7 @@ def mlp(the_plan, **recipe):
 
 def twins(station, files):
     """The station, and one at a hospital that differs from it in one patient on whom both train."""
-    other = Station("essen", other_patient(files["essen"]), station.home.with_name("other"), station.policy_file)
+    other = DataProcess("essen", other_patient(files["essen"]), station.home.with_name("other"), station.policy_file)
     return station, other
 
 

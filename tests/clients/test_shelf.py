@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.kept import load_kept
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.shelf import KEY, NONCE, SEALED, Shelf, seal, sealed_by, unseal
-from fedsmall.clients.station import Station
 from fedsmall.errors import PolicyError
 from fedsmall.package.record import GLOBAL
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import members
 from fedsmall.wire import ROUND, split
-from tests.clients.test_station import AS_IT_IS, config, files, order, plan, same, scaled
+from tests.clients.test_data_process import AS_IT_IS, config, files, order, plan, same, scaled
 
 __all__ = ["files"]
 
@@ -99,8 +99,8 @@ def test_a_station_with_a_key_gives_the_same_bits_and_keeps_nothing_that_can_be_
     the_plan = plan(2)
     (tmp_path / "open.toml").write_text(AS_IT_IS)
     (tmp_path / "sealed.toml").write_text(AS_IT_IS + f'rest_key = "{key}"\n')
-    plain = Station("essen", files["essen"], tmp_path / "plain", tmp_path / "open.toml")
-    sealed = Station("essen", files["essen"], tmp_path / "sealed", tmp_path / "sealed.toml")
+    plain = DataProcess("essen", files["essen"], tmp_path / "plain", tmp_path / "open.toml")
+    sealed = DataProcess("essen", files["essen"], tmp_path / "sealed", tmp_path / "sealed.toml")
 
     (one, model), (other, _) = run_of(plain, the_plan), run_of(sealed, the_plan)
 
@@ -126,7 +126,7 @@ def test_the_sites_own_commands_open_what_was_sealed(tmp_path, files, key, monke
     members.add_site(tmp_path / "c", "essen", None, days=9)
     kit = tmp_path / "c" / "kits" / "essen"
     (kit / "policy.toml").write_text(AS_IT_IS + f'rest_key = "{key}"\n')
-    run_of(Station("essen", files["essen"], kit / "state", kit / "policy.toml"), plan(2))
+    run_of(DataProcess("essen", files["essen"], kit / "state", kit / "policy.toml"), plan(2))
     monkeypatch.chdir(tmp_path)
 
     for words, made in ((["package", "r"], "r-common/package.json"), (["report", "r"], "r-at-essen.html")):

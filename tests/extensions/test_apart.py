@@ -27,7 +27,7 @@ def imported_by_a_plain_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain") / "run"
     code = f"""
 import sys
-import fedsmall.clients.station, fedsmall.clients.client_app, fedsmall.sim.cli.app, fedsmall.sim.cli.site
+import fedsmall.clients.data_process, fedsmall.clients.client_app, fedsmall.sim.cli.app, fedsmall.sim.cli.site
 from fedsmall.sim.report.html import write_report
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build

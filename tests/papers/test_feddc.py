@@ -17,7 +17,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import find, load
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Rows
-from fedsmall.training.trainer import Leg, TrainInput
+from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.travel.schedule import Action, bijection, comm_rounds_of, participants
 from fedsmall.wire import ModelState
 
@@ -106,7 +106,7 @@ def accuracy_where_models_wait(plan):
     for comm_round in comm_rounds_of(plan):
         rows = np.flatnonzero(np.isin(at, participants(plan.seed, comm_round.t, everyone, plan.method.fraction)))
         part = stack.rows(rows)
-        cohort.walk(part, [Leg(at[rows], comm_round.t, comm_round.rounds)], TrainInput())
+        cohort.walk(part, [Phase(at[rows], comm_round.t, comm_round.rounds)], TrainInput())
         stack.put(rows, part)
         trained[rows] = True
         if comm_round.action is Action.AGGREGATE:

@@ -26,10 +26,10 @@ def test_a_model_visits_the_sites_that_the_named_permutation_names():
     sites = ["site-0", "site-1", "site-2"]
     paths = {site: "" for site in sites}
 
-    for moment in moments_of(chain, grid, weights(0.0), rounds=6):
+    for result in moments_of(chain, grid, weights(0.0), rounds=6):
         visited = {site: paths[site] + str(int(site[-1]) + 1) for site in sites}
-        assert {site: str(int(w[0])) for site, w in trained_in(moment).items()} == visited
-        route = permutation(7, moment.comm_round.t, sites)
+        assert {site: str(int(w[0])) for site, w in trained_in(result).items()} == visited
+        route = permutation(7, result.comm_round.t, sites)
         paths = {route[site]: visited[site] for site in sites}
 
 
@@ -200,9 +200,9 @@ def test_a_bad_reply_is_set_aside_with_its_site_and_no_traveller_is_lost(kind):
     grid = toy_grid(3, append_digit, spoil_with(kind))
 
     moments, visits = [], []
-    for moment in moments_of(chain, grid, weights(0.0), rounds=4):
-        moments.append(moment)
-        visits.append(sorted(len(str(int(w[0]))) for w in trained_in(moment).values()))
+    for result in moments_of(chain, grid, weights(0.0), rounds=4):
+        moments.append(result)
+        visits.append(sorted(len(str(int(w[0]))) for w in trained_in(result).values()))
 
     # the model whose reply was bad has one visit less than the others, and all are still there
     assert visits == [[1, 1, 1], [2, 2], [2, 3, 3], [3, 4, 4]]
@@ -253,7 +253,7 @@ def test_the_same_share_of_sites_is_drawn_whatever_the_global_generator_does():
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         chain = DaisyChain(Averaging(), Schedule(aggregate_every=1), fraction=0.4, seed=5)
-        drawn.append([moment.sites for moment in moments_of(chain, toy_grid(10), weights(0.0), 5)])
+        drawn.append([result.sites for result in moments_of(chain, toy_grid(10), weights(0.0), 5)])
 
     assert drawn[0] == drawn[1]
     assert all(len(present) == 4 for present in drawn[0])
@@ -265,7 +265,7 @@ def test_only_what_travels_is_counted_in_bytes():
 
     moments = moments_of(chain, toy_grid(3), weights(0.0, 0.0), rounds=5)
 
-    assert sum(moment.bytes_sent for moment in moments) == 5 * 3 * 2 * 16  # rounds x sites x both ways x two float64
+    assert sum(result.bytes_sent for result in moments) == 5 * 3 * 2 * 16  # rounds x sites x both ways x two float64
 
 
 def test_a_wrapped_strategy_says_nothing_of_replies_that_it_never_saw(caplog):

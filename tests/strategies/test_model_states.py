@@ -63,8 +63,8 @@ def test_exactly_the_models_that_were_trained_count(sites, fraction, permute_eve
     chain = DaisyChain(combiner, Schedule(permute_every, 3), seed=5, fraction=fraction, gate=False)
     grid = Silent(toy_app(one_more), sites, silence)
     try:
-        for moment in moments_of(chain, grid, weights(0.0), 9):
-            if moment.comm_round.action is Action.AGGREGATE:
+        for result in moments_of(chain, grid, weights(0.0), 9):
+            if result.comm_round.action is Action.AGGREGATE:
                 counted = combiner.given[-1].stack["w"][:, 0]
                 assert (counted > 0).all()
                 assert len(counted) <= max(1, round(fraction * sites))

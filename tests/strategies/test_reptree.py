@@ -103,7 +103,7 @@ def test_whole_trees_that_travel_cost_what_they_hold(federation):
         for name in ("FedDC+RepTreeFL", "FedDC+Trees")
     )
 
-    # eight legs: the first goes out bare, the other seven carry the trees of one anchor and three replicas
+    # eight phases: the first goes out bare, the other seven carry the trees of one anchor and three replicas
     assert trees.bytes_sent == anchors.bytes_sent // 8 * (1 + 7 * 4)
 
 

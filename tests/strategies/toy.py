@@ -75,16 +75,16 @@ def weights(*values: float, dtype: str = "float64") -> ArrayRecord:
 def moments_of(strategy, grid, arrays: ArrayRecord, rounds: int, config: ConfigRecord | None = None):
     """What is there after each communication round of a run of so many local rounds."""
     comm_rounds = len(list(strategy.schedule.comm_rounds(rounds)))
-    for _, moment, _ in strategy.walk(grid, arrays, comm_rounds, 3600.0, config or ASKED):
-        yield moment
+    for _, result, _ in strategy.walk(grid, arrays, comm_rounds, 3600.0, config or ASKED):
+        yield result
 
 
 def walk(strategy, grid, arrays: ArrayRecord, rounds: int, config: ConfigRecord | None = None):
     """All communication rounds of a run; yields (comm_round, aggregated record or None)."""
-    for moment in moments_of(strategy, grid, arrays, rounds, config):
-        yield moment.comm_round, None if moment.global_model is None else to_record(moment.global_model)
+    for result in moments_of(strategy, grid, arrays, rounds, config):
+        yield result.comm_round, None if result.global_model is None else to_record(result.global_model)
 
 
-def trained_in(moment) -> dict[str, np.ndarray]:
+def trained_in(result) -> dict[str, np.ndarray]:
     """The weights that every site has trained, by site."""
-    return dict(zip(moment.sites, moment.models()["w"], strict=True))
+    return dict(zip(result.sites, result.models()["w"], strict=True))

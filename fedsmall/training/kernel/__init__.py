@@ -26,7 +26,7 @@ from fedsmall.training.gradients import Gradients, MlpGradients
 from fedsmall.training.gradients.losses import Loss
 from fedsmall.training.optimizers import SiteMemory, add_rule, learning_rate, rule_of
 from fedsmall.training.stack import Stack, Tensors
-from fedsmall.training.trainer import Leg, Mean, Take
+from fedsmall.training.trainer import Mean, Phase, Take
 from fedsmall.wire import Arrays
 
 VERSION = 2  # as in kernel.c
@@ -156,13 +156,13 @@ class Kernel:
         self._told.relu[: len(self._layers)] = [layer.relu for layer in self._layers]
 
     def walk(
-        self, stack: Stack, legs: Sequence[Leg], memory: SiteMemory, losses: bool
+        self, stack: Stack, phases: Sequence[Phase], memory: SiteMemory, losses: bool
     ) -> tuple[Tensor | None, Mean | None]:
         """Train the models in place; with ``losses`` each row's mean over the steps of the last round, (rows,).
 
         Their mean is given where a mean of all is due.
         """
-        rounds, means = self.rounds(legs, memory), legs[-1].closes and self._plan.method.aggregator == "mean"
+        rounds, means = self.rounds(phases, memory), phases[-1].closes and self._plan.method.aggregator == "mean"
         with _Arrays(self._told, self._layers) as arrays:
             self._give(arrays, stack, memory)
             outputs, index, total = None, np.zeros(0, dtype=np.int32), None
@@ -171,28 +171,28 @@ class Kernel:
                 is_last = some[-1] is rounds[-1]
                 if losses and is_last:
                     outputs = self._x.new_zeros(len(stack), self._told.steps, self._told.most, arrays.width)
-                total = self._total(legs[-1].sites) if means and is_last else None
+                total = self._total(phases[-1].sites) if means and is_last else None
                 index = self._call(some, outputs, total)
-        told = None if outputs is None else self._losses(outputs, index, legs[-1].sites)
+        told = None if outputs is None else self._losses(outputs, index, phases[-1].sites)
         return told, None if total is None else self._mean(total, list(stack.parameters))
 
     def average(
-        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Leg]], memory: SiteMemory, take: Take
+        self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Phase]], memory: SiteMemory, take: Take
     ) -> list[Arrays]:
         """Walk from a global model to the next, as far as ``take`` takes the means: from which each walk set out.
 
         Nobody's own model is written down; ``stack`` lends its shapes, and its moments, which start afresh.
         """
         starts: list[Arrays] = []
-        if max(sum(leg.rounds for leg in legs) for legs in walks) > self._most_rounds(len(stack)):
+        if max(sum(phase.rounds for phase in phases) for phases in walks) > self._most_rounds(len(stack)):
             return starts
         with _Arrays(self._told, self._layers) as arrays:
             self._give(arrays, stack, memory)
             flat, views = self._named()
-            for legs in walks:
+            for phases in walks:
                 for name, view in views.items():
                     view[...] = model[name]
-                rounds, total = self.rounds(legs, memory), self._total(legs[-1].sites)
+                rounds, total = self.rounds(phases, memory), self._total(phases[-1].sites)
                 self._call(rounds, None, total, flat)
                 following = take(self._mean(total, list(model)))
                 if following is None:
@@ -201,14 +201,16 @@ class Kernel:
                 model = following
         return starts
 
-    def rounds(self, legs: Sequence[Leg], memory: SiteMemory) -> "list[_Round]":
+    def rounds(self, phases: Sequence[Phase], memory: SiteMemory) -> "list[_Round]":
         """The rounds of a walk with their rates, which the sites' memory adds up."""
         recipe, last = self._plan.recipe, self._plan.rounds
         rounds = [
-            (leg, t, learning_rate(recipe, t, last)) for leg in legs for t in range(leg.t - leg.rounds + 1, leg.t + 1)
+            (phase, t, learning_rate(recipe, t, last))
+            for phase in phases
+            for t in range(phase.t - phase.rounds + 1, phase.t + 1)
         ]
-        for leg, _, lr in rounds:
-            memory.count(leg.sites, lr * self._batches.steps[leg.sites])
+        for phase, _, lr in rounds:
+            memory.count(phase.sites, lr * self._batches.steps[phase.sites])
         return rounds
 
     def _give(self, arrays: "_Arrays", stack: Stack, memory: SiteMemory) -> None:
@@ -275,17 +277,17 @@ class Kernel:
         start: np.ndarray | None = None,
     ) -> np.ndarray:
         """Walk some rounds; returns the sample numbers of the last, (rows, steps, most)."""
-        site = np.stack([leg.sites for leg, _, _ in rounds]).astype(np.int32)
+        site = np.stack([phase.sites for phase, _, _ in rounds]).astype(np.int32)
         index, row = self._still, site
         if index is None:
             index = np.zeros((*site.shape, self._told.steps, self._told.most), dtype=np.int32)
-            for drawn, (leg, t, _) in zip(index, rounds, strict=True):
-                numbers = self._batches.index(leg.sites, t).numpy()
+            for drawn, (phase, t, _) in zip(index, rounds, strict=True):
+                numbers = self._batches.index(phase.sites, t).numpy()
                 drawn[:, :, : numbers.shape[2]] = numbers
             index, row = index.reshape(-1, *index.shape[2:]), np.arange(site.size, dtype=np.int32).reshape(site.shape)
         resets = self._plan.recipe.optimizer_state == "reset"
         fresh = np.array(
-            [resets and leg.arrived and t == leg.t - leg.rounds + 1 for leg, t, _ in rounds], dtype=np.uint8
+            [resets and phase.arrived and t == phase.t - phase.rounds + 1 for phase, t, _ in rounds], dtype=np.uint8
         )
         rate = np.array([lr for _, _, lr in rounds])
         self._told.rounds, self._told.models = site.shape
@@ -321,7 +323,7 @@ class Kernel:
         return (values.double() * weight).sum((1, 2)) / steps
 
 
-_Round = tuple[Leg, int, float]  # its number and its learning rate
+_Round = tuple[Phase, int, float]  # its number and its learning rate
 
 
 class _Total(NamedTuple):

@@ -9,7 +9,7 @@ from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.models.registry import initial_model
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.tasks import load_site
-from fedsmall.training.trainer import TrainInput, leg_at
+from fedsmall.training.trainer import TrainInput, phase_at
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import ModelState
 from tests.extensions.audit.worlds import plan_of
@@ -36,7 +36,7 @@ def finished(folder, data, steps):
     trainer = cohort_for(plan, raw.task, ["bonn"], [train])
 
     stack = trainer.stack([ModelState(initial_model(plan, raw.task))])
-    trainer.walk(stack, [leg_at(plan, [0], max(steps, 1), steps)], TrainInput())
+    trainer.walk(stack, [phase_at(plan, [0], max(steps, 1), steps)], TrainInput())
     run = folder / "run"
     run.mkdir()
     save_file({name: np.array(a) for name, a in stack.model_state(0).model.items()}, run / "model.safetensors")

@@ -50,18 +50,14 @@ def test_every_federation_is_the_one_that_the_engine_runs(name):
         def initial(site):
             return initial_model(plan, world.task, site and site.partition("/")[2])
 
-        moments = daisy_chain(
-            topology_for(plan, trainer, initial),
-            comm_rounds_of(plan),
-            lambda comm_round: True,
-        )
-        for moment, step in zip(moments, steps, strict=True):
-            assert moment.comm_round == step.comm_round
+        moments = daisy_chain(topology_for(plan, trainer, initial), comm_rounds_of(plan), lambda comm_round: True)
+        for result, step in zip(moments, steps, strict=True):
+            assert result.comm_round == step.comm_round
             order = run * len(step.at) + np.argsort(step.at)
-            for array, expected in moment.models().items():
+            for array, expected in result.models().items():
                 np.testing.assert_allclose(step.sent[array][order], expected, atol=1e-9)
-            assert (moment.global_model is None) == (not step.global_models)
-            for array, expected in (moment.global_model or {}).items():
+            assert (result.global_model is None) == (not step.global_models)
+            for array, expected in (result.global_model or {}).items():
                 np.testing.assert_allclose(step.global_models[array][run], expected, atol=1e-9)
 
 

@@ -17,7 +17,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.validation import check_plan
 from fedsmall.randomness import rng_for
 from fedsmall.training.stack import tensors_of
-from fedsmall.training.trainer import Leg, Seat, TrainInput
+from fedsmall.training.trainer import Indices, Phase, TrainInput
 from fedsmall.wire import Arrays, stack_of_one
 
 xgboost = pytest.importorskip("xgboost")
@@ -48,11 +48,11 @@ def run(plan: Plan, task: Task, sites: list[Samples]) -> Arrays:
     """The global forest at the end, by the trainer and the combiner alone."""
     plan = plan.with_model_of(len(sites))
     names = [f"site-{k}" for k in range(len(sites))]
-    trainer, combiner = Boosters(plan, task, names, sites, Seat.of_all(len(sites))), GrowTrees(plan)
+    trainer, combiner = Boosters(plan, task, names, sites, Indices.of_all(len(sites))), GrowTrees(plan)
     global_model = initial_model(plan, task)
     for t in range(1, plan.rounds + 1):
         stack = trainer.stack_of(tensors_of({n: np.stack([a] * len(sites)) for n, a in global_model.items()}))
-        trainer.walk(stack, [Leg(np.arange(len(sites)), t, 1)], TrainInput(losses=False))
+        trainer.walk(stack, [Phase(np.arange(len(sites)), t, 1)], TrainInput(losses=False))
         rows = {name: tensor.numpy() for name, tensor in stack.state.items()}
         global_model = combiner.combine(global_model, Updates(tuple(names), rows, None, np.ones(len(sites))), t)
     return global_model

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.clients.consent import decide, requests
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.runs import RUNS, run_folder
-from fedsmall.clients.station import Station
 from fedsmall.extensions.columns.messages import Message, hold_talk
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, Boosting, ColumnPlan, Reading
 from fedsmall.planning.run_sheet import RUN, RUN_ID
@@ -27,7 +27,7 @@ ALLOWED = "columns = true\nleast_side = 5\n"
 
 
 @pytest.fixture
-def stations(tmp_path) -> dict[str, Station]:
+def stations(tmp_path) -> dict[str, DataProcess]:
     """Two hospitals' stations, whose tables have forty patients in common."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(48, 2))
@@ -43,7 +43,7 @@ def stations(tmp_path) -> dict[str, Station]:
         with (home / "table.csv").open("w", newline="") as file:
             csv.writer(file).writerows([header[name], *rows[name]])
         (home / "policy.toml").write_text(ALLOWED)
-        made[name] = Station(name, home / "table.csv", home / "state", home / "policy.toml")
+        made[name] = DataProcess(name, home / "table.csv", home / "state", home / "policy.toml")
     return made
 
 
@@ -51,7 +51,7 @@ class Carrier:
     """What a server does: each message as an order to its site, numbered."""
 
     def __init__(
-        self, stations: dict[str, Station], plan: ColumnPlan = PLAN, twice: bool = False, run: str = "columns"
+        self, stations: dict[str, DataProcess], plan: ColumnPlan = PLAN, twice: bool = False, run: str = "columns"
     ) -> None:
         self.stations, self.plan, self.twice, self.run, self.step = stations, plan, twice, run, 0
         self.before: Callable[[Message], None] = lambda message: None
@@ -80,13 +80,13 @@ def led(carrier: Carrier) -> dict[str, Any]:
     return hold_talk(conduct(NAMES, carrier.plan.settings, carrier.plan.test), carrier)
 
 
-def kept(station: Station, run: str = "columns") -> dict[str, Any]:
+def kept(station: DataProcess, run: str = "columns") -> dict[str, Any]:
     return json.loads((run_folder(station.home / RUNS, run) / "columns.json").read_text())
 
 
-def restarted(station: Station) -> Station:
+def restarted(station: DataProcess) -> DataProcess:
     """The station as another process would find it: what it knew and had not written down is gone."""
-    return Station(station.name, station.data, station.home, station.policy_file)
+    return DataProcess(station.name, station.data, station.home, station.policy_file)
 
 
 def said(kind: str, words: dict[str, Any] | None = None, arrays: Any = None, turn: int = 99) -> Message:

@@ -7,7 +7,7 @@ import pytest
 
 from examples.loopback import free_ports
 from fedsmall.extensions.dashboard.app import application, server_of
-from fedsmall.extensions.dashboard.desk import Desk
+from fedsmall.extensions.dashboard.view import ConsortiumView
 from tests.extensions.dashboard.folders import finished
 
 TOKEN = "the-token"
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 def address(folder):
     """Where the page is served by its own program, as a browser finds it."""
     (port,) = free_ports(1)
-    server = server_of(application(Desk(folder), TOKEN), port)
+    server = server_of(application(ConsortiumView(folder), TOKEN), port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

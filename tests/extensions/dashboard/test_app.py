@@ -117,9 +117,9 @@ def test_the_token_is_made_once_in_a_file_of_its_owners(tmp_path):
 
 def test_the_program_listens_on_the_loopback_alone_and_writes_no_address_down(address, folder):
     from fedsmall.extensions.dashboard.app import server_of
-    from fedsmall.extensions.dashboard.desk import Desk
+    from fedsmall.extensions.dashboard.view import ConsortiumView
 
-    settings = server_of(application(Desk(folder), TOKEN), 1).config
+    settings = server_of(application(ConsortiumView(folder), TOKEN), 1).config
 
     assert settings.host == "127.0.0.1"
     assert settings.access_log is False

@@ -8,7 +8,7 @@ import yaml
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.extensions.dashboard import page
-from fedsmall.extensions.dashboard.desk import Desk
+from fedsmall.extensions.dashboard.view import ConsortiumView
 from tests import ROOT
 from tests.extensions.dashboard.folders import RUN
 from tests.sim.consortium.real_run import NAMES
@@ -19,10 +19,10 @@ LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
 LINE = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{({LABEL}(?:,{LABEL})*)\}})? ([-+.\deE]+|NaN)")
 
 
-def figures(desk):
+def figures(view):
     """The lines of the text by name and labels; every line must be of Prometheus' grammar."""
     found, typed = {}, set()
-    for line in page.metrics_text(desk).splitlines():
+    for line in page.metrics_text(view).splitlines():
         if line.startswith("#"):
             typed |= {line.split()[2]} if line.startswith("# TYPE ") else set()
             continue
@@ -52,7 +52,7 @@ def expressions():
 @pytest.mark.thorough
 def test_alerts_and_board_ask_for_figures_and_labels_that_there_are(folder):
     known: dict[str, set[str]] = {}
-    for name, labels in figures(Desk(folder)):
+    for name, labels in figures(ConsortiumView(folder)):
         known.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
 
     asked = [(*names_in(expression), words) for expression, words in expressions()]
@@ -68,7 +68,7 @@ def test_alerts_and_board_ask_for_figures_and_labels_that_there_are(folder):
 
 @pytest.mark.thorough
 def test_every_line_is_of_the_format_and_a_histogram_adds_up(folder):
-    found = figures(Desk(folder))
+    found = figures(ConsortiumView(folder))
 
     buckets = [v for (name, _), v in found.items() if name == "fedsmall_communication_round_seconds_bucket"]
     assert buckets == sorted(buckets)
@@ -79,7 +79,7 @@ def test_every_line_is_of_the_format_and_a_histogram_adds_up(folder):
 
 @pytest.mark.thorough
 def test_answers_and_refusals_are_those_of_the_log(folder):
-    found = figures(Desk(folder))
+    found = figures(ConsortiumView(folder))
     entries = list(AuditLog(folder / "runs" / RUN / "log.jsonl").entries())
 
     for site in NAMES:

@@ -104,7 +104,7 @@ class EveryHop:
     def needs(self, comm_round) -> bool:
         return True
 
-    def see(self, moment) -> None:
+    def see(self, result) -> None:
         pass
 
 

@@ -39,7 +39,7 @@ from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import build
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import run_rounds
-from fedsmall.training.trainer import Seat
+from fedsmall.training.trainer import Indices
 from tests import ROOT
 from tests.clients.test_patients import config as site_config
 from tests.clients.test_patients import order as site_order
@@ -108,7 +108,7 @@ def ended(plan: Plan, task: Task, sites: list[Samples]) -> dict[str, np.ndarray]
     """The model at the end, by the trainer and the combiner alone."""
     plan = plan.with_model_of(len(sites))
     names = [f"site-{k}" for k in range(len(sites))]
-    trainer = Regressors(plan, task, names, sites, Seat.of_all(len(sites)))
+    trainer = Regressors(plan, task, names, sites, Indices.of_all(len(sites)))
     return run_rounds(plan, trainer, lambda _: initial_model(plan, task)).model
 
 
@@ -128,7 +128,7 @@ def test_numbers_and_grades_are_learnt_too():
     assert np.abs(form.theta_of(linear)[0] - np.r_[pooled.coef_, pooled.intercept_]).max() < 1e-7
     state, _ = fit(Setup("ordinal", 5, 2, (1.0,)), dealt(rows_of(x.astype(float), grades, 2), 3))
     assert np.abs(form.theta_of(ordinal)[0] - state.last[0]).max() < 1e-7
-    trainer = Regressors(plan, graded, ["a"], [Samples(x, grades)], Seat.of_all(1))
+    trainer = Regressors(plan, graded, ["a"], [Samples(x, grades)], Indices.of_all(1))
     outputs = trainer.predict_at(0, ordinal, x, {})
     eta = x.astype(float) @ state.last[0, :4] + state.last[0, 4]
     assert np.allclose(outputs[:, 0], eta, atol=1e-5)  # the log-odds of being above the lowest grade
@@ -146,7 +146,7 @@ def test_counts_and_times_are_learnt_in_their_own_units():
 
     pooled = PoissonRegressor(alpha=1 / 90, solver="newton-cholesky", tol=1e-12).fit(x.astype(float), counts[:, 0])
     assert np.abs(form.theta_of(model)[0] - np.r_[pooled.coef_, pooled.intercept_]).max() < 1e-7
-    said = Regressors(plan, task, list("abc"), sites, Seat.of_all(3)).predict_at(0, model, x, {})
+    said = Regressors(plan, task, list("abc"), sites, Indices.of_all(3)).predict_at(0, model, x, {})
     assert np.allclose(said[:, 0] * 4 + 2, pooled.predict(x.astype(float)), rtol=1e-5)
     with pytest.raises(DataError, match="a number here is below 0"):
         ended(plan, task, [Samples(part.x, part.y - 9) for part in sites])
@@ -214,7 +214,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path):
     task = federation.task
 
     def go(journal=None, stop=None):
-        trainer = Regressors(plan, task, federation.names, federation.train, Seat.of_all(5))
+        trainer = Regressors(plan, task, federation.names, federation.train, Indices.of_all(5))
         return run_rounds(plan, trainer, lambda _: initial_model(plan, task), journal=journal, stop=stop)
 
     whole, turns = go(), iter([False, False, True])
@@ -246,7 +246,7 @@ def test_hinges_find_what_a_line_does_not():
     for name in METHODS:
         plan = regressed(name, {"penalty": 0.1}).with_model_of(4)
         model = ended(plan, task, sites)
-        outputs = Regressors(plan, task, list("abcd"), sites, Seat.of_all(4)).predict_at(0, model, x, {})
+        outputs = Regressors(plan, task, list("abcd"), sites, Indices.of_all(4)).predict_at(0, model, x, {})
         worth[name] = (outputs.argmax(axis=1) == y).mean()
 
     assert worth["Ridge"] < 0.65
@@ -264,7 +264,7 @@ def test_hospital_intercepts_stay_at_home_and_serve_the_hospitals_own_patients()
 
     model = ended(plan, task, sites)
 
-    trainer = Regressors(plan, task, list("abc"), sites, Seat.of_all(3))
+    trainer = Regressors(plan, task, list("abc"), sites, Indices.of_all(3))
     said = [np.diff(trainer.predict_at(k, model, np.zeros((1, 2), np.float32), {}))[0, 0] for k in range(3)]
     assert np.allclose(np.diff(said), [3, 3], atol=1.2)
     common = ended(regressed(), task, sites)
@@ -356,7 +356,7 @@ def test_noise_once_in_a_secure_sum_is_the_same_on_every_engine_at_the_same_char
     totals = {}
     for secure in (False, True):
         of = among(regressed(privacy=NOISED.model_copy(update={"secure": secure})), 5)
-        trainer = Regressors(of, federation.task, federation.names, federation.train, Seat.of_all(5))
+        trainer = Regressors(of, federation.task, federation.names, federation.train, Indices.of_all(5))
         model = initial_model(of, federation.task)
         totals[secure] = sum(trainer._sums(model, site, 1) for site in range(5)) / form.ONE
     clean = sum(
@@ -385,7 +385,11 @@ def test_a_patient_s_noised_sums_differ_by_seed_and_tell_nothing_in_further_roun
 
     def sums(seed, t):
         trainer = Regressors(
-            plan.model_copy(update={"seed": seed}), federation.task, list("abcde"), federation.train, Seat.of_all(5)
+            plan.model_copy(update={"seed": seed}),
+            federation.task,
+            list("abcde"),
+            federation.train,
+            Indices.of_all(5),
         )
         return trainer._sums(model, 0, t)
 
@@ -423,7 +427,7 @@ def test_a_plan_of_noised_sums_that_a_ledger_would_charge_less_for_is_not_follow
     federation = federation_of(plan)
 
     with pytest.raises(PlanError, match="one exchange of all patients"):
-        Regressors(plan, federation.task, federation.names, federation.train, Seat.of_all(5))
+        Regressors(plan, federation.task, federation.names, federation.train, Indices.of_all(5))
 
 
 TWO = Task("t", (5,), 2)

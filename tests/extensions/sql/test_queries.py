@@ -8,11 +8,11 @@ import pandas
 import pytest
 
 from fedsmall.audit_log import verify
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.data.table_files import read_table
 from fedsmall.errors import DataError
 from fedsmall.planning.tasks import load_site
-from tests.clients.test_station import AS_IT_IS, config, order, plan, refused, scaled
+from tests.clients.test_data_process import AS_IT_IS, config, order, plan, refused, scaled
 
 SELECT = "SELECT * FROM ward"
 SECRET = "n0b0dy-kn0ws"
@@ -154,7 +154,9 @@ def test_without_sqlalchemy_the_extra_is_named(ask, monkeypatch):
 @pytest.fixture
 def station(ask, tmp_path):
     (tmp_path / "policy.toml").write_text(AS_IT_IS)
-    return Station("essen", ask("SELECT age, dose, died AS diagnosis FROM ward"), tmp_path, tmp_path / "policy.toml")
+    return DataProcess(
+        "essen", ask("SELECT age, dose, died AS diagnosis FROM ward"), tmp_path, tmp_path / "policy.toml"
+    )
 
 
 def of_query(**more):
@@ -182,7 +184,7 @@ def test_patients_who_come_during_a_run_are_in_the_next_one(station, tmp_path):
 
     assert "error" not in station.answer("train", order(1, the_plan=of_query()), model)[0]
     after, _ = station.answer("roll", config(of_query(), "next"), {})
-    again = Station("essen", station.data, station.home, station.policy_file)
+    again = DataProcess("essen", station.data, station.home, station.policy_file)
 
     assert after["config"]["num-examples"] > before["config"]["num-examples"]
     assert "data have changed since this run began" in refused(again, "train", order(2, the_plan=of_query()), model)

@@ -45,8 +45,8 @@ def rules(svg, name):
 
 def drawn(svg, models):
     """Where each model stands, one place after the other: the number of a site, or the middle."""
-    seats = re.findall(r'class="site" cx="([\d.]+)" cy="([\d.]+)"', svg)
-    numbers = {(float(x), float(y)): number for number, (x, y) in enumerate(seats)}
+    site_points = re.findall(r'class="site" cx="([\d.]+)" cy="([\d.]+)"', svg)
+    numbers = {(float(x), float(y)): number for number, (x, y) in enumerate(site_points)}
     found = []
     for model in range(models):
         points = (re.search(r"translate\(([\d.]+)px,([\d.]+)px\)", value) for _, value in rules(svg, f"vm{model}"))
@@ -200,14 +200,14 @@ def test_the_file_in_the_documentation_is_made_by_the_example():
 
 def test_what_is_not_shown_is_jumped_over_while_nobody_sees_the_models():
     told = chain(40, rounds=60, aggregate_every=50)
-    times, seats = drawing.beats(told.stops), [(float(number), 0.0) for number in range(40)]
+    times, site_points = drawing.beats(told.stops), [(float(number), 0.0) for number in range(40)]
     index = next(index for index, stop in enumerate(told.stops) if stop.skipped)
 
-    ways = drawing.way_keys(told, seats, [(0.0, 0.0)] * 12)
+    ways = drawing.way_keys(told, site_points, [(0.0, 0.0)] * 12)
 
     hidden = times[index].gap + drawing.FADE_S
     assert (hidden, "opacity:0") in drawing.shade_keys(told)
     for model, way in zip(told.followed, ways, strict=True):
-        before, after = (seats[told.stops[number].at[model]] for number in (index - 1, index))
+        before, after = (site_points[told.stops[number].at[model]] for number in (index - 1, index))
         assert (hidden, drawing.moved_to(before)) in way
         assert [value for at, value in way if hidden < at <= times[index].train] == [drawing.moved_to(after)] * 2

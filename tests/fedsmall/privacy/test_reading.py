@@ -22,7 +22,7 @@ from fedsmall.privacy.reading import (
 )
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.information import record_squares
-from fedsmall.training.trainer import Leg, TrainInput
+from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import Arrays, ModelState
 
@@ -171,9 +171,9 @@ def test_looks_are_about_the_information_that_blur_lets_out_in_a_few_comm_rounds
 
     for t in (1, 2, 3):
         start = cohort.stack([ModelState(model)] * 6)
-        leg, moved = Leg(places, t, 1), start.clone()
-        squares = record_squares(plan, federation.task, names, train, [np.arange(4)] * 6, start, leg, TrainInput())
-        cohort.walk(moved, [leg], TrainInput())
+        phase, moved = Phase(places, t, 1), start.clone()
+        squares = record_squares(plan, federation.task, names, train, [np.arange(4)] * 6, start, phase, TrainInput())
+        cohort.walk(moved, [phase], TrainInput())
         steps = [(tensor - start.parameters[name]).double().flatten(1) for name, tensor in moved.parameters.items()]
         told += squares / (torch.cat(steps, 1).square().sum(1).numpy()[:, None] / numbers)
         model = {name: array.mean(0).numpy() for name, array in moved.state.items()}
@@ -196,7 +196,7 @@ def test_the_noise_that_is_foretold_is_about_that_which_is_added(monkeypatch):
         asked = plan.model_copy(update={"method": method.model_copy(update={"privacy": privacy})})
         cohort = cohort_for(asked, federation.task, federation.names, federation.train)
         stack = cohort.stack([ModelState(model)] * 6)
-        cohort.walk(stack, [Leg(places, 1, 1, True)], TrainInput())
+        cohort.walk(stack, [Phase(places, 1, 1, True)], TrainInput())
         moved.append(torch.cat([tensor.double().flatten(1) for tensor in stack.parameters.values()], 1))
     start = torch.cat([torch.from_numpy(array).double().flatten() for array in model.values()])
     numbers = sum(array.size for array in model.values())

@@ -13,7 +13,7 @@ from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, TrainInput
+from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.wire import ModelState
 from tests.fedsmall.training.cohorts import samples_for
 from tests.oracles import permutation
@@ -53,13 +53,13 @@ def walked(plan: Plan, task: Task, sizes: list[int], path: str) -> tuple[Stack, 
     cohort = Cohort(plan, task, names, samples, path=path)
     stack = cohort.stack([ModelState(initial_model(plan, task, name)) for name in names])
     where = np.arange(len(names))
-    legs = []
+    phases = []
     for t in range(1, plan.rounds + 1):
-        legs.append(Leg(where, t, 1))
+        phases.append(Phase(where, t, 1))
         route = permutation(plan.seed, t, names)
         where = np.array([names.index(route[name]) for name in names])[where]
-    first = cohort.walk(stack, legs, TrainInput([True] * len(names)))
-    second = cohort.walk(stack, legs, TrainInput([row % 2 == 0 for row in range(len(names))], memory=first.memory))
+    first = cohort.walk(stack, phases, TrainInput([True] * len(names)))
+    second = cohort.walk(stack, phases, TrainInput([row % 2 == 0 for row in range(len(names))], memory=first.memory))
     return stack, {"loss": second.loss, **second.rule, **second.memory}
 
 

@@ -12,7 +12,7 @@ from fedsmall.parts import Privacy, Recipe
 from fedsmall.plan import Method, Plan
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.information import deviation_for, record_squares
-from fedsmall.training.trainer import Leg, TrainInput
+from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import ModelState
 from tests.sim.engines.harness import batched
@@ -38,13 +38,13 @@ def start_of(plan, samples, task=CLASSES):
     return cohort.stack([ModelState(initial_model(plan, task))])
 
 
-LEG = Leg(np.array([0]), 1, 1)
+LEG = Phase(np.array([0]), 1, 1)
 
 
 def squares_of(plan, samples, t=1):
     start, everybody = start_of(plan, samples), [np.arange(len(samples))]
-    leg = Leg(np.array([0]), t, 1)
-    return record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, TrainInput())[0]
+    phase = Phase(np.array([0]), t, 1)
+    return record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, phase, TrainInput())[0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def squares_of(plan, samples, t=1):
 def test_of_patients_in_no_batch_an_update_tells_nothing(recipe):
     plan, samples = plan_of(**recipe), samples_of(7)
 
-    taken = Cohort(plan, CLASSES, ["essen"], [samples]).taken(0, Leg(np.array([0]), 3, 1))
+    taken = Cohort(plan, CLASSES, ["essen"], [samples]).taken(0, Phase(np.array([0]), 3, 1))
 
     assert np.flatnonzero(squares_of(plan, samples, t=3)).tolist() == taken.tolist()
 
@@ -103,8 +103,8 @@ def test_a_unit_that_a_patient_all_but_switches_on_makes_no_noise():
         weight, bias = (next(t for name, t in start.parameters.items() if name.endswith(e)) for e in ("weight", "bias"))
         seen = samples.x @ weight[0, 0].double().numpy()
         bias[0, 0] = -float(seen.max()) - below  # the first unit is off for everybody
-        leg, everybody = Leg(np.array([0]), 1, 1), [np.arange(4)]
-        found.append(record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, leg, TrainInput())[0])
+        phase, everybody = Phase(np.array([0]), 1, 1), [np.arange(4)]
+        found.append(record_squares(plan, CLASSES, ["essen"], [samples], everybody, start, phase, TrainInput())[0])
 
     np.testing.assert_allclose(found[0], found[1], rtol=1e-3)
 
@@ -171,7 +171,7 @@ def budgeted(recipe, rounds=6, count=5):
 def test_a_budget_is_shared_over_the_comm_rounds_of_the_patient_who_is_in_most_batches(batch):
     plan, cohort = budgeted({"batch": batch, "local_steps": 1})
     alone = Cohort(plan, CLASSES, ["essen"], [samples_of(5)])
-    batches = [alone.taken(0, Leg(np.array([0]), t, 1)).tolist() for t in range(1, 7)]
+    batches = [alone.taken(0, Phase(np.array([0]), t, 1)).tolist() for t in range(1, 7)]
     most = max(sum(patient in taken for taken in batches) for patient in range(5))
 
     assert cohort.exposure_of_comm_round(0) == pytest.approx(1 / most)

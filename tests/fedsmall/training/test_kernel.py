@@ -22,7 +22,7 @@ from fedsmall.training.cohort import Cohort
 from fedsmall.training.device import check_device, threads_of_kernel
 from fedsmall.training.kernel.build import build
 from fedsmall.training.stack import Stack
-from fedsmall.training.trainer import Leg, TrainInput, TrainResult
+from fedsmall.training.trainer import Phase, TrainInput, TrainResult
 from fedsmall.wire import ModelState
 
 CLOSE = 1e-5  # of float32 after 200 rounds; both are as far from float64
@@ -109,11 +109,11 @@ def walked(
         assert cohort._kernel is not None
         cohort._kernel.lanes = lanes
     stack = cohort.stack([ModelState(initial_model(plan, task, name)) for name in names])
-    legs = [Leg((np.arange(len(names)) + t) % len(names), t, 1) for t in range(1, plan.rounds + 1)]
+    phases = [Phase((np.arange(len(names)) + t) % len(names), t, 1) for t in range(1, plan.rounds + 1)]
     half, common = plan.rounds // 2, [row % 2 == 0 for row in range(len(names))]
-    first = cohort.walk(stack, legs[:half], TrainInput([True] * len(names)))
+    first = cohort.walk(stack, phases[:half], TrainInput([True] * len(names)))
     return stack, cohort.walk(
-        stack, [*legs[half:-1], legs[-1]._replace(closes=True)], TrainInput(common, memory=first.memory)
+        stack, [*phases[half:-1], phases[-1]._replace(closes=True)], TrainInput(common, memory=first.memory)
     )
 
 
@@ -372,7 +372,7 @@ def test_who_looks_or_goes_on_later_and_the_threads_change_no_bit(compiled, name
     plan = AVERAGES[name].model_copy(update={"rounds": 36, "evaluate_every": 5})
     whole = run_of(plan, "kernel")
 
-    seen, looked = [], lambda moment: seen.append(moment.models())
+    seen, looked = [], lambda result: seen.append(result.models())
     threads = run_of(plan, "kernel:3", evaluator=looked)
     stops = iter([False, False, True])
     run_of(plan, "kernel", evaluator=looked, journal=FileJournal(tmp_path), stop=lambda: next(stops))
@@ -390,7 +390,7 @@ def test_moments_are_few_where_nobody_looks_and_one_for_each_look(compiled):
     run_of(plan, "kernel", progress=lambda t, rounds: moments.append(t))
     alone = list(moments)
     moments.clear()
-    run_of(plan, "kernel", evaluator=lambda moment: None, progress=lambda t, rounds: moments.append(t))
+    run_of(plan, "kernel", evaluator=lambda result: None, progress=lambda t, rounds: moments.append(t))
 
     assert alone == [40]
     assert moments == [9, 10, 19, 20, 29, 30, 39, 40]

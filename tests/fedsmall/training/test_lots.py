@@ -12,7 +12,7 @@ from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import NamedChance, SystemChance
 from fedsmall.training.batches import Lots
 from fedsmall.training.cohort import Cohort
-from fedsmall.training.trainer import Seat
+from fedsmall.training.trainer import Indices
 from fedsmall.wire import ModelState
 
 TASK = Task("table", (6,), 3)
@@ -33,29 +33,29 @@ def samples_of(sizes, task=TASK, seed=7):
     return [Samples(rng.normal(size=(n, *task.input_shape)) * 2, rng.integers(0, task.classes, n)) for n in sizes]
 
 
-def update(plan, samples, t=1, task=TASK, path="auto", seat=None):
+def update(plan, samples, t=1, task=TASK, path="auto", indices=None):
     """What one step of learning rate 1 takes from every parameter, as one vector for each site: (sites, parameters)."""
     names = [f"site-{k}" for k in range(len(samples))]
-    cohort = Cohort(plan, task, names, samples, path=path, seat=seat)
+    cohort = Cohort(plan, task, names, samples, path=path, indices=indices)
     model = initial_model(plan, task)
     stack = cohort.stack([ModelState(model)] * len(names))
     cohort.train(stack, range(len(names)), t, 1)
     return np.concatenate([(model[n] - a.numpy()).reshape(len(names), -1) for n, a in stack.parameters.items()], axis=1)
 
 
-def lots_of(plan, sizes, t=1, seat=None):
+def lots_of(plan, sizes, t=1, indices=None):
     """Lots whose samples are numbered through, so that a batch can be read."""
     samples = [Samples(np.arange(n)[:, None] + 1.0, np.zeros(n, dtype=np.int64)) for n in sizes]
     names = [f"site-{k}" for k in range(len(sizes))]
-    lots = Lots(plan, names, samples, {}, torch.device("cpu"), {"w": (3, 2)}, seat or Seat.of_all(len(sizes)))
+    lots = Lots(plan, names, samples, {}, torch.device("cpu"), {"w": (3, 2)}, indices or Indices.of_all(len(sizes)))
     return list(lots.round(np.arange(len(sizes)), t, pads=True))
 
 
-def drawn(plan, sizes, rounds, seat=None):
+def drawn(plan, sizes, rounds, indices=None):
     """Whether each sample was in each lot: (rounds * steps, samples of the first site)."""
     rows = []
     for t in range(1, rounds + 1):
-        for _, batch in lots_of(plan, sizes, t, seat):
+        for _, batch in lots_of(plan, sizes, t, indices):
             inside = batch.x[0, :, 0][batch.weight[0] > 0].numpy().astype(int) - 1
             assert len(set(inside)) == len(inside)
             rows.append(np.isin(np.arange(sizes[0]), inside))
@@ -109,7 +109,7 @@ def test_a_site_without_patients_in_a_lot_sends_noise_alone():
 def test_every_sample_joins_every_lot_independently(secret):
     """Shuffled epochs, which draw no sample twice and lots of one size, fail each of these."""
     plan = plan_of(lot=10, recipe=Recipe(local_steps=5))
-    inside = drawn(plan, [40], 200, Seat((0,), 1, secret))  # (1000 lots, 40 samples)
+    inside = drawn(plan, [40], 200, Indices((0,), 1, secret))  # (1000 lots, 40 samples)
 
     sizes, rate = inside.sum(axis=1), 0.25
     assert abs(inside.mean() - rate) < 5 * (rate * (1 - rate) / inside.size) ** 0.5
@@ -136,7 +136,7 @@ def test_a_site_gets_the_same_numbers_in_any_company():
     together = update(plan, samples)
 
     for place in range(3):
-        alone = Cohort(plan, TASK, [names[place]], [samples[place]], path="loop", seat=Seat((place,), 3))
+        alone = Cohort(plan, TASK, [names[place]], [samples[place]], path="loop", indices=Indices((place,), 3))
         model = initial_model(plan, TASK)
         stack = alone.stack([ModelState(model)])
         alone.train(stack, [0], 1, 1)
@@ -149,7 +149,7 @@ def test_noise_of_a_simulation_repeats_and_that_of_a_real_site_does_not():
 
     assert np.array_equal(update(plan, samples), update(plan, samples))
     assert not np.array_equal(update(plan, samples), update(plan, samples, t=2))
-    real = [update(plan, samples, seat=Seat((0,), 1, secret=True)) for _ in range(2)]
+    real = [update(plan, samples, indices=Indices((0,), 1, secret=True)) for _ in range(2)]
     assert not np.array_equal(*real)
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsmall.algorithm.gossip import ACKNOWLEDGED, MODEL_SENT, PARCEL, UNDER_WAY, Mail, Places, PushSum
+from fedsmall.algorithm.gossip import ACKNOWLEDGED, MODEL_SENT, SHARE, UNDER_WAY, Mail, Places, PushSum
 from fedsmall.parts import Topology
 from fedsmall.travel.schedule import bijection
 
@@ -46,14 +46,14 @@ def test_every_letter_is_handed_over_once_to_whom_it_was_sent(loss: float, delay
 def test_over_sound_lines_every_letter_is_sent_once_and_over_others_as_often_as_it_takes() -> None:
     sound, lossy = Mail(0), Mail(0, loss=0.2)
     for mail in (sound, lossy):
-        mail.post(np.zeros(2000, dtype=int), np.arange(2000), kind=PARCEL)
+        mail.post(np.zeros(2000, dtype=int), np.arange(2000), kind=SHARE)
         for _ in range(60):
             mail.exchange()
 
     assert sound.sent.tolist() == [0, 2000]
     assert sound.acknowledged == ACKNOWLEDGED * 2000
     # until one of its three acknowledgements comes back: 1 / (0.8 * (1 - 0.2 ** 3))
-    assert lossy.sent[PARCEL] / 2000 == pytest.approx(1.26, abs=0.05)
+    assert lossy.sent[SHARE] / 2000 == pytest.approx(1.26, abs=0.05)
 
 
 def test_a_lost_acknowledgement_doubles_nothing() -> None:
@@ -70,9 +70,9 @@ def test_a_lost_acknowledgement_doubles_nothing() -> None:
 
 def test_what_is_withdrawn_is_not_handed_over_however_late_it_comes() -> None:
     mail = Mail(0, delay=3)
-    mail.post(np.zeros(50, dtype=int), np.arange(50), kind=PARCEL)
+    mail.post(np.zeros(50, dtype=int), np.arange(50), kind=SHARE)
     before = len(mail.exchange().what)
-    mail.withdraw(PARCEL)
+    mail.withdraw(SHARE)
 
     assert 0 < before < 50
     assert not sum(len(mail.exchange().what) for _ in range(20))
@@ -130,14 +130,14 @@ def test_sums_and_weights_in_hand_and_under_way_stay_what_they_were(topology: To
     places, sums = Places(topology, seed, 8, np.arange(8)), PushSum(8, model(values))
     sums.join(np.arange(8), model(values), weights)
     for exchange in range(12):
-        receivers, parcels = sums.halve(places.next_sites(1, exchange))
-        places.mail.post(receivers, parcels, PARCEL)
+        receivers, shares = sums.halve(places.next_sites(1, exchange))
+        places.mail.post(receivers, shares, SHARE)
         _, came = places.exchange()
         sums.take(came.receiver, came.what)
     under_way = places.mail._open[2][~places.mail._had[places.mail._open[0] - places.mail._oldest]]
     mass = [
         (float(each.sums["w"][n - each.first]), each.weights[n - each.first])
-        for each in sums._parcels
+        for each in sums._shares
         for n in under_way
         if each.first <= n < each.first + len(each.weights)
     ]
@@ -158,8 +158,8 @@ def test_gossip_comes_near_the_mean_and_halves_the_square_distance_with_every_ex
             places, sums = Places(Topology(by="gossip", loss=loss), seed, 64, np.arange(64)), PushSum(64, model(values))
             sums.join(np.arange(64), model(values), np.ones(64))
             for exchange in range(exchanges):
-                receivers, parcels = sums.halve(places.next_sites(1, exchange))
-                places.mail.post(receivers, parcels, PARCEL)
+                receivers, shares = sums.halve(places.next_sites(1, exchange))
+                places.mail.post(receivers, shares, SHARE)
                 _, came = places.exchange()
                 sums.take(came.receiver, came.what)
             sites, means = sums.means()
@@ -172,13 +172,13 @@ def test_gossip_comes_near_the_mean_and_halves_the_square_distance_with_every_ex
     assert distances[0] == pytest.approx(expected, rel=0.3) if loss == 0 else distances[0] < 3 * expected
 
 
-def test_a_parcel_travels_in_the_models_own_numbers_and_what_rounding_leaves_stays() -> None:
+def test_a_share_travels_in_the_models_own_numbers_and_what_rounding_leaves_stays() -> None:
     values = np.array([1 / 3, 0.0])
     sums = PushSum(2, model(values, torch.float32))
     sums.join(np.arange(2), model(values, torch.float32), np.array([1.0, 1.0]))
     receivers, numbers = sums.halve(np.array([1, 0]))
 
-    assert sums._parcels[0].sums["w"].dtype == torch.float32
+    assert sums._shares[0].sums["w"].dtype == torch.float32
 
     sums.take(receivers, numbers)
 

@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Message
 
 from fedsmall.clients import relay
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.ends import signer
 from fedsmall.frames import from_frame, join_pieces, to_frame
 from fedsmall.plan import Plan
@@ -54,7 +54,7 @@ class Desk:
     def __init__(self, folder: Path, monkeypatch: Any, names: Sequence[str] = NAMES, *, new: bool = True) -> None:
         self.folder, self.names = folder / "consortium", tuple(names)
         self.data = {name: folder / "data" / f"{name}.csv" for name in names}
-        self.stations: dict[str, Station] = {}
+        self.stations: dict[str, DataProcess] = {}
         self.now = 0.0
         monkeypatch.setattr(run_grid.time, "sleep", self._sleep)
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
@@ -82,11 +82,11 @@ class Desk:
         """Let all stations start anew at their next order."""
         self.stations.clear()
 
-    def station(self, name: str) -> Station:
+    def station(self, name: str) -> DataProcess:
         """A site's station, which stays until :meth:`restart`."""
         if name not in self.stations:
             site = self.site(name)
-            self.stations[name] = Station(name, self.data[name], site.home, site.kit / "policy.toml")
+            self.stations[name] = DataProcess(name, self.data[name], site.home, site.kit / "policy.toml")
         return self.stations[name]
 
     def run(self, name: str, plan: Plan | None = None, **patience: Any) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Message
 
 from fedsmall.clients import relay
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.data.preparation import Sums, agree
 from fedsmall.frames import from_frame, join_pieces, to_frame
 from fedsmall.plan import Plan
@@ -41,8 +41,8 @@ class Stations(LocalGrid):
         monkeypatch.setenv(relay.SOCKET, "")
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
 
-    def station(self, site: str) -> Station:
-        return Station(site, self.data.get(site), self.folder / site, self.folder / "policy.toml")
+    def station(self, site: str) -> DataProcess:
+        return DataProcess(site, self.data.get(site), self.folder / site, self.folder / "policy.toml")
 
     def get_nodes(self) -> list[SimpleNamespace]:
         """The nodes under the names of their sites, as Flower's grid has them."""

@@ -18,7 +18,7 @@ from fedsmall.sim.consortium import runs
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.trees import cohort_for
-from fedsmall.travel.journey import Moment
+from fedsmall.travel.journey import RoundResult
 
 MOMENTUM = Recipe(lr=0.05, momentum=0.5)
 UNEVEN = {"partition": {"sizes": [4, 8, 12, 6, 10, 5]}, "samples_per_site": None}
@@ -37,15 +37,15 @@ class Seen:
     """Keeps all moments of a run."""
 
     def __init__(self) -> None:
-        self.moments: list[Moment] = []
+        self.moments: list[RoundResult] = []
         self.models: list[dict[str, np.ndarray]] = []
 
     def needs(self, comm_round: Any) -> bool:
         return True
 
-    def see(self, moment: Moment) -> None:
-        self.moments.append(moment)
-        self.models.append({name: array.copy() for name, array in moment.models().items()})
+    def see(self, result: RoundResult) -> None:
+        self.moments.append(result)
+        self.models.append({name: array.copy() for name, array in result.models().items()})
 
 
 def walked(plan: Plan) -> Seen:
@@ -95,11 +95,11 @@ def test_messages_that_are_lost_cost_bytes_and_training_but_no_model_is_doubled(
         walked(plan_of(plan={"rounds": 40}, topology="gossip")),
         walked(plan_of(plan={"rounds": 40}, topology=LOSSY)),
     )
-    updates = [sum(moment.updates for moment in seen.moments) for seen in (sound, lossy)]
+    updates = [sum(result.updates for result in seen.moments) for seen in (sound, lossy)]
 
     assert updates[0] == 6 * 40
     assert 0.3 * updates[0] < updates[1] < updates[0]
-    assert all(len(set(moment.sites)) == len(moment.sites) <= 6 for moment in lossy.moments)
+    assert all(len(set(result.sites)) == len(result.sites) <= 6 for result in lossy.moments)
 
 
 def test_bytes_are_those_of_every_envelope_that_was_sent() -> None:
@@ -108,7 +108,7 @@ def test_bytes_are_those_of_every_envelope_that_was_sent() -> None:
     seen = walked(plan)
 
     hop, average = 6 * (model + 3 * 16), 10 * 6 * (model + 8 + 3 * 16)
-    assert [moment.bytes_sent for moment in seen.moments] == [hop, hop, hop, average]
+    assert [result.bytes_sent for result in seen.moments] == [hop, hop, hop, average]
 
 
 def test_moments_go_along_and_are_paid_for() -> None:
@@ -123,7 +123,7 @@ def test_one_model_goes_round_a_ring_without_a_server(loss: float) -> None:
     seen = walked(
         plan_of(plan={"rounds": 20}, topology={"by": "ring", "loss": loss, "tries": 1}, aggregate_every=None, models=1)
     )
-    places = [moment.sites for moment in seen.moments[:-1]]
+    places = [result.sites for result in seen.moments[:-1]]
 
     assert all(len(sites) <= 1 for sites in places)
     met = [sites[0] for sites in places if sites]
@@ -139,15 +139,15 @@ def test_an_average_is_of_all_that_were_trained_since_the_last_wherever_they_are
     late, waiting = [], []
     walk_some, agree = ModelStates.walk_some, Peers._agree
 
-    def walking(self: ModelStates, rows: np.ndarray, *more: Any) -> Moment:
+    def walking(self: ModelStates, rows: np.ndarray, *more: Any) -> RoundResult:
         trained.update(rows.tolist())
         return walk_some(self, rows, *more)
 
-    def agreeing(self: Peers, moment: Moment, places: Places) -> Moment:
+    def agreeing(self: Peers, result: RoundResult, places: Places) -> RoundResult:
         late.append((places.at == -1).sum())
         waiting.append(6 - len(trained))
         mean = self.states.stack.state["0.weight"][sorted(trained)].mean(0).numpy()
-        agreed = agree(self, moment, places)
+        agreed = agree(self, result, places)
         assert np.allclose(agreed.global_model["0.weight"], mean, atol=1e-10)
         trained.clear()
         return agreed

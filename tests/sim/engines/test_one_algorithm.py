@@ -156,7 +156,7 @@ def test_the_map_of_a_chain_is_where_its_models_trained(fraction: float) -> None
     trained: list[list[str]] = []
     loop = loop_of(plan, in_pieces=False)
     federation = federation_of(plan)
-    watcher = SimpleNamespace(needs=lambda comm_round: True, see=lambda moment: trained.append(list(moment.sites)))
+    watcher = SimpleNamespace(needs=lambda comm_round: True, see=lambda result: trained.append(list(result.sites)))
 
     run_rounds(plan, loop.sites, loop.initial, watcher=watcher, in_pieces=False)
 

@@ -22,12 +22,12 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], **within: flo
 def test_one_region_is_the_plain_method_to_the_bit(name: str) -> None:
     plain, one = walked(plan_of(name)), walked(plan_of(name, regions={"number": 1, "average_every": 4}))
 
-    assert [moment.bytes_sent for moment in plain.moments] == [moment.bytes_sent for moment in one.moments]
-    for moment, other, models, others in zip(plain.moments, one.moments, plain.models, one.models, strict=True):
+    assert [result.bytes_sent for result in plain.moments] == [result.bytes_sent for result in one.moments]
+    for result, other, models, others in zip(plain.moments, one.moments, plain.models, one.models, strict=True):
         assert other.bytes_between == 0
         assert same(models, others)
-        assert (moment.global_model is None) == (other.global_model is None)
-        assert moment.global_model is None or same(moment.global_model, other.global_model)
+        assert (result.global_model is None) == (other.global_model is None)
+        assert result.global_model is None or same(result.global_model, other.global_model)
 
 
 @pytest.mark.parametrize("settings", [{}, {"weighted": True}])
@@ -43,7 +43,7 @@ def test_between_their_averages_regions_know_nothing_of_each_other() -> None:
     seen = walked(plan)
     region = regions_of(plan, 6)
 
-    assert [moment.global_model is not None for moment in seen.moments] == [False] * 7 + [True]
+    assert [result.global_model is not None for result in seen.moments] == [False] * 7 + [True]
     for t in (1, 3, 5):
         global_models = seen.moments[t].global_models
         assert len(global_models) == 2
@@ -85,10 +85,10 @@ def test_bytes_between_servers_are_counted_apart() -> None:
     region, places = regions_of(plan, 6), [at for _, at in journey(plan, 6)]
     crossed = [0] + [int((region[a] != region[b]).sum()) for a, b in itertools.pairwise(places)]
 
-    assert [moment.bytes_sent for moment in seen.moments] == [moment.bytes_sent for moment in plain.moments]
+    assert [result.bytes_sent for result in seen.moments] == [result.bytes_sent for result in plain.moments]
     between = [hops * model for hops in crossed]
     between[-1] += 2 * 3 * model
-    assert [moment.bytes_between for moment in seen.moments] == between
+    assert [result.bytes_between for result in seen.moments] == between
     assert sum(crossed) > 6
     record = run_plan(plan, build_federation(plan), "cohort")
     assert record.bytes_between == sum(between)

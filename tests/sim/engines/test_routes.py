@@ -29,13 +29,7 @@ from fedsmall.strategies.server.run_loop import Outcome
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import folds_of
 from fedsmall.wire import PLAN
-from tests.sim.engines.harness import (
-    ByMessages,
-    OftenSilent,
-    assert_alike,
-    assert_equal_bits,
-    federation_of,
-)
+from tests.sim.engines.harness import ByMessages, OftenSilent, assert_alike, assert_equal_bits, federation_of
 from tests.sim.engines.plans import BY_ROUTES as CASES
 from tests.sim.engines.plans import NOW_AND_THEN, ROUTES, routes_of
 from tests.sim.engines.stations import Stations
@@ -69,8 +63,8 @@ def models_of_routes(plan: Plan, federation: Federation, loop: Callable[..., ByM
     """What is judged of each route at the end."""
     last: list[Any] = []
 
-    def keep(moment: Any) -> None:
-        last[:] = moment.of_routes() or last
+    def keep(result: Any) -> None:
+        last[:] = result.of_routes() or last
 
     if loop is not None:
         loop(plan, federation, keep)

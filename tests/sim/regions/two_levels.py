@@ -12,8 +12,8 @@ import numpy as np
 from flwr.app import Message
 
 from fedsmall.clients import relay
-from fedsmall.clients.region_desk import RegionDesk
-from fedsmall.clients.station import Station
+from fedsmall.clients.data_process import DataProcess
+from fedsmall.clients.region_client import RegionClient
 from fedsmall.data.federation import Federation
 from fedsmall.frames import from_frame, join_pieces, to_frame
 from fedsmall.models.registry import initial_model
@@ -103,10 +103,12 @@ class TwoLevels:
         (folder / "policy.toml").write_text(POLICY)
         policy = folder / "policy.toml"
         self.programs: dict[str, Any] = {
-            name: Station(name, path, folder / "homes" / name, policy) for name, path in data.items()
+            name: DataProcess(name, path, folder / "homes" / name, policy) for name, path in data.items()
         }
         for region in regions:
-            self.programs[region] = RegionDesk(region, folder / region / "runs", folder / "homes" / region, policy, 10)
+            self.programs[region] = RegionClient(
+                region, folder / region / "runs", folder / "homes" / region, policy, 10
+            )
         monkeypatch.setattr(above_and_below, "LOOK_S", 0.1)
         monkeypatch.setattr(relay.socket_frames, "ask", self._ask)
         self.failed: dict[str, Exception] = {}

@@ -11,8 +11,8 @@ from flwr.app import Message
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.clients import key_store
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.shelf import secret
-from fedsmall.clients.station import Station
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.sealing.envelopes import IDENTITY, name_of
@@ -64,17 +64,17 @@ class Federation(Stations):
         rng = random.Random(0)
         monkeypatch.setattr(key_store, "random_hex", lambda size: rng.randbytes(size).hex())  # always the same ways
         self.change, self.anew = change, anew
-        self.there: dict[str, Station] = {}
+        self.there: dict[str, DataProcess] = {}
         self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer
 
-    def station(self, site: str) -> Station:
+    def station(self, site: str) -> DataProcess:
         """The site's program; where it is started ``anew`` for every message it knows what is on its disk alone."""
         if self.anew or site not in self.there:
             kit = self.folder / site  # with a policy and an identity of its own
             kit.mkdir(exist_ok=True)
             if not (kit / "policy.toml").exists():
                 (kit / "policy.toml").symlink_to(self.folder / "policy.toml")
-            self.there[site] = Station(site, self.data.get(site), kit, kit / "policy.toml")
+            self.there[site] = DataProcess(site, self.data.get(site), kit, kit / "policy.toml")
         return self.there[site]
 
     @property

@@ -13,7 +13,7 @@ from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import _sums, agreed_scaling
 from fedsmall.strategies.server.judging import evaluator_for
-from fedsmall.travel.journey import Moment
+from fedsmall.travel.journey import RoundResult
 from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import HELD_OUT, METRICS
 from tests.strategies.toy import ASKED, toy_grid
@@ -21,8 +21,8 @@ from tests.strategies.toy import ASKED, toy_grid
 PLAN = Plan(name="p", task="t", method=Method(name="FedDC"))
 
 
-def moment(common):
-    return Moment(CommRound(4, 1, Action.AGGREGATE), common, (), dict, 0, 0, [], {})
+def result(common):
+    return RoundResult(CommRound(4, 1, Action.AGGREGATE), common, (), dict, 0, 0, [], {})
 
 
 class SpoilingGrid(InProcessGrid):
@@ -54,7 +54,7 @@ def test_an_evaluation_that_is_no_number_is_set_aside_with_its_site(spoilt):
     grid.spoilt = RecordDict({METRICS: MetricRecord(spoilt)})
     roster.call(grid, dict(ASKED))
 
-    judged = evaluator_for(roster, grid, PLAN)(moment({"w": np.array([2.0])}))
+    judged = evaluator_for(roster, grid, PLAN)(result({"w": np.array([2.0])}))
 
     assert judged.common == {"mean": 2.0}
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
@@ -68,7 +68,7 @@ def test_an_answer_without_an_evaluation_is_left_out(spoilt):
     grid.spoilt = spoilt
     roster.call(grid, dict(ASKED))
 
-    judged = evaluator_for(roster, grid, PLAN)(moment({"w": np.array([2.0])}))
+    judged = evaluator_for(roster, grid, PLAN)(result({"w": np.array([2.0])}))
 
     assert sorted(judged.extra["held_out"]) == ["site-1", "site-2"]
 
@@ -92,7 +92,7 @@ def judged_with(answer):
     grid = SpoilingGrid(toy_grid(3).app, 3)
     grid.spoilt = answer
     roster.call(grid, dict(ASKED))
-    return evaluator_for(roster, grid, PLAN, TASK)(moment({"w": np.array([2.0])})), roster.events
+    return evaluator_for(roster, grid, PLAN, TASK)(result({"w": np.array([2.0])})), roster.events
 
 
 def test_sums_are_kept_as_they_were_told_and_charges_are_no_metrics():

@@ -39,7 +39,7 @@ def outcome_of(lie: Any) -> Any:
     roster, grid = Roster(), Lying(app, 5)
     grid.lie = lie
     judges = SiteJudges(roster, grid, PLAN, federation.task)
-    evaluator = Judging(PLAN, federation.task, judges, roster.counts, on_test=lambda moment: None)
+    evaluator = Judging(PLAN, federation.task, judges, roster.counts, on_test=lambda result: None)
     initial = lambda site: initial_model(PLAN, federation.task, site)  # noqa: E731
     return ByMessages(PLAN, grid, initial, evaluator, roster=roster).run()
 

@@ -1,7 +1,7 @@
-"""A site's station: the long-lived program that holds the data and does all work on them.
+"""A site's data process: the long-lived program that holds the data and does all work on them.
 
 It answers on a Unix socket that only its own user can reach, and knows no network. The site's policy is asked before
-every answer, and what left is logged after it; tracebacks stay in the station's own log. Handlers are a table
+every answer, and what left is logged after it; tracebacks stay in the data process's own log. Handlers are a table
 (:data:`HANDLERS`), which see requests in the clear: :meth:`fedsmall.clients.sealing.Encryption.wrap` opens what comes
 and seals what leaves. Extensions add theirs by the entry points ``fedsmall.handlers``.
 """
@@ -59,23 +59,23 @@ from fedsmall.replicas import plan_at
 from fedsmall.sealing.envelopes import IDENTITY
 from fedsmall.sealing.terms import BEFORE, HELP, PAIRS, READDRESS
 from fedsmall.training.information import BudgetedCohort
-from fedsmall.training.trainer import Seat, Trainer
+from fedsmall.training.trainer import Indices, Trainer
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, IS_GLOBAL, KEEP, MODEL, PROTOCOL, ROUND, VALIDATE, Arrays, split
 
 NOISE_KEY = "noise.key"
-TABLES = "FEDSMALL_TABLES"  # the folder where a user's stations note their tables, if not ~/.fedsmall
-Handler = Callable[["Station", SiteRequest], Answer]
+TABLES = "FEDSMALL_TABLES"  # the folder where a user's data processes note their tables, if not ~/.fedsmall
+Handler = Callable[["DataProcess", SiteRequest], Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
 Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 
 @dataclass
-class Station:
+class DataProcess:
     """One site at work: its ``name``, its file or folder ``data``, and the folder ``home`` where it writes.
 
-    In the folder ``tables`` a user's stations note which table each has, so that one table has one budget.
+    In the folder ``tables`` a user's data processes note which table each has, so that one table has one budget.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Station:
         try:
             return self._logged.answer(kind, config, arrays)
         except CutError as cut:
-            self.__post_init__()  # as a station that is started again: what counts is on the disk
+            self.__post_init__()  # as a data process that is started again: what counts is on the disk
             return replace(self._logged, handle=partial(_refuse, cut.reason)).answer(kind, config, {})
 
     def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
@@ -179,9 +179,9 @@ class Station:
             place, (train, held_out) = self.place(order.config), order.raw.samples(scaling)
             apart, task = order.raw.samples_kept_back(scaling), order.raw.learns(scaling)
             home = SiteData(self.name, task, train, held_out, False, *place, apart)
-            seat = Seat((place[0],), place[1], True)
+            indices = Indices((place[0],), place[1], True)
             plan = plan_at(order.plan, *place)
-            trainer = cohort_for(plan, task, [self.name], [train], path="loop", device=self.device, seat=seat)
+            trainer = cohort_for(plan, task, [self.name], [train], path="loop", device=self.device, indices=indices)
             self._core = (key, home, trainer)
         _, home, cohort = self._core
         memory_of_training, kept = memories_of(folder, int(order.config.get(ROUND, 0)) + after)
@@ -259,7 +259,7 @@ def answers(kind: str) -> Callable[[Handler], Handler]:
 
 
 @answers("roll")
-def introduce_site(site: "Station", order: SiteRequest) -> Answer:
+def introduce_site(site: "DataProcess", order: SiteRequest) -> Answer:
     """The handshake: the site's properties, and the sums that a run begins with."""
     if order.plan.privacy.is_patient_level:
         check_affordable(site.log, *site.account(order), str(order.config.get(RUN, "")))
@@ -271,7 +271,7 @@ def introduce_site(site: "Station", order: SiteRequest) -> Answer:
 
 
 @answers("scaling")
-def take_scaling(site: "Station", order: SiteRequest) -> Answer:
+def take_scaling(site: "DataProcess", order: SiteRequest) -> Answer:
     """Keep the scaling on which the sites have agreed."""
     agreed = split(order.arrays, SCALING)
     if order.raw.scaled and agreed:  # else keys alone came: sums are told in a tally
@@ -280,7 +280,7 @@ def take_scaling(site: "Station", order: SiteRequest) -> Answer:
 
 
 @answers(BEFORE)
-def tell_sums(site: "Station", order: SiteRequest) -> Answer:
+def tell_sums(site: "DataProcess", order: SiteRequest) -> Answer:
     """Sums of features and classes. Raises PlanError where the roll call has asked for them."""
     if not order.plan.privacy.secure:
         raise PlanError("sums are sent with the answer to the handshake, in a run that does not hide them")
@@ -288,7 +288,7 @@ def tell_sums(site: "Station", order: SiteRequest) -> Answer:
 
 
 @answers("train")
-def train(site: "Station", order: SiteRequest) -> Answer:
+def train(site: "DataProcess", order: SiteRequest) -> Answer:
     """Train the model that came or stayed, check what would leave, and send it."""
     client, folder = site.client(order), site.folder_of(order.config)
     came, (_, sites) = split(order.arrays, MODEL), site.place(order.config)
@@ -308,7 +308,7 @@ def train(site: "Station", order: SiteRequest) -> Answer:
 
 
 @answers(BALANCE)
-def send_stayed_model(site: "Station", order: SiteRequest) -> Answer:
+def send_stayed_model(site: "DataProcess", order: SiteRequest) -> Answer:
     """Send the model that has stayed here, which an average wants."""
     client = site.client(order, after=True)
     sent, _ = check_leaving(site.log, order, stayed_model(client, order.config), client)
@@ -316,7 +316,7 @@ def send_stayed_model(site: "Station", order: SiteRequest) -> Answer:
 
 
 @answers("evaluate")
-def evaluate(site: "Station", order: SiteRequest) -> Answer:
+def evaluate(site: "DataProcess", order: SiteRequest) -> Answer:
     """Evaluate a global model on the held-out patients; at a run's end keep it, and tell of it in sums."""
     samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
     reported: dict[str, Any] = {EXAMPLES: 0}
@@ -337,7 +337,7 @@ def evaluate(site: "Station", order: SiteRequest) -> Answer:
 
 
 @answers(VALIDATE)
-def validate(site: "Station", order: SiteRequest) -> Answer:
+def validate(site: "DataProcess", order: SiteRequest) -> Answer:
     """Evaluate models on patients that they never saw."""
     return site.telling.out_of_fold(order, site.client(order, after=True))
 
@@ -354,11 +354,11 @@ def _refuse(reason: PolicyError, *_: Any) -> Answer:
 
 
 def main(arguments: list[str]) -> None:
-    """``python -m fedsmall.clients.station NAME HOME POLICY SOCKET DEVICE [DATA]``: what `fedsmall site up` runs."""
+    """``python -m fedsmall.clients.data_process NAME HOME POLICY SOCKET DEVICE [DATA]``, run by `fedsmall site up`."""
     name, home, policy, path, device, *data = arguments
     tables = Path(os.environ.get(TABLES, Path.home() / ".fedsmall"))
-    station = Station(name, Path(data[0]) if data else None, Path(home), Path(policy), device, tables=tables)
-    serve(Path(path), station.answer, f"data process {name}: ready")
+    data_process = DataProcess(name, Path(data[0]) if data else None, Path(home), Path(policy), device, tables=tables)
+    serve(Path(path), data_process.answer, f"data process {name}: ready")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedsmall.audit_log import verify
+from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.kept import OWN_MODEL, load_kept
 from fedsmall.clients.memory import KEEP, RoundMemory
 from fedsmall.clients.runs import run_folder
-from fedsmall.clients.station import Station
 from fedsmall.methods import method
 from fedsmall.models import registry
 from fedsmall.models.registry import initial_model
@@ -56,7 +56,7 @@ def files(tmp_path):
 @pytest.fixture
 def station(tmp_path, files):
     (tmp_path / "policy.toml").write_text(AS_IT_IS)
-    return Station("essen", files["essen"], tmp_path / "home", tmp_path / "policy.toml")
+    return DataProcess("essen", files["essen"], tmp_path / "home", tmp_path / "policy.toml")
 
 
 def config(the_plan, run="r", **more):
@@ -105,7 +105,7 @@ def test_the_same_order_gives_the_same_bits_even_from_a_new_station(station):
 
     _, first = station.answer("train", order(1), model)
     _, again = station.answer("train", order(1), model)
-    fresh = Station(station.name, station.data, station.home, station.policy_file)
+    fresh = DataProcess(station.name, station.data, station.home, station.policy_file)
     _, later = fresh.answer("train", order(1), model)
 
     assert same(first, again)
@@ -225,7 +225,7 @@ def test_data_changed_under_way_are_noticed(station, files):
 
 def test_a_failure_is_one_line_and_its_traceback_stays_here(station, capsys, monkeypatch):
     model = scaled(station)
-    monkeypatch.setattr("fedsmall.clients.station.fit_or_stay", lambda *_: [][0])
+    monkeypatch.setattr("fedsmall.clients.data_process.fit_or_stay", lambda *_: [][0])
 
     said = refused(station, "train", order(1), model)
 
@@ -308,7 +308,7 @@ def test_a_spent_budget_stops_the_site_and_survives_a_restart(station):
     station.policy_file.write_text(f"budget = {epsilon(2.0, 1e-5, 2) + 1e-6}\n")
 
     assert "error" not in station.answer("train", order(1, the_plan=private), model)[0]
-    station = Station(station.name, station.data, station.home, station.policy_file)
+    station = DataProcess(station.name, station.data, station.home, station.policy_file)
     assert "error" not in station.answer("train", order(2, the_plan=private), model)[0]
     assert "budget" in refused(station, "train", order(3, the_plan=private), model)
 
@@ -323,7 +323,7 @@ def test_a_cut_log_does_not_give_the_budget_back_and_stops_the_site_until_it_is_
     whole = station.log.path.read_bytes()
     station.log.path.write_bytes(b"")
 
-    for each in (station, Station(station.name, station.data, station.home, station.policy_file)):
+    for each in (station, DataProcess(station.name, station.data, station.home, station.policy_file)):
         words, leaving = each.answer("train", order(2, the_plan=private), model)
         assert words["code"] == BROKEN
         assert "was cut off or replaced: it had 3 lines and has 0" in words["error"]
@@ -331,7 +331,7 @@ def test_a_cut_log_does_not_give_the_budget_back_and_stops_the_site_until_it_is_
     assert station.log.path.read_bytes() == b""  # nothing is written to a log that is not the one
 
     station.log.path.write_bytes(whole)
-    station = Station(station.name, station.data, station.home, station.policy_file)
+    station = DataProcess(station.name, station.data, station.home, station.policy_file)
     assert "budget" in refused(station, "train", order(2, the_plan=private), model)
 
 

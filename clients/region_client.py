@@ -1,4 +1,4 @@
-"""The program that speaks for a region in the federation above it, as a station does for a hospital.
+"""The program that speaks for a region in the federation above it, as a data process does for a hospital.
 
 To the server above, a region is a site: its training is the region's own run up to the next round in which regions
 meet, and its model the region's global one. The region's server exchanges models with it in a folder
@@ -34,7 +34,7 @@ POLL_S = 0.05
 
 
 @dataclass
-class RegionDesk:
+class RegionClient:
     """The client of the region ``name``, whose server keeps its runs in ``runs``; it writes to ``home``."""
 
     name: str
@@ -139,10 +139,10 @@ def _ended(home: Path) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """``-m fedsmall.clients.region_desk NAME HOME POLICY SOCKET RUNS``, as `fedsmall site up --region` runs it."""
+    """``-m fedsmall.clients.region_client NAME HOME POLICY SOCKET RUNS``, as `fedsmall site up --region` runs it."""
     name, home, policy, path, runs = arguments
-    desk = RegionDesk(name, Path(runs), Path(home), Path(policy))
-    serve(Path(path), desk.answer, f"data process {name}: ready")
+    client = RegionClient(name, Path(runs), Path(home), Path(policy))
+    serve(Path(path), client.answer, f"data process {name}: ready")
 
 
 if __name__ == "__main__":

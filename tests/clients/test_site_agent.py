@@ -6,11 +6,11 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from fedsmall.clients import fleet, resident
+from fedsmall.clients import fleet, site_agent
 from fedsmall.clients.fleet import Arrival, GoneError, NotAdmittedError
 from fedsmall.clients.launcher import bundle_digest
 from fedsmall.clients.relay import KILLED
-from fedsmall.clients.resident import SHORTEST_S, Resident, pause_s
+from fedsmall.clients.site_agent import SHORTEST_S, SiteAgent, pause_s
 from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
@@ -74,7 +74,7 @@ def order():
 def at_work(station, tmp_path):
     asked, answers = station
     line = Line()
-    program = Resident(line, str(tmp_path / "door" / "s"), bundle_digest(OWN), tmp_path / "taken")
+    program = SiteAgent(line, str(tmp_path / "door" / "s"), bundle_digest(OWN), tmp_path / "taken")
     return line, program, asked, answers
 
 
@@ -172,8 +172,8 @@ def test_an_answer_half_sent_when_the_program_was_killed_is_sent_again_itself(at
     answers.append(({"metrics": {"num-examples": 9}}, {"arrays/w": np.array([4.0, np.nan])}))
     line.give(order())
     killed_at_work(line, program, before_it_has_answered=False)
-    half = resident.read_message(program.taken.with_name(resident.GIVEN)).object_id
-    assert program.taken.with_name(resident.GIVEN).stat().st_mode & 0o077 == 0
+    half = site_agent.read_message(program.taken.with_name(site_agent.GIVEN)).object_id
+    assert program.taken.with_name(site_agent.GIVEN).stat().st_mode & 0o077 == 0
 
     program.connect()
 
@@ -210,14 +210,14 @@ def test_what_a_lost_power_left_of_an_order_does_not_keep_the_program_from_start
 def test_who_was_killed_with_nothing_in_hand_is_away_long_enough_for_the_server_to_see_it(at_work, monkeypatch):
     line, program, _, _ = at_work
     slept = []
-    monkeypatch.setattr(resident.time, "sleep", slept.append)
+    monkeypatch.setattr(site_agent.time, "sleep", slept.append)
     line.connect = lambda: line.released > 0  # the server counts the site as connected until it is let go
 
     program.connect()
 
     assert line.released == 1
-    assert slept == [resident.AWAY_S]
-    assert run_grid.LONGEST_LOOK_S * 2 < resident.AWAY_S
+    assert slept == [site_agent.AWAY_S]
+    assert run_grid.LONGEST_LOOK_S * 2 < site_agent.AWAY_S
 
 
 def test_an_order_of_a_run_that_has_ended_is_dropped(at_work):
@@ -234,7 +234,7 @@ def test_an_order_of_a_run_that_has_ended_is_dropped(at_work):
 
 def test_a_server_that_has_forgotten_the_site_is_dialled_until_it_lets_the_site_in(at_work, monkeypatch):
     line, program, _, _ = at_work
-    monkeypatch.setattr(resident.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(site_agent.time, "sleep", lambda seconds: None)
     refusals = [NotAdmittedError("HTTP 412"), NotAdmittedError("HTTP 412")]
 
     def connect():

@@ -89,13 +89,13 @@ WATCHED = ("sheet.json", "log.jsonl", "progress.json", "outcome.json", "failure.
 UNKNOWN = "was not asked yet"
 
 
-class Sitting(NamedTuple):
+class HeldModel(NamedTuple):
     """A model at a site: its number among different models, and who trained it last (nobody: "")."""
 
     site: str
     model: int
     by: str
-    common: bool
+    is_global: bool
 
 
 class Map(NamedTuple):
@@ -104,7 +104,7 @@ class Map(NamedTuple):
     comm_round: int
     t: int
     action: str
-    sitting: tuple[Sitting, ...]
+    held: tuple[HeldModel, ...]
 
 
 class RunView(NamedTuple):
@@ -122,7 +122,7 @@ class RunView(NamedTuple):
     budget: str
 
 
-class Desk:
+class ConsortiumView:
     """The consortium in ``folder``. It remembers how far it has read each log, and who was connected when."""
 
     def __init__(self, folder: Path) -> None:
@@ -216,5 +216,5 @@ def budget_of(plan: Plan, comm_rounds: int) -> str:
 
 def _map(plan: Plan, comm_round: int, meta: dict[str, Any]) -> Map:
     about = comm_rounds_of(plan)[comm_round - 1]
-    sitting = [Sitting(site, *held) for site, held in meta.get("places", {}).items()]
-    return Map(comm_round, about.t, str(about.action), tuple(sorted(sitting)))
+    held = [HeldModel(site, *words) for site, words in meta.get("places", {}).items()]
+    return Map(comm_round, about.t, str(about.action), tuple(sorted(held)))

@@ -8,7 +8,7 @@ import pytest
 
 from fedsmall.audit_log import AuditLog
 from fedsmall.extensions.dashboard import page
-from fedsmall.extensions.dashboard.desk import Desk, FollowedLog, Map, Sitting, budget_of, state_of
+from fedsmall.extensions.dashboard.view import ConsortiumView, FollowedLog, HeldModel, Map, budget_of, state_of
 from fedsmall.methods import method
 from fedsmall.strategies.server.journal import FileJournal
 from tests.extensions.dashboard.folders import PLAN, RUN, consortium
@@ -17,7 +17,7 @@ from tests.sim.consortium.real_run import NAMES
 
 @pytest.fixture
 def run(folder):
-    (only,) = Desk(folder).runs()
+    (only,) = ConsortiumView(folder).runs()
     return only
 
 
@@ -32,10 +32,10 @@ def test_a_map_is_what_the_journal_holds(folder, run):
 
     assert [shown.t for shown in run.maps] == [10, 11, 12]
     assert run.maps[-1].comm_round == comm_round
-    assert {sitting.site: sitting.model for sitting in run.maps[-1].sitting} == {
+    assert {held.site: held.model for held in run.maps[-1].held} == {
         site: number for site, (number, _, _) in meta["places"].items()
     }
-    assert all(sitting.common for sitting in run.maps[-1].sitting)
+    assert all(held.is_global for held in run.maps[-1].held)
 
 
 @pytest.mark.thorough
@@ -43,9 +43,9 @@ def test_after_a_hop_every_model_is_somewhere_and_came_from_another_of_the_run(r
     hop = run.maps[1]
 
     assert hop.action == "permute"
-    assert sorted(sitting.by for sitting in hop.sitting) == list(NAMES)
-    assert len({sitting.model for sitting in hop.sitting}) == len(NAMES)
-    assert len(page.arrows(hop)) == sum(sitting.by != sitting.site for sitting in hop.sitting) > 0
+    assert sorted(held.by for held in hop.held) == list(NAMES)
+    assert len({held.model for held in hop.held}) == len(NAMES)
+    assert len(page.arrows(hop)) == sum(held.by != held.site for held in hop.held) > 0
     assert not page.arrows(run.maps[0])
 
 
@@ -91,7 +91,7 @@ def test_a_log_that_was_changed_is_told(copy):
     path = copy / "runs" / RUN / "log.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"ulm"', b'"ulx"', 1))
 
-    (run,) = Desk(copy).runs()
+    (run,) = ConsortiumView(copy).runs()
 
     assert "was changed after it was written" in run.check.fault
 
@@ -99,16 +99,16 @@ def test_a_log_that_was_changed_is_told(copy):
 def test_a_run_that_cannot_be_read_is_named_and_the_others_are_shown(copy):
     shutil.copytree(copy / "runs" / RUN, copy / "runs" / "later")
     (copy / "runs" / "later" / "sheet.json").write_text('{"of": "a later release"}')
-    desk = Desk(copy)
+    view = ConsortiumView(copy)
 
-    assert [run.name for run in desk.runs()] == [RUN]
-    assert desk.unread == ["later"]
+    assert [run.name for run in view.runs()] == [RUN]
+    assert view.unread == ["later"]
 
 
 def test_a_damaged_state_of_the_journal_is_left_out(copy):
     (copy / "runs" / RUN / "journal" / "000012.json").write_bytes(b"half")
 
-    (run,) = Desk(copy).runs()
+    (run,) = ConsortiumView(copy).runs()
 
     assert [shown.t for shown in run.maps] == [10, 11]
 
@@ -158,7 +158,7 @@ def test_what_was_spent_grows_with_the_comm_rounds():
 
 
 def test_a_consortium_without_a_run_or_a_site_has_a_page(tmp_path):
-    text = page.whole(Desk(consortium(tmp_path / "c", ())), "n")
+    text = page.whole(ConsortiumView(consortium(tmp_path / "c", ())), "n")
 
     assert "no site yet" in text
     assert "None has been started yet" in text
@@ -168,12 +168,12 @@ def test_a_consortium_without_a_run_or_a_site_has_a_page(tmp_path):
 def test_a_map_of_any_size_stays_on_its_paper(count):
     names = [f"site-{n:02d}" for n in range(count)]
     shown = Map(
-        1, 1, "permute", tuple(Sitting(n, 0, b, False) for n, b in zip(names, names[1:] + names[:1], strict=True))
+        1, 1, "permute", tuple(HeldModel(n, 0, b, False) for n, b in zip(names, names[1:] + names[:1], strict=True))
     )
 
-    for seat in page.seats(shown):
-        assert 0 < seat.x < page.WIDE
-        assert 0 < seat.y < page.HIGH
+    for dot in page.site_dots(shown):
+        assert 0 < dot.x < page.WIDE
+        assert 0 < dot.y < page.HIGH
     assert len(page.arrows(shown)) == (count if count > 1 else 0)
 
 
@@ -188,21 +188,21 @@ def test_the_head_that_a_site_signed_last_is_shown(tmp_path):
 
 
 def test_a_run_is_read_again_only_when_one_of_its_files_has_changed(copy, monkeypatch):
-    desk = Desk(copy)
-    (first,) = desk.runs()
+    view = ConsortiumView(copy)
+    (first,) = view.runs()
     reads = []
     monkeypatch.setattr(FileJournal, "cards", lambda self, last: reads.append(last) or [])
 
-    assert desk.runs() == [first]
+    assert view.runs() == [first]
     assert not reads
     AuditLog(copy / "runs" / RUN / "log.jsonl").write("away", site="essen")
-    (again,) = desk.runs()
+    (again,) = view.runs()
     assert reads
     assert again.log.happened[-1]["event"] == "away"
 
 
 def test_an_unchanged_run_of_a_new_desk_is_the_same(copy):
-    desk = Desk(copy)
-    desk.runs()
+    view = ConsortiumView(copy)
+    view.runs()
 
-    assert page.body(desk) == page.body(Desk(copy))
+    assert page.body(view) == page.body(ConsortiumView(copy))

@@ -1,8 +1,8 @@
-"""The site's program on the network: it takes orders, passes them to the station and sends its answers.
+"""The site's program on the network: it takes orders, passes them to the data process and sends its answers.
 
 It replaces Flower's SuperNode, SuperExec and ClientApp processes and speaks the SuperNode's protocol
 (:mod:`fedsmall.clients.fleet`). It opens no port and runs no code of the server: a run's bundle is read once, for its
-digest, and orders of an app that the policy does not approve never reach the station.
+digest, and orders of an app that the policy does not approve never reach the data process.
 """
 
 import signal
@@ -45,15 +45,15 @@ def pause_s(idle: float, waited: float) -> float:
 
 
 @dataclass
-class Resident:
-    """One site's program: ``fleet`` is its line to the server, ``station`` the path of the station's socket.
+class SiteAgent:
+    """One site's program: ``fleet`` is its line to the server, ``data_process`` the path of the data process's socket.
 
     ``approved`` are digests of bundles, separated by commas. The order in hand is written to ``taken``, and its answer
     before it is sent: after a kill the program says so and is sent the order again, or sends the rest of its answer.
     """
 
     fleet: Fleet
-    station: str
+    data_process: str
     approved: str
     taken: Path
     sign: Sign | None = None  # with the site's key, where its log stands
@@ -135,7 +135,7 @@ class Resident:
             frame = self._content(arrival)
             self.fleet.confirm(arrival)
             reason = self._refused(run)
-            return refusal(message, reason) if reason else answer_of(message, frame, self.station, self.sign)
+            return refusal(message, reason) if reason else answer_of(message, frame, self.data_process, self.sign)
         except FrameError as error:
             return refusal(message, f"the order cannot be read: {error}")
         except (GoneError, NotAdmittedError):
@@ -183,14 +183,14 @@ def read_message(path: Path) -> Message | None:
 
 
 def main(arguments: list[str]) -> None:
-    """``-m fedsmall.clients.resident ADDRESS CA KEY SOCKET HOME DIGESTS``, as `fedsmall site up` runs it."""
-    address, authority, key, station, home, approved = arguments
+    """``-m fedsmall.clients.site_agent ADDRESS CA KEY SOCKET HOME DIGESTS``, as `fedsmall site up` runs it."""
+    address, authority, key, data_process, home, approved = arguments
     fleet = Fleet(address, Path(authority).read_bytes(), Path(key), Path(home) / "node")
-    resident = Resident(fleet, station, approved, Path(home) / "taken", signer(Path(key)))
+    agent = SiteAgent(fleet, data_process, approved, Path(home) / "taken", signer(Path(key)))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        resident.connect()
-        resident.serve()
+        agent.connect()
+        agent.serve()
     except KeyboardInterrupt:
         pass
     finally:
