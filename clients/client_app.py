@@ -41,7 +41,7 @@ DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a 
 
 
 def query(message: Message, context: Context) -> Message:
-    """Answer the roll call."""
+    """Answer the handshake."""
     client = _client(message, context)
     answer = ConfigRecord({**client.get_properties({}), "version": __version__, "protocol": PROTOCOL})
     return Message(RecordDict({CONFIG: answer}), reply_to=message)

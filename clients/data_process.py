@@ -267,7 +267,7 @@ def introduce_site(site: "DataProcess", order: SiteRequest) -> Answer:
     properties[EXAMPLES] = max(int(properties[EXAMPLES]), order.policy.count_floor)
     rows = order.raw.preparation.model_dump_json()  # how rows become samples, for whoever uses the model later
     words = {**properties, "version": __version__, "protocol": PROTOCOL, "scaled": order.raw.scaled, ROWS: rows}
-    return {"config": words}, site.telling.at_the_roll(order)
+    return {"config": words}, site.telling.at_handshake(order)
 
 
 @answers("scaling")
@@ -281,7 +281,7 @@ def take_scaling(site: "DataProcess", order: SiteRequest) -> Answer:
 
 @answers(BEFORE)
 def tell_sums(site: "DataProcess", order: SiteRequest) -> Answer:
-    """Sums of features and classes. Raises PlanError where the roll call has asked for them."""
+    """Sums of features and classes. Raises PlanError where the handshake has asked for them."""
     if not order.plan.privacy.secure:
         raise PlanError("sums are sent with the answer to the handshake, in a run that does not hide them")
     return {"config": {}}, site.telling.before_the_first(order)

@@ -96,7 +96,7 @@ class HospitalClient(NumPyClient):
         self.intercept = np.zeros(1)  # what this site adds to it, for its own eyes
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
-        """The answer at the roll call: site, task, model signature and number of samples."""
+        """The answer at the handshake: site, task, model signature and number of samples."""
         plan, task = self.plan, self.home.task
         return {
             "site": self.home.site,

@@ -317,7 +317,7 @@ class Encryption:
         return partial(around[kind], handle) if kind in around else handle
 
     def _announce(self, handle: Handler, order: SiteRequest) -> Answer:
-        """Announce keys in the answer to a roll call, once the consortium's identities are the known ones."""
+        """Announce keys in the answer to a handshake, once the consortium's identities are the known ones."""
         words = {}
         if order.plan.privacy.hidden:
             store = self.key_store(order.config)

@@ -1,6 +1,6 @@
 """Messages to a data process: read, and checked against the run as it began; and which words of an error may leave.
 
-The first message that policy and people let in, the roll call, fixes the run's plan and sites. They lie in the run's
+The first message that policy and people let in, the handshake, fixes the run's plan and sites. They lie in the run's
 folder with the orders that were trained, so a restarted data process holds the server to the same.
 """
 
@@ -83,7 +83,7 @@ def reason_of(error: Exception) -> str:
 
 
 def check_order(kind: str, order: SiteRequest, folder: Path) -> None:
-    """Raise PlanError where an order's plan or sites are not those of the roll call in ``folder``, or it is not due.
+    """Raise PlanError where an order's plan or sites are not those of the handshake in ``folder``, or it is not due.
 
     And as :func:`check_comm_round`, and where the plan has another site train then.
     """

@@ -233,8 +233,8 @@ class Telling:
     home: Path
     log: SiteLog
 
-    def at_the_roll(self, order: SiteRequest) -> Arrays:
-        """The sums that a roll call asks for, {"sums/count": (features,), "classes/count": (classes,), ...}.
+    def at_handshake(self, order: SiteRequest) -> Arrays:
+        """The sums that a handshake asks for, {"sums/count": (features,), "classes/count": (classes,), ...}.
 
         Raises PlanError for unknown sums, classes that the plan does not balance, and sums that the plan hides.
         """
@@ -243,7 +243,7 @@ class Telling:
         return self.before_the_first(order)
 
     def before_the_first(self, order: SiteRequest) -> Arrays:
-        """The same sums after the roll call, for a secure sum of all sites."""
+        """The same sums after the handshake, for a secure sum of all sites."""
         asked, told = order.config.get(TELL, ()), dict[str, Sums | None]()
         if not set(asked) <= {CLASSES, SUMS}:
             raise PlanError("this site was asked for sums that it does not know")

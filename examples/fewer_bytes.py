@@ -103,7 +103,7 @@ class Scales(InProcessGrid):
         self.frames = 0
 
     def send_and_receive(self, messages: Iterable[Message], **more: Any) -> list[Message]:
-        """As the grid, weighing what brings models; the roll call brings none."""
+        """As the grid, weighing what brings models; the handshake brings none."""
         orders = list(messages)
         replies = list(super().send_and_receive(orders, **more))
         both = [message.content for message in [*orders, *replies] if message.has_content()]

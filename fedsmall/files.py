@@ -95,7 +95,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line} holds a letter that is not in UTF-8; save the file in UTF-8") from None
+        raise ValueError(f"line {line} holds a character that is not in UTF-8; save the file in UTF-8") from None
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -126,4 +126,4 @@ def list_some(names: Sequence[object], most: int = 8) -> str:
 
 def plain(text: str) -> str:
     """A text that does nothing to a terminal: control, escape, zero-width and direction characters become U+FFFD."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

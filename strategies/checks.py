@@ -31,7 +31,7 @@ Signature = dict[str, tuple[tuple[int, ...], str]]
 
 
 class Limits(NamedTuple):
-    """The most that a reply may say: ``examples`` as at the roll call, ``steps`` as ordered, and known ``metrics``."""
+    """The most that a reply may say: ``examples`` as at the handshake, ``steps`` as ordered, and known ``metrics``."""
 
     examples: float = MOST
     steps: float = MOST
@@ -69,13 +69,13 @@ def check_enough(combiner: Combiner, models: int, model: Mapping[str, np.ndarray
 
 
 def samples_told(answer: Mapping[str, Any]) -> int:
-    """The number of samples in a site's answer to the roll call; 0 where it said none."""
+    """The number of samples in a site's answer to the handshake; 0 where it said none."""
     count = answer.get(EXAMPLES)
     return count if isinstance(count, int) and 0 < count <= MOST else 0
 
 
 def limits_of(plan: Plan | None, rounds: int, answers: Mapping[str, Mapping[str, Any]], site: str) -> Limits:
-    """The limits of a site's reply: its samples at the roll call, and the steps of its order."""
+    """The limits of a site's reply: its samples at the handshake, and the steps of its order."""
     samples = samples_told(answers.get(site, {})) or None
     if plan is None:
         return Limits(samples or MOST)

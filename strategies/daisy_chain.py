@@ -70,8 +70,8 @@ class FlowerCombiner(Combiner):
             for name, before in global_model.items()
         }
 
-    def bookmark(self) -> Callable[[], None]:
-        """As :meth:`Combiner.bookmark`; what the strategy had not yet begun to remember goes, too."""
+    def checkpoint(self) -> Callable[[], None]:
+        """As :meth:`Combiner.checkpoint`; what the strategy had not yet begun to remember goes, too."""
         return partial(vars(self.strategy).update, dict(vars(self.strategy)))
 
 

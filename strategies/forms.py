@@ -125,7 +125,7 @@ class OpenModels(Form):
         sent_model, words = exchange.sent_model(row), dict[str, Any]()
         reference = None
         if self.plan.method.top_share is not None:
-            base, reference, taken = known.ground(site)
+            base, reference, taken = known.base_version(site)
             words = {wire.BASE: base, wire.TAKEN: taken} | ({wire.MADE: known.now} if is_global else {})
 
         def records() -> Records:

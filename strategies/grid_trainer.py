@@ -119,7 +119,7 @@ class GridTrainer(Trainer):
         self.roster.samples |= words["samples"]
 
     def _meet(self) -> None:
-        """Learn who is there; our own clients, which are sent a plan, answer a roll call."""
+        """Learn who is there; our own clients, which are sent a plan, answer a handshake."""
         if PLAN in self.words:
             self.roster.call(self.grid, {PLAN: self.words[PLAN]})
         else:

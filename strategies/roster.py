@@ -22,7 +22,7 @@ QUIET_S = 1.0  # without a newcomer all are there
 
 @dataclass
 class Roster:
-    """The sites that have answered the roll call, by name, with their ``answers``, ``samples`` and ``events``.
+    """The sites that have answered the handshake, by name, with their ``answers``, ``samples`` and ``events``.
 
     ``samples`` are the counts of when a site was first met. A refusal enrols nobody: ``refused`` holds its reason by
     node, which is asked again. Node ids change when a program restarts without node authentication; names do not.
@@ -83,7 +83,7 @@ class Roster:
             raise PlanError("No site is connected. Start the sites first; `status` shows who is there.")
 
     def list_unasked(self, grid: Grid) -> None:
-        """Enter every unknown node by its registered name or its id as text, for apps that answer no roll call."""
+        """Enter every unknown node by its registered name or its id as text, for apps that answer no handshake."""
         self._enter(grid, {node: {} for node in self._newcomers(grid)})
 
     def _newcomers(self, grid: Grid) -> list[int]:

@@ -19,7 +19,7 @@ Choice = tuple[str, int, int]  # the party, and the place among its candidates; 
 
 
 @dataclass
-class Ground:
+class TreeData:
     """What a forest's trees are grown with; ``names`` are the active party, then others, ``sums_read`` a count."""
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class ActiveParty(Party):
         super().__post_init__()
         self.trees: list[Tree] = []
         self.objective: Objective | None = None
-        self.ground: Ground | None = None
+        self.data: TreeData | None = None
         self._talk: Talk[dict[str, float]] | None = None
         self._opening: Message | None = None  # by which the talk was begun
         self._addressees: list[str] = []
@@ -178,7 +178,7 @@ class ActiveParty(Party):
             yield [Message(self.name, party, "begin", words, {"rows": rows}) for party in passives]
             self._scores = np.tile(self.objective.prior, (len(rows), 1))
         names, binned = (self.name, *passives), boosting.bin_columns(self.values[rows], settings.bins)
-        self.ground = Ground(names, settings, key, self.objective, self.records, self.clock, *binned)
+        self.data = TreeData(names, settings, key, self.objective, self.records, self.clock, *binned)
         for t in range(self._round, settings.rounds):
             self._round, self._between_rounds = t, True
             g, h = self.objective.derivatives(self._scores, target)
@@ -186,11 +186,11 @@ class ActiveParty(Party):
             self._between_rounds = False
 
     def _grow_round(self, scores: np.ndarray, g: np.ndarray, h: np.ndarray) -> Talk[np.ndarray]:
-        assert self.ground is not None
-        outputs = scores.shape[1] if self.ground.settings.outputs == "many" else 1
+        assert self.data is not None
+        outputs = scores.shape[1] if self.data.settings.outputs == "many" else 1
         for first in range(0, scores.shape[1], outputs):
             part = slice(first, first + outputs)
-            growing = Growing(self.ground, len(self.trees), (self._round, first), g[:, part], h[:, part])
+            growing = Growing(self.data, len(self.trees), (self._round, first), g[:, part], h[:, part])
             yield from growing.grow()
             self.trees.append(Tree(tuple(growing.nodes), first))
             for place in np.unique(growing.leaf):
@@ -260,8 +260,8 @@ def _trees_of(trees: Sequence[Any]) -> list[Tree]:
 class Growing:
     """One tree in the making, its gradients in whole numbers: what is encrypted, read, chosen and asked to be split."""
 
-    def __init__(self, ground: Ground, tree: int, when: tuple[int, int], g: np.ndarray, h: np.ndarray) -> None:
-        self.ground, self.settings, self.tree = ground, ground.settings, tree
+    def __init__(self, data: TreeData, tree: int, when: tuple[int, int], g: np.ndarray, h: np.ndarray) -> None:
+        self.data, self.settings, self.tree = data, data.settings, tree
         self.t = when[0]
         self.rows, factors = boosting.sample_rows(g, self.settings.goss, rng_for(self.settings.seed, "goss", *when))
         self.most = float(factors.max(initial=1.0))
@@ -276,7 +276,7 @@ class Growing:
     def grow(self) -> Talk[None]:
         """Split level by level until nothing is gained or the tree is deep enough; a talk with the passive parties."""
         asked = {party for level in range(self.settings.depth) for party in self._competing(level)}
-        yield from self._send_gradients([party for party in self.ground.names[1:] if party in asked])
+        yield from self._send_gradients([party for party in self.data.names[1:] if party in asked])
         open_nodes = [0]
         for level in range(self.settings.depth):
             choices = yield from self._choose(open_nodes, level)
@@ -290,31 +290,31 @@ class Growing:
             self._close(node)
 
     def _competing(self, level: int) -> tuple[str, ...]:
-        return competing_parties(self.settings, self.ground.names, self.t, level)
+        return competing_parties(self.settings, self.data.names, self.t, level)
 
     def _send_gradients(self, parties: Sequence[str]) -> Talk[None]:
         if not parties:
             return
-        key, numbers = self.ground.key, 2 * self.sums.shape[2]
+        key, numbers = self.data.key, 2 * self.sums.shape[2]
         self.layout = Layout.of(numbers, self._width(), key.public.bits, self.settings.packing)
         row_numbers = self.sums[:, self.rows].transpose(1, 2, 0).reshape(len(self.rows), numbers)  # g, h, g, h, ...
-        with self.ground.clock.at("encrypting"):
+        with self.data.clock.at("encrypting"):
             plain = [self.layout.plaintexts(row) for row in row_numbers.tolist()]
             chunks = [key.public.to_bytes(key.encrypt(row[k]) for row in plain) for k in range(self.layout.chunks)]
         words = {"tree": self.tree, "numbers": numbers, "width": self.layout.width}
         arrays = {"rows": self.rows, **{f"chunk{k}": chunk for k, chunk in enumerate(chunks)}}
-        yield [Message(self.ground.names[0], party, "gradients", words, arrays) for party in parties]
+        yield [Message(self.data.names[0], party, "gradients", words, arrays) for party in parties]
 
     def _width(self) -> int:
         """Bits for any sum; from what gradients can be, not from what they are, where that is known."""
-        bound = self.ground.objective.bound
+        bound = self.data.objective.bound
         if bound is None:
             largest = max(1.0, boosting.from_fixed_point(np.abs(self.sums)).max())
             return boosting.sum_bits(len(self.rows), 2.0 ** np.ceil(np.log2(largest)))
         return boosting.sum_bits(len(self.rows), bound * self.most)
 
     def _choose(self, open_nodes: list[int], level: int) -> Talk[dict[int, Choice]]:
-        active, competitors = self.ground.names[0], self._competing(level)
+        active, competitors = self.data.names[0], self._competing(level)
         passives = [party for party in competitors if party != active]
         words = {"tree": self.tree, "nodes": [[node, self.parents[node]] for node in open_nodes]}
         asked = [Message(active, party, "sums", words, {"at": self.at}) for party in passives]
@@ -325,7 +325,7 @@ class Growing:
             gain, total, rows = -np.inf, self._total(node), np.flatnonzero((self.at == node) & self.drawn)
             for party in competitors:
                 if party == active:
-                    own = self.ground.bins[rows], self.sums[:, rows]
+                    own = self.data.bins[rows], self.sums[:, rows]
                     listed, left = boosting.candidate_sums(*own, self.settings)
                 else:
                     listed, left = [], sums[party][k]
@@ -337,19 +337,19 @@ class Growing:
 
     def _decrypt(self, reply: Message, nodes: int) -> list[Sums]:
         counts = [int(count) for count in reply.words["counts"]]
-        total, key = sum(counts), self.ground.key
-        with self.ground.clock.at("decrypting"):
+        total, key = sum(counts), self.data.key
+        with self.data.clock.at("decrypting"):
             carried = [key.public.from_bytes(reply.arrays[f"chunk{k}"]) for k in range(self.layout.chunks)]
             chunks = [[key.decrypt(ciphertext) for ciphertext in chunk] for chunk in carried]
         wanted = -(-total // self.layout.splits)
         if len(counts) != nodes or any(len(chunk) != wanted for chunk in chunks):
             raise ReplyError(f"{reply.sender} answered with another number of sums than it says")
-        self.ground.sums_read += total
+        self.data.sums_read += total
         numbers = self.layout.sums(chunks, total).reshape(total, -1, 2)  # (splits, outputs, g and h)
         return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, np.cumsum(counts)[:-1])]
 
     def _split(self, choices: dict[int, Choice]) -> Talk[list[int]]:
-        active, by_party = self.ground.names[0], dict[str, list[list[int]]]()
+        active, by_party = self.data.names[0], dict[str, list[list[int]]]()
         for node, (party, place, _) in choices.items():
             if party != active:
                 by_party.setdefault(party, []).append([node, place])
@@ -366,8 +366,8 @@ class Growing:
     def _divide(self, node: int, choice: Choice, answer: tuple[int, np.ndarray] | None) -> tuple[int, int]:
         party, column, after = choice
         if answer is None:
-            self.ground.records.append(Split(column, float(self.ground.cuts[column][after])))
-            answer = (len(self.ground.records) - 1, self.ground.bins[:, column] <= after)
+            self.data.records.append(Split(column, float(self.data.cuts[column][after])))
+            answer = (len(self.data.records) - 1, self.data.bins[:, column] <= after)
         left, right = len(self.nodes), len(self.nodes) + 1
         self.nodes[node] = Node(party, answer[0], left, right)
         self.nodes += [Node(), Node()]

@@ -245,11 +245,11 @@ def _run_apart(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.nd
         for name, spent in party.clock.seconds.items():
             work[name] = work.get(name, 0.0) + spent
     assert active.objective is not None
-    assert active.ground is not None
+    assert active.data is not None
     metrics, trees = active.objective.evaluate(scores, active.labels(test)), tuple(active.trees)
     records = {party.name: list(party.records) for party in world.parties}
     parts = {party.name: party.part() for party in world.parties}
-    return Done(plan, metrics, seconds, trees, records, work, messages, size, active.ground.sums_read, parts)
+    return Done(plan, metrics, seconds, trees, records, work, messages, size, active.data.sums_read, parts)
 
 
 def _run_joined(world: World, plan: PlanOfColumns, train: np.ndarray, test: np.ndarray) -> Done:

@@ -38,7 +38,7 @@ from fedsmall.sim.runs.scenario import load as load_scenario
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import DecryptorError
 from fedsmall.strategies.server.grid import RetryingGrid
-from fedsmall.strategies.server.handshake import SCALING_FILE, meet, told_at_roll
+from fedsmall.strategies.server.handshake import SCALING_FILE, meet, reported_at_handshake
 from fedsmall.wire import CONFIG, split_vector
 
 Sheet = RunSheet
@@ -131,7 +131,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str
     """Meet the sites, and ask for the sum of what they count; what ``outcome.json`` is to hold, and the log's end."""
     roster = Roster()
     sheet, task, sealed = meet(roster, sheet, grid, folder)
-    rows, kept = told_at_roll(roster.answers)["rows"], folder / SCALING_FILE
+    rows, kept = reported_at_handshake(roster.answers)["rows"], folder / SCALING_FILE
     if rows is None or sealed is None:
         raise PlanError("The sites do not all read their rows alike; name columns and categories in the task.")
     scaling = Scaling(**{k: np.array(v) for k, v in json.loads(kept.read_text()).items()}) if kept.exists() else None

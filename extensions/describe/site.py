@@ -42,7 +42,7 @@ class DescribeClient:
             raise PolicyError("the policy here lets no sums over patients be told (judge)")
         raw = load_site(plan, self.name, self.data)
         order, folder = SiteRequest(plan, policy, raw, config, {}), self.encryption.folder_of(config)
-        check_order(DESCRIBE, order, folder)  # of the roll call's plan, which policy and hospital have let in
+        check_order(DESCRIBE, order, folder)  # of the handshake's plan, which policy and hospital have let in
         self.consent.check_paused(DESCRIBE)
         floor = max(policy.count_floor, raw.floor)
         patients = patients_of(raw, floor)

@@ -33,7 +33,7 @@ class Learnt:
         self._method = method
         self.seen = np.zeros((models, sites), bool)
         self._group = groups_of(method, models, method.group_count(sites))
-        self._commons = np.zeros((method.group_count(sites), sites), bool)
+        self._known_by_global = np.zeros((method.group_count(sites), sites), bool)
         self._trained, self._here = np.zeros(models, bool), np.zeros(models, bool)  # since the average; just now
         self._by = np.full(models, -1)  # the site that trained it last
         self._turn = 0
@@ -43,7 +43,7 @@ class Learnt:
         kinds = [befell.get(site) for site in at.tolist()]
         replaced = np.array([befell.get(site) == REPLACED for site in self._by.tolist()])
         self._here = np.array([kind not in MISSED for kind in kinds]) & ~replaced
-        self.seen[replaced], self._trained[replaced] = self._commons[self._group[replaced]], False
+        self.seen[replaced], self._trained[replaced] = self._known_by_global[self._group[replaced]], False
         self.seen[self._here, at[self._here]] = True
         self._by[self._here] = at[self._here]
         self._trained |= self._here
@@ -52,14 +52,14 @@ class Learnt:
         """The models of each group become one, unless its average is ``refused``."""
         counted = self._trained & self._here if self._method.hidden else self._trained
         turns = self._method.by_samples
-        for group in [self._turn] if turns else range(len(self._commons)):
+        for group in [self._turn] if turns else range(len(self._known_by_global)):
             members = counted & (self._group == group)
             if members.any() and not refused:
-                self._commons[group] = self.seen[members].any(axis=0)
+                self._known_by_global[group] = self.seen[members].any(axis=0)
         if turns:
-            self._turn = (self._turn + 1) % len(self._commons)
+            self._turn = (self._turn + 1) % len(self._known_by_global)
             self._group[:] = self._turn
-        self.seen, self._trained[:] = self._commons[self._group], False
+        self.seen, self._trained[:] = self._known_by_global[self._group], False
 
 
 FEW = 12  # so many models are followed, and so many communication rounds shown, whole
@@ -296,7 +296,7 @@ def keyframes(name: str, keys: Sequence[Key], length: float) -> str:
 
 
 WIDE, HIGH, MIDDLE, RADIUS = 400, 352, (200.0, 140.0), 100.0
-LETTERS = 12  # of a name
+NAME_LENGTH = 12  # characters
 NAMED, DRAWN = 24, 120  # so many sites have names beside them, and dots of their own
 LINE = 44  # the height of what is said of a communication round
 BAR = (30.0, 340.0, 340.0)  # where the line of time begins, how long it is, and its height
@@ -432,7 +432,7 @@ def _name(name: str, number: int, count: int, radius: float) -> Markup:
     x, y = _at(MIDDLE, RADIUS + radius + 6, across, down)
     y += 4 + (6 * down if anchor == "middle" else 0)
     text = Markup('<text x="{:g}" y="{:g}" text-anchor="{}" font-size="11" fill="var(--soft)">{}</text>')
-    return text.format(x, round(y, 1), anchor, short_name(name, LETTERS))
+    return text.format(x, round(y, 1), anchor, short_name(name, NAME_LENGTH))
 
 
 def _models(travels: Travels, radius: float) -> Markup:

@@ -36,7 +36,7 @@ class Combiner(Restorable, ABC):
         """What the local rule at the sites needs from the server, sent with every order."""
         return {}
 
-    def bookmark(self) -> Callable[[], None]:
+    def checkpoint(self) -> Callable[[], None]:
         """A call that makes it remember again what it remembers now, for an aggregate that may not be used."""
         arrays, words = self.state()
         return partial(self.restore, {name: np.array(array) for name, array in arrays.items()}, words)

@@ -26,12 +26,12 @@ class Egress:
         """Note what comes to the sites ``at`` which models are now; ``is_global`` flags the global one."""
         if self._share is None:
             return
-        rows, grounds = Rows(stack.state), [self._known.ground(self._names[site]) for site in at]
+        rows, bases = Rows(stack.state), [self._known.base_version(self._names[site]) for site in at]
         alike: dict[int, int] = {}  # the global model is coded once for all that have the same
-        for row, (ground, flag) in enumerate(zip(grounds, is_global, strict=True)):
-            size = alike.get(ground.base) if flag else None
-            size = size or _bytes(difference(rows.row(row), ground.reference))
-            alike |= {ground.base: size} if flag else {}
+        for row, (base, flag) in enumerate(zip(bases, is_global, strict=True)):
+            size = alike.get(base.base) if flag else None
+            size = size or _bytes(difference(rows.row(row), base.reference))
+            alike |= {base.base: size} if flag else {}
             self._bytes_down += size
 
     def leave(self, stack: Stack, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:

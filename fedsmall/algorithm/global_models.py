@@ -228,7 +228,7 @@ def combine_soundly(
 
     The combiner then keeps its last state, too.
     """
-    go_back = combiner.bookmark()
+    go_back = combiner.checkpoint()
     with np.errstate(over="ignore", invalid="ignore"):
         model = combiner.combine(global_model, updates, t)
         reason = refusal(model, global_model, gate)

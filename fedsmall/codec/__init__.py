@@ -306,7 +306,7 @@ def _rounds(memory: Arrays) -> tuple[int, int]:
     return int(made), int(last)
 
 
-class Ground(NamedTuple):
+class BaseVersion(NamedTuple):
     """What an order to a site builds on: ``reference``, the global model of round ``base`` (None, -1: it is whole).
 
     ``taken`` is the round of the site's last answer that was used, 0 for none.
@@ -344,11 +344,11 @@ class Known:
         self.comm_rounds = 0
         return sent
 
-    def ground(self, site: str) -> Ground:
+    def base_version(self, site: str) -> BaseVersion:
         """What an order to this site builds on."""
         base = self.has.get(site, -1)
         reference = self.models.get(base)
-        return Ground(-1 if reference is None else base, reference, self.taken.get(site, 0))
+        return BaseVersion(-1 if reference is None else base, reference, self.taken.get(site, 0))
 
     def answered(self, t: int, sent: Mapping[str, bool], good: Collection[str]) -> None:
         """Record whose orders of round ``t`` brought the global model (``sent``), and whose answers are ``good``."""

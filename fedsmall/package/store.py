@@ -148,12 +148,12 @@ def card(package: Package, weights: Mapping[str, np.ndarray], place: str = ".", 
     """The card as Markdown, with the hub's ``header``; its commands name the package by the ``place`` where it is."""
     whose = package.whose
     who = WHO.get(whose, f"The model that {whose} trained last")
-    letters = "".join(letter if letter.isalnum() else "-" for letter in package.method)
+    tag = "".join(character if character.isalnum() else "-" for character in package.method)
     return _template().render(
         p=package,
         header=header,
         who=who,
-        tag=letters.strip("-").lower() or "method",
+        tag=tag.strip("-").lower() or "method",
         size=sum(int(array.size) for array in weights.values()),
         shell_place=shlex.quote(place),
         python_place=json.dumps(place),

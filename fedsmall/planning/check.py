@@ -206,7 +206,7 @@ def _idle(plan: Plan, raw: RawSite) -> list[Finding]:
 
 
 def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
-    """What the site's program would send under this plan, from the roll call to the last communication round."""
+    """What the site's program would send under this plan, from the handshake to the last communication round."""
     from fedsmall.models.registry import initial_model  # brings torch, which takes its time
 
     model = initial_model(plan, raw.task, None)

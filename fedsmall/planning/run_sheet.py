@@ -19,11 +19,11 @@ RUN_ID = "run-id"  # with the name: what a site remembers is kept under both, an
 SITES = "sites"  # the names of the sites that the run is for
 
 # Words of the questions before the first communication round.
-TELL = "tell"  # in a roll call: of what a site is to tell sums with its answer, of SUMS and CLASSES
+TELL = "tell"  # in a handshake: of what a site is to tell sums with its answer, of SUMS and CLASSES
 SUMS = "sums"  # sums of each feature, for the scaling
 CLASSES = "classes"  # sums of each class, for weights
 SCALING = "scaling"  # the second question, which brings what all agreed on
-ROWS = "rows"  # in an answer to the roll call: how rows become samples, as JSON
+ROWS = "rows"  # in an answer to the handshake: how rows become samples, as JSON
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -186,7 +186,7 @@ class Exposure:
         self._set_out([self._kept(model) for model in starting(plan, len(names), initial)], len(way[0].at))
         if plan.initial_models == "independent" and not plan.method.grouped:
             models = [self._kept(initial(names[site])) for site in way[0].at]
-            self._start = {name: np.stack([model[name] for model in models]) for name in self._commons[0]}
+            self._start = {name: np.stack([model[name] for model in models]) for name in self._global_models[0]}
             self._from[:] = NOBODY
 
     def needs(self, comm_round: CommRound) -> bool:
@@ -219,11 +219,11 @@ class Exposure:
                 self._show_to_neighbours(near, sites, self._from[rows], step.to[rows])
         if result.global_models:
             self._turn += 1
-            commons = [self._kept(model) for model in result.global_models]
-            for last, now in zip(self._commons, commons, strict=True):
+            models = [self._kept(model) for model in result.global_models]
+            for last, now in zip(self._global_models, models, strict=True):
                 near = distances(_stack(last, 1), _stack(now, 1), self._all)[0]
                 self._nearest["averages"] = np.minimum(self._nearest["averages"], near)
-            self._set_out(commons, step.following)
+            self._set_out(models, step.following)
         else:
             self._go_on(sent, rows, sites, len(step.at))
 
@@ -249,12 +249,12 @@ class Exposure:
         records = self._number[sites][is_near]
         self._nearest[party][records] = np.minimum(self._nearest[party][records], near[is_near])
 
-    def _set_out(self, commons: list[Arrays], count: int) -> None:
-        groups = np.arange(count) % len(commons)
+    def _set_out(self, models: list[Arrays], count: int) -> None:
+        groups = np.arange(count) % len(models)
         if self.plan.method.by_samples:
-            groups[:] = self._turn % len(commons)
-        self._commons = commons
-        self._start = {name: np.stack([model[name] for model in commons])[groups] for name in commons[0]}
+            groups[:] = self._turn % len(models)
+        self._global_models = models
+        self._start = {name: np.stack([model[name] for model in models])[groups] for name in models[0]}
         self._known, self._from = np.ones(count, dtype=bool), np.full(count, EVERYBODY)
 
     def _go_on(self, sent: Arrays, rows: np.ndarray, sites: np.ndarray, count: int) -> None:

@@ -12,7 +12,7 @@ from fedsmall.sealing.envelopes import Announcement, EnvelopeError, Hex32
 
 # Keys of a message's config.
 ROLL = "roll"  # names and identities of the consortium's sites, as JSON
-ANNOUNCED = "announced"  # in an answer to the roll call: the site's announcement; in the second question those of all
+ANNOUNCED = "announced"  # in an answer to the handshake: the site's announcement; in the second question those of all
 NONCE = "nonce"  # in the answer to that: what the site had drawn
 SEALED = "sealed"  # what an order of a sealed run says beside the plan (Order), as JSON
 GROUP = "group"  # whose sum is to be opened

@@ -131,8 +131,8 @@ def _superlink(home: Path) -> list[str]:
 
 def _last_json(text: str) -> dict[str, Any] | None:
     # some commands print a line for people before the JSON
-    for start, letter in enumerate(text):
-        if letter == "{":
+    for start, character in enumerate(text):
+        if character == "{":
             try:
                 value = json.loads(text[start:])
             except ValueError:

@@ -385,7 +385,7 @@ def growth_section(run: Run) -> list[Section]:
 
 def anchor(run: Run) -> str:
     """The name by which the page links to a run."""
-    return "run-" + "".join(letter if letter.isalnum() else "-" for letter in run.scenario.name)
+    return "run-" + "".join(character if character.isalnum() else "-" for character in run.scenario.name)
 
 
 class Item(NamedTuple):

@@ -36,7 +36,7 @@ from fedsmall.privacy.reading import noise_borne
 from fedsmall.strategies.grid_trainer import GridTrainer
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.grid import FrameMail, RetryingGrid
-from fedsmall.strategies.server.handshake import meet, told_at_roll
+from fedsmall.strategies.server.handshake import meet, reported_at_handshake
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.strategies.server.journal import FileJournal, put
 from fedsmall.strategies.server.judging import SiteJudges, evaluator_for
@@ -135,7 +135,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     plan = sheet.plan
     check_plan(plan, task, len(sheet.hospitals))
     begun, outcome = time.time(), Outcome()
-    fewest, features = min(told_at_roll(roster.answers)["samples"].values()), math.prod(task.input_shape)
+    fewest, features = min(reported_at_handshake(roster.answers)["samples"].values()), math.prod(task.input_shape)
     borne = noise_borne(plan, parameter_count(plan, task), max(1, fewest), features, len(sheet.hospitals))
 
     def note(t: int, rounds: int) -> None:
@@ -158,7 +158,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     for fault in journal.faults:
         log.write("journal", fault=fault)
     as_run = json.loads(plan.model_dump_json())  # with the seed of its routes, which the sites have drawn
-    return outcome, {"plan": as_run, "task": asdict(task), **told_at_roll(roster.answers)}
+    return outcome, {"plan": as_run, "task": asdict(task), **reported_at_handshake(roster.answers)}
 
 
 def write_outcome(

@@ -1,6 +1,6 @@
-"""The handshake before a run's first communication round: the roll call, and the agreed scaling.
+"""The handshake before a run's first communication round: the handshake, and the agreed scaling.
 
-Sums over features and classes come with the roll call's answers; a second question brings the scaling, where there is
+Sums over features and classes come with the handshake's answers; a second question brings the scaling, where there is
 one. What was agreed is kept in the run's folder, so a resumed run asks for no sums again.
 """
 
@@ -40,7 +40,7 @@ from fedsmall.strategies.server.journal import put
 from fedsmall.strategies.server.regions import Line
 from fedsmall.wire import CONFIG, EXAMPLES, PLAN, PROTOCOL, Arrays, join, split, split_vector
 
-Told = Mapping[str, RecordDict]  # what each site's answer to the roll holds, by name
+Told = Mapping[str, RecordDict]  # what each site's answer at the handshake holds, by name
 OF_SUMS = ("count", "total", "squares")
 
 
@@ -55,7 +55,7 @@ def meet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, folder: Path, line
     wait_for_sites(sheet, grid)
     hidden = sheet.plan.privacy.secure
     answers = greet(roster, sheet, grid, [] if hidden else sums_to_ask(sheet.plan, folder))
-    task = task_from_roll(roster, grid, sheet.plan)
+    task = agree_on_task(roster, grid, sheet.plan)
     if line is not None:
         kinds = [kind for kind in (SUMS, CLASSES) if answers and all(kind in content for content in answers.values())]
         sums = {kind: [_sums(site, kind, answers[site])[0] for site in sorted(answers)] for kind in kinds}
@@ -96,7 +96,7 @@ def wait_for_sites(sheet: Sheet, grid: RetryingGrid) -> None:
 
 
 def greet(roster: Roster, sheet: RunSheet, grid: RetryingGrid, tell: Sequence[str]) -> Told:
-    """Call the roll; the answers, with the sums in ``tell``. A site is who its key says; PlanError names refusals."""
+    """Shake hands; the answers, with the sums in ``tell``. A site is who its key says; PlanError names refusals."""
     config = _words(sheet, **({TELL: list(tell)} if tell else {}))
     answers = _ask(sheet, grid, MessageType.QUERY, RecordDict({CONFIG: config}))
     for site, (node, content) in answers.items():
@@ -261,7 +261,7 @@ def _kept(path: Path) -> Any:
 MOST_ROWS = 4 << 20  # characters in which a site says how its rows become samples
 
 
-def told_at_roll(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def reported_at_handshake(answers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The sites' training "samples" by name, and "rows": how rows become samples, None where sites differ in that."""
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
     try:
@@ -284,7 +284,7 @@ def agree_above(line: Line, folder: Path, answers: Answers, sums: Mapping[str, S
     """Let a region's sites agree with all others; kept in the ``folder``. PlanError where it is too little."""
     scaled = all(answer.get("scaled") for answer in answers.values())
     words = {word: answers[min(answers)].get(word) for word in WORDS}
-    words |= {"scaled": scaled, ROWS: json.dumps(told_at_roll(answers)["rows"])}
+    words |= {"scaled": scaled, ROWS: json.dumps(reported_at_handshake(answers)["rows"])}
     agreed = line.meet(words, join(**{kind: combine_sums(parts_of) for kind, parts_of in sums.items()}))
     if scaled and set(agreed.arrays) != {"mean", "scale"}:
         raise PlanError("the features of this region are scaled, and those of another are not: all must hold the same")
@@ -302,7 +302,7 @@ def combine_sums(sums: Sequence[Sums]) -> Arrays:
 
 
 def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str, RecordDict]:
-    """The secure sums of all sites, as one site's answer to the roll. Raises PlanError where a site sends none."""
+    """The secure sums of all sites, as one site's answer at the handshake. Raises PlanError where a site sends none."""
     config = ConfigRecord({**sealed.words(0), TELL: tell})
     contents = {site: RecordDict({CONFIG: config}) for site in sealed.routes.names}
     tally = sealed.open_sum(0, SUMS_BEFORE, f"{MessageType.QUERY}.{BEFORE}", contents)
@@ -319,8 +319,8 @@ def sums_before(sealed: SealedModels, tell: list[str], classes: int) -> dict[str
     return {TOGETHER: RecordDict({name: to_record(split(arrays, name)) for name in sizes})}
 
 
-def task_from_roll(roster: Roster, grid: Grid, plan: Plan) -> Task:
-    """Call the roll and return the agreed task; the first site's, where sites have their own models.
+def agree_on_task(roster: Roster, grid: Grid, plan: Plan) -> Task:
+    """Shake hands and return the agreed task; the first site's, where sites have their own models.
 
     PlanError, with both values, where two sites differ in task, model or protocol; and where nobody answers.
     """

@@ -118,7 +118,7 @@ def test_nothing_is_told_in_the_clear_under_another_plan(world, kind):
         assert header["error"] == f"{A}: {OTHER_PLAN}"
 
 
-def test_a_roll_call_that_asks_for_sums_in_the_clear_is_refused(world):
+def test_a_handshake_that_asks_for_sums_in_the_clear_is_refused(world):
     world.refuses(
         world.once("roll", A).but(**{TELL: ["sums"]}),
         "this run's sums are hidden, and the handshake asks for them in the clear",

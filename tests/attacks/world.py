@@ -110,7 +110,7 @@ def _without_help(site: str, order: Any) -> Any:
 
 
 def who_met(folder: Path, sites: int = 3) -> "World":
-    """Sites that have answered the roll call of a run, and whose server then asked no further."""
+    """Sites that have answered the handshake of a run, and whose server then asked no further."""
     with pytest.MonkeyPatch.context() as patch:
         watch(patch, heard := [])
         later = f"{MessageType.QUERY}.{SCALING}"

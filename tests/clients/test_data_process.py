@@ -68,7 +68,7 @@ def order(t, rounds=1, run="r", the_plan=None, common=True):
 
 
 def scaled(station, the_plan=None, run="r"):
-    """A station that has gone through roll call and scaling, and a model to send it."""
+    """A station that has gone through handshake and scaling, and a model to send it."""
     the_plan = the_plan or plan()
     words, _ = station.answer("roll", config(the_plan, run), {})
     if words["config"]["scaled"]:

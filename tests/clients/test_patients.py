@@ -84,7 +84,7 @@ def test_a_site_charges_its_own_rate_and_noise_before_it_answers(tmp_path):
 
     assert station.log.charges() == (("r", Charge(expected.rate, expected.noise, 6)),)
     events = [entry["event"] for entry in station.log.entries()]
-    assert events == ["sent", "charged", "sent"]  # the first is the answer to the roll call
+    assert events == ["sent", "charged", "sent"]  # the first is the answer to the handshake
 
 
 def test_a_whole_run_costs_what_the_plan_promises(tmp_path):
@@ -167,7 +167,7 @@ def test_an_order_for_no_round_gives_no_budget_back(tmp_path):
 
 
 def test_one_patient_more_changes_nothing_of_what_is_not_noised(tmp_path):
-    """The names and the metrics of every reply, to the bit; the roll call's too. Only the model may differ."""
+    """The names and the metrics of every reply, to the bit; the handshake's too. Only the model may differ."""
     plan = plan_of()
     one, other = (station_at(tmp_path / str(rows), rows) for rows in (40, 41))
 

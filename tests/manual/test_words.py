@@ -137,6 +137,58 @@ def messages(tree: ast.Module) -> str:
     return "\n".join(text for text in said_to_users if text != "kept back")  # which is the name of a random stream
 
 
+OF_CODE = {  # parts of the names of functions, classes, arguments and variables, in the singular
+    "bookmark": "checkpoint",
+    "commons": "global_models",
+    "contact": "comm_round",
+    "desk": "client",
+    "errand": "task",
+    "helper": "decryptor",
+    "leg": "phase",
+    "letter": "envelope, or character",
+    "parcel": "sent_model",
+    "resident": "site_agent",
+    "seat": "index",
+    "traveller": "model",
+    "waybill": "routing_table",
+}
+KEYS = {"contacts"}  # of the files of packages, which older releases wrote
+
+
+def names_in(tree: ast.Module) -> set[str]:
+    """The names that a module gives to functions, classes, arguments and variables."""
+    given = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            given.add(node.name)
+        elif isinstance(node, ast.arg):
+            given.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            given.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            given.add(node.attr)
+    return given
+
+
+def parts_of(name: str) -> set[str]:
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+    return {*words, *(word.removesuffix("s") for word in words)}
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_name_in_the_code_says_what_the_field_says(path):
+    names = names_in(ast.parse(path.read_text(encoding="utf-8"))) - KEYS
+
+    assert {name: OF_CODE[word] for name in sorted(names) for word in parts_of(name) & OF_CODE.keys()} == {}
+
+
+def test_a_word_of_ours_is_found_in_every_kind_of_name():
+    code = "class Seats:\n    def send_letter(self, leg):\n        self._contacts = parcel = leg\n"
+
+    words = set().union(*map(parts_of, names_in(ast.parse(code))))
+    assert {"seat", "letter", "leg", "contact", "parcel"} <= words
+
+
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_message_says_what_the_field_says(path):
     assert replaced_in(messages(ast.parse(path.read_text(encoding="utf-8"))), REPLACED | OF_REPORTS) == {}

@@ -165,7 +165,7 @@ def test_the_active_party_learns_nothing_of_values_but_their_order(settings):
 
 def readable(made: World) -> list[object]:
     """All that the active party was sent, with every sum decrypted."""
-    key = made.active.ground.key
+    key = made.active.data.key
     found: list[object] = []
     for one in made.post.heard["hospital"]:
         for name, array in sorted(one.arrays.items()):
@@ -204,7 +204,7 @@ def found_members(x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch,
         if not hide:
             patched.setattr(PublicKey, "rerandomise", lambda key, one: one)
         made = grown(x, y, Boosting(rounds=1, depth=1, bins=100))
-    public = made.active.ground.key.public
+    public = made.active.data.key.public
     own = public.from_bytes(sent(made, "gradients")[0].arrays["chunk0"])
     sums = public.from_bytes(sent(made, "sums", "hospital")[0].arrays["chunk0"])
     pairs = {int(one) for one in own} | {int(a * b % public.square) for a in own for b in own}
@@ -226,7 +226,7 @@ def test_who_is_lowest_in_a_column_can_be_read_from_a_sum_of_one_row_unless_side
 
 def single_rows(made: World) -> set[int]:
     """Rows whose gradient in the last tree is, as it stands, a sum left of a candidate at the root."""
-    key = made.active.ground.key
+    key = made.active.data.key
     last = len(made.active.trees) - 1
     asked = [one.words["tree"] for one in sent(made, "sums")]
     root = sent(made, "sums", "hospital")[asked.index(last)].arrays["chunk0"]

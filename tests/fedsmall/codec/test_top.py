@@ -123,12 +123,12 @@ def test_a_site_is_asked_to_build_on_one_of_the_last_two_common_models_that_it_h
     known.tell({"w": np.zeros(4)}, 0, 0.25)
     known.answered(1, {"a": True, "b": True}, ["a"])
 
-    assert known.ground("a").base == 0
-    assert known.ground("b").base == -1  # silent: it may have nothing
-    assert (known.ground("a").taken, known.ground("b").taken) == (1, 0)
+    assert known.base_version("a").base == 0
+    assert known.base_version("b").base == -1  # silent: it may have nothing
+    assert (known.base_version("a").taken, known.base_version("b").taken) == (1, 0)
     for t in (1, 2):
         known.tell({"w": np.arange(4.0) * t}, t, 0.25)
-    assert known.ground("a").base == -1  # too long ago
+    assert known.base_version("a").base == -1  # too long ago
 
 
 def test_an_average_tells_as_many_numbers_as_there_were_comm_rounds():

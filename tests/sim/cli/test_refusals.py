@@ -211,7 +211,10 @@ def test_what_cannot_be_run_is_one_line(case: str, world: Run, tmp_path: Path) -
 ENCODED: dict[str, tuple[str, str]] = {
     "UTF-16": ("utf-16", r"^fedsmall: s\.toml is not TOML: it is in UTF-16, as PowerShell .*; save it in UTF-8$"),
     "UTF-16 without its mark": ("utf-16-le", "it is in UTF-16"),
-    "another": ("cp1252", r"^fedsmall: s\.toml is not TOML: line 2 holds a letter that is not in UTF-8; save the file"),
+    "another": (
+        "cp1252",
+        r"^fedsmall: s\.toml is not TOML: line 2 holds a character that is not in UTF-8; save the file",
+    ),
 }
 
 

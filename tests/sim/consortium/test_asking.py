@@ -81,7 +81,7 @@ def config(plan, **more):
     return {PLAN: plan.model_dump_json(), RUN: "r", SITES: list(NAMES), **more}
 
 
-def test_a_roll_call_that_asks_for_no_sums_is_told_none(desk):
+def test_a_handshake_that_asks_for_no_sums_is_told_none(desk):
     words, arrays = desk.station("essen").answer("roll", config(plan_of()), {})
 
     assert words["config"]["scaled"] is True

@@ -235,12 +235,12 @@ def test_rows_that_hospitals_read_otherwise_make_no_package():
 
     def met(*each):
         answers = {f"s{k}": {"num-examples": 9, "rows": json.dumps(one)} for k, one in enumerate(each)}
-        return deployment.told_at_roll(answers)["rows"]
+        return deployment.reported_at_handshake(answers)["rows"]
 
     assert met(rows, other) == rows  # a file's separator is nobody else's business
     assert met(rows, odd) is None
     assert met(rows, None) is None
-    assert deployment.told_at_roll({"a": {"rows": "no JSON"}, "b": {"rows": "[1]"}})["rows"] is None
+    assert deployment.reported_at_handshake({"a": {"rows": "no JSON"}, "b": {"rows": "[1]"}})["rows"] is None
 
 
 def test_the_bits_are_those_of_the_simulation(folder, home):

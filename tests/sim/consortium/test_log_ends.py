@@ -85,7 +85,7 @@ def test_every_order_shows_the_coordinators_line_and_every_answer_is_signed(desk
     key = (desk.folder / "sites" / "essen.pub").read_bytes()
     signed = [Statement(**line["signed"]) for line in told if line["event"] == "answer" and line["site"] == "essen"]
 
-    assert len(signed) >= 4  # roll call, sums, scaling, training
+    assert len(signed) >= 4  # handshake, sums, scaling, training
     assert all(each.is_by(key) for each in signed)
     for each in signed:
         mine, theirs = entries(desk.log_of("essen"))[each.line - 1], told[each.seen - 1]

@@ -107,7 +107,7 @@ class ByMessages:
 
     @cached_property
     def sites(self) -> GridTrainer:
-        """The sites, which have answered the roll call."""
+        """The sites, which have answered the handshake."""
         return GridTrainer(self.plan, self.grid, roster=self.roster)
 
     def run(self) -> Outcome:
@@ -186,7 +186,7 @@ class Weighed(InProcessGrid):
 
     def _weigh(self, content: RecordDict) -> None:
         if not array_records(content):
-            return  # the roll call
+            return  # the handshake
         packed, size = run_grid.pack(content)
         _, block = header_and_block(join_pieces(packed.config_records.values()))
         self.frames += size

@@ -52,7 +52,7 @@ class Stations(LocalGrid):
         """All have been answered."""
 
     def agree_on_scaling(self, plan: Plan) -> None:
-        """What a server does between the roll call and the first communication round."""
+        """What a server does between the handshake and the first communication round."""
         config = {PLAN: plan.model_dump_json(), RUN: "r", SITES: list(self.names)}
         told = [self.station(site).answer("roll", {**config, TELL: [SUMS]}, {})[1] for site in self.names]
         scaling = agree([Sums(**{name.removeprefix("sums/"): array for name, array in sums.items()}) for sums in told])

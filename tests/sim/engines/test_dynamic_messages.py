@@ -55,7 +55,7 @@ def asks(order: Message) -> bool:
 
 
 def tampered(plan: Plan, change: Callable[[ByMessages, Message, Answer], Message | None], **more: Any) -> Outcome:
-    """A run of which every message but the roll call goes through ``change``."""
+    """A run of which every message but the handshake goes through ``change``."""
     loop = loop_of(plan, **more)
     honest = loop.grid._answer
 

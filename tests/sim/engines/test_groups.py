@@ -167,7 +167,7 @@ class Shift:
     def combine(self, global_model: dict[str, np.ndarray], updates: Any, t: int) -> dict[str, np.ndarray]:
         return {name: array + 1 for name, array in global_model.items()}
 
-    def bookmark(self) -> Any:
+    def checkpoint(self) -> Any:
         return lambda: None
 
 

@@ -24,7 +24,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build, load
 from fedsmall.sim.tuning.search import search
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.handshake import task_from_roll
+from fedsmall.strategies.server.handshake import agree_on_task
 from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
 from tests import ROOT
@@ -59,9 +59,9 @@ def federation():
 
 
 def conduct(plan: Plan, grid: LocalGrid) -> Outcome:
-    """As over real sites: task and shapes come from the roll call, and the sites judge."""
+    """As over real sites: task and shapes come from the handshake, and the sites judge."""
     roster = Roster()
-    task = task_from_roll(roster, grid, plan)
+    task = agree_on_task(roster, grid, plan)
     check_plan(plan, task, len(roster.sites))
     judges = evaluator_for(roster, grid, plan)
     return ByMessages(

@@ -14,7 +14,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.handshake import task_from_roll
+from fedsmall.strategies.server.handshake import agree_on_task
 from fedsmall.strategies.server.judging import evaluator_for
 from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.on_ray import on_ray
@@ -205,7 +205,7 @@ def test_patients_are_protected_one_by_one(kind):
 def over_real_sites(plan: Plan, federation: Federation, folder, monkeypatch):
     grid = Stations(folder, federation.names, monkeypatch)
     roster = Roster()
-    task = task_from_roll(roster, grid, plan)
+    task = agree_on_task(roster, grid, plan)
     grid.agree_on_scaling(plan)
     judges = evaluator_for(roster, grid, plan)
     return ByMessages(

@@ -232,7 +232,7 @@ def test_a_site_that_has_forgotten_all_within_a_chain_is_sent_whole_models_until
     assert [(event["t"], event["site"]) for event in outcome.events] == [(2, "site-002")]
     average = next(number for number, orders in enumerate(grid.sent) if orders[2].get("made", 0) > 0)
     bases = [orders[2]["base"] for orders in grid.sent if "base" in orders[2]]
-    skipped = len(grid.sent) - len(bases)  # the roll call
+    skipped = len(grid.sent) - len(bases)  # the handshake
     assert bases[:2] == [-1, 0]
     assert set(bases[2 : average - skipped + 1]) == {-1}
     assert bases[average - skipped + 1] > 0

@@ -22,7 +22,7 @@ from fedsmall.sim.engines.evaluation import CentralEvaluator
 from fedsmall.sim.engines.inprocess import InProcessGrid, LocalGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.handshake import task_from_roll
+from fedsmall.strategies.server.handshake import agree_on_task
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.judging import Judging, SiteJudges, evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
@@ -242,7 +242,7 @@ def test_patience_ends_a_run_that_gets_worse_and_keeps_the_best_model() -> None:
 
 def conduct(plan: Plan, grid: Stations) -> Outcome:
     roster = Roster()
-    task = task_from_roll(roster, grid, plan)
+    task = agree_on_task(roster, grid, plan)
     grid.agree_on_scaling(plan)
     evaluator = evaluator_for(roster, grid, plan, task)
     return ByMessages(

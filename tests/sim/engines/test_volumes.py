@@ -13,7 +13,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.handshake import task_from_roll
+from fedsmall.strategies.server.handshake import agree_on_task
 from fedsmall.strategies.server.judging import evaluator_for
 from tests.fedsmall.data.pictures.test_volumes import folder
 from tests.sim.engines.harness import ByMessages
@@ -62,7 +62,7 @@ def test_real_sites_programs_give_the_bits_of_a_simulation(plan: Plan, tmp_path:
     data = {name: tmp_path / "scans" / name for name in NAMES}
 
     grid, roster = Stations(tmp_path, NAMES, monkeypatch, data=data), Roster()
-    task = task_from_roll(roster, grid, plan)
+    task = agree_on_task(roster, grid, plan)
     judges = evaluator_for(roster, grid, plan)
     start = lambda site: initial_model(plan, task, site)  # noqa: E731
     real = ByMessages(plan, grid, start, judges, in_pieces=False, roster=roster).run()

@@ -54,7 +54,7 @@ LIES = {
     "nobody": (lambda told: told.update({name: 0 * array for name, array in told.items()}), "there is nobody"),
     "more than there are": (lambda told: told.update(count=told["count"] + 1), "do not add up"),
     "more right than there are": (lambda told: told.update(correct=told["count"] + 1), "do not add up"),
-    "more than it said at the roll call": (
+    "more than it said at the handshake": (
         lambda told: told.update({name: 2 * array for name, array in told.items()}),
         "more samples than",
     ),
