@@ -61,8 +61,7 @@ NDArrays = list[np.ndarray]
 class HospitalClient(NumPyClient):
     """Trains and evaluates models at one site; holds the site's data.
 
-    The arrays of ``fit`` and ``evaluate`` are a model and what travels with it, named by ``config["names"]``
-    ("arrays/0.weight").
+    Arrays of ``fit`` and ``evaluate`` are a model and what travels with it, by ``config["names"]`` ("arrays/0.weight").
 
     Parameters
     ----------

@@ -91,8 +91,7 @@ class Tally(NamedTuple):
 class SealedModels(Form):
     """Envelopes, secure sums, or both, as the orders' ``plan`` says.
 
-    ``begun`` is the transcript before the first communication round, ``nonces`` are by site. ``folder`` outlives the
-    server.
+    ``begun`` is the transcript before the first round, ``nonces`` are by site. ``folder`` outlives the server.
     """
 
     def __init__(

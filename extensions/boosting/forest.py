@@ -2,8 +2,7 @@
 
 Trees are (trees, nodes) of full binary trees, the root first, the children of node k at 2 k + 1 and 2 k + 2.
 ``feature`` is the column that a node asks about, -1 in a leaf, ``cut`` what is below it goes left, ``weight`` what a
-leaf adds to the margin. An empty slot is a leaf that adds nothing. Columns and xgboost's cuts and weights are exact in
-float32.
+leaf adds to the margin. An empty slot is a leaf that adds nothing. Columns, cuts and weights are exact in float32.
 """
 
 import numpy as np

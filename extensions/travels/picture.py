@@ -75,8 +75,7 @@ class Stop(NamedTuple):
 
     ``at`` (models,) are indices of sites in the order of names. ``before``, ``trained`` and ``averaged`` (models,) are
     the shares of all samples (else sites) that each model has learnt from as it comes, as it leaves, and after the
-    average; ``sites`` and ``samples`` means over models as they leave. ``skipped`` communication rounds before this one
-    are not shown.
+    average; ``sites`` and ``samples`` means over models as they leave. ``skipped`` ones before it are not shown.
     """
 
     t: int

@@ -63,8 +63,7 @@ class Aggregate(Combiner):
 class ServerStep(Combiner):
     """Moves the global model by a row of :data:`~fedsmall.aggregation.server_optimizers.SERVERS`.
 
-    ``options`` are its settings; ``aggregate`` makes one model of the sites' first. PlanError for an unknown row or
-    setting.
+    ``options`` are its settings; ``aggregate`` makes one model of the sites' first. PlanError for what is unknown.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedsmall.data.image_files import EIGHT_BITS, Frames, Picture, Window, read_pictures, resample_volume, resize_image
 from fedsmall.data.outcomes import Amount, Outcome, Survival
-from fedsmall.data.table_files import check_no_text, is_missing, number_block, plain
+from fedsmall.data.table_files import NONE, check_no_text, is_missing, number_block, plain
 from fedsmall.errors import DataError
 from fedsmall.exact import exact_sum
 from fedsmall.files import list_some
@@ -146,8 +146,7 @@ class Columns(Frozen):
                 odd[why] = self.is_unlisted(frame[column], column)
         if not self.missing:
             odd |= {f"{column} is missing": np.isnan(values[:, k]) & ~text[:, k] for k, column in enumerate(numeric)}
-            gone = {column: is_missing(frame[column], self.markers).to_numpy(dtype=bool) for column in self.categories}
-            odd |= {f"{column} is missing": rows for column, rows in gone.items()}
+            odd |= {f"{column} is missing": self._is_gap(frame[column], column) for column in self.categories}
         return ["; ".join(why for why, rows in odd.items() if rows[row]) for row in range(len(frame))]
 
     def _check_listed(self, frame: "DataFrame") -> None:
@@ -160,13 +159,18 @@ class Columns(Frozen):
 
     def is_unlisted(self, cells: "Series", column: str) -> np.ndarray:
         """Which cells of a column hold a category that is not listed."""
-        known = cells.map(plain).isin(self.categories[column]) | is_missing(cells, self.markers)
-        return np.asarray(~known.to_numpy(dtype=bool))
+        known = cells.map(plain).isin(self.categories[column]).to_numpy(dtype=bool)
+        return np.asarray(~known & ~self._is_gap(cells, column))
+
+    def _is_gap(self, cells: "Series", column: str) -> np.ndarray:
+        is_none = cells.map(plain).str.lower() == NONE  # whatever else a few new rows hold
+        gaps = is_missing(cells, self.markers) | (is_none & ~cells.map(plain).isin(self.categories[column]))
+        return np.asarray(gaps.to_numpy(dtype=bool))
 
     def _hot(self, cells: "Series", column: str) -> np.ndarray:
         names = cells.map(plain).to_numpy()
         hot: np.ndarray = (names[:, None] == np.array(self.categories[column])[None, :]).astype(np.float64)
-        hot[is_missing(cells, self.markers).to_numpy(dtype=bool)] = np.nan
+        hot[self._is_gap(cells, column)] = np.nan
         return hot
 
 

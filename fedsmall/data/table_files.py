@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 
-MISSING = frozenset(("", "?", "-", "--", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "k.a.", "k. a.", "n.a."))
-GAPS = dict.fromkeys((word for known in MISSING for word in (known, known.upper())), "nan")
+MISSING = frozenset(("", "?", "-", "--", "na", "n/a", "#n/a", "<na>", "nan", "null", "k.a.", "k. a.", "n.a."))
+NONE = "none"  # a missing value among numbers; among words it is one, as in "none, mild, severe"
+GAPS = dict.fromkeys((word for known in (*MISSING, NONE) for word in (known, known.upper())), "nan")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}( .*)?")
 COMMA = re.compile(r"[-+]?\d+,\d+")
 PARQUET, EXCEL, OLD_EXCEL = (".parquet", ".pq"), (".xlsx", ".xlsm"), (".xls", ".xlsb", ".ods", ".numbers")
@@ -46,8 +47,10 @@ def is_missing(cells: "Series", markers: Collection[str] = ()) -> "Series":
     """Which cells hold no value: empty ones, "?" and "NA" in a file, NaN in Python, and what ``markers`` name."""
     if cells.dtype.kind not in "OUT" and not markers:
         return cells.isna()
+    words = [str(cell).strip().lower() for cell in cells]  # pandas takes longer for a site's few rows
     known = MISSING | {marker.lower() for marker in markers}
-    gaps = [str(cell).strip().lower() in known for cell in cells]  # pandas takes longer for a site's few rows
+    known |= {NONE} if NONE in words and any(is_number(word) for word in words if word not in known) else set()
+    gaps = [word in known for word in words]
     if markers:
         gaps = [gap or plain(cell) in markers for gap, cell in zip(gaps, cells, strict=True)]  # "-9.0" is "-9"
     missing: Series = cells.isna() | np.array(gaps, dtype=bool)
@@ -74,7 +77,7 @@ def number_block(frame: "DataFrame", markers: Collection[str] = ()) -> tuple[np.
             numbers = pandas.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         odd = np.flatnonzero(~np.isfinite(numbers))
         text = np.zeros(len(cells), dtype=bool)
-        text[odd] = ~is_missing(cells.iloc[odd], markers).to_numpy(dtype=bool)
+        text[odd] = ~is_missing(cells.iloc[odd], (*markers, NONE)).to_numpy(dtype=bool)
         values, text = numbers.reshape(frame.shape), text.reshape(frame.shape)
     coded = [float(marker) for marker in markers if is_number(marker)]
     gone = ~np.isfinite(values) | (np.isin(values, coded) if coded else False)

@@ -111,7 +111,11 @@ def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) ->
         why = "as asked" if positive else "as its name says" if sought else rarer
         said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive: the other)")
     elif all(map(is_number, names)):
-        said.append('where these are grades, in an order, loss = "ordinal" in the task says so')
+        said.append(
+            'where these are grades, add loss = "ordinal"; where they are counts, target in place of label, classes'
+        )
+    else:
+        said.append('where these are grades, list classes in their order, and add loss = "ordinal"')
     return names, said
 
 

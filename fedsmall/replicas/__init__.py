@@ -2,8 +2,7 @@
 
 A site's own model is the *anchor*. It has ``fanout`` replicas, each of these has as many, ``depth`` levels down; every
 replica lacks a block of its parent's samples. A node is named by the way to it: ``""`` is the anchor, ``"2"`` its third
-replica, ``"2.0"`` the first replica of that. A cohort's row is a site's node, ``"site#2.0"``; the anchor's the bare
-site.
+replica, ``"2.0"`` the first replica of that. A cohort's row is a node, ``"site#2.0"``, the anchor's the site.
 
 The fold goes from the leaves up: alpha_r = div_r / sum(div), parent <- (sum(alpha_r * replica_r) + parent) / 2; with
 the "simple" fold (RepFL) parent and replicas count alike. Source: Ghilea and Rekik, "Replica Tree-based Federated

@@ -2,8 +2,7 @@
 
 Flower's programs only log that they failed, so the site first activates its node once and lets go of it. It dials
 through the proxy that the environment names (``HTTPS_PROXY``, ``https_proxy``, ``ALL_PROXY``; not for ``NO_PROXY``; on
-macOS and Windows also the system's), as they do. TLS is between site and gate: a proxy sees the server's name, sizes
-and times.
+macOS and Windows also the system's), as they do. TLS is between site and gate: a proxy sees a name, sizes and times.
 """
 
 import ssl

@@ -1,7 +1,6 @@
 """A run over real sites from the coordinator's desk: prepare its folder, hand it to Flower, watch it, resume it.
 
-And what its log says of sites and communication rounds: bytes each way, who answered, when, what failed
-(:class:`RunLog`).
+And what its log (:class:`RunLog`) says of sites and rounds: bytes each way, who answered, when, what failed.
 """
 
 import contextlib

@@ -47,8 +47,7 @@ def with_unseen(record: RunRecord, federation: Federation) -> RunRecord:
     """The record with what its plan asks of training samples that the model had not seen: thresholds, recalibration.
 
     They are those that ``stop`` holds out; else, where a plan asks, the plan is run again :data:`FOLDS` times without a
-    fold of them, which that model then judges. Nothing is found where training without a fold is impossible or has no
-    finite outputs.
+    fold of them, which that model then judges. Nothing is found where that cannot be, or has no finite outputs.
     """
     unseen = record.unseen or _out_of_fold(record, federation)
     if unseen is None:

@@ -34,8 +34,7 @@ def regions_of(entries: int) -> int:
 def generate(subjects: int, resolutions: tuple[int, ...], seed: int) -> tuple[np.ndarray, ...]:
     """One array of connectomes for each resolution, (subjects, regions, regions): symmetric, in [0, 1], diagonal 1.
 
-    A subject weighs waves over a sphere by its traits, and regions are connected as the waves agree there; all
-    resolutions sample the same waves.
+    A subject weighs waves over a sphere by its traits; regions are connected as these agree there, at all resolutions.
     """
     surface = rng_for(seed, "connectomes", "surface")
     frequencies = surface.normal(scale=2.0, size=(3, FEATURES))

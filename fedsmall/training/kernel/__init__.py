@@ -2,8 +2,7 @@
 
 Asked for by the device "kernel", or "kernel:4" for four threads, whose number changes no bit. Where it has not been
 built (:mod:`fedsmall.training.kernel.build`) or a plan is not of its kind (:data:`NEEDS`), torch trains instead, and at
-sites of their own always. Its numbers are torch's to 1e-5 over 200 rounds of float32; in float64, which paths are
-compared by, torch trains.
+sites of their own always. Its numbers are torch's to 1e-5 over 200 rounds of float32; in float64 torch trains.
 """
 
 import ctypes

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsmall.data.preparation import Columns
 from fedsmall.data.sources import tables
 from fedsmall.data.sources.tables import csv
-from fedsmall.data.table_files import MISSING, number_block, read_table
+from fedsmall.data.table_files import MISSING, NONE, is_missing, number_block, read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.planning.tasks import build_federation
 from tests.fedsmall.data.test_sources import plan
@@ -296,7 +297,41 @@ def test_cells_are_the_numbers_that_pandas_makes_of_each(cells: list[str]) -> No
         alone = pandas.to_numeric(pandas.Series([cell], dtype=object), errors="coerce")[0]
         number = alone if np.isfinite(alone) else np.nan
         assert value == number or (np.isnan(value) and np.isnan(number))
-        assert odd == (np.isnan(number) and cell.strip().lower() not in MISSING)
+        assert odd == (np.isnan(number) and cell.strip().lower() not in {*MISSING, NONE})
+
+
+@pytest.mark.parametrize(
+    ("cells", "gaps"),
+    [
+        (["none", "mild", "severe", ""], [False, False, False, True]),
+        (["None", "None"], [False, False]),  # a hospital at which nobody has had it
+        (["none", "1.5", "NA"], [True, False, True]),
+        (["none", "nan", "mild"], [False, True, False]),
+        ([None, "mild", "none"], [True, False, False]),
+    ],
+)
+def test_none_among_numbers_is_no_value_and_among_words_it_is_one(cells: list[Any], gaps: list[bool]) -> None:
+    assert is_missing(pandas.Series(cells, dtype=object)).tolist() == gaps
+
+
+def test_none_is_a_category_where_it_is_listed_whatever_other_rows_hold() -> None:
+    listed = Columns(columns=("age", "pain"), categories={"pain": ("mild", "none")})
+    coded = Columns(columns=("age", "pain"), categories={"pain": ("1", "2")}, missing=False)
+    new = pandas.DataFrame({"age": ["50"], "pain": ["none"]}, dtype=object)
+
+    assert listed.numbers(new).tolist() == [[50, 0, 1]]
+    assert listed.faults(new) == [""]
+    assert coded.faults(new) == ["pain is missing"]
+
+
+def test_a_hospital_where_all_have_none_trains_with_the_others(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text("age,pain\n50,none\n61,severe\n47,none\n70,severe\n")
+    (tmp_path / "b.csv").write_text("age,pain\n51,none\n66,none\n")
+
+    federation = build_federation(plan({"csv": str(tmp_path), "label": "pain"}, sites=None, samples_per_site=None))
+
+    assert federation.task.class_names == ("none", "severe")
+    assert [set(train.y.tolist()) for train in federation.train] == [{0, 1}, {0}]
 
 
 def test_numbers_are_rounded_as_pandas_rounds_them() -> None:

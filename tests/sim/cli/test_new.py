@@ -141,6 +141,16 @@ def test_of_one_and_two_the_rarer_is_positive(fedsmall, tmp_path):
     assert scenario_of(tmp_path / "mine.toml")["task"]["classes"] == ["1", "2"]
 
 
+def test_grades_in_words_begin_with_none_and_are_told_how_to_be_grades(fedsmall, tmp_path):
+    grades = ("none", "mild", "severe")
+    write(tmp_path / "patients.csv", "age,toxicity", [(40 + n % 31, grades[n % 31 // 12]) for n in range(90)])
+
+    _, said, _ = fedsmall("new", "patients.csv", "--label", "toxicity")
+
+    assert 'where these are grades, list classes in their order, and add loss = "ordinal"' in said
+    assert scenario_of(tmp_path / "mine.toml")["task"]["classes"] == ["mild", "none", "severe"]
+
+
 def test_grades_that_new_takes_for_classes_run_in_their_order_as_it_says(fedsmall, tmp_path):
     write(tmp_path / "patients.csv", "age,grade", [(40 + n % 31, n % 31 // 8) for n in range(90)])
 
@@ -148,7 +158,7 @@ def test_grades_that_new_takes_for_classes_run_in_their_order_as_it_says(fedsmal
     quick = ["--set", 'task.loss="ordinal"', "--set", "seeds=[0]", "--set", "rounds=2", "--processes", "1"]
     code, told, complained = fedsmall("run", "mine.toml", *quick)
 
-    assert 'loss = "ordinal" in the task says so' in said
+    assert 'where these are grades, add loss = "ordinal"; where they are counts, target in place' in said
     assert (code, complained) == (0, "")
     assert "kappa" in told
 
