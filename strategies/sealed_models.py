@@ -1,5 +1,4 @@
-"""Models that the server cannot read: envelopes from site to site, and masked summands of secure sums, which as many
-decryptors open as it takes.
+"""Models that the server cannot read: envelopes from site to site, and masked summands of secure sums.
 
 The server can check no more than an envelope's size, so the sites keep the gate; one to a silent site is sealed again
 by its writer; an aggregation counts only models trained at its communication round. Summands are on the disk before any

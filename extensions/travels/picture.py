@@ -17,8 +17,7 @@ from fedsmall.sim.runs.folder import PlanRun, Run, reference_of
 from fedsmall.travel.journey import groups_of, journey
 from fedsmall.travel.schedule import Action, CommRound
 
-# Where the models of a run were, communication round by communication round, and from which sites each had learnt by
-# then
+# Where the models of a run were at each communication round, and from which sites each had learnt by then
 
 MISSED = ("absent", "silent", "set aside", "refused")  # kinds of events: a site gave no update that was used
 REPLACED = "replaced"  # by the last global model, for what the site of this event had trained

@@ -163,9 +163,9 @@ class Columns(Frozen):
         return np.asarray(~known & ~self._is_gap(cells, column))
 
     def _is_gap(self, cells: "Series", column: str) -> np.ndarray:
-        is_none = cells.map(plain).str.lower() == NONE  # whatever else a few new rows hold
-        gaps = is_missing(cells, self.markers) | (is_none & ~cells.map(plain).isin(self.categories[column]))
-        return np.asarray(gaps.to_numpy(dtype=bool))
+        names = np.array([plain(cell) for cell in cells], dtype=str)
+        is_none = (np.char.lower(names) == NONE) & ~np.isin(names, self.categories[column])  # whatever others hold
+        return np.asarray(is_missing(cells, self.markers).to_numpy(dtype=bool) | is_none)
 
     def _hot(self, cells: "Series", column: str) -> np.ndarray:
         names = cells.map(plain).to_numpy()

@@ -199,15 +199,16 @@ def print_choice(choice: "Choice") -> None:
 
     left = "hospitals" if choice.use == "new-hospitals" else "patients of the same hospitals"
     table = Table(title=f"Judged on left-out {left}, {choice.folds} folds", box=None, pad_edge=False)
-    for head in ("candidate", "log loss", "AUC", "exchanges", "sent", "p against the best", "settings"):
+    loss, score = ("log loss", "AUC") if choice.score == "auc" else ("square error / variance", "mean absolute error")
+    for head in ("candidate", loss, score, "exchanges", "sent", "p against the best", "settings"):
         table.add_column(head, justify="left" if head in ("candidate", "settings") else "right")
     for name, row in choice.rows.items():
         settings = ", ".join(f"{key} {value:g}" for key, value in row["settings"].items())
         p = "" if row["p"] is None else f"{row['p']:.2g}"
-        worth = f"{row['loss']:.3f}", f"{row['auc']:.3f}", f"{row['exchanges']:g}", amount(row["bytes"])
+        worth = f"{row['loss']:.3f}", f"{row[choice.score]:.3f}", f"{row['exchanges']:g}", amount(row["bytes"])
         table.add_row(name, *worth, p, settings)
     console.print(table)
     few = "" if choice.folds >= DECISIVE else f" {choice.folds} folds are too few to tell candidates apart."
-    nested = f"log loss {choice.nested['loss']:.3f}, AUC {choice.nested['auc']:.3f}"
+    nested = f"{loss} {choice.nested['loss']:.3f}, {score} {choice.nested[choice.score]:.3f}"
     console.print(f"Take {choice.verdict.pick}: {choice.verdict.reason}.{few}", markup=False)
     console.print(f"On folds that did not choose, such a pick has {nested}.", markup=False)

@@ -110,9 +110,8 @@ def run_plan(
 ) -> RunRecord:
     """Run one plan over the sites of ``federation``; with ``own_models`` those that sites trained last are kept.
 
-    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.reading`).
-    ``progress(round, rounds)`` is called and ``stop()`` asked after each communication round. ``options`` are the
-    engine's.
+    If ``exposed``, the patients that each party could read are counted (:mod:`fedsmall.privacy.reading`). After each
+    communication round ``progress(round, rounds)`` is called and ``stop()`` asked. ``options`` are the engine's.
     """
     check_engine(engine, options or {})
     plan = plan.with_model_of(len(federation.names))

@@ -1,7 +1,7 @@
 """`fedsmall choose`: which class of model to take, before how to federate it; test samples are not read.
 
 Folds of the training samples are left out in turn: whole hospitals, or patients of every hospital. On the rest each
-candidate's settings are searched in two inner folds, by the log loss, and the best is fitted anew and judged on the
+candidate's settings are searched in two inner folds, by the loss, and the best is fitted anew and judged on the
 fold. The pick follows from the folds' losses by :func:`decide`. Its own worth is nested: on each fold by the candidate
 that the *other* folds pick. (Their models had that fold's patients among those they trained on, their losses not.)
 
@@ -41,6 +41,7 @@ TREE_RATE = 0.1
 STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
 MEAN = "mean of three"
+SCORES = {"classes": "auc", "numbers": "mae"}  # beside the log loss, or the square error over the variance
 
 Settings = dict[str, Any]
 Values = dict[str, np.ndarray]
@@ -54,9 +55,9 @@ class Candidate(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a fitted model says of the samples left out, (samples, classes), and its communication rounds and bytes."""
+    """Probabilities (samples, classes) of those left out, or numbers (samples, 1); communication rounds; bytes."""
 
-    probabilities: np.ndarray
+    answers: np.ndarray
     comm_rounds: int
     bytes_sent: float
 
@@ -70,10 +71,11 @@ class Verdict(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The rows of the table, by name; the verdict; and what the pick is worth where it did not choose."""
+    """The rows of the table, by name; the verdict; and the loss and ``score`` of the pick where it did not choose."""
 
     use: str
     folds: int
+    score: str
     rows: dict[str, dict[str, Any]]
     verdict: Verdict
     nested: dict[str, float]
@@ -167,9 +169,8 @@ def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
 
 
 def _check(plans: Mapping[str, Sequence[Plan]], federation: Federation) -> None:
-    task = federation.task
-    if task.kind != "classes" or task.loss not in ("cross_entropy", "logistic"):
-        raise PlanError(f"a choice is among models of classes, without an order; the loss of this task is {task.loss}")
+    if (loss := federation.task.loss) not in ("cross_entropy", "logistic", "mse"):
+        raise PlanError(f"a choice is among models of classes without an order, or of a number; this loss is {loss}")
     for of_candidate in plans.values():
         check_run(of_candidate[0], federation)
 
@@ -178,7 +179,7 @@ def _tuned(plans: Sequence[Plan], part: Federation, by_sites: bool) -> tuple[Jud
     """A candidate on one fold, with the settings that its inner folds take."""
     by_sites = by_sites and len(part.names) >= INNER
     inner = left_out(part, INNER, by_sites, rng_for(plans[0].seed, "choose, inner"))
-    scores = [[-_metrics(_fit(plan, fold).probabilities, fold)["loss"] for fold in inner] for plan in plans]
+    scores = [[-_metrics(_fit(plan, fold).answers, fold)["loss"] for fold in inner] for plan in plans]
     plan = plans[best_row(np.array(scores))]
     return _fit(plan, part), _settings_of(plan)
 
@@ -191,26 +192,27 @@ def _settings_of(plan: Plan) -> Settings:
 
 
 def _fit(plan: Plan, part: Federation) -> Judged:
-    """A plan's model on the samples left out; one that diverges says nothing of any class."""
-    sites = len(part.names)
+    """A plan's model on the samples left out; one that diverges says nothing of them."""
+    sites, is_class = len(part.names), part.task.kind == "classes"
     fitted = part if plan.method.trains_networks else replace(part.pooled(), held_out=(None,))
     plan = plan.model_copy(update={"sites": len(fitted.names)})
     try:
         record = run_plan(plan, fitted, DEFAULT_ENGINE, options={"device": "cpu"})
     except ReplyError:
-        return Judged(np.full((len(part.test), part.task.classes), np.nan), plan.rounds, np.nan)
-    return Judged(
-        record.predictions["probabilities"], record.comm_rounds, record.bytes_sent * sites / len(fitted.names)
-    )
+        return Judged(np.full((len(part.test), part.task.classes if is_class else 1), np.nan), plan.rounds, np.nan)
+    answers = record.predictions["probabilities" if is_class else "predictions"]
+    return Judged(answers, record.comm_rounds, record.bytes_sent * sites / len(fitted.names))
 
 
-def _metrics(probabilities: np.ndarray, part: Federation) -> dict[str, float]:
-    """The log loss, at most ``WORST``, and the area under the curve, NaN where only one class is left out."""
-    if not np.isfinite(probabilities).all():
-        return {"loss": WORST, "auc": np.nan}
-    logs = np.log(np.clip(probabilities, LEAST, 1.0))
-    metrics = evaluate(scores_of(logs, part.task.outputs), part.test.y, part.task)
-    return {"loss": float(metrics["loss"]), "auc": float(metrics.get("auc", np.nan))}
+def _metrics(answers: np.ndarray, part: Federation) -> dict[str, float]:
+    """The loss, at most ``WORST``, and the score, NaN where there is none, as where only one class is left out."""
+    if not np.isfinite(answers).all():
+        return {"loss": WORST, "score": np.nan}
+    task, (mean, scale) = part.task, part.task.unit or (0.0, 1.0)
+    logs = np.log(np.clip(answers, LEAST, 1.0))
+    outputs = scores_of(logs, task.outputs) if task.kind == "classes" else (answers - mean) / scale
+    metrics = evaluate(outputs, part.test.y, task)
+    return {"loss": float(metrics["loss"]), "score": float(metrics.get(SCORES[task.kind], np.nan))}
 
 
 def _choice(
@@ -220,31 +222,31 @@ def _choice(
     for of_fold in judged:
         three = [of_fold[name] for name in OF_MEAN]
         costs = sum(of.comm_rounds for of in three), sum(of.bytes_sent for of in three)
-        of_fold[MEAN] = Judged(np.mean([of.probabilities for of in three], axis=0), *costs)
+        of_fold[MEAN] = Judged(np.mean([of.answers for of in three], axis=0), *costs)
     worth = {
-        name: [_metrics(of[name].probabilities, part) for of, part in zip(judged, parts, strict=True)]
-        for name in judged[0]
+        name: [_metrics(of[name].answers, part) for of, part in zip(judged, parts, strict=True)] for name in judged[0]
     }
     losses: Values = {name: np.array([of["loss"] for of in values]) for name, values in worth.items()}
-    areas: Values = {name: np.array([of["auc"] for of in values]) for name, values in worth.items()}
-    verdict = decide(losses)
+    scores: Values = {name: np.array([of["score"] for of in values]) for name, values in worth.items()}
+    verdict, score = decide(losses), SCORES[whole.task.kind]
     rows: dict[str, dict[str, Any]] = {}
     for name in losses:
         sent = [of[name].bytes_sent * len(whole.names) / len(p.names) for of, p in zip(judged, parts, strict=True)]
-        row = {"loss": losses[name].mean(), "auc": _mean(areas[name]), "bytes": np.nanmean(sent)}
+        row = {"loss": losses[name].mean(), score: _mean(scores[name]), "bytes": np.nanmean(sent)}
         row |= {"exchanges": np.median([of[name].comm_rounds for of in judged]), "p": verdict.p_values.get(name)}
         rows[name] = {key: None if value is None else float(value) for key, value in row.items()}
         commonest = Counter(tuple(of[name][1].items()) for of in found if name in of).most_common(1)
         rows[name] |= {"settings": dict(commonest[0][0]) if commonest else {}}
-    return Choice(use, len(parts), rows, verdict, nested_worth(losses, areas))
+    nested = nested_worth(losses, scores)
+    return Choice(use, len(parts), score, rows, verdict, {"loss": nested[0], score: nested[1]})
 
 
-def nested_worth(losses: Values, areas: Values) -> dict[str, float]:
-    """The pick's loss and area on folds that did not choose it: of each, what the others pick."""
+def nested_worth(losses: Values, scores: Values) -> tuple[float, float]:
+    """The pick's loss and score on folds that did not choose it: of each, what the others pick."""
     folds = len(next(iter(losses.values())))
     picks = [decide({name: np.delete(of, fold) for name, of in losses.items()}).pick for fold in range(folds)]
-    of_folds = [(losses[pick][fold], areas[pick][fold]) for fold, pick in enumerate(picks)]
-    return {"loss": float(np.mean([loss for loss, _ in of_folds])), "auc": _mean(np.array([a for _, a in of_folds]))}
+    of_folds = np.array([(losses[pick][fold], scores[pick][fold]) for fold, pick in enumerate(picks)])
+    return float(of_folds[:, 0].mean()), _mean(of_folds[:, 1])
 
 
 def _mean(values: np.ndarray) -> float:

@@ -169,7 +169,7 @@ def test_real_sites_end_with_the_bits_of_a_simulation_and_keep_the_model_themsel
     runs = list((tmp_path / federation.names[0] / "runs").iterdir())
     stored = load_kept(runs[0], GLOBAL)
     assert_equal_bits(stored.weights, outcome.model)
-    assert (stored.package.rounds, stored.package.comm_rounds) == (outcome.chosen, outcome.chosen)
+    assert (stored.package.rounds, stored.package.contacts) == (outcome.chosen, outcome.chosen)
 
 
 @pytest.mark.thorough

@@ -2,14 +2,16 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
 
 from fedsmall.data.federation import Samples
 from fedsmall.errors import PlanError
 from fedsmall.planning.tasks import build_federation
+from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build
 from fedsmall.sim.tuning import choose as module
-from fedsmall.sim.tuning.choose import MEAN, NEW, candidates, choose_class, decide, left_out, nested_worth
+from fedsmall.sim.tuning.choose import MEAN, NEW, SAME, candidates, choose_class, decide, left_out, nested_worth
 
 TABLE = {"name": "x", "task": "breast_cancer", "sites": 6, "samples_per_site": 6, "rounds": 10}
 NAMES = ("ridge", "additive ridge", "random features", "boosting", "network")
@@ -64,12 +66,12 @@ def test_folds_that_are_too_few_tell_nothing_apart():
 def test_a_fold_has_no_say_in_what_is_taken_for_it():
     apart = losses(ridge=0.0, additive_ridge=0.3, boosting=0.3, network=0.3, mean_of_three=0.3)
     areas = {name: np.full(10, 0.5) for name in apart}
-    before = nested_worth(apart, areas)["loss"]
+    before, _ = nested_worth(apart, areas)
 
     apart["ridge"][3] += 5.0  # the pick is bad here, and that it is chosen for this fold cannot be helped
 
     assert before == pytest.approx(apart["ridge"].mean() - 0.5)
-    assert nested_worth(apart, areas)["loss"] >= apart["ridge"].mean() - 1e-9
+    assert nested_worth(apart, areas)[0] >= apart["ridge"].mean() - 1e-9
 
 
 @pytest.mark.parametrize("by_sites", [True, False])
@@ -101,14 +103,14 @@ def test_what_is_fitted_on_pooled_rows_is_the_fit_over_sites_and_sends_as_much(n
 
     quick, whole = module._fit(plan, part), run_plan(plan, part, "cohort")
 
-    np.testing.assert_allclose(quick.probabilities, whole.predictions["probabilities"], atol=1e-6)
+    np.testing.assert_allclose(quick.answers, whole.predictions["probabilities"], atol=1e-6)
     assert (quick.comm_rounds, quick.bytes_sent) == (whole.comm_rounds, whole.bytes_sent)
 
 
 @pytest.mark.parametrize(
     ("more", "use", "reason"),
     [
-        ({"task": "diabetes", "model": "linear"}, None, "a choice is among models of classes"),
+        ({"task": "diabetes_grades", "model": "linear"}, None, "classes without an order, or of a number; this"),
         ({"sites": 3}, NEW, "takes four hospitals at least"),
         ({}, "nobody", "--for takes new-hospitals or same-hospitals; got 'nobody'"),
     ],
@@ -146,25 +148,58 @@ def test_the_command_prints_the_table_and_writes_it(fedsmall, tmp_path, monkeypa
 def made(folder, kind):
     """A scenario of 300 made patients at 20 hospitals, whose outcome is of one ``kind``."""
     rng = np.random.default_rng(1)
-    x = rng.normal(size=(500, 6))
+    x, task = rng.normal(size=(500, 6)), {"csv": str(folder / "made.csv")}
     steps = 3.0 * ((x[:, 0] > 0) * 1.0 - (x[:, 1] > 0.5) + (np.abs(x[:, 2]) > 1) - 0.6)
-    odds = {"linear": x @ np.linspace(1, 2, 6) * 0.65, "steps": steps, "noise": np.zeros(500)}[kind]
-    y = rng.random(500) < 1 / (1 + np.exp(-odds))
-    rows = [",".join([*(f"{v:.3f}" for v in row), "ill" if ill else "well"]) for row, ill in zip(x, y, strict=True)]
+    odds = {"linear": x @ np.linspace(1, 2, 6) * 0.65, "steps": steps, "noise": np.zeros(500)}[kind.removesuffix("*")]
+    if kind.endswith("*"):  # a number, in a unit of its own
+        y, task = 80 + 20 * (odds + rng.normal(size=500)), task | {"target": "outcome"}
+    else:
+        y, task = np.where(rng.random(500) < 1 / (1 + np.exp(-odds)), "ill", "well"), task | {"label": "outcome"}
+    rows = [",".join([*(f"{v:.3f}" for v in row), str(outcome)]) for row, outcome in zip(x, y, strict=True)]
     (folder / "made.csv").write_text("\n".join(["a,b,c,d,e,f,outcome", *rows]))
-    task = {"csv": str(folder / "made.csv"), "label": "outcome"}
     return scenario(task=task, sites=20, samples_per_site=15, rounds=50)
+
+
+def test_of_a_number_the_table_has_the_errors_of_pooled_rows(tmp_path, monkeypatch):
+    small(monkeypatch)
+    asked = made(tmp_path, "linear*")
+
+    found = choose_class(asked, (0.03,), SAME, folds=2)
+
+    assert found.score == "mae"
+    assert list(found.rows) == [*NAMES, MEAN]
+    plan = module._plans(asked, candidates((0.03,))["ridge"])[0]
+    whole, errors = build_federation(plan), []
+    for part in left_out(whole, 2, False, rng_for(asked.seeds[0], "choose")):
+        x, y = (np.concatenate([getattr(train, name) for train in part.train]) for name in "xy")
+        beside = LinearRegression().fit(x, y).predict(part.test.x)
+        errors.append(((beside - part.test.y) ** 2).mean())
+    assert found.rows["ridge"]["loss"] == pytest.approx(np.mean(errors), rel=0.01)
+    assert found.rows["ridge"]["mae"] == pytest.approx(np.sqrt(2 / np.pi) * 20, rel=0.1)  # of noise of 20
+    assert found.nested.keys() == {"loss", "mae"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "picks"),
-    [("linear", {"ridge"}), ("steps", {"additive ridge", "boosting", MEAN}), ("noise", {MEAN, "ridge"})],
+    [
+        ("linear", {"ridge"}),
+        ("linear*", {"ridge", MEAN}),  # of a number 300 patients do not tell it from an additive one
+        ("steps", {"additive ridge", "boosting", MEAN}),
+        ("steps*", {"additive ridge", "boosting", MEAN}),
+        ("noise", {MEAN, "ridge"}),
+        ("noise*", {MEAN, "ridge"}),
+    ],
 )
 def test_the_family_that_made_the_data_is_found(kind, picks, tmp_path):
     found = choose_class(made(tmp_path, kind), (0.03, 0.3), NEW)
 
     assert found.verdict.pick in picks
-    assert ("cannot be told apart" in found.verdict.reason) == (kind == "noise") or kind == "steps"
+    kind = kind.removesuffix("*")
+    assert (
+        ("cannot be told apart" in found.verdict.reason) == (kind == "noise")
+        or kind == "steps"
+        or found.verdict.pick == MEAN
+    )
     best = min(NAMES, key=lambda name: found.rows[name]["loss"])
     assert best in {"linear": {"ridge"}, "steps": {"additive ridge", "boosting"}, "noise": set(NAMES)}[kind]
