@@ -84,14 +84,29 @@ def classes_of(
 
     Words that differ by capitals and blanks alone are one class, by the name of the commonest.
     """
-    of_word, alike = Counter(words), dict[str, list[str]]()
-    for word, _ in of_word.most_common():
-        alike.setdefault(spelling_key(word), []).append(word)
-    spellings = {names[0]: names[1:] for names in alike.values()}
-    counts = Counter({name: of_word[name] + sum(of_word[word] for word in more) for name, more in spellings.items()})
+    of_word = Counter(words)
+    more_of = {names[0]: names[1:] for names in _alike(word for word, _ in of_word.most_common())}
+    counts = Counter({name: of_word[name] + sum(of_word[word] for word in more) for name, more in more_of.items()})
     names, said = _name_classes(what, dict(counts.most_common()), positive)
     is_rare = len(names) == 2 and min(counts.values()) < UNEQUAL * counts.total()
-    return {name: spellings[name] for name in names} if any(spellings.values()) else names, said, is_rare
+    return {name: more_of[name] for name in names} if any(more_of.values()) else names, said, is_rare
+
+
+def spellings(look: Look) -> list[str]:
+    """Sentences on categories of which two values differ by capitals and blanks alone."""
+    said = []
+    for column in look.categorical:
+        values = {value for frame in look.frames.values() for value in _values(frame[column], look.missing)}
+        twice = [" and ".join(words) for words in _alike(sorted(values)) if len(words) > 1]
+        said += [f"{column} has {', '.join(twice)} as values apart: write them alike"] if twice else []
+    return said
+
+
+def _alike(words: Iterable[str]) -> list[list[str]]:
+    alike: dict[str, list[str]] = {}
+    for word in words:
+        alike.setdefault(spelling_key(word), []).append(word)
+    return list(alike.values())
 
 
 def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:

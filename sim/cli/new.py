@@ -15,15 +15,7 @@ from typer import Argument, Option
 from fedsmall.data.table_files import is_missing, plain
 from fedsmall.errors import PlanError
 from fedsmall.planning.description import rows_of
-from fedsmall.planning.look import (
-    Look,
-    candidates,
-    classes_of,
-    is_amount,
-    join_rows,
-    look_at,
-    read_tables,
-)
+from fedsmall.planning.look import Look, candidates, classes_of, is_amount, join_rows, look_at, read_tables, spellings
 from fedsmall.sim.cli.listing import scenario_schema
 from fedsmall.sim.cli.new_images import FEDERATED, holds_images, scenario_of_images, sites_for
 from fedsmall.sim.cli.options import check_unwritten, terminal
@@ -171,6 +163,7 @@ def _said_of(look: Look) -> list[str]:
         reasons.setdefault(why, []).append(column)
     said = [f"left out ({why}): {', '.join(columns)}" for why, columns in reasons.items()]
     said += [f"categories: {', '.join(look.categorical)}"] if look.categorical else []
+    said += spellings(look)
     said += [f"stand for no value: {', '.join(look.missing)}"] if look.missing else []
     said += [f"{look.patient} names patients, some with several rows, which stay together"] if look.patient else []
     return said + ([f"{look.site_column} names the hospital"] if look.site_column else [])

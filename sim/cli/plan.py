@@ -39,9 +39,7 @@ def plan(
     parameters: Annotated[
         int | None, Option(min=1, help="the numbers of a model: adds what Radon points make of it")
     ] = None,
-    height: Annotated[
-        int | None, Option(min=1, help="h of the Radon point; as large as sites allow if not given")
-    ] = None,
+    height: Annotated[int | None, Option(min=1, help="h of the Radon point (default: what sites allow)")] = None,
     comm_rounds: Annotated[
         int, Option("--communication-rounds", "--contacts", min=1, help="T: with --features, what noise they have")
     ] = 30,

@@ -290,9 +290,7 @@ def log(
     check: Annotated[
         bool, Option("--verify", help="check that nothing was changed, cut off or replaced since it was written")
     ] = False,
-    against: Annotated[
-        Path | None, Option(help="hold it against the coordinator's log of a run, its log.jsonl")
-    ] = None,
+    against: Annotated[Path | None, Option(help="hold it against the coordinator's log of a run, log.jsonl")] = None,
     last: Annotated[int, Option(min=1, help="how many lines to show")] = 20,
     as_json: Annotated[
         bool, Option("--json", help="whole lines as they were written, one JSON object each, for syslog or a SIEM")

@@ -160,9 +160,7 @@ def choose(
     scenario: Annotated[Path, Argument(help="a scenario's file or name; its methods, if it has any, do not matter")],
     use: Annotated[
         str | None,
-        Option(
-            "--for", help="new-hospitals or same-hospitals: who comes next; by default by whether sites are natural"
-        ),
+        Option("--for", help="new-hospitals or same-hospitals: who comes next; default: whether sites are natural"),
     ] = None,
     folds: Annotated[int, Option(min=2, help="left out in turn; fewer than eight tell nothing apart")] = 10,
     rates: Annotated[str, Option(help="the network's learning rates to try")] = "0.01,0.03,0.1,0.3",

@@ -101,16 +101,14 @@ class CentralEvaluator:
         if is_central:
             return Evaluation(t, of_global_model, {}, extra)
         test = self.federation.test
-        differ = (
-            self._spread_of(global_model, test) if global_model is not None and self.plan.method.is_ensemble else {}
-        )
+        apart = self._spread_of(global_model, test) if global_model is not None and self.plan.method.is_ensemble else {}
         if may_be_last:
             self.last.at_home[t] = self._at_homes(global_model, result)
         homes = zip(self.federation.names, self.federation.held_out, strict=False)
         held = [(site, part) for site, part in homes if part is not None and len(part)]
         if global_model is not None and held:
             extra["held_out"] = {site: self._judge(global_model, part, site) for site, part in held}
-        return Evaluation(t, of_global_model, of_sites(test) | {"names": names}, extra, differ)
+        return Evaluation(t, of_global_model, of_sites(test) | {"names": names}, extra, apart)
 
     @property
     def _homes(self) -> AtHome:

@@ -85,9 +85,7 @@ def candidates(rates: Sequence[float]) -> dict[str, Candidate]:
     """The classes of models, the simplest first, and what is searched of each."""
     ridge = tuple({"regression": {"penalty": penalty}} for penalty in PENALTIES)
     fixed = {"histogram": True, "learning_rate": TREE_RATE}
-    trees = tuple(
-        {"boosting": {**fixed, "depth": depth, "trees": n}} for depth in DEPTHS for n in (TREES[0], TREES[-1])
-    )
+    trees = tuple({"boosting": {**fixed, "depth": d, "trees": n}} for d in DEPTHS for n in (TREES[0], TREES[-1]))
     return {
         "ridge": Candidate("Ridge", ridge),
         "additive ridge": Candidate("AdditiveRidge", ridge),
@@ -170,7 +168,7 @@ def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
 
 def _check(plans: Mapping[str, Sequence[Plan]], federation: Federation) -> None:
     if (loss := federation.task.loss) not in ("cross_entropy", "logistic", "mse"):
-        raise PlanError(f"a choice is among models of classes without an order, or of a number; this loss is {loss}")
+        raise PlanError(f"a choice is for classes without an order, or a number; the loss here is {loss}: list methods")
     for of_candidate in plans.values():
         check_run(of_candidate[0], federation)
 

@@ -141,6 +141,19 @@ def test_of_one_and_two_the_rarer_is_positive(fedsmall, tmp_path):
     assert scenario_of(tmp_path / "mine.toml")["task"]["classes"] == ["1", "2"]
 
 
+def test_values_that_two_hospitals_spell_differently_are_named(fedsmall, tmp_path):
+    (tmp_path / "wards").mkdir()
+    for name, words in (("bonn", ("Yes", "No")), ("ulm", ("yes", "No"))):
+        write(
+            tmp_path / "wards" / f"{name}.csv", "age,smoker,ill", [(40 + n, words[n % 3 > 0], n % 2) for n in range(30)]
+        )
+
+    code, said, _ = fedsmall("new", "wards", "--label", "ill")
+
+    assert code == 0
+    assert "- smoker has Yes and yes as values apart: write them alike" in said
+
+
 def test_grades_in_words_begin_with_none_and_are_told_how_to_be_grades(fedsmall, tmp_path):
     grades = ("none", "mild", "severe")
     write(tmp_path / "patients.csv", "age,toxicity", [(40 + n % 31, grades[n % 31 // 12]) for n in range(90)])

@@ -110,7 +110,11 @@ def test_what_is_fitted_on_pooled_rows_is_the_fit_over_sites_and_sends_as_much(n
 @pytest.mark.parametrize(
     ("more", "use", "reason"),
     [
-        ({"task": "diabetes_grades", "model": "linear"}, None, "classes without an order, or of a number; this"),
+        (
+            {"task": "diabetes_grades", "model": "linear"},
+            None,
+            "for classes without an order, or a number; the loss here is ordinal: list methods",
+        ),
         ({"sites": 3}, NEW, "takes four hospitals at least"),
         ({}, "nobody", "--for takes new-hospitals or same-hospitals; got 'nobody'"),
     ],
