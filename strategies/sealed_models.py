@@ -342,15 +342,15 @@ class SealedModels(Form):
         addresses = {str(row): [envelope.by, envelope.t, envelope.to] for row, envelope in self._envelopes.items()}
         average = self.average and self.average.model_dump()
         arrays = join(envelopes=join(**envelopes), clear=self._clear.state()[0])
-        return arrays, {"letters": addresses, "thread": self.transcript.at, "average": average}
+        return arrays, {"envelopes": addresses, "thread": self.transcript.at, "average": average}
 
     def restore(self, arrays: Arrays, words: Mapping[str, Any]) -> None:
         """Take up what :meth:`state` gave."""
         self.transcript = Transcript({int(t): seen for t, seen in words["thread"].items()})
         self.average = Average(**words["average"]) if words["average"] else None
         self._clear.restore(split(arrays, "clear"), {})
-        held = parts(split(arrays, "letters"))
-        for row, (by, t, to) in words["letters"].items():
+        held = parts(split(arrays, "envelopes"))
+        for row, (by, t, to) in words["envelopes"].items():
             records = records_from(held[row])
             self._envelopes[int(row)] = Envelope(by, t, to, records.get(MODEL), records.get(CARRIED))
 
