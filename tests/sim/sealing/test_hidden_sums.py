@@ -144,8 +144,8 @@ def test_decryptors_that_are_silent_cost_the_evaluation_and_nothing_else(tmp_pat
 
     assert outcome.evaluations == []
     assert [e["reason"] for e in outcome.events] == [
-        "what sites tell (evaluate) stays closed: the sum of round 6 stays closed, for 1 of 3 decryptors answer, and it "
-        "takes 2; site-001 does not help: no answer before the deadline. `fedsmall resume` goes on when it does"
+        "what sites tell (evaluate) stays closed: the sum of round 6 stays closed, for 1 of 3 decryptors answer, and "
+        "it takes 2; site-001 does not help: no answer before the deadline. `fedsmall resume` goes on when it does"
     ]
     assert_equal_bits(outcome.model, simulated(federation).model)
 
