@@ -28,7 +28,7 @@ sha256sum --quiet -c {SUMS}
 python3 -c 'import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})' ||
     {{ echo "these wheels are for Python {sys.version_info[0]}.{sys.version_info[1]}" >&2; exit 2; }}
 python3 -m venv "$folder"
-"$folder/bin/python" -m pip install --quiet --no-index --find-links wheels --upgrade 'fedsmallEXTRAS=={__version__}'
+"$folder/bin/python" -I -m pip install --quiet --no-index --find-links wheels --upgrade 'fedsmallEXTRAS=={__version__}'
 "$folder/bin/fedsmall" --version
 echo "Units for systemd and a file for logrotate are in $(pwd)/systemd"
 """

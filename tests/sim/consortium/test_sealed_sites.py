@@ -45,7 +45,7 @@ def test_five_sites_end_with_the_bits_of_a_simulation_and_the_server_holds_envel
             between = {name.removeprefix("states/model/"): a for name, a in held.items() if "/model/" in name}
             assert len(envelopes) == (len(NAMES) if between else 0)
             # what stands for the models on their way is the last global one: the server has none of theirs
-            assert all((rows == held[f"states/common/{name}"]).all() for name, rows in between.items())
+            assert all((rows == held[f"states/global_model/{name}"]).all() for name, rows in between.items())
         for name in NAMES:
             log = (loopback.kit(name).home / "log.jsonl").read_text()
             assert '"arrays/letter"' in log
