@@ -26,7 +26,7 @@ Groups of entry points, and what an entry of each is:
 - ``fedsmall.tables``: a module that reads files with that ending: ``read(path)`` gives a pandas table, ``query(path)``
   the text by which it was asked for, which a site's log keeps.
 - ``fedsmall.handlers``: a class that answers what a site is asked of that kind: made of the site's name, its data, its
-  envelopes and its consent, with ``answer(policy, config, arrays)``.
+  encryption and its consent, with ``answer(policy, config, arrays)``.
 """
 
 import importlib

@@ -41,12 +41,12 @@ def play(plan: Plan, world: World, runs: int, colluders: int, progress: Progress
     route = Route(plan, len(world.names), tuple(dict.fromkeys(observers + group)))
     members = np.stack([world.coins(run) for run in range(runs)])
     parts: list[Sightings] = []
-    batches = batches_of(members, len(route.phases[0][1]), parameter_count(plan, world.task))
+    batches = batches_of(members, len(route.comm_rounds[0][1]), parameter_count(plan, world.task))
     for number, batch in enumerate(batches):
         notes = Notes(plan, world, batch, route, 0 if parts else READ_RUNS)
         for place, step in enumerate(side_by_side(plan, world, batch)):
             notes.take(place, step)
-            progress((number + (place + 1) / len(route.phases)) / len(batches))
+            progress((number + (place + 1) / len(route.comm_rounds)) / len(batches))
         parts.append(notes.result())
     return Case(world, route, join_sightings(parts), observers, group)
 

@@ -136,8 +136,8 @@ class Route:
     """Where the models of a plan's run go, and which of them somebody of ``observers`` receives."""
 
     def __init__(self, plan: Plan, sites: int, observers: tuple[int, ...]) -> None:
-        self.phases = list(journey(plan, sites))
-        actions = [comm_round.action for comm_round, _ in self.phases]
+        self.comm_rounds = list(journey(plan, sites))
+        actions = [comm_round.action for comm_round, _ in self.comm_rounds]
         self.averaged = np.array([action is Action.AGGREGATE for action in actions])
         together = plan.initial_models == "common"
         self.set_out = np.array([together, *self.averaged[:-1]])  # all models had just become one
@@ -149,19 +149,19 @@ class Route:
 
     def next_sites(self, place: int) -> np.ndarray | None:
         """Where the models of communication round ``place`` train next, as they were sent; None where they do not."""
-        if self.averaged[place] or place + 1 == len(self.phases):
+        if self.averaged[place] or place + 1 == len(self.comm_rounds):
             return None
-        return self.phases[place + 1][1]
+        return self.comm_rounds[place + 1][1]
 
     def visits(self, place: int) -> list[tuple[int, Visit]]:
         """What of communication round ``place`` is looked at: a model, and one of the sites that it has visited."""
-        comm_round, at = self.phases[place]
+        comm_round, at = self.comm_rounds[place]
         visits = []
         for number in range(len(at)):
             if comm_round.action is Action.AGGREGATE:
                 to, seen = SERVER, self.hops and place in self._looked
             elif comm_round.action is Action.PERMUTE:
-                to = int(self.phases[place + 1][1][number])
+                to = int(self.comm_rounds[place + 1][1][number])
                 seen = to in self._observers
             else:
                 continue
@@ -172,8 +172,8 @@ class Route:
         for age in range(1, OLDEST + 1):
             then = place - age + 1
             first = bool(self.set_out[then]) or then == 0
-            sender = SERVER if first else int(self.phases[then - 1][1][number])
-            yield Visit(place, age, int(self.phases[then][1][number]), to, sender)
+            sender = SERVER if first else int(self.comm_rounds[then - 1][1][number])
+            yield Visit(place, age, int(self.comm_rounds[then][1][number]), to, sender)
             if first:
                 return
 
@@ -191,7 +191,7 @@ class Notes:
         self._real = np.arange(most) < world.sizes[:, None]
         start = initial_model(plan, world.task)
         self._reading = Reader(world, members[: min(reads, len(members))], start)
-        shape = (len(members), len(route.phases), int(world.sizes.sum()))
+        shape = (len(members), len(route.comm_rounds), int(world.sizes.sum()))
         self.before, self.after, self.moved = (np.full(shape, np.nan, dtype=np.float32) for _ in range(3))
         self._last = stacked([start] * len(members), list(start))
         self.global_models, self.stepped = [self._of_all(self._last)], [np.zeros((len(members), 0))]
@@ -218,8 +218,8 @@ class Notes:
             self.stepped.append(_distance(step.global_models, self._last)[:, None])
             self._reading.take_average(self._last, step.global_models)
             self._last = step.global_models
-            if place + 1 < len(self.route.phases):
-                taking_part = np.isin(self.world.site_of, self.route.phases[place + 1][1])
+            if place + 1 < len(self.route.comm_rounds):
+                taking_part = np.isin(self.world.site_of, self.route.comm_rounds[place + 1][1])
                 self.before[:, place + 1, taking_part] = self.global_models[-1][:, taking_part]
 
     def result(self) -> Sightings:

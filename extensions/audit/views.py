@@ -77,7 +77,7 @@ def every_global_model(case: Case) -> InHand | None:
 
 def raw_model(case: Case) -> InHand | None:
     """One model of the middle of the run as the candidate's site sent it on, without what it had been before."""
-    travels = np.array([comm_round.travels for comm_round, _ in case.route.phases])
+    travels = np.array([comm_round.travels for comm_round, _ in case.route.comm_rounds])
     places = np.flatnonzero(travels & ~case.route.averaged & ~case.route.set_out)
     return _of_everyone(_standard(case.seen.after[:, places[[len(places) // 2]]])) if len(places) else None
 

@@ -16,8 +16,8 @@ server opens it to check and average it, and hands it on as it came, so that a h
 has made. Moments are rounded like models, Adam's to half precision at most, for its step divides by them. What a local
 rule sends (SCAFFOLD's controls), and models that are only evaluated, go in full.
 
-Under top-k a model is a difference from one that its reader has: a site's from what it was
-sent, the server's from the last global model that the site is known to have. Moments then go in half precision.
+Under top-k a model is a difference from one that its reader has: a site's from what it was sent, the server's from the
+last global model that the site is known to have. Moments then go in half precision.
 
 *Top-k with error feedback.* Only the largest changes of a model go, the rest waits for later. A site adds its residual
 to a model that it has trained, sends the numbers that have moved most, and keeps the rest as the next residual. The

@@ -28,25 +28,25 @@ class RoutingTable:
     names: tuple[str, ...]
 
     @cached_property
-    def phases(self) -> list[tuple[CommRound, dict[str, int]]]:
+    def comm_rounds(self) -> list[tuple[CommRound, dict[str, int]]]:
         """Every communication round, and which model trains at each site for it."""
         walked = journey(self.plan, len(self.names))
         return [(comm_round, {self.names[site]: k for k, site in enumerate(at.tolist())}) for comm_round, at in walked]
 
     def number(self, t: int) -> int:
         """The place of round ``t`` among the communication rounds. Raises PlanError where the plan has none then."""
-        place = bisect_left(self.phases, t, key=lambda phase: phase[0].t)
-        if place == len(self.phases) or self.phases[place][0].t != t:
+        place = bisect_left(self.comm_rounds, t, key=lambda known: known[0].t)
+        if place == len(self.comm_rounds) or self.comm_rounds[place][0].t != t:
             raise PlanError(f"the plan has no communication round after round {t}")
         return place
 
     def comm_round(self, t: int) -> CommRound:
         """The communication round after round ``t``."""
-        return self.phases[self.number(t)][0]
+        return self.comm_rounds[self.number(t)][0]
 
     def model_at(self, t: int, site: str) -> int:
         """The model that trains at a site for the communication round of round ``t``. PlanError where none does."""
-        places = self.phases[self.number(t)][1]
+        places = self.comm_rounds[self.number(t)][1]
         if site not in places:
             raise PlanError(f"by the plan {site} trains no model for the communication round of round {t}")
         return places[site]
@@ -54,31 +54,31 @@ class RoutingTable:
     def next_site(self, t: int, site: str) -> str | None:
         """Where the model that a site trained for round ``t`` trains next; None after the last communication round."""
         following = self.number(t) + 1
-        after = self.phases[following : following + 1]
+        after = self.comm_rounds[following : following + 1]
         return self.site_of(after[0][0].t, self.model_at(t, site)) if after else None
 
     def site_of(self, t: int, model: int) -> str:
         """The site where a model trains for the communication round of round ``t``."""
-        return next(name for name, who in self.phases[self.number(t)][1].items() if who == model)
+        return next(name for name, who in self.comm_rounds[self.number(t)][1].items() if who == model)
 
     def last_average(self, t: int, through: bool = False) -> int:
         """The round of the last average before round ``t``, or ``through`` it; 0 where there was none."""
         known = self.number(t) + through if t else 0
-        averages = [c.t for c, _ in self.phases[:known] if c.action is Action.AGGREGATE]
+        averages = [c.t for c, _ in self.comm_rounds[:known] if c.action is Action.AGGREGATE]
         return averages[-1] if averages else 0
 
     def group(self, t: int, site: str) -> int:
         """The group of the model that trains at a site for round ``t``."""
-        method, places = self.plan.method, self.phases[self.number(t)][1]
+        method, places = self.plan.method, self.comm_rounds[self.number(t)][1]
         groups = method.group_count(len(self.names))
         if method.by_samples:
-            averages = sum(c.action is Action.AGGREGATE for c, _ in self.phases[: self.number(t)])
+            averages = sum(c.action is Action.AGGREGATE for c, _ in self.comm_rounds[: self.number(t)])
             return averages % groups
         return int(groups_of(method, len(places), groups)[self.model_at(t, site)])
 
     def members(self, t: int, group: int) -> list[str]:
         """The sites whose models of a group train for the communication round of round ``t``, in order."""
-        places = self.phases[self.number(t)][1]
+        places = self.comm_rounds[self.number(t)][1]
         return sorted(site for site in places if self.group(t, site) == group)
 
     def summed(self, t: int, group: int, of: str = "") -> list[str]:

@@ -51,7 +51,7 @@ def test_every_envelope_goes_where_its_traveller_trains_next(name, sites, seed):
 def test_no_two_envelopes_of_a_comm_round_go_to_one_site(name):
     bills = ways(METHODS[name], 8)
 
-    for comm_round, there in bills.phases[:-1]:
+    for comm_round, there in bills.comm_rounds[:-1]:
         goals = [bills.next_site(comm_round.t, site) for site in there]
         assert len(set(goals)) == len(goals)
 
@@ -60,7 +60,7 @@ def test_no_two_envelopes_of_a_comm_round_go_to_one_site(name):
 def test_members_of_all_groups_are_those_who_train(name):
     bills = ways(METHODS[name], 9)
 
-    for comm_round, there in bills.phases:
+    for comm_round, there in bills.comm_rounds:
         groups = {bills.group(comm_round.t, site) for site in there}
         assert sorted(site for g in groups for site in bills.members(comm_round.t, g)) == sorted(there)
 
@@ -68,8 +68,8 @@ def test_members_of_all_groups_are_those_who_train(name):
 def test_the_last_average_is_that_before_the_round():
     bills = ways(METHODS["a chain"], 5, rounds=9)
 
-    assert [bills.last_average(comm_round.t) for comm_round, _ in bills.phases] == [0, 0, 0, 3, 3, 3, 6, 6, 6]
-    assert [c.t for c, _ in bills.phases if c.action is Action.AGGREGATE] == [3, 6, 9]
+    assert [bills.last_average(comm_round.t) for comm_round, _ in bills.comm_rounds] == [0, 0, 0, 3, 3, 3, 6, 6, 6]
+    assert [c.t for c, _ in bills.comm_rounds if c.action is Action.AGGREGATE] == [3, 6, 9]
 
 
 def test_few_sites_all_help_and_of_many_every_one_is_drawn_in_its_turn():
@@ -97,7 +97,7 @@ def test_who_rests_helps_too():
 
 
 def test_another_seed_of_the_routes_is_another_way_and_the_same_is_the_same():
-    one, again, other = (ways(METHODS["a chain"], 8, seed=seed).phases for seed in (1, 1, 2))
+    one, again, other = (ways(METHODS["a chain"], 8, seed=seed).comm_rounds for seed in (1, 1, 2))
 
     assert one == again
     assert one != other
@@ -105,7 +105,7 @@ def test_another_seed_of_the_routes_is_another_way_and_the_same_is_the_same():
 
 def test_what_the_plan_does_not_have_is_refused_in_a_line():
     bills = ways(METHODS["half of the sites"], 6)
-    resting = next(site for site in bills.names if site not in bills.phases[0][1])
+    resting = next(site for site in bills.names if site not in bills.comm_rounds[0][1])
 
     with pytest.raises(PlanError, match="the plan has no communication round after round 99"):
         bills.comm_round(99)
