@@ -75,10 +75,9 @@ class Result:
         self.run = run
 
     def table(self, metric: str | None = None) -> "DataFrame":
-        """A row for each method: the global model and the sites' own, with 95% intervals, and paired differences.
+        """A row for each method: the global model and the sites' own, with 95% intervals, unless all runs agree.
 
-        Before them stands the trivial predictor: the majority class, or the median of the training targets.
-        "lead" is the first chaining (or else non-averaging) method minus this one, seed by seed.
+        First is the trivial predictor. "lead" is the first chaining (or else non-averaging) method minus this one.
         """
         import pandas
 
@@ -87,7 +86,8 @@ class Result:
             ends = {"global": row.common, "sites": row.sites, "lead": row.lead.difference if row.lead else None}
             cells: dict[str, Any] = {}
             for name, mean in ends.items():
-                cells |= {name: mean.mean, f"{name}_low": mean.low, f"{name}_high": mean.high} if mean else {name: None}
+                low, high = (mean.low, mean.high) if mean and not mean.flat else (None, None)
+                cells |= {name: mean and mean.mean, f"{name}_low": low, f"{name}_high": high}
             cells |= {"sites_sd": row.spread, "runs": row.runs}
             rows[row.label] = cells | {"communication_rounds": row.comm_rounds, "bytes_sent": row.bytes_sent}
         return pandas.DataFrame.from_dict(rows, orient="index")

@@ -55,6 +55,10 @@ def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
     assert table.loc["FedDC", "global"] > 0.7
     assert table.loc["FedDC", "global_low"] <= table.loc["FedDC", "global"] <= table.loc["FedDC", "global_high"]
     assert np.isnan(table.loc["Standalone", "global"])
+    constant = table.iloc[0]  # the same in all runs, which is no interval of width 0
+    assert not np.isnan(constant["global"])
+    assert np.isnan(constant["global_low"])
+    assert list(table)[:9] == [f"{of}{end}" for of in ("global", "sites", "lead") for end in ("", "_low", "_high")]
     assert outputs.argmax(dim=1).tolist() == [1, 0]
     assert not result.model.training
     assert {key for key in result.models} == {("FedDC", 0), ("FedDC", 1)}
