@@ -15,8 +15,8 @@ def rng_for(seed: int, purpose: str, *words: str | int) -> np.random.Generator:
     """The generator of the stream that ``seed``, ``purpose`` and ``words`` name, at its start.
 
     Equal names give equal streams in every process, on every platform and Python version; unequal names (``1`` differs
-    from ``"1"``, and ``"a", "b"`` from ``"ab"``) give unrelated ones. The 256 bits of the name's hash are the start of
-    a PCG64, at a tenth of the cost of numpy's SeedSequence. ValueError (or TypeError) for other words.
+    from ``"1"``, and ``"a", "b"`` from ``"ab"``) give unrelated ones. The 256 bits of the name's hash start a PCG64, at
+    a tenth of SeedSequence's cost. ValueError (or TypeError) for a word neither text nor number.
 
     >>> rng_for(0, "permute", 17).permutation(4)
     array([0, 2, 1, 3])

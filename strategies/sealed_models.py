@@ -286,7 +286,8 @@ class SealedModels(Form):
 
     def _open(self, t: int, group: int, summands: Mapping[str, Summand], of: str = "") -> np.ndarray:
         """The sum of masked summands, (numbers,) uint64, by decryptors' shares; DecryptorError where too few answer."""
-        decryptors, missing = self.routes.decryptors(t, of), sorted({*self.routes.summed(t, group, of)} - {*summands})
+        decryptors = self.routes.decryptors(t, of)
+        missing = sorted(set(self.routes.summed(t, group, of)) - set(summands))
         size, least = BYTES * len(summands) * (1 + len(missing)), threshold(len(decryptors))
         config = self.words(t, **({terms.OF: of} if of else {terms.GROUP: group}), **{ANSWER_BYTES: size})
         questions = {}

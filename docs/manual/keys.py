@@ -32,7 +32,7 @@ SECTIONS = (
         "Method",
         Method,
         "`[[method]]`, once for each. Beside these keys a method may have a `recipe` of its own, laid over the "
-        "global one, and a `stop` of its own (`false`: to the end). What is not set is as [its name](methods.md) says.",
+        "scenario's, and a `stop` of its own (`false`: to the end). What is not set is as [its name](methods.md) says.",
     ),
     Section("Privacy", Privacy, "`privacy = {...}` under a method. [What helps against whom](../security.md)."),
     Section("Tree", Tree, "`tree = {...}` under a method: [replica trees](../replicas.md)."),

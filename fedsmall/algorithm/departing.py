@@ -26,12 +26,12 @@ class Egress:
         """Note what comes to the sites ``at`` which models are now; ``is_global`` flags the global one."""
         if self._share is None:
             return
-        rows, bases = Rows(stack.state), [self._known.base_version(self._names[site]) for site in at]
+        rows, versions = Rows(stack.state), [self._known.base_version(self._names[site]) for site in at]
         alike: dict[int, int] = {}  # the global model is coded once for all that have the same
-        for row, (base, flag) in enumerate(zip(bases, is_global, strict=True)):
-            size = alike.get(base.base) if flag else None
-            size = size or _bytes(difference(rows.row(row), base.reference))
-            alike |= {base.base: size} if flag else {}
+        for row, (version, flag) in enumerate(zip(versions, is_global, strict=True)):
+            size = alike.get(version.base) if flag else None
+            size = size or _bytes(difference(rows.row(row), version.reference))
+            alike |= {version.base: size} if flag else {}
             self._bytes_down += size
 
     def leave(self, stack: Stack, received: Callable[[], Stack], at: np.ndarray, t: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsmall.data.sources.labels import by_size, spelling_key
+from fedsmall.data.sources.labels import by_size, spelling_key, spelt_alike
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
 from fedsmall.data.table_files import COMMA, DATE, common_columns, is_missing, is_number, plain
@@ -85,7 +85,7 @@ def classes_of(
     Words that differ by capitals and blanks alone are one class, by the name of the commonest.
     """
     of_word = Counter(words)
-    more_of = {names[0]: names[1:] for names in _alike(word for word, _ in of_word.most_common())}
+    more_of = {names[0]: names[1:] for names in spelt_alike(word for word, _ in of_word.most_common())}
     counts = Counter({name: of_word[name] + sum(of_word[word] for word in more) for name, more in more_of.items()})
     names, said = _name_classes(what, dict(counts.most_common()), positive)
     is_rare = len(names) == 2 and min(counts.values()) < UNEQUAL * counts.total()
@@ -97,16 +97,9 @@ def spellings(look: Look) -> list[str]:
     said = []
     for column in look.categorical:
         values = {value for frame in look.frames.values() for value in _values(frame[column], look.missing)}
-        twice = [" and ".join(words) for words in _alike(sorted(values)) if len(words) > 1]
+        twice = [" and ".join(words) for words in spelt_alike(sorted(values)) if len(words) > 1]
         said += [f"{column} has {', '.join(twice)} as values apart: write them alike"] if twice else []
     return said
-
-
-def _alike(words: Iterable[str]) -> list[list[str]]:
-    alike: dict[str, list[str]] = {}
-    for word in words:
-        alike.setdefault(spelling_key(word), []).append(word)
-    return list(alike.values())
 
 
 def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
@@ -126,9 +119,8 @@ def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) ->
         why = "as asked" if positive else "as its name says" if sought else rarer
         said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive: the other)")
     elif all(map(is_number, names)):
-        said.append(
-            'where these are grades, add loss = "ordinal"; where they are counts, target in place of label, classes'
-        )
+        cures = 'add loss = "ordinal"', "target in place of label, classes"
+        said.append(f"where these are grades, {cures[0]}; where they are counts, {cures[1]}")
     else:
         said.append('where these are grades, list classes in their order, and add loss = "ordinal"')
     return names, said

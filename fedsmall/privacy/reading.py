@@ -194,7 +194,7 @@ class Exposure:
         return comm_round.t in self._seen
 
     def see(self, result: RoundResult) -> None:
-        """Take in what leaves the sites at a result, where anything does."""
+        """Take in what has left the sites by a result, where anything has."""
         if not self.layers or not result.comm_round.travels:
             return
         passed, step = 0, next(self._way)

@@ -37,9 +37,7 @@ from fedsmall.wire import Arrays, first_of, is_buffer, stack_of_one
 
 HIDES = 1.0  # the exposure up to which nobody can tell a record to within a standard deviation
 PROMISE = 10.0  # the epsilon above which a promise to patients is none
-SHRINK = (
-    10.0  # a running variance falls to no less than this part at one communication round: noise could bring it to zero
-)
+SHRINK = 10.0  # a running variance falls to no less than this part at one round: noise could bring it to zero
 
 
 def as_blur(privacy: Privacy, numbers: int) -> float:

@@ -54,8 +54,9 @@ class RoutingTable:
     def next_site(self, t: int, site: str) -> str | None:
         """Where the model that a site trained for round ``t`` trains next; None after the last communication round."""
         following = self.number(t) + 1
-        after = self.comm_rounds[following : following + 1]
-        return self.site_of(after[0][0].t, self.model_at(t, site)) if after else None
+        if following == len(self.comm_rounds):
+            return None
+        return self.site_of(self.comm_rounds[following][0].t, self.model_at(t, site))
 
     def site_of(self, t: int, model: int) -> str:
         """The site where a model trains for the communication round of round ``t``."""

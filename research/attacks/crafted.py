@@ -1,4 +1,4 @@
-"""global models that a server crafts so that the next update holds its patients one by one, and how it reads them.
+"""Global models that a server crafts so that the next update holds its patients one by one, and how it reads them.
 
 The attacker is a server that sends a site, or all sites alike, a global model of its own making; it sees one update or,
 with secure sums, the sum of several, and knows nothing of any patient. The model is a chain of linear layers and ReLUs.

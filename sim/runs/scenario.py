@@ -83,7 +83,7 @@ class Settings(TypedDict, total=False):
 class Scenario(Frozen):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
-    A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the global one
+    A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the scenario's
     (every method has its own best learning rate), or a ``stop`` of its own, ``false`` for none. ``metric`` is what
     methods are judged by, such as "auc"; by default accuracy, or the AUC where classes are unequal. From probability
     ``threshold`` on a sample is called positive, and ``recalibrate`` mends its log-odds first. ``stop`` ends runs

@@ -206,9 +206,12 @@ def _metrics(answers: np.ndarray, part: Federation) -> dict[str, float]:
     """The loss, at most ``WORST``, and the score, NaN where there is none, as where only one class is left out."""
     if not np.isfinite(answers).all():
         return {"loss": WORST, "score": np.nan}
-    task, (mean, scale) = part.task, part.task.unit or (0.0, 1.0)
-    logs = np.log(np.clip(answers, LEAST, 1.0))
-    outputs = scores_of(logs, task.outputs) if task.kind == "classes" else (answers - mean) / scale
+    task = part.task
+    if task.kind == "classes":
+        outputs = scores_of(np.log(np.clip(answers, LEAST, 1.0)), task.outputs)
+    else:
+        mean, scale = task.unit or (0.0, 1.0)
+        outputs = (answers - mean) / scale
     metrics = evaluate(outputs, part.test.y, task)
     return {"loss": float(metrics["loss"]), "score": float(metrics.get(SCORES[task.kind], np.nan))}
 

@@ -1,7 +1,7 @@
-"""The handshake before a run's first communication round: the handshake, and the agreed scaling.
+"""The handshake before a run's first communication round: who is there with what, and the agreed scaling.
 
-Sums over features and classes come with the handshake's answers; a second question brings the scaling, where there is
-one. What was agreed is kept in the run's folder, so a resumed run asks for no sums again.
+Sums over features and classes come with the first answers; a second question brings the scaling, where there is one.
+What was agreed is kept in the run's folder, so a resumed run asks for no sums again.
 """
 
 import json

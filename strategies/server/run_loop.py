@@ -150,7 +150,7 @@ class KeptRun:
     journal: FileJournal | None
 
     def restore(self) -> int:
-        """Go back to the last saved state; the communication rounds done, or PlanError for a journal of old."""
+        """Go back to the last saved state; the communication rounds done, or PlanError for an old release's."""
         latest = self.journal.latest() if self.journal else None
         if latest is None:
             return 0

@@ -1,4 +1,4 @@
-"""global models that a server crafts, against a site's real program and the policy that comes along."""
+"""Global models that a server crafts, against a site's real program and the policy that comes along."""
 
 import json
 from pathlib import Path

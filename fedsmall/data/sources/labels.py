@@ -65,14 +65,18 @@ def spelling_key(name: str) -> str:
     return name if is_number(name) else re.sub(r"[\W_]+", "", name.casefold()) or name
 
 
+def spelt_alike(names: Iterable[str]) -> list[list[str]]:
+    """The names, those together that differ by capitals and blanks alone, in their order."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(spelling_key(name), []).append(name)
+    return list(alike.values())
+
+
 def check_spelling(by_site: Mapping[str, set[str]]) -> None:
     """Raise DataError where two classes, {site: its classes}, look like one in two spellings."""
-    alike: dict[str, set[str]] = {}
-    for name in sorted(set().union(*by_site.values())):
-        alike.setdefault(spelling_key(name), set()).add(name)
-    groups = [sorted(names, key=str.swapcase) for names in alike.values() if len(names) > 1]
-    if groups:
-        spellings = [sorted(names, key=str.swapcase) for names in alike.values()]
+    spellings = [sorted(names, key=str.swapcase) for names in spelt_alike(sorted(set().union(*by_site.values())))]
+    if groups := [names for names in spellings if len(names) > 1]:
         pairs = [f'"{name}" = {[*map(str, more)]}'.replace("'", '"') for name, *more in spellings]
         twice, proposal = " and ".join(map(repr, groups[0])), f"classes = {{{', '.join(pairs)}}}"
         raise DataError(f"classes {twice} look like one in two spellings. Say so: {proposal}")

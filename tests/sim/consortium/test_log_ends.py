@@ -143,7 +143,7 @@ def test_a_site_whose_log_is_behind_what_it_signed_answers_nothing_and_the_coord
             (home / name).unlink()
     else:
         keep_lines(path, 3)
-        if "log.state.json" in lost:  # as it was then, to the envelope
+        if "log.state.json" in lost:  # as it was then, to the letter
             state = json.loads((home / "log.state.json").read_text())
             state |= {"lines": 3, "head": entries(path)[-1]["digest"]}
             state["guards"] = next(line["guards"] for line in entries(path)[::-1] if "guards" in line)
@@ -289,7 +289,7 @@ def test_a_guard_that_is_gone_is_seen_at_both_ends(desk):
 
 
 def test_a_whole_home_that_was_put_back_is_older_than_what_others_hold(desk, tmp_path):
-    """Guards, log, ledger and keys are as they were then to the envelope; nothing at the site can tell."""
+    """Guards, log, ledger and keys are as they were then to the letter; nothing at the site can tell."""
     home = desk.site("essen").home
     shutil.copytree(home, tmp_path / "copy")
     desk.run("second")

@@ -102,7 +102,7 @@ def test_messages_that_are_lost_cost_bytes_and_training_but_no_model_is_doubled(
     assert all(len(set(result.sites)) == len(result.sites) <= 6 for result in lossy.moments)
 
 
-def test_bytes_are_those_of_every_envelope_that_was_sent() -> None:
+def test_bytes_are_those_of_every_message_that_was_sent() -> None:
     plan = plan_of(plan={"rounds": 4}, topology="ring")
     model = sum(array.nbytes for array in initial_model(plan, build_federation(plan).task, None).values())
     seen = walked(plan)
