@@ -1,7 +1,6 @@
 """The site's policy: what it allows, read from its own file and enforced by its own program before it answers.
 
-Samples, rounds and spent privacy are the site's own counts; the number of sites, which only the server knows, is taken
-from its order and logged.
+Samples, rounds and spent privacy are the site's own counts; the number of sites is the order's, and is logged.
 """
 
 import math

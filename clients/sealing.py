@@ -69,8 +69,7 @@ class SealedTask:
     def open_order(self, arrays: Arrays) -> tuple[Arrays, bool, str]:
         """An order's arrays for training, whether the model is the global one, and why an envelope was not used.
 
-        The last global model then takes its place. EnvelopeError for a model that the plan has elsewhere, or another
-        global one.
+        The last global model then takes its place. EnvelopeError for a model of another place or round.
         """
         received, group = parts(arrays), self.routes.group(self.t, self.site)
         model, rule, is_global = received.get(MODEL, {}), received.get(RULE, {}), bool(self.config[IS_GLOBAL])

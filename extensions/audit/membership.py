@@ -10,8 +10,7 @@ delta)-differential privacy no guesser is right more often than a coin of bias e
 delta; more right guesses refute the epsilon. The bound never proves a claim.
 
 Sources: Carlini et al. 2022, "Membership inference attacks from first principles" (LiRA); the linear discriminant over
-many views is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", Theorem 5.2 and
-Appendix D.
+many views is ours. Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run", Theorem 5.2.
 """
 
 from dataclasses import dataclass
@@ -133,8 +132,7 @@ def leak(
 ) -> Leak:
     """AUC and shares of members found, with intervals by resampling runs and candidates (200 draws of both).
 
-    ``scores`` and ``members`` are (runs, units); ``candidates`` (units,) numbers each unit's candidate: units of one
-    candidate are drawn together.
+    ``scores`` and ``members`` are (runs, units); ``candidates`` (units,) numbers each unit's; those of one go together.
     """
     runs, units = members.shape
     of_unit = np.arange(units) if candidates is None else np.unique(candidates, return_inverse=True)[1].ravel()
@@ -156,8 +154,7 @@ def leak(
 def area(inside: np.ndarray, outside: np.ndarray) -> Estimate:
     """How well one score tells members (scores ``inside``) from others (``outside``), of a handful each.
 
-    Source: Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic", method
-    5.
+    Source: Newcombe 2006, "Confidence intervals for an effect size measure based on the Mann-Whitney statistic" (5).
     """
     pairs = np.sign(np.subtract.outer(inside, outside))
     auc, weight = float((pairs.mean() + 1) / 2), (len(inside) + len(outside)) / 2 - 1

@@ -1,7 +1,6 @@
 """The protocol of a run over split columns, as who carries its messages leads it: match, train, have all keep.
 
-Parties' words are passed on unread. A stage holds all that the next exchange is made of: a leader that is killed asks
-the same bytes again.
+Parties' words are passed on unread. A stage holds all that its exchange is made of: a killed leader asks it again.
 """
 
 from collections.abc import Mapping, Sequence

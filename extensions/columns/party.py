@@ -307,8 +307,7 @@ class PassiveParty(Party):
 
     It learns ciphertexts of gradients; which rows are together at which node; which of its candidates were chosen. It
     tells sums under encryption, in a new order for each node, and which rows go left at a chosen split. A tree is begun
-    once, and a node asked about once, or the order in its columns would leak. Source: Cheng et al. 2021, algorithms 1
-    and 2.
+    once, and a node asked about once, or the order in its columns would leak. Source: Cheng et al. 2021.
 
     ``secret`` decides the order of its candidates. With ``agreed`` one forest is grown, with these settings, of at most
     ``most_trees``. Where it ``grows`` none, it has an earlier forest's splits.

@@ -49,8 +49,7 @@ REFUSED = {  # what a database gives as its reason: PostgreSQL's SQLSTATE, SQLit
 def read(path: Path) -> "DataFrame":
     """The rows that a query gives, sorted by their cells, for a database gives them in any order.
 
-    Raises DataError, in words that may leave the site, for no database, a query that is not one SELECT, and whatever
-    the database refuses.
+    Raises DataError, in words that may leave the site, for no database, no single SELECT, and what is refused there.
     """
     import pandas
 

@@ -148,8 +148,7 @@ def aggregate(
     """One model out of a stack {name: (models, ...)}: {name: (...)}, in the dtypes and the order of names given.
 
     Float parameters go through ``aggregator`` (a name of :data:`AGGREGATORS`) with its ``options``, as one vector where
-    it looks at whole models. Running statistics are averaged, and integer buffers are carried from the first row with
-    the largest value.
+    it looks at whole models. Running statistics are averaged; integer buffers are those of one model.
 
     Raises PlanError for an unknown name or option, ValueError where the aggregator cannot work on so few models.
     """

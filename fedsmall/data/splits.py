@@ -170,8 +170,7 @@ def fold_pool(
 ) -> np.ndarray:
     """A stratified draw from ``y``, just large enough that every site gets ``samples_per_site`` in every fold.
 
-    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of a group of ``kin`` one at most; PlanError
-    where ``y`` is too short.
+    Ceil(sites * samples_per_site * folds / (folds - 1)) ascending indices, of ``kin`` one; PlanError for too few.
     """
     size = -(-sites * samples_per_site * folds // (folds - 1))
     if size > len(y):

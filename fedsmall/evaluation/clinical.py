@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from fedsmall.evaluation.metrics import area, average_precision, counts_from_above, r2_scores
+from fedsmall.evaluation.metrics import area, average_precision, counts_from_above, mid_ranks, r2_scores
 from fedsmall.evaluation.statistics import Scale
 from fedsmall.plan import Plan
 
@@ -105,9 +105,7 @@ def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
     good, bad = p[positive], p[~positive]
     if not len(good) or not len(bad):
         return Estimate(float("nan"), float("nan"), float("nan"))
-    from scipy.stats import rankdata  # takes its time
-
-    rank_all, rank_good, rank_bad = rankdata(p), rankdata(good), rankdata(bad)
+    rank_all, rank_good, rank_bad = mid_ranks(p), mid_ranks(good), mid_ranks(bad)
     of_good = (rank_all[positive] - rank_good) / len(bad)  # the share of the others below each positive sample
     of_bad = 1 - (rank_all[~positive] - rank_bad) / len(good)
     value = float(of_good.mean())

@@ -214,13 +214,27 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     Ties share one threshold, which is the last of theirs. NaN where nobody is positive.
     """
     order = np.argsort(-scores, axis=-1, kind="stable")
-    ranked = np.take_along_axis(scores, order, axis=-1)
+    ends = _ends_of_ties(np.take_along_axis(scores, order, axis=-1))
     hits = np.take_along_axis(np.broadcast_to(positive, scores.shape), order, axis=-1)
-    place = np.arange(scores.shape[-1])
-    ends = np.where(np.diff(ranked, axis=-1, append=np.inf) != 0, place, place[-1:])
-    ends = np.flip(np.minimum.accumulate(np.flip(ends, axis=-1), axis=-1), axis=-1)
-    precision = np.take_along_axis(np.cumsum(hits, axis=-1) / (place + 1), ends, axis=-1)
+    precision = np.take_along_axis(np.cumsum(hits, axis=-1) / np.arange(1, scores.shape[-1] + 1), ends, axis=-1)
     return _where_ranked(scores, (hits * precision).sum(axis=-1), positive.sum(axis=-1))
+
+
+def _ends_of_ties(ranked: np.ndarray) -> np.ndarray:
+    """The last place of those that equal each value of what is in order, (..., samples) -> (..., samples)."""
+    place = np.arange(ranked.shape[-1])
+    ends = np.where(np.diff(ranked, axis=-1, append=np.nan) != 0, place, place[-1:])
+    return np.flip(np.minimum.accumulate(np.flip(ends, axis=-1), axis=-1), axis=-1)
+
+
+def mid_ranks(scores: np.ndarray) -> np.ndarray:
+    """The ranks from 1 along the last axis, those of ties their mean: scipy's ``rankdata``, whose import takes long."""
+    order = np.argsort(scores, axis=-1)
+    ranked = np.take_along_axis(scores, order, axis=-1)
+    from_above = scores.shape[-1] - np.flip(_ends_of_ties(np.flip(ranked, axis=-1)), axis=-1)
+    ranks = np.empty(scores.shape)
+    np.put_along_axis(ranks, order, (_ends_of_ties(ranked) + 1 + from_above) / 2, axis=-1)
+    return ranks
 
 
 def counts_from_above(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -233,10 +247,8 @@ def counts_from_above(scores: np.ndarray, positive: np.ndarray) -> tuple[np.ndar
 
 def area(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
     """The area under the ROC curve by ranks (Mann and Whitney 1947), ties half: (..., samples) each -> (...)."""
-    from scipy.stats import rankdata  # takes its time
-
     good = positive.sum(axis=-1)
-    above = (rankdata(scores, axis=-1) * positive).sum(axis=-1) - good * (good + 1) / 2
+    above = (mid_ranks(scores) * positive).sum(axis=-1) - good * (good + 1) / 2
     return _where_ranked(scores, above, good * (positive.shape[-1] - good))
 
 

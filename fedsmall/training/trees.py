@@ -1,8 +1,7 @@
 """A cohort of sites that grow replica trees: the interface of :class:`Cohort`, with more models behind each row.
 
 Every node of every tree is a row of an inner cohort, named "site#node", with samples of its own. A round grows the
-trees from their anchors, trains all nodes at once, and folds each tree into its anchor; outside only anchors are seen,
-but for two settings:
+trees from their anchors, trains all nodes at once, and folds each tree into its anchor; only that is seen outside, but:
 
 - ``fold_at = "server"``: in a round that ends with an aggregation the replicas' models leave the site beside the
   anchor's, as {"<node>/<parameter>": ...} in what the local rule sends, and the server folds.

@@ -183,7 +183,7 @@ class Judged(NamedTuple):
         spread, scale = list(self.values(group, "sites", "sd").values()), scale_of(self.metric)
         is_trivial = group is trivials
         is_common = whose == "common" or (is_trivial and not sites)
-        kept = not is_trivial or self.run.predictions_of(group[0])
+        kept = not is_trivial or self.run.labels_of(group[0]) is not None
         judged = group if self.where is None and kept else ()  # by the run's own test set, predictions beside
         lead = ahead = None
         if reference and reference is not group and not is_trivial:
@@ -274,9 +274,9 @@ def primary(run: Run) -> str:
 
 def has_one_test_set(run: Run) -> bool:
     """Whether all seeds are judged by the same patients, as far as their outcomes tell; unknown ones are redrawn."""
-    predictions = [run.predictions_of(plan_run) for plan_run in run.done if plan_run.label == run.done[0].label]
-    labels = [test_labels["labels"] for test_labels in predictions if "labels" in test_labels]
-    return len(labels) == len(predictions) > 1 and all(np.array_equal(test_labels, labels[0]) for test_labels in labels)
+    labels = [run.labels_of(plan_run) for plan_run in run.done if plan_run.label == run.done[0].label]
+    first = labels[0] if len(labels) > 1 else None
+    return first is not None and all(each is not None and np.array_equal(each, first) for each in labels)
 
 
 def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, scale: Scale) -> Interval:
@@ -286,10 +286,10 @@ def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, sca
     global models: no predictions of local ones are kept. By seeds alone where none are.
     """
     mean, members = list(values.values()), [plan_run for plan_run in group if plan_run.key in values]
-    predictions = [run.predictions_of(plan_run) for plan_run in members]
-    if not predictions or not all("labels" in arrays for arrays in predictions):
+    labels = [known for plan_run in members if (known := run.labels_of(plan_run)) is not None]
+    if not labels or len(labels) < len(members):
         return interval(mean, scale=scale, shared=Shared(patients=run.about.get("test_samples") if group else None))
-    patients = patients_behind(metric, predictions[0]["labels"])
+    patients = patients_behind(metric, labels[0])
     without = [_without(run, plan_run, metric, scale) for plan_run in members]  # of unequal test sets unequally many
     if has_one_test_set(run):
         without = [np.mean(without, axis=0)]
@@ -308,7 +308,7 @@ def behind_difference(
     that of one of them counts by the share of patients that two have in common. Where predictions were not ``kept``,
     the error by one test set is unknown, and runs on several are corrected by that share alone.
     """
-    if not kept or not all("labels" in run.predictions_of(plan_run) for pair in pairs for plan_run in pair):
+    if not kept or any(run.labels_of(plan_run) is None for pair in pairs for plan_run in pair):
         return _of_unkept(run, pairs[0][0])
     gaps = [_without(run, a, metric, scale) - _without(run, b, metric, scale) for a, b in pairs]
     return _of_gaps(run, gaps, _overlap(run, pairs[0][0]), pairs[0][0])
@@ -319,7 +319,7 @@ def behind_lead(run: Run, group: Sequence[PlanRun], metric: str, scale: Scale, k
 
     An average precision is by chance above the constant's in the same patients, so that of one test set counts whole.
     """
-    if not kept or not all("labels" in run.predictions_of(plan_run) for plan_run in group):
+    if not kept or any(run.labels_of(plan_run) is None for plan_run in group):
         return _of_unkept(run, group[0])
     pairs = [[_without(run, plan_run, metric, scale, constant) for constant in (False, True)] for plan_run in group]
     gaps = [model - least for model, least in pairs]

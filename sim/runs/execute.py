@@ -4,6 +4,7 @@ Plans do not depend on each other, and small models gain nothing from threads: o
 plan at a time and one thread, uses the whole machine. Results do not depend on it: every draw has its own stream.
 """
 
+import gc
 import logging
 import math
 import signal
@@ -312,6 +313,7 @@ def _prepare(job: Job, rounds: Any, stop: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
+    gc.freeze()  # what came with the fork is no garbage
     _Worker.job, _Worker.federation_of, _Worker.rounds, _Worker.stop = job, Federations(job.build).of, rounds, stop
 
 

@@ -57,17 +57,12 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file whole."""
-    write(path, (json_text(content) + "\n").encode())
-
-
-def json_text(content: Any) -> str:
-    """JSON as our files have it."""
-    return json.dumps(content, indent=1, default=float)
+    write(path, (json.dumps(content, indent=1, default=float) + "\n").encode())
 
 
 def json_list(texts: Sequence[str]) -> str:
-    """The file of a list whose items are :func:`json_text` already."""
-    return "[\n " + ",\n ".join(text.replace("\n", "\n ") for text in texts) + "\n]\n" if texts else "[]\n"
+    """The file of a list whose items are JSON already, a line each."""
+    return "[\n" + ",\n".join(texts) + "\n]\n" if texts else "[]\n"
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

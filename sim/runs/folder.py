@@ -43,7 +43,6 @@ from fedsmall.replicas import idle
 from fedsmall.sim.runs.files import (
     check_free,
     json_list,
-    json_text,
     read_arrays,
     read_json,
     write,
@@ -96,7 +95,7 @@ class PlanRun:
     def rounds(self) -> str:
         """What rounds.json says of it, written once however often the file is."""
         which = {"index": self.index} | _which(self.plan)
-        return json_text(which | {"evaluations": self.evaluations, "events": self.events})
+        return json.dumps(which | {"evaluations": self.evaluations, "events": self.events}, default=float)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -157,7 +156,7 @@ class Run:
 
     def add(self, index: int, record: "RunRecord", trivial: dict[str, Any] | None = None) -> PlanRun:
         """Take in what an engine made of the plan at ``index``, and the trivial predictor beside; write it when due."""
-        evaluations = json.loads(json.dumps([asdict(e) for e in record.evaluations], default=float))
+        evaluations = json.loads(json.dumps([vars(e) for e in record.evaluations], default=float))
         row = _summary_row(record, evaluations, trivial)
         plan_run = PlanRun(index, record.plan, row, evaluations, list(record.events))
         self.done = sorted([*self.done, plan_run], key=lambda ended: ended.index)
@@ -219,6 +218,10 @@ class Run:
         """
         key = f"{prediction_key(plan_run)}/"
         return {name.removeprefix(key): array for name, array in self.predictions.items() if name.startswith(key)}
+
+    def labels_of(self, plan_run: PlanRun) -> np.ndarray | None:
+        """The truth beside :meth:`predictions_of`; None where they are not kept."""
+        return self.predictions.get(f"{prediction_key(plan_run)}/labels")
 
     def save(self) -> None:
         """Write what is known so far into the run's folder, where it has one; every file is replaced whole."""

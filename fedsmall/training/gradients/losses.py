@@ -139,8 +139,7 @@ class Batch(NamedTuple):
     ``x`` is (models, samples, *input), ``y`` (models, samples, ...). ``weight`` (models, samples) sums to one for each
     model and is zero for padding (None: 1 / samples); under patient-level privacy it is 1 / the expected size of a lot.
     ``masks`` holds for every dropout layer zeros and 1 / (1 - p), (models, samples, *features of the layer). Gradients
-    are then rounded to whole multiples of ``grid``, (models,), and ``noise``, {parameter: (models, ...)}, is added, in
-    float64.
+    are then rounded to multiples of ``grid``, (models,), and float64 ``noise``, {parameter: (models, ...)}, is added.
     """
 
     x: Tensor

@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
+from scipy.stats import rankdata
 from sklearn import metrics as oracle
 
 from fedsmall.data.federation import Task
-from fedsmall.evaluation.metrics import evaluate, evaluate_many
+from fedsmall.evaluation.metrics import evaluate, evaluate_many, mid_ranks
 from fedsmall.evaluation.site_sums import held_out_sums, metric_sums, metrics_of_sums
 from fedsmall.planning.tasks import CLASS_METRICS
 
@@ -86,6 +87,14 @@ def test_many_models_at_once_are_scikit_learns_one_by_one(classes, samples, mode
     for model, output in enumerate(outputs):
         mine = {name: values[model] for name, values in at_once.items() if not np.isnan(values[model])}
         assert mine == pytest.approx(of_scikit_learn(output, y, task), abs=1e-12)
+
+
+@pytest.mark.parametrize("values", [1, 3, 40, 10_000])
+@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (2, 3, 30), (4, 0)])
+def test_mid_ranks_are_scipys(shape, values):
+    scores = np.random.default_rng(0).integers(-values, values, shape) / 7
+
+    assert np.array_equal(mid_ranks(scores), rankdata(scores, axis=-1))
 
 
 def test_a_diverged_model_has_no_area_and_the_others_keep_theirs():

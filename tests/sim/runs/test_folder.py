@@ -6,7 +6,7 @@ import pytest
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.runs.execute import execute
-from fedsmall.sim.runs.files import check_free, free_folder, json_list, json_text, write
+from fedsmall.sim.runs.files import check_free, free_folder, json_list, write
 from fedsmall.sim.runs.folder import model_name, read
 from fedsmall.sim.runs.scenario import load
 from tests.sim.runs.scenarios import SMALL
@@ -145,4 +145,6 @@ def test_folds_have_models_of_their_own(tmp_path):
     "items", [[], [{"a": [1.5, "two\nlines"], "b": {}}], [{"a": None}, [], {"c": [{"d": 1}]}]], ids=str
 )
 def test_a_list_of_texts_is_the_file_of_the_list(items):
-    assert json_list([json_text(item) for item in items]) == json.dumps(items, indent=1) + "\n"
+    text = json_list([json.dumps(item) for item in items])
+    assert json.loads(text) == items
+    assert len(text.splitlines()) == max(1, len(items) + 2 * bool(items))
