@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 OUTCOME = re.compile(
-    r"outcome|label|target|diagnos|death|dead|died|status|event|class|disease|relapse|surviv|^y$", re.I
+    r"outcome|label|target|diagnos|death|dead|died|storben|status|event|class|disease|relapse|surviv|^y$", re.I
 )
-HOSPITAL = re.compile(r"hospital|^site|cent(er|re)|clinic|institut|^ward|klinik", re.I)
-PATIENT = re.compile(r"patient|subject|person|mrn|^p?id$", re.I)
+HOSPITAL = re.compile(r"h[oô]pital|spital|^site|cent(er|re)|clini[cq]|institut|^ward|klinik|krankenhaus|ospedale", re.I)
+PATIENT = re.compile(r"patient|pa[cz]iente|subject|person|mrn|^pat[ ._-]*(id|nr|no)|^p?id$", re.I)
 NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", "unbekannt", "fehlt", ".")
 YES = ("1", "yes", "y", "true", "pos", "positive", "ja", "j", "positiv", "oui", "positif", "si", "sí")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")

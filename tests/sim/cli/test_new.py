@@ -254,6 +254,26 @@ def test_of_a_sound_table_nothing_is_said(tmp_path):
     assert notes_of(tmp_path / "patients.csv", sites=4) == ""
 
 
+@pytest.mark.parametrize(
+    ("patient", "hospital"),
+    [
+        ("PatNr", "Krankenhaus"),
+        ("Pat.-ID", "Klinik"),
+        ("N° patient", "Hôpital"),
+        ("paziente", "Ospedale"),
+        ("ID", "Spital"),
+    ],
+)
+def test_patients_and_hospitals_are_found_in_other_languages(tmp_path, patient, hospital):
+    rows = [(1000 + n // 2, "AB"[n % 20 > 9], n % 31, n % 2) for n in range(80)]
+    write(tmp_path / "patients.csv", f"{patient},{hospital},marker,outcome", rows)
+    tables, decimal = read_tables(tmp_path / "patients.csv")
+
+    found = look_at(tables, decimal, ("outcome",), None, None)
+
+    assert (found.patient, found.site_column, found.numeric) == (patient, hospital, ("marker",))
+
+
 def test_a_code_is_a_value_where_other_values_are_near_it(tmp_path):
     rows = [(change, weight, n % 2) for n, (change, weight) in enumerate([(-9, 70), (-8, -9), (3, 80), (-9, -9)] * 10)]
     write(tmp_path / "patients.csv", "change,weight,outcome", rows)
