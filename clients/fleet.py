@@ -136,8 +136,7 @@ class Fleet:
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
         """Send an answer, and what of its content the server asks for.
 
-        ``again``: a killed program may have sent a part. A server that showed an answer before all of it had come does
-        not ask for the rest, but takes it without a session number.
+        ``again``: a killed program may have sent a part; a server that showed an answer takes the rest without asking.
         """
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id

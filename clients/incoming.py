@@ -238,8 +238,7 @@ def pairs_read(
 ) -> np.ndarray:
     """Which records of a dense ``layer`` can be read from differences of two neighbouring units, (patients,) of bool.
 
-    Neighbours have almost the same direction and threshold. A unit is weighed by how the next layer listens to it, so
-    that patients who move both alike fall out.
+    Neighbours have nearly one direction and threshold, weighed by the next layer: who moves both alike falls out.
     """
     weight, bias = f"{layer}.weight", f"{layer}.bias"
     if bias not in sent or len(sent[bias]) < 2:

@@ -1,7 +1,6 @@
 """The models that a site keeps of a run on its own disk, and packages of them for use without the coordinator.
 
-In the run's folder ``kept/about.json`` says what the run is of, ``kept/common.safetensors`` is its last global model,
-``kept/own.safetensors`` the model that the site trained last.
+In the run's folder ``kept/`` has about.json, common.safetensors (the last global model) and own.safetensors, its own.
 """
 
 import json

@@ -1,7 +1,6 @@
 """A site's part of sealed handovers in one run, on its own disk: keys, transcript, and what it gave out.
 
-What an envelope must never tell twice is written down before it leaves: the key that hides a summand with its digest,
-and the set of sites for whose sum this site has helped.
+What an envelope must never tell twice is on disk before it leaves: a summand's key and digest, the sites of a sum.
 """
 
 import json

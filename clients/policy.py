@@ -42,8 +42,7 @@ LIMITS = {
 class Policy(Frozen):
     """What a site allows; ``policy.toml`` beside this module says what each key means, in its hospital's words.
 
-    An empty list allows all of its kind, and None demands nothing; ``sealed`` None asks for encrypted models where the
-    site has an identity and the plan can have them.
+    An empty list allows all of its kind, None demands nothing; ``sealed`` None asks for envelopes where possible.
     """
 
     tasks: tuple[str, ...] = ()

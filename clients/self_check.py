@@ -73,8 +73,7 @@ def patients_read(
 
     ``received`` and ``sent`` are a communication round's arrays as on the wire ("arrays/0.weight"), ``steps`` the
     optimizer steps between them. Moments and controls are gradients themselves: they are tried as they are, and against
-    what came. ``inner`` is what dense layers behind convolutions see of the patients, {layer: (patients, inputs)}.
-    Trees are not tried: the count is 0.
+    what came. ``inner`` is what dense layers behind convolutions see, {layer: (patients, inputs)}. Trees count 0.
     """
     if not plan.method.trains_networks:
         return 0

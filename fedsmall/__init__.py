@@ -1,7 +1,6 @@
 """Federated learning from small data: the mathematics, models, data and training. No network in here.
 
-``fedsmall.strategies``, ``fedsmall.clients`` and ``fedsmall.sim`` lie within this folder in a wheel, beside it in a
-checkout and in Flower's bundle.
+``fedsmall.strategies``, ``fedsmall.clients`` and ``fedsmall.sim`` lie in here in a wheel, else beside this folder.
 """
 
 from importlib import import_module

@@ -60,8 +60,7 @@ class Recipe(Frozen):
 
     A round is ``local_steps`` optimizer steps or ``local_epochs`` passes over the site's samples (one step if neither
     is given), in batches of ``batch`` samples, ``None`` the whole site. Every epoch draws a fresh order, cut into
-    consecutive batches, the last of which may be smaller; with steps, a round takes the first of such batches. A batch
-    of the whole site draws nothing.
+    consecutive batches, the last of which may be smaller; with steps, a round takes the first of them.
 
     ``class_weights`` says how much a sample of each class counts in the loss; "balanced" is 1 / (classes * the class's
     share over all sites). ``augment`` changes images at random whenever they are trained on: names of
@@ -153,8 +152,7 @@ class Tree(Frozen):
 class Validation(Frozen):
     """Routes as cross-validation (:mod:`fedsmall.travel.journey`): each of ``routes`` leaves out a fold.
 
-    A fold is one of sites, or ``by_samples`` one of every site's samples, as it must be with fewer sites than routes.
-    Sites of fewer than ``floor`` samples report no metrics.
+    A fold is of sites, or ``by_samples`` of every site's samples. Sites of under ``floor`` samples report no metrics.
     """
 
     routes: Annotated[int, Field(ge=2)]
@@ -283,8 +281,7 @@ NO_PRIVACY = Privacy.model_construct()
 class Boosting(Frozen):
     """Gradient-boosted trees in place of a network; names and defaults are xgboost's (Chen & Guestrin 2016).
 
-    ``trees`` is the most boosting rounds, ``None`` as many as the run's rounds allow. With ``histogram`` sites count
-    for one global tree, else each grows its own with xgboost.
+    ``trees`` is the most boosting rounds, ``None`` what rounds allow. With ``histogram`` sites count for a global tree.
     """
 
     histogram: bool = False
@@ -382,8 +379,7 @@ class Regions(Frozen):
     """Sites in so many regions, each with a server of its own (:mod:`fedsmall.travel.journey`).
 
     Which are in which ``sites`` says by name; else they are dealt. The regions' global models are averaged every
-    ``average_every`` rounds, or whenever models are within a region, and at the end; a model that is handed on changes
-    its region with probability ``across``.
+    ``average_every`` rounds, or whenever models are in a region; a handover leaves it with probability ``across``.
     """
 
     number: Positive

@@ -284,8 +284,7 @@ class Plan(Frozen):
     "youden" (the largest sensitivity + specificity) or {"sensitivity": 0.9} (the highest that reaches it).
     ``recalibrate`` fits an intercept and a slope to log-odds on such samples (Cox 1958).
 
-    ``route_seed`` draws the routes of models, the sites that take part in a communication round and the folds of
-    routes; ``None`` is ``seed``, which draws everything else.
+    ``route_seed`` draws routes, sites that take part and folds of routes; ``None`` is ``seed``, which draws the rest.
     """
 
     name: str

@@ -202,8 +202,7 @@ class FederatedSurvival(_Federated):
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on rows ``X`` (samples, features); ``y`` holds event and time.
 
-        They are the two fields of a structured array as in scikit-survival, or two columns, (samples, 2), of a table or
-        an array, the event (0 or 1) first.
+        They are a structured array as scikit-survival's, or two columns, (samples, 2), the event (0 or 1) first.
         """
         event, time = _events(y)
         return self._fit(X, (time, event), groups, {})

@@ -1,7 +1,6 @@
 """Checks of replies before they are used: one bad model would poison a mean, or visit every site.
 
-An array's header is compared with what was sent before its bytes are read, so a reply cannot make the server allocate
-more than the model's own size.
+An array's header is checked before its bytes are read, so no reply makes the server allocate more than a model's size.
 """
 
 import math
@@ -96,8 +95,7 @@ def signature(arrays: Mapping[str, Any]) -> Signature:
 def check_reply(reply: Message, expected: Signature, limits: Limits = Limits()) -> None:  # noqa: B008 (frozen)
     """Raise ReplyError, in one line without a number of the reply's data, unless the reply may be used.
 
-    It must be a model of the ``expected`` signature with finite numbers and companions, and metrics within ``limits``;
-    NotFinite where only numbers that are not finite are wrong.
+    A model of the ``expected`` signature with companions, and metrics within ``limits``; else NotFinite or ReplyError.
     """
     if reply.has_error():
         lines = (reply.error.reason or "").strip().splitlines()
@@ -249,8 +247,7 @@ def accept_replies(
 ) -> tuple[dict[str, Message], dict[str, str]]:
     """The good replies, by site in order; and why the models of other sites are not finite.
 
-    The first reply to each order counts. ``check(site, reply)`` raises ReplyError, or NotFinite. ``note(site, kind,
-    reason)`` hears of bad replies, silent sites and blur.
+    The first reply counts. ``check(site, reply)`` raises ReplyError or NotFinite; ``note(site, kind, reason)`` hears.
     """
     sites = {order.metadata.message_id: site for order, site in orders}
     answered: dict[str, Message] = {}

@@ -22,8 +22,7 @@ def audit(
 ) -> None:
     """Attack every method of a scenario as each party sees it: membership, reading, and a lower bound on epsilon.
 
-    Each candidate patient is in a federation's data by the toss of a coin. The first seed of the scenario counts. The
-    audit of a run's folder becomes a section of the run's report.
+    A toss puts each candidate in a federation's data; the first seed counts. A run's audit is a section of its report.
     """
     from fedsmall.sim.runs.scenario import find, load
 

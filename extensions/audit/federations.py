@@ -137,8 +137,7 @@ def _rows(samples: Samples, rows: np.ndarray) -> Samples:
 class Step(NamedTuple):
     """A communication round of all federations: row r * models + k is model k of federation r, at site ``at[k]``.
 
-    ``received`` are the models that came to the sites, ``sent`` those that left; ``global_models`` what an aggregation
-    made of them, {name: (federations, ...)}, else empty.
+    ``received`` came to the sites, ``sent`` left; ``global_models`` {name: (federations, ...)} are an aggregation's.
     """
 
     comm_round: CommRound

@@ -186,8 +186,7 @@ HIGHEST = 32.0  # an epsilon beyond all that is looked for
 def lower_bound(scores: np.ndarray, members: np.ndarray, guesses: int = GUESSES, delta: float = 0.0) -> float:
     """The epsilon that the guesses of one run refute at the 5% level; 0 where they refute none.
 
-    ``scores`` (candidates,), above zero for "was in", must not depend on ``members`` (candidates,) of bool, the coins;
-    the ``guesses`` of largest magnitude are guessed.
+    ``scores`` (candidates,), above zero for "was in", do not depend on the coins ``members``; the largest are guessed.
     """
     taken = min(guesses, len(scores))
     sure = np.argsort(-np.abs(scores), kind="stable")[:taken]

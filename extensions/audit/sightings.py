@@ -93,8 +93,7 @@ SERVER = -1
 class Visit(NamedTuple):
     """A model sent at communication round number ``place``, ``age`` - 1 of them after ``site`` had sent it.
 
-    It went to the site ``to``, or :data:`SERVER` for an average. ``sender`` had sent it to ``site`` and so knows its
-    state before; :data:`SERVER` for the global model, known to all.
+    It went to the site ``to``, an average to :data:`SERVER`. ``sender`` knows its state before, all the server's.
     """
 
     place: int

@@ -16,8 +16,7 @@ LEAST_BITS = 2048  # of a key that protects labels
 class Goss(BaseModel):
     """Gradient-based one-side sampling: ``top`` of all rows by gradient, and ``other`` of them at random from the rest.
 
-    The latter count (1 - top) / other times, with both rounded to whole rows. Source: Ke et al. 2017 (LightGBM),
-    Algorithm 2; SecureBoost+, section 4.
+    The latter count (1 - top) / other times, with both rounded to whole rows. Source: Ke et al. 2017 (LightGBM).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,8 +39,7 @@ class Boosting(BaseModel):
 
     ``trees``: ``joint`` (all columns compete at every node), ``mixed`` (each tree is of one party's columns, in turn)
     or ``layered`` (the first ``passive_levels`` levels are of the passive parties' columns). With ``outputs = "many"``
-    one tree has a weight for each class in every leaf. Sources: Cheng et al. 2021 (SecureBoost); Chen et al. 2021
-    (SecureBoost+), sections 4 and 5.
+    one tree has a weight for each class in every leaf. Sources: Cheng et al. 2021 (SecureBoost); Chen et al. 2021.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

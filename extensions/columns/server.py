@@ -110,8 +110,7 @@ class Traffic:
 def conduct(sheet: ColumnSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str, Any], dict[str, int]]:
     """Wait for all sites, and lead the run from where its journal has it.
 
-    Returns what ``outcome.json`` is to hold, and what the log says at the end. Raises PlanError, with every site's
-    reason, where one refuses or is silent.
+    Returns what ``outcome.json`` is to hold, and what the log says. PlanError, with all reasons, where a site refuses.
     """
     wait_for_sites(sheet, grid)
     journal, protocol = FileJournal(folder / JOURNAL), _protocol_of(sheet.columns)

@@ -80,8 +80,7 @@ class Task(Reading):
 class Columns(Frozen):
     """What is run: the task, how trees grow, methods, seeds. The fields are the keys of the file.
 
-    ``test`` is the share of common patients for judging; a method's table may override keys of ``boosting``; real sites
-    encrypt (``sealed``) by default where all have an identity.
+    ``test`` is the share to judge by; a method's table overrides ``boosting``; with identities real sites encrypt.
     """
 
     name: str

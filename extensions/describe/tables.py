@@ -132,8 +132,7 @@ def _tellable(x: np.ndarray, names: Row, floor: int) -> dict[int, np.ndarray]:
 def group_cells(values: np.ndarray, ends: np.ndarray, floor: int) -> np.ndarray:
     """How many ``values`` lie in each cell, (CELLS,), never 1 to ``floor`` - 1; nothing of fewer values.
 
-    Values that follow each other are put in groups of ``floor`` or more, and a group counts in the cell of its mean: so
-    two grids over the same values tell no more than those means.
+    Neighbours go in groups of ``floor`` or more, each in its mean's cell: two grids tell no more than those means.
     """
     counts = np.zeros(CELLS)
     if len(values) >= floor:

@@ -153,8 +153,7 @@ def sums_at(
 ) -> Sums:
     """What these rows add to the sums at ``theta`` (P,), for a design matrix ``a`` (K p, P) other than the family's.
 
-    With the ``inverse`` (P, P) of the Hessian, gradient and Hessian are Firth's, for "logistic" alone. Where a number
-    is not finite the loss is :data:`LARGE` and the rest 0.
+    ``inverse`` (P, P) of the Hessian makes it Firth's ("logistic"). What is not finite has loss :data:`LARGE`.
     """
     columns, predictors = rows.x.shape[1], rows.offset.shape[1]
     a = design(family, columns, predictors) if a is None and FAMILIES[family].shared else a

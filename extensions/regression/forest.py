@@ -1,7 +1,6 @@
 """A meta-analysis of the hospitals' own regressions beside the pooled one, as a table and a forest plot.
 
-A run has it where it kept the models of a ``StandaloneRidge`` beside a ``Ridge``. Source: DerSimonian and Laird 1986;
-Lewis and Clarke 2001 (forest plots).
+A run has it where it kept the models of a ``StandaloneRidge`` beside a ``Ridge``. Source: DerSimonian and Laird 1986.
 """
 
 from collections.abc import Sequence

@@ -38,8 +38,7 @@ LONG = 200_000  # numbers of Hessians in a message, from which on folds have non
 class Setup(NamedTuple):
     """What is fitted: ``columns`` p with the constant, K ``predictors``; ``penalties`` to choose among by ``folds``.
 
-    ``home`` is the penalty of intercepts that sites fit at home, None for no such; ``firth`` is Firth's correction;
-    with ``robust`` sites add the outer products of their gradients.
+    ``home`` penalises intercepts fitted at home; ``firth`` is his correction; ``robust`` adds sites' outer products.
     """
 
     family: str

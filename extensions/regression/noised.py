@@ -77,8 +77,7 @@ def fit(sums: np.ndarray, columns: int, clip: float, penalty: float) -> tuple[np
 def log_odds_of(b: np.ndarray, left: float) -> np.ndarray:
     """Coefficients (p,) of the log-odds of y = 1 against -1, from those of least squares.
 
-    Where classes are normal with one covariance, and equally many, these are 2 / (residual variance) times as large
-    (Fisher's discriminant; Bishop 2006, section 4.1.5).
+    Where classes are normal with one covariance, and equally many, these are 2 / (residual variance) times as large.
     """
     return np.asarray(2 * b / left)
 

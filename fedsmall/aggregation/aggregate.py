@@ -1,7 +1,6 @@
 """Many models into one: functions on stacked arrays, and the table that names them.
 
-An aggregator takes models of shape (models, parameters) in float64 and returns (parameters,). Rows are in the order of
-the sites' names, on which only the last bits of a mean depend.
+An aggregator takes models (models, parameters) in float64, in the sites' order, and returns (parameters,).
 """
 
 from collections.abc import Callable, Mapping

@@ -126,8 +126,7 @@ def normalisers(steps: np.ndarray, rho: float) -> np.ndarray:
 def scaffold(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:
     """SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, lines 16-17): x <- x + lr delta, c <- c + sum(dc_i) / N.
 
-    The sites send dc_i = c_i+ - c_i as "control/<parameter>"; the server's c is "server/<parameter>", which goes out
-    with the next orders. N counts the sites that stayed silent too.
+    Sites send dc_i = c_i+ - c_i as "control/<parameter>"; c goes out as "server/<parameter>". N counts the silent too.
     """
     moved, remembered = {}, {}
     for name, x, delta in _deltas(global_model, updates):

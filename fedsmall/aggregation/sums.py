@@ -53,8 +53,7 @@ def summand(
     the model, a weighted one so many times it, FedNova that much of it over its normaliser a_i. ``among`` is the number
     of sites of the federation, for whose sum a number must leave room.
 
-    Raises ReplyError, one line, where the arrays are not those of ``global_model``, or a number is not finite or too
-    large for the sum: with 256 equal sites from eight million on.
+    ReplyError where arrays do not fit ``global_model``, or a number is not finite or too large (256 sites: 8 million).
     """
     times = int(examples) if plan.method.weighted else 1
     parameters, pieces = set(parameters_of(global_model)), []
@@ -76,8 +75,7 @@ def mean_of(
     """What the sum of so many ``sites``' summands comes to.
 
     ``weights`` (sites,) are their samples where the mean is weighted, ``steps`` (sites,) their local steps. FedNova's
-    model is already the next global one, x + sum(c_i (y_i - x)). Raises ReplyError where ``total`` is no vector of this
-    plan's, or nobody has a sample.
+    model is already the next global one, x + sum(c_i (y_i - x)). Raises ReplyError for another vector, or no samples.
     """
     _check_total(plan, global_model, total)
     counts = np.ones(sites) if weights is None else weights

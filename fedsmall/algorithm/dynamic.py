@@ -8,8 +8,7 @@ came, it is the next r.
 Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz & Wrobel, Efficient Decentralized Deep Learning by Dynamic Model
 Averaging (ECML PKDD 2018), Algorithms 1 and 2. Further sites are asked one by one, in a random order. Three departures:
 the last average of a run takes all models. All are asked for where the violations since the last whole average come to
-the number of sites or beyond (in the paper: to just that number), and every whole average resets that count. A site
-without a usable answer is passed over.
+the number of sites or more (in the paper: just that); a whole average resets that count. The silent are passed over.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

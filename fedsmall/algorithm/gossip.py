@@ -47,8 +47,7 @@ class Delivered(NamedTuple):
 class Mail:
     """The open messages of all sites, in exchanges: each sends what is due and brings what arrives.
 
-    ``sent`` counts messages by kind, ``acknowledged`` acknowledgements sent, until somebody empties them. ``loss`` and
-    ``delay`` are those of :class:`fedsmall.parts.Topology`.
+    ``sent`` counts messages by kind, ``acknowledged`` acknowledgements, until emptied; the rest is Topology's.
     """
 
     def __init__(self, seed: int, loss: float = 0.0, delay: int = 0) -> None:

@@ -387,8 +387,7 @@ class ModelStates:
     def means(self) -> Arrays | None:
         """The groups' next global models at once, {name: (groups, ...)}: sound plain means of as many models each.
 
-        None where anything else is asked, where not all models count, or where one may be refused. Group by group,
-        averages of few models would cost more than their training.
+        None where anything else is asked, not all models count, or one may be refused; group by group it would not pay.
         """
         groups, state = len(self.global_models), self.stack.state
         in_turn = np.arange(len(self.at)) % groups

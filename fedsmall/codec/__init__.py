@@ -98,8 +98,7 @@ def encode(models: Arrays, wire: str, rngs: Sequence[np.random.Generator] = ()) 
 def decode(sent: Arrays, wire: str, like: Like, dtype: str) -> Arrays:
     """The models that :func:`encode` has made ``sent`` of, with floats of ``dtype``.
 
-    ``like`` is one model, {name: (...)}; what goes beside models is called ".../name" and is shaped alike. Raises
-    CodecError where codes or scales do not fit it.
+    ``like`` is one model, {name: (...)}; what goes beside is ".../name" and shaped alike. CodecError where it is not.
     """
     coded = [name for name in sorted(sent) if is_coded(name, _of(name, like))]
     if not coded or wire == "full":
@@ -225,8 +224,7 @@ def cut(models: Arrays, received: Arrays, left: Arrays, share: float) -> tuple[A
     """What leaves of trained ``models`` {name: (models, ...)}, and their next residual, of same shapes.
 
     ``received`` are the models as they came, ``left`` the last residual (may be empty). Those numbers that then differ
-    most from ``received`` leave, a ``share`` of all, rounded up; of equal ones the first. A model with a number that is
-    not finite leaves whole, and its ``left`` stays.
+    most from ``received`` leave, a ``share`` of all, rounded up, of equals the first. What is not finite goes whole.
     """
     model = first_of(models)
     if not (names := coded_names(model)):

@@ -30,6 +30,12 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def of_patients(self) -> dict[str, np.ndarray]:
+        """The "patients", (samples,), as a run keeps them, where some have several samples; else empty."""
+        whose = self.patients
+        return {} if whose is None or len(np.unique(whose)) == len(whose) else {"patients": whose}
+
     def __getitem__(self, rows: np.ndarray) -> "Samples":
         whose = None if self.patients is None else self.patients[rows]
         return Samples(

@@ -144,8 +144,7 @@ def fold_split(
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
-    With ``sites`` = ``folds`` - 1, as in the papers, site i holds the fold i + 1 places after the tested one, in a
-    circle; else these folds are cut into ``sites`` stratified parts.
+    With ``sites`` = ``folds`` - 1 site i holds fold i + 1 behind the tested one, in a circle; else stratified parts.
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
@@ -359,8 +358,7 @@ def partition_of_patients(
 ) -> Shares:
     """As :func:`partition`, but all samples of a patient, ``patients`` (samples,), go to one site.
 
-    Patients count by their commonest class. Where sites have sizes, patients are drawn until a site has its samples;
-    the rest of the last patient's is unused.
+    Patients count by their commonest class, and are drawn until a site has its samples; the last one's rest is unused.
     """
     of = np.unique(patients, return_inverse=True)[1]
     kind, value = read_spec(spec)

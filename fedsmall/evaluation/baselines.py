@@ -102,7 +102,7 @@ def pooled_logistic(federation: Federation, own_models: bool = False) -> dict[st
         for name, samples in federation.extra
     }
     outputs, truth = _outputs(model, federation.test, task), federation.test.y
-    predictions = {"probabilities": probabilities(outputs, task.loss), "labels": truth}
+    predictions = {"probabilities": probabilities(outputs, task.loss), "labels": truth, **federation.test.of_patients}
     common = evaluate(outputs, truth, task)
     return {"label": POOLED, "common": common, "sites": {}, "extra": judged, "predictions": predictions}
 

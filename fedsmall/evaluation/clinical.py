@@ -16,6 +16,7 @@ EDGES = np.linspace(0, 1, BINS + 1)[1:-1]
 DRAWS = 500
 NEWTON = 25  # steps
 Z95 = float(special.ndtri(0.975))
+Whose = np.ndarray | None  # the patient of each sample, (samples,); None where each has one
 
 
 class Estimate(NamedTuple):
@@ -58,21 +59,43 @@ class Bin(NamedTuple):
     observed: Estimate
 
 
-def wilson(hits: int, of: int) -> Estimate:
-    """A share and its interval, which stays between 0 and 1; NaN for a share of none. Source: Wilson 1927."""
+def wilson(hits: int, of: int, worth: float | None = None) -> Estimate:
+    """A share and its interval, which stays between 0 and 1; NaN for a share of none. Source: Wilson 1927.
+
+    ``worth`` is how many independent samples they are worth, where they are of fewer patients.
+    """
     if of == 0:
         return Estimate(float("nan"), float("nan"), float("nan"), 0, 0)
-    share, square = hits / of, Z95**2
-    middle = (share + square / (2 * of)) / (1 + square / of)
-    reach = Z95 * float(np.sqrt(share * (1 - share) / of + square / (4 * of**2))) / (1 + square / of)
+    share, square, n = hits / of, Z95**2, of if worth is None else worth
+    middle = (share + square / (2 * n)) / (1 + square / n)
+    reach = Z95 * float(np.sqrt(share * (1 - share) / n + square / (4 * n**2))) / (1 + square / n)
     return Estimate(share, max(0.0, min(middle - reach, share)), min(1.0, max(middle + reach, share)), hits, of)
 
 
-def at_threshold(p: np.ndarray, positive: np.ndarray, threshold: float) -> AtThreshold:
+def share_of(hits: np.ndarray, of: np.ndarray, whose: Whose = None) -> Estimate:
+    """The share that ``hits`` are among ``of``, both masks (samples,), with Wilson's interval.
+
+    Samples of patients are worth as many independent ones as the variance between patients says (Rao and Scott 1992).
+    """
+    hit, all_of = int((hits & of).sum()), int(of.sum())
+    if whose is None or not all_of:
+        return wilson(hit, all_of)
+    share, patients = hit / all_of, np.unique(whose[of], return_inverse=True)[1]
+    apart, count = np.bincount(patients, hits[of] - share), int(patients.max()) + 1
+    between = float(apart @ apart) * count / max(count - 1, 1)
+    return wilson(hit, all_of, min(all_of, share * (1 - share) * all_of**2 / between) if between else count)
+
+
+def at_threshold(p: np.ndarray, positive: np.ndarray, threshold: float, whose: Whose = None) -> AtThreshold:
     """Counts and shares where everybody with a probability of ``threshold`` or more is called positive."""
     called = p >= threshold
     cells = (called & positive, called & ~positive, ~called & positive, ~called & ~positive)
-    return of_counts(threshold, *(int(cell.sum()) for cell in cells))
+    found = of_counts(threshold, *(int(cell.sum()) for cell in cells))
+    if whose is None:
+        return found
+    rates = share_of(called, positive, whose), share_of(~called, ~positive, whose)
+    values = share_of(positive, called, whose), share_of(~positive, ~called, whose)
+    return found._replace(sensitivity=rates[0], specificity=rates[1], ppv=values[0], npv=values[1])
 
 
 def of_counts(threshold: float, tp: int, fp: int, fn: int, tn: int) -> AtThreshold:
@@ -97,10 +120,11 @@ def precision_recall(p: np.ndarray, positive: np.ndarray) -> Curve:
     return Curve(hits / max(int(positive.sum()), 1), hits / (hits + false), values)
 
 
-def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
+def auc(p: np.ndarray, positive: np.ndarray, whose: Whose = None) -> Estimate:
     """The area under the ROC curve with DeLong's standard error (1988), its interval on the scale of the logit.
 
-    Of classes wholly told apart it is Wilson's, of as many samples as the smaller has. NaN where one class is missing.
+    Of patients with several samples it is Obuchowski's (1997). Of classes wholly told apart it is Wilson's, of as many
+    samples or patients as the smaller has. NaN where one class is missing.
     """
     good, bad = p[positive], p[~positive]
     if not len(good) or not len(bad):
@@ -110,9 +134,15 @@ def auc(p: np.ndarray, positive: np.ndarray) -> Estimate:
     of_bad = 1 - (rank_all[~positive] - rank_bad) / len(good)
     value = float(of_good.mean())
     variances = [values.var(ddof=1) / len(values) if len(values) > 1 else 0.25 for values in (of_good, of_bad)]
+    few = min(len(good), len(bad))
+    if whose is not None:
+        patients = np.unique(whose, return_inverse=True)[1]
+        apart = np.empty(len(p))
+        apart[positive], apart[~positive] = (of_good - value) / len(good), (of_bad - value) / len(bad)
+        count, few = int(patients.max()) + 1, min(len(np.unique(patients[mask])) for mask in (positive, ~positive))
+        variances = [float((np.bincount(patients, apart) ** 2).sum()) * count / max(count - 1, 1)]
     error = float(np.sqrt(sum(variances)))
     if value in (0.0, 1.0) or error == 0:
-        few = min(len(good), len(bad))
         return Estimate(value, *wilson(round(value * few), few)[1:3])
     reach = Z95 * error / (value * (1 - value))
     middle = float(special.logit(value))
@@ -124,11 +154,11 @@ def brier(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     return np.asarray(((p - positive) ** 2).mean(axis=-1))
 
 
-def calibration(p: np.ndarray, positive: np.ndarray) -> list[Bin]:
+def calibration(p: np.ndarray, positive: np.ndarray, whose: Whose = None) -> list[Bin]:
     """The bins of equal width that hold samples, from low to high probability; an edge belongs to the lower one."""
     place = np.searchsorted(EDGES, p)
     return [
-        Bin(int(in_bin.sum()), float(p[in_bin].mean()), wilson(int(positive[in_bin].sum()), int(in_bin.sum())))
+        Bin(int(in_bin.sum()), float(p[in_bin].mean()), share_of(positive, in_bin, whose))
         for in_bin in (place == number for number in range(BINS))
         if in_bin.any()
     ]
@@ -222,11 +252,12 @@ VALUES: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
 SCALES: dict[str, Scale] = {"calibration intercept": "plain", "calibration slope": "plain"}  # others are shares
 
 
-def estimates_of(p: np.ndarray, positive: np.ndarray) -> dict[str, Estimate]:
+def estimates_of(p: np.ndarray, positive: np.ndarray, whose: Whose = None) -> dict[str, Estimate]:
     """All :data:`VALUES` with their intervals: DeLong's of the AUC, else a bootstrap's within the classes."""
     names = [name for name in VALUES if name != "ROC-AUC"]
-    found = bootstrap_intervals([VALUES[name] for name in names], p, positive, within=positive, at_once=True)
-    return {"ROC-AUC": auc(p, positive)} | dict(zip(names, found, strict=True))
+    values = [VALUES[name] for name in names]
+    found = bootstrap_intervals(values, p, positive, within=positive, at_once=True, whose=whose)
+    return {"ROC-AUC": auc(p, positive, whose)} | dict(zip(names, found, strict=True))
 
 
 def mean_absolute_error(predicted: np.ndarray, true: np.ndarray) -> float:
@@ -260,17 +291,25 @@ AT_ONCE = 2**16  # samples of resamples that are held together
 
 
 def bootstrap_intervals(
-    statistics: Sequence[Statistic], *arrays: np.ndarray, within: np.ndarray | None = None, at_once: bool = False
+    statistics: Sequence[Statistic],
+    *arrays: np.ndarray,
+    within: np.ndarray | None = None,
+    at_once: bool = False,
+    whose: Whose = None,
 ) -> list[Estimate]:
     """Statistics of ``arrays``, which share their first axis, each with its percentile interval over resamples of that.
 
-    Where ``within``, (samples,), divides them in two, each part is resampled by itself. ``at_once``: statistics take
-    all resamples together, (resamples, samples).
+    Where ``within``, (samples,), divides them in two, each part is resampled by itself; patients, where samples are
+    ``whose``, as a whole and without parts. ``at_once``: statistics take resamples together, (resamples, samples).
     """
     rng = np.random.default_rng(0)  # its own: the interval of given predictions is one, whoever asks
     parts = [np.arange(len(arrays[0]))] if within is None else [np.flatnonzero(within), np.flatnonzero(~within)]
     drawn = (np.concatenate([rng.choice(rows, len(rows)) for rows in parts if len(rows)]) for _ in range(DRAWS))
     few = max(1, AT_ONCE // max(1, len(arrays[0]))) if at_once else 1  # resamples that are held together
+    if whose is not None:
+        of = [np.flatnonzero(whose == patient) for patient in np.unique(whose)]
+        drawn = (np.concatenate([of[k] for k in rng.integers(len(of), size=len(of))]) for _ in range(DRAWS))
+        few = 1  # for they have unequally many samples
     values: list[list[np.ndarray]] = [[] for _ in statistics]
     while some := [*islice(drawn, few)]:
         taken = [array[np.stack(some) if at_once else some[0]] for array in arrays]

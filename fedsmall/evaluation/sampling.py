@@ -20,16 +20,16 @@ SMALLEST = 1e-12  # probability: a logarithm must not be infinite
 def worth_without(
     metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str = "mse"
 ) -> dict[str, np.ndarray]:
-    """Each metric without each of up to ``GROUPS`` random groups of the test samples: (groups,).
+    """Each metric without each of up to ``GROUPS`` random groups of the test samples, or of whole patients: (groups,).
 
     ``predictions`` are those that a run keeps; the ``loss`` of numbers is in standard deviations. NaN where undefined.
     """
-    rows = len(predictions["labels"])
-    order = np.random.default_rng(0).permutation(rows)  # its own: given predictions have one error, whoever asks
+    whose = np.unique(predictions.get("patients", np.arange(len(predictions["labels"]))), return_inverse=True)[1]
+    units = int(whose.max(initial=-1)) + 1
+    order = np.random.default_rng(0).permutation(units)  # its own: given predictions have one error, whoever asks
     values = []
-    for group in range(min(GROUPS, rows) if rows > 1 else 0):
-        kept = np.ones(rows, dtype=bool)
-        kept[order[group::GROUPS]] = False
+    for group in range(min(GROUPS, units) if units > 1 else 0):
+        kept = ~np.isin(whose, order[group::GROUPS])
         values.append(_worth(metrics, {name: array[kept] for name, array in predictions.items()}, loss))
     return {name: np.array([value.get(name, np.nan) for value in values]) for name in metrics}
 
@@ -42,8 +42,11 @@ def jackknife(without: np.ndarray) -> tuple[float, float]:
     return float(np.sqrt((groups - 1) * without.var())), groups - 1
 
 
-def patients_behind(metric: str, labels: np.ndarray) -> int:
-    """How many test samples a metric rests on: those of a class for a recall, of the rarest class for an AUC."""
+def patients_behind(metric: str, predictions: Mapping[str, np.ndarray]) -> int:
+    """How many test patients a metric rests on: those of a class for a recall, of the rarest class for an AUC."""
+    labels = predictions["labels"]
+    if "patients" in predictions:
+        labels = labels[np.unique(np.c_[predictions["patients"], labels], axis=0, return_index=True)[1]]
     if metric in ("sensitivity", "specificity"):
         return int((labels == (1 if metric == "sensitivity" else 0)).sum())
     counts = np.unique(labels, return_counts=True)[1]

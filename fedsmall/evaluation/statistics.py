@@ -126,8 +126,7 @@ def change(
 def error_of(sample: np.ndarray, shared: Shared = NOTHING) -> tuple[float, float]:
     """The standard error of the mean of runs and its degrees of freedom; infinite where it cannot be known.
 
-    Runs whose test patients overlap are correlated by as much (Nadeau and Bengio 2003); to runs on one test set its
-    patients' error is added, with Satterthwaite's degrees.
+    Overlapping runs are correlated by as much (Nadeau and Bengio 2003); one test set adds its error (Satterthwaite).
     """
     n, of_patients = len(sample), shared.error**2
     if n == 1 and not shared.error:

@@ -32,8 +32,7 @@ def simulate_visits(
 ) -> np.ndarray:
     """The rounds until each model has visited ``visits`` different sites, (runs, sites), without aggregation.
 
-    A model starts at its own site, its first visit, and every ``permute_every`` rounds a uniformly random permutation
-    hands all models on; a visit counts when its rounds are done.
+    A model starts at its own site; every ``permute_every`` rounds a random permutation hands all on. Full visits count.
     """
     expected_draws(sites, visits)  # the same limits
     return np.stack([permute_every * _simulate_stays(sites, visits, rng) for _ in range(runs)])
@@ -90,8 +89,7 @@ def rounds_between_aggregations(
 ) -> float:
     """The bound on the aggregation period b: d * m / delta^(1/(2 m)) * (H_m - H_(m - K)).
 
-    ``failure`` is delta: it is :func:`rounds_to_visit` at sqrt(delta), K = ceil(n0(epsilon, sqrt(delta)) / n) sites.
-    Source: Kamp et al. 2023, Proposition 4.
+    ``failure`` is delta: :func:`rounds_to_visit` at its root, K = ceil(n0(epsilon, sqrt(delta)) / n) (Proposition 4).
     """
     _check_chance("failure", failure)
     return rounds_to_visit(sites, visits, permute_every, sqrt(failure), models)
@@ -224,8 +222,7 @@ def advise_radon(
 ) -> RadonAdvice:
     """What Radon points promise for a model of so many parameters, at the largest height that m allows if none given.
 
-    Raises PlanError where Proposition 4 does not speak, which takes m >= r**h and delta < 1/r.
-    Source: Kamp et al. 2023, Eq. 1, Corollary 3 and Proposition 4.
+    PlanError where Proposition 4 does not speak, which takes m >= r**h and delta < 1/r. Source: Kamp et al. 2023.
     """
     r = check_radon(sites, parameters).radon_number
     height = max(h for h in range(1, sites.bit_length() + 1) if r**h <= sites) if height is None else height

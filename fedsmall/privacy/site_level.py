@@ -44,8 +44,7 @@ def as_blur(privacy: Privacy, numbers: int) -> float:
     """The ``kappa`` that a plan's privacy is at least as much as, for a model of so many ``numbers``.
 
     Clipped updates are no longer than the clip, so noise of deviation noise * clip is at least blur of noise *
-    sqrt(numbers). Under patient-level privacy the same holds against what one patient adds to a step; and an epsilon of
-    :data:`PROMISE` or less is better than any blur.
+    sqrt(numbers). Of one patient the same holds; an epsilon of :data:`PROMISE` or less is better than any blur.
     """
     if privacy.epsilon is not None:
         return math.inf if privacy.epsilon <= PROMISE else 0.0
@@ -57,8 +56,7 @@ def as_blur(privacy: Privacy, numbers: int) -> float:
 def add_blur(sent: Arrays, received: Arrays, kappa: float, noises: Sequence[Noise]) -> Arrays:
     """The models that may leave: what was ``sent`` plus noise of deviation ``kappa`` * |update| / sqrt(numbers).
 
-    Arrays have shape (models, ...); ``noises`` holds one source a model. Weights and running statistics each have
-    noise of their own size; integers stay as they are.
+    Arrays are (models, ...), ``noises`` one source a model. Running statistics have their own size; integers stay.
     """
     if kappa == 0:
         return sent
@@ -101,8 +99,7 @@ def hands_on(method: Method, sites: int, least: int = 2) -> bool:
 def noise_for_comm_round(seed: int, site: str, t: int, key: bytes | None = None) -> Noise:
     """Where a site's noise at communication round ``t`` comes from.
 
-    A simulation names the stream alone, so that a run can be repeated. A real site must pass a secret ``key``: noise
-    that others can draw again protects nothing.
+    A simulation names the stream alone, and repeats. A real site must pass a secret ``key``, or others draw it too.
     """
     return rng_for(seed, "noise", site, t) if key is None else keyed_words(key + t.to_bytes(8))
 

@@ -42,8 +42,7 @@ class EnvelopeError(PolicyError):
 class Announcement(Frozen):
     """What a site announces before a run: the key that envelopes to it are sealed to, and a commitment to its draw.
 
-    ``sealing`` is ML-KEM's public half and X25519's; ``commitment`` the digest of the site's part of the routes' seed;
-    both are signed by the site's ``identity`` for this run.
+    ``sealing`` is ML-KEM's public half and X25519's; ``commitment`` a digest; both signed by the site's ``identity``.
     """
 
     site: Annotated[str, Field(max_length=100)]

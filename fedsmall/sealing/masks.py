@@ -35,8 +35,7 @@ BAD_DRAW = Fraction(1, 2**40)  # over a whole run: that the former could open, o
 
 
 def threshold(decryptors: int) -> int:
-    """How many of a sum's decryptors open it: two of three, whose sum has but one set of sites; more than two thirds of
-    fifteen, more than four fifths of a committee that was drawn."""
+    """How many of a sum's decryptors open it: two of three, over two thirds of fifteen, over four fifths of a draw."""
     if decryptors == LEAST:
         return LEAST - 1
     return (2 * decryptors // 3 if decryptors <= ALL_DECRYPT else 4 * decryptors // 5) + 1
@@ -75,8 +74,7 @@ def _tail(sites: int, marked: int, drawn: int, least: int) -> Fraction:
 
 @cache
 def committee_size(sites: int, sums: int) -> int:
-    """How many of the sites help with each of a run's ``sums``: all up to fifteen, else so many that a bad draw in any
-    of them has a chance below 2**-40."""
+    """How many sites help with each of a run's ``sums``: up to fifteen all, else a bad draw is rarer than 2**-40."""
     if sites <= ALL_DECRYPT:
         return sites
     sizes = range(LEAST, sites)
@@ -86,8 +84,7 @@ def committee_size(sites: int, sums: int) -> int:
 def share(secrets: Sequence[bytes], decryptors: int, key: bytes) -> list[bytes]:
     """Each decryptor's shares of all secrets, of 32 bytes each; :func:`threshold` decryptors have these, fewer nothing.
 
-    The polynomials' coefficients follow from the ``key`` (32 bytes), so who is asked again gives the same shares.
-    ValueError for a secret that is not below the prime.
+    Coefficients follow from the ``key`` (32 bytes), so shares repeat. ValueError for a secret above the prime.
     """
     degree, values = threshold(decryptors) - 1, [int.from_bytes(secret, "big") for secret in secrets]
     if any(len(secret) != BYTES for secret in secrets) or any(value >= PRIME for value in values):

@@ -1,7 +1,6 @@
 """The routing table: every model's route, which each site works out from the plan alone.
 
-So nobody can steer a model: a site seals to, and opens from, whom the plan says. All sites draw the ``route_seed``
-together, each committed to its part before any is revealed.
+So nobody can steer a model: a site seals to whom the plan says, and all draw the ``route_seed`` by commitments.
 """
 
 from bisect import bisect_left

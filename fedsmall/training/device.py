@@ -24,8 +24,7 @@ def choose_device(
 ) -> torch.device:
     """The device for models of so many parameters, ``together`` of which take a step as one.
 
-    "auto" is a CUDA GPU where there is one and the models are worth it, else the CPU; never MPS, which has no float64.
-    Raises PlanError, in one line, where the device is not there.
+    "auto" is a CUDA GPU where it pays, else the CPU; never MPS, without float64. PlanError where it is not there.
     """
     if isinstance(asked, torch.device):
         return asked

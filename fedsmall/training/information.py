@@ -46,8 +46,7 @@ class BudgetedCohort(WrappedTrainer):
     """A cohort whose models leave with so much noise that no record is told better than the plan's budget allows.
 
     The budget is shared out evenly over the communication rounds of the patient who is in most batches, so nothing need
-    be remembered, and nobody gains by asking in another order. ``of_sites`` are the samples of the cohort's sites;
-    noise is the system's where ``secret``.
+    be remembered; no order gains. ``of_sites`` are the cohort's samples; noise is the system's where ``secret``.
     """
 
     def __init__(self, cohort: Cohort, of_sites: Sequence[Samples], secret: bool) -> None:

@@ -24,8 +24,7 @@ class Phase(NamedTuple):
     """A local phase: row k trains at ``sites[k]`` in rounds t - rounds + 1 .. t.
 
     ``arrived``: the models have just come, so moments that are not to travel start afresh. ``closes``: an aggregation
-    follows, for which a local rule sends its arrays. ``leaves``: the models leave the sites after it. ``route`` is the
-    models' own, where folds are of samples.
+    follows, for which a local rule sends its arrays. ``leaves``: models leave the sites after it. ``route`` is theirs.
     """
 
     sites: np.ndarray
@@ -209,8 +208,7 @@ class Trainer(Restorable, ABC):
     ) -> tuple[int, TrainResult | None]:
         """Walk from the global ``model`` to the next and on, as far as ``take`` has one of each mean.
 
-        Nobody's own model is kept: the rows of ``stack`` stay as they are. Returns how many of the ``walks`` were
-        taken, and what the last of them gave besides.
+        Nobody's own model is kept: ``stack`` stays. Returns how many ``walks`` were taken, and what the last gave.
         """
         return 0, None
 

@@ -1,7 +1,6 @@
 """``--json`` and ``--quiet`` of every command that prints results: one object for programs, or nothing but errors.
 
-With ``--json`` what a command says goes to standard error, and its results to standard output: what it has given with
-:func:`give`, and its lines where that is nothing.
+With ``--json`` what a command says goes to standard error, and what it has given with :func:`give` to standard output.
 """
 
 import io

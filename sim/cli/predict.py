@@ -41,8 +41,7 @@ def predict(
 ) -> None:
     """Probabilities and a class, or the number, for every row: columns are found by name, and no label is needed.
 
-    A row of a table that cannot be read is refused by itself, with the reason among its notes. Several seeds answer
-    with their mean, and say how far they are apart.
+    A row that cannot be read is refused by itself, with the reason in its notes. Several seeds answer with their mean.
     """
     check_unwritten(out)
     look_in(Path.cwd())

@@ -114,8 +114,7 @@ def check_clock(ahead: float) -> None:
 def check_admission(address: str, authority: Path, key: Path, note: Path, expires: str) -> str:
     """Activate the site's node once and let go of it; one line that says that the site is let in, else ValueError.
 
-    ``note`` keeps Flower's number of the node: a SuperNode that was killed counts as connected for a minute, which only
-    the number tells from one that is not admitted.
+    ``note`` keeps Flower's number of the node, for a killed SuperNode counts as connected for a minute.
     """
     from fedsmall.clients.fleet import Fleet  # brings Flower's client, which takes its time
 

@@ -79,8 +79,7 @@ def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
     """The outputs for ``x`` of the model that a hospital fits alone: a ridge regression, (samples, outputs) or classes.
 
     The penalty of classes is that of 1, 10 and 100 with the least loss in up to five folds, 1 where a class has fewer
-    than two patients; that of a number is 1. A class that nobody here has counts as one patient. Outputs of classes are
-    logarithms of their probabilities.
+    than two patients; that of a number is 1. A class that nobody has counts as one patient. Outputs are logarithms.
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import GridSearchCV

@@ -197,14 +197,15 @@ def predictions_of(outputs: np.ndarray, federation: Federation) -> Arrays:
     """The predictions of ``outputs`` (samples, outputs) on the common test set, beside the truth, as a run keeps them.
 
     "labels" and "probabilities" (samples, classes), or "predictions" in the target's unit; "sites" is each sample's
-    site, where the sites held the test set out, and "groups/sex" its subgroup by that column.
+    site, where the sites held the test set out, "patients" the number of its patient, and "groups/sex" its subgroup.
     """
     predictions = arrays_of(outputs, federation.test.y, federation.task)
     held_out = zip(federation.names, federation.held_out, strict=False)
     counts = {site: len(held) for site, held in held_out if held is not None}
     if sum(counts.values()) == len(outputs):
         predictions["sites"] = np.repeat(list(counts), list(counts.values()))
-    return {**predictions, **{f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}}
+    groups = {f"{KEPT_AS}{column}": names for column, names in federation.test.groups.items()}
+    return predictions | federation.test.of_patients | groups
 
 
 def arrays_of(outputs: np.ndarray, y: np.ndarray, task: Task) -> Arrays:

@@ -1,7 +1,6 @@
 """The engine ``inprocess``: Flower's ClientApp called for one site after the other in this process.
 
-All uses of Flower's private interface are here (Flower 1.41): a message can only be made where a task identity is set,
-which a process without Flower's runtime must do itself.
+All uses of Flower's private interface are here (1.41): a process without its runtime must set a task identity itself.
 """
 
 import copy
@@ -81,8 +80,7 @@ class LocalGrid(Grid):
 class InProcessGrid(LocalGrid):
     """A Flower grid without processes or a network: it calls the ClientApp for every message, in their order.
 
-    A client gets a copy of each message, as across a network. An exception in a client becomes an error reply with its
-    first line; ``tracebacks`` keeps the whole.
+    A client gets copies of messages, as across a network; its exceptions become error replies, whole in ``tracebacks``.
     """
 
     def __init__(self, app: ClientApp, sites: int, run_id: int = 1) -> None:

@@ -60,8 +60,7 @@ def with_ray_grid(
 ) -> Any:
     """Call ``work`` with the grid of Flower's simulation runtime and return what it returns, or raise its error.
 
-    Every actor is to ``prepare``, before each answer. ``cpus`` bounds what Ray starts here (all by default); with
-    ``address`` a running cluster is used.
+    Every actor is to ``prepare``, before each answer. ``cpus`` bounds what Ray starts; ``address`` is a cluster's.
     """
     os.environ.update(QUIET | os.environ)
     if address is not None:

@@ -53,12 +53,13 @@ class Judged(NamedTuple):
     """What is drawn of classifiers: by method, and by seed, the (probabilities, truth) of each class by name.
 
     The method shown comes first, with its first seed; ``looks`` are those of methods. Of two classes
-    (``is_binary``) only the positive one is drawn.
+    (``is_binary``) only the positive one is drawn. ``whose`` is each sample's patient, where they have several.
     """
 
     pairs: Mapping[str, Sequence[Mapping[str, Pair]]]
     looks: Mapping[str, Style]
     is_binary: bool
+    whose: np.ndarray | None = None
 
     @property
     def classes(self) -> list[tuple[str, Pair, Style]]:
@@ -101,7 +102,7 @@ def of_classes(judged: Judged) -> list[Drawing]:
     rates = judged.points(roc, ("false_positive_rate", "sensitivity"))
     precision = draw(square("sensitivity (recall)", "PPV (precision)"), precise)
     recalls = judged.points(precision_recall, ("recall", "precision"))
-    bins_of = [(name, calibration(*pair), look) for name, pair, look in judged.classes]
+    bins_of = [(name, calibration(*pair, judged.whose), look) for name, pair, look in judged.classes]
     lines = [_bins(bins, look, None if judged.is_binary else name, judged.is_binary) for name, bins, look in bins_of]
     calibrated = draw(square("predicted probability", "observed frequency"), [diagonal("perfect"), *lines])
     rows: list[list[object]] = [

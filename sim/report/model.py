@@ -1,7 +1,6 @@
 """The model that a page shows, by the predictions that a run has kept.
 
-It is that of the run's main method with its first seed; under cross-validation the folds' models together, each on the
-samples that it has not seen. Other seeds stand beside it.
+It is that of the run's main method with its first seed; of folds, their models together, each on unseen samples.
 """
 
 import re
@@ -22,7 +21,7 @@ from fedsmall.evaluation.clinical import (
     at_threshold,
     auc,
     can_recalibrate,
-    wilson,
+    share_of,
 )
 from fedsmall.evaluation.statistics import Interval, Scale, interval
 from fedsmall.sim.report import curves
@@ -98,12 +97,13 @@ def masks_of_sites(sites: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 class Predictions(NamedTuple):
-    """Predictions ``p`` (samples, classes), ``y``, ``sites`` or (0,), and each sample's group by column, (samples,)."""
+    """Predictions ``p`` (samples, classes), ``y``, ``sites`` or (0,), each sample's group by column, its patient."""
 
     p: np.ndarray
     y: np.ndarray
     sites: np.ndarray
     groups: Mapping[str, np.ndarray]
+    whose: np.ndarray | None = None
 
     def positive(self, label: int) -> tuple[np.ndarray, np.ndarray]:
         """The probabilities of one class, and who was of it."""
@@ -148,12 +148,12 @@ class Clinical:
 
     def worth(self, label: int) -> list[Worth]:
         """The statistics of one class against the rest."""
-        pairs = [predictions.positive(label) for predictions in self.of_seeds]
+        pairs, whose = [predictions.positive(label) for predictions in self.of_seeds], self.predictions.whose
         over = {
             name: interval_over_seeds((value(*pair) for pair in pairs), of_two.SCALES.get(name, "share"))
             for name, value in of_two.VALUES.items()
         }
-        return [Worth(name, estimate, over[name]) for name, estimate in of_two.estimates_of(*pairs[0]).items()]
+        return [Worth(name, estimate, over[name]) for name, estimate in of_two.estimates_of(*pairs[0], whose).items()]
 
 
 def clinical(run: Run) -> Clinical | None:
@@ -173,7 +173,8 @@ def clinical(run: Run) -> Clinical | None:
 
 def _predictions_of(arrays: Arrays) -> Predictions:
     groups = {name.removeprefix(KEPT_AS): groups_of for name, groups_of in arrays.items() if name.startswith(KEPT_AS)}
-    return Predictions(arrays["probabilities"], arrays["labels"], arrays.get("sites", NOWHERE), groups)
+    p, y, sites = arrays["probabilities"], arrays["labels"], arrays.get("sites", NOWHERE)
+    return Predictions(p, y, sites, groups, arrays.get("patients"))
 
 
 def class_names(run: Run, classes: int) -> tuple[str, ...]:
@@ -232,6 +233,7 @@ OFF = Markup(
     "Its probabilities are off: an interval of calibration intercept or slope does not hold 0 or 1. "
     "<code>recalibrate = true</code> in the scenario corrects that on training samples that the model has not seen."
 )
+TOGETHER = "The {} test samples are of {} patients: intervals over patients take a patient's samples together."
 HINGE = " This model's margins are no probabilities: its calibration says nothing."
 FROM = Markup("{:.3f}<br><small>{}</small>")
 
@@ -294,7 +296,9 @@ def purpose(run: Run) -> str:
     if not run.real and are_dealt(run):
         missing.append("samples of real hospitals (these were split over sites by chance)")
     if shown is not None and shown.is_binary:
-        events = int(min(np.bincount(shown.predictions.y, minlength=2)))
+        y, whose = shown.predictions.y, shown.predictions.whose
+        patients = np.unique(np.c_[np.arange(len(y)) if whose is None else whose, y], axis=0)[:, 1]
+        events = int(min(np.bincount(patients, minlength=2)))
         if events < EVENTS:
             missing.append(f"at least {EVENTS} test patients of each class (there are {events} of the rarer)")
     if not any((held := plan.method.validation) and not held.by_samples for plan in run.plans):
@@ -318,7 +322,7 @@ def _at_thresholds(shown: Clinical) -> list[Section]:
         return []
     rows = []
     for how, threshold in shown.thresholds:
-        at = at_threshold(*shown.predictions.positive(1), threshold)
+        at = at_threshold(*shown.predictions.positive(1), threshold, shown.predictions.whose)
         rows.append([FROM.format(threshold, how), *map(share, (at.sensitivity, at.specificity, at.ppv, at.npv))])
     heads = [f"threshold for {shown.classes[1]}", "sensitivity", "specificity", "PPV", "NPV"]
     cells = Cells(heads, rows, CHOSEN_FIRST, reference=0)
@@ -338,10 +342,17 @@ def _ranking(shown: Clinical) -> Section:
         label: [{name: said.positive(k) for k, name in shown.of_class} for said in shown.kept[label].values()]
         for label in sorted(shown.kept, key=lambda label: label != shown.label)
     }
-    drawn = curves.of_classes(curves.Judged(pairs, looks([group[0].plan.method for group in groups]), shown.is_binary))
-    notes = [RANKED + HINGE * (task_of(shown.run).get("loss") == "hinge"), *_recalibration(shown, worth)]
+    styles = looks([group[0].plan.method for group in groups])
+    drawn = curves.of_classes(curves.Judged(pairs, styles, shown.is_binary, shown.predictions.whose))
+    notes = [RANKED + HINGE * (task_of(shown.run).get("loss") == "hinge"), *note_patients(shown.predictions.whose)]
+    notes += _recalibration(shown, worth)
     cells = Cells([*of_class, "statistic", "over patients", "over random splits"], rows, words=words)
     return Section("Discrimination and calibration", "ranking", table=cells, notes=notes, figures=drawn)
+
+
+def note_patients(whose: np.ndarray | None) -> list[str]:
+    """That samples are of fewer patients, where they are, and what intervals make of it."""
+    return [] if whose is None else [TOGETHER.format(len(whose), len(np.unique(whose)))]
 
 
 def _recalibration(shown: Clinical, worth: Mapping[str, Sequence[Worth]]) -> list[str]:
@@ -385,11 +396,13 @@ class AtPart(NamedTuple):
 
 
 def _at(shown: Clinical, column: str, name: str, mask: np.ndarray) -> AtPart:
-    p, y = shown.predictions.p[mask], shown.predictions.y[mask]
+    p, y, whose = shown.predictions.p[mask], shown.predictions.y[mask], shown.predictions.whose
+    whose = None if whose is None else whose[mask]
     if not shown.is_binary:
-        return AtPart(column, name, len(y), accuracy=wilson(int((p.argmax(axis=1) == y).sum()), len(y)))
-    errors = at_threshold(p[:, 1], y == 1, shown.thresholds[0][1])
-    return AtPart(column, name, len(y), int((y == 1).sum()), auc(p[:, 1], y == 1), errors)
+        accuracy = share_of(p.argmax(axis=1) == y, np.ones(len(y), dtype=bool), whose)
+        return AtPart(column, name, len(y), accuracy=accuracy)
+    errors = at_threshold(p[:, 1], y == 1, shown.thresholds[0][1], whose)
+    return AtPart(column, name, len(y), int((y == 1).sum()), auc(p[:, 1], y == 1, whose), errors)
 
 
 def at_sites(shown: Clinical) -> list[AtPart]:

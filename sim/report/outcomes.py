@@ -12,10 +12,11 @@ from fedsmall.data.outcomes import ORDINAL
 from fedsmall.evaluation.clinical import (
     NUMBER_STATISTICS,
     Estimate,
+    Whose,
     bootstrap_intervals,
     mean_absolute_error,
     mean_error,
-    wilson,
+    share_of,
 )
 from fedsmall.evaluation.metrics import kappa, label_metrics
 from fedsmall.evaluation.statistics import Scale
@@ -32,6 +33,7 @@ from fedsmall.sim.report.model import (
     interval_over_seeds,
     kept_predictions,
     masks_of_sites,
+    note_patients,
     task_of,
 )
 from fedsmall.sim.report.sections import Cells, Drawing, Section, number, over_seeds
@@ -106,23 +108,29 @@ def outcome(run: Run) -> Outcome | None:
         return None
     seeds = list(kept[label].values())
     ask = _ask_times if task.get("cuts") else _ask_labels if task.get("labels") else _ask_numbers
-    sites = seeds[0].get("sites", NOWHERE)
-    return _outcome_of((label, next(iter(kept[label])), folds_of(run, label)), ask(task, seeds), sites)
+    at = seeds[0].get("sites", NOWHERE), seeds[0].get("patients")
+    return _outcome_of((label, next(iter(kept[label])), folds_of(run, label)), ask(task, seeds), at)
 
 
-def _outcome_of(model: tuple[str, int, int], asked: Asked, sites: np.ndarray, more: Sequence[Worth] = ()) -> Outcome:
-    """What is shown of a ``model`` (method, seed, folds): the first seed's predictions, and statistics over seeds."""
-    first, worth, at_sites = asked.of_seeds[0], [], []
-    estimates = bootstrap_intervals([statistic for statistic, _ in asked.statistics.values()], *first)
+def _outcome_of(
+    model: tuple[str, int, int], asked: Asked, at: tuple[np.ndarray, Whose], more: Sequence[Worth] = ()
+) -> Outcome:
+    """What is shown of a ``model`` (method, seed, folds): the first seed's predictions, and statistics over seeds.
+
+    ``at`` are the site and the patient of each sample, as far as they are known.
+    """
+    first, worth, at_sites, (sites, whose) = asked.of_seeds[0], [], [], at
+    estimates = bootstrap_intervals([statistic for statistic, _ in asked.statistics.values()], *first, whose=whose)
     for (name, (statistic, scale)), estimate in zip(asked.statistics.items(), estimates, strict=True):
         over = interval_over_seeds((statistic(*arrays) for arrays in asked.of_seeds), scale)
         worth.append(Worth(name, estimate, over))
     for site, mask in masks_of_sites(sites):
         if mask.sum() >= LEAST:
-            of_site = bootstrap_intervals(list(asked.of_sites.values()), *(array[mask] for array in first))
+            of = None if whose is None else whose[mask]
+            of_site = bootstrap_intervals(list(asked.of_sites.values()), *(array[mask] for array in first), whose=of)
             at_sites.append((site, int(mask.sum()), of_site))
-    counts, worth = (len(first[0]), len(asked.of_seeds)), [*worth, *more]
-    return Outcome(*model, *counts, asked.asks, worth, asked.figures, list(asked.of_sites), at_sites, asked.notes)
+    counts, worth, notes = (len(first[0]), len(asked.of_seeds)), [*worth, *more], [*asked.notes, *note_patients(whose)]
+    return Outcome(*model, *counts, asked.asks, worth, asked.figures, list(asked.of_sites), at_sites, notes)
 
 
 def _ask_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
@@ -222,12 +230,13 @@ def grades(run: Run) -> Outcome | None:
     asks = f"Grades are predicted, from the lowest to the highest: {', '.join(names)}"
     at_sites = {"kappa": _kappa, "grades off": _mean_grade_error}
     asked = Asked(asks, of_seeds, GRADES, at_sites, curves.of_grades(names, *of_seeds[0]), [LIKELIEST])
-    recalls = [_recall(label, name, of_seeds) for label, name in enumerate(names)]
-    return _outcome_of((shown.label, shown.seed, shown.folds), asked, shown.predictions.sites, recalls)
+    at = shown.predictions.sites, shown.predictions.whose
+    recalls = [_recall(label, name, of_seeds, at[1]) for label, name in enumerate(names)]
+    return _outcome_of((shown.label, shown.seed, shown.folds), asked, at, recalls)
 
 
-def _recall(label: int, name: str, of_seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> Worth:
+def _recall(label: int, name: str, of_seeds: Sequence[tuple[np.ndarray, np.ndarray]], whose: Whose) -> Worth:
     """The share of a grade's samples that are called so: the first seed's with Wilson's interval."""
-    counts = [(int((p[y == label].argmax(axis=1) == label).sum()), int((y == label).sum())) for p, y in of_seeds]
-    over = interval_over_seeds((hits / of for hits, of in counts if of), "share")
-    return Worth(f"recall of {name} ({counts[0][1]} samples)", wilson(*counts[0]), over)
+    shares = [share_of(p.argmax(axis=1) == label, y == label, whose) for p, y in of_seeds]
+    over = interval_over_seeds((share.value for share in shares if share.of), "share")
+    return Worth(f"recall of {name} ({shares[0].of} samples)", shares[0], over)

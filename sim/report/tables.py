@@ -289,7 +289,7 @@ def mean_of(run: Run, group: Sequence[PlanRun], values: Values, metric: str, sca
     labels = [known for plan_run in members if (known := run.labels_of(plan_run)) is not None]
     if not labels or len(labels) < len(members):
         return interval(mean, scale=scale, shared=Shared(patients=run.about.get("test_samples") if group else None))
-    patients = patients_behind(metric, labels[0])
+    patients = patients_behind(metric, run.predictions_of(members[0]))
     without = [_without(run, plan_run, metric, scale) for plan_run in members]  # of unequal test sets unequally many
     if has_one_test_set(run):
         without = [np.mean(without, axis=0)]

@@ -486,8 +486,7 @@ def _without_singles(tree: Any) -> Any:
 def _packages_of(record: "RunRecord", row: dict[str, Any], notes: Sequence[str]) -> list[Stored]:
     """The global model or Central's, then the sites' own.
 
-    ``row`` is the plan's in the summary. Empty where sites have models of their own that nobody else has whole, or
-    nothing is known of the data.
+    ``row`` is the plan's in the summary. Empty where sites have models of their own, or nothing is known of the data.
     """
     if record.preparation is None or record.task is None or record.plan.has_own_models:
         return []

@@ -5,8 +5,7 @@ candidate's settings are searched in two inner folds, by the loss, and the best 
 fold. The pick follows from the folds' losses by :func:`decide`. Its own worth is nested: on each fold by the candidate
 that the *other* folds pick. (Their models had that fold's patients among those they trained on, their losses not.)
 
-Sums over sites give the fit of pooled rows, so such methods are fitted on rows pooled as one site, which is quicker;
-what they send is that of one site times the sites.
+Sums over sites fit pooled rows: such methods are fitted on one pooled site, which is quicker, and sent by each site.
 """
 
 from collections import Counter

@@ -2,8 +2,7 @@
 
 A method whose table has the key stands in the search once for each of its values (of several keys, each combination),
 under a label of its own. One that boosts stands there with each depth and number of trees. Of those that are not shown
-to be worse than the best, each at its own best rate, the first named is taken: so name the cheap ones first, long
-periods before short ones.
+to be worse than the best, each at its own best rate, the first named is taken: so name the cheap ones first.
 """
 
 from collections.abc import Mapping, Sequence

@@ -171,8 +171,7 @@ def search(
 ) -> list[Try]:
     """All tries of a search over ``rates`` for every method of the scenario, seed by seed until the choices are stable.
 
-    The score is the global model's ``metric``, or the mean over the sites, negated for a loss or an error.
-    ``on_seed(seed, tries)`` is called after each seed.
+    By the global model's ``metric``, or the sites' mean, a loss negated. ``on_seed(seed, tries)`` ends each seed.
     """
     by = judged_by(scenario, by)
     if not rates:

@@ -1,8 +1,7 @@
 """The grid of a run over real sites: it waits for them until a deadline, and sends orders as frames.
 
 An order whose site went away, or whose hospital has not agreed yet, is sent again; training is a function of the order
-alone, so the answer has the same bits. Sites still missing at the deadline count as silent; below the quorum the run
-stops and can be resumed. Every order and answer is logged.
+alone, so the answer has the same bits. Sites missing at the deadline count as silent; below the quorum the run stops.
 
 Flower makes an object and a call of every array; a frame (:mod:`fedsmall.frames`) is one record. Answers are polled
 together but unpacked one by one, so an unreadable one harms no other.

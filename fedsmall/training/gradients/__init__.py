@@ -138,8 +138,7 @@ class PathChoice(NamedTuple):
 def choose(model: nn.Module, loss: Loss, path: str = "auto") -> PathChoice:
     """The way for a prepared model: the fastest that fits, or the one named by ``path``.
 
-    A model that no batched path fits takes the loop, with one warning that says why. Raises PlanError when ``path`` is
-    named and does not fit, or is no path.
+    A model that no batched path fits takes the loop, with one warning. PlanError for a ``path`` that does not fit.
     """
     if path == "auto":
         return _automatic(model, loss)

@@ -143,8 +143,7 @@ class ClippedMlp(Clipped):
     """Linear layers and ReLUs of K models, without making any sample's gradient.
 
     The gradient of a linear layer for sample i is the outer product of the slope behind it and the input before it, so
-    its squared norm is |slope_i|^2 (|input_i|^2 + 1), the one for the bias (Goodfellow 2015). The products are then
-    those without clipping, of scaled slopes.
+    its squared norm is |slope_i|^2 (|input_i|^2 + 1) (Goodfellow 2015). Products are then those of scaled slopes.
     """
 
     def __init__(self, inner: MlpGradients, clip: float) -> None:

@@ -152,3 +152,57 @@ def test_a_bootstrapped_interval_is_about_the_value_and_always_the_same():
 
     assert one == again
     assert one.low < one.value < one.high
+
+
+def of_patients(rng, patients, most=8):
+    """Probabilities and truths of patients with one to ``most`` - 1 samples each, alike, and whose they are."""
+    whose = np.repeat(np.arange(patients), rng.integers(1, most, patients))
+    ill, marker = rng.normal(size=(2, patients))
+    positive = (ill + 0.5 * rng.normal(size=patients))[whose] + 0.5 * rng.normal(size=len(whose)) > 0
+    return scipy.special.expit((ill + marker)[whose] + 0.5 * rng.normal(size=len(whose))), positive, whose
+
+
+def of_four(p, positive, whose):
+    at = clinical.at_threshold(p, positive, 0.5, whose)
+    (brier,) = clinical.bootstrap_intervals([clinical.brier], p, positive, whose=whose)
+    return [clinical.auc(p, positive, whose), at.sensitivity, at.npv, brier]
+
+
+def test_intervals_over_patients_hold_where_these_have_several_samples():
+    rng = np.random.default_rng(0)
+    many = of_patients(rng, 20_000)
+    at = clinical.at_threshold(*many[:2], 0.5)
+    true = [clinical.auc(*many[:2]).value, at.sensitivity.value, at.npv.value, clinical.brier(*many[:2])]
+    held = []
+    for _ in range(100):
+        p, positive, whose = of_patients(rng, 60)
+        found = [of_four(p, positive, each) for each in (whose, None)]
+        held.append([[e.low <= t <= e.high for e, t in zip(of_them, true, strict=True)] for of_them in found])
+
+    together, apart = np.mean(held, axis=0)
+    assert min(together) > 0.86  # of 95%, less four standard errors of 100 draws
+    assert max(apart) < 0.9  # what taking samples for patients would claim
+
+
+@given(predictions())
+def test_where_each_patient_has_one_sample_nothing_is_other(made):
+    p, positive = made
+    alone = np.random.default_rng(0).permutation(len(p))
+
+    for found, known in zip(of_four(p, positive, alone), of_four(p, positive, None), strict=True):
+        assert found.value == pytest.approx(known.value, nan_ok=True)
+        assert (found.hits, found.of) == (known.hits, known.of)
+    at = [clinical.at_threshold(p, positive, 0.5, whose).specificity for whose in (alone, None)]
+    assert at[0].high - at[0].low == pytest.approx(at[1].high - at[1].low, rel=0.3)
+
+
+@pytest.mark.parametrize("whose", [[0, 0, 0, 0], [0, 0, 1, 1], [3, 1, 2, 0]])
+def test_of_a_patient_or_two_nothing_is_certain(whose):
+    p, positive, whose = np.array([0.1, 0.2, 0.8, 0.9]), np.array([False, False, True, True]), np.array(whose)
+
+    area, share = clinical.auc(p, positive, whose), clinical.share_of(positive, positive, whose)
+
+    assert area.value == share.value == 1
+    assert area.low < 0.5 > share.low
+    assert np.isnan(clinical.share_of(positive, positive & ~positive, whose).value)
+    assert clinical.calibration(p, positive, whose)[0].samples == 1

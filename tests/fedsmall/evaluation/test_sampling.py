@@ -127,4 +127,30 @@ def test_the_jackknife_is_the_standard_error_of_a_mean_and_delongs_of_an_area():
 def test_a_recall_rests_on_the_patients_of_its_class():
     y = np.array([0] * 30 + [1] * 7)
 
-    assert [patients_behind(name, y) for name in ("accuracy", "sensitivity", "specificity", "auc")] == [37, 7, 30, 7]
+    names = ("accuracy", "sensitivity", "specificity", "auc")
+
+    assert [patients_behind(name, {"labels": y}) for name in names] == [37, 7, 30, 7]
+    whose = {"patients": np.arange(37) // 2, "labels": y}  # one patient has both
+    assert [patients_behind(name, whose) for name in names] == [19, 4, 15, 4]
+
+
+@pytest.mark.parametrize("samples", [1, 3, 8])
+def test_patients_are_left_out_whole(samples):
+    rng = np.random.default_rng(0)
+    right_ = np.repeat(rng.random(100) < 0.7, samples)
+    p = np.where(right_, 0.9, 0.1)
+    predictions = {"probabilities": np.stack([1 - p, p], axis=1), "labels": np.ones(len(p), dtype=int)}
+
+    whole = predictions | {"patients": np.repeat(rng.permutation(100), samples)}
+    error, freedom = jackknife(worth_without(["accuracy"], whole)["accuracy"])
+
+    assert error == pytest.approx(right_.std() / 10, rel=0.3)  # samples that always agree add nothing
+    assert freedom == GROUPS - 1
+    if samples > 1:
+        assert error > 1.3 * jackknife(worth_without(["accuracy"], predictions)["accuracy"])[0]
+
+
+def test_one_patient_alone_leaves_the_error_open():
+    told = {"probabilities": np.eye(2)[[0, 1, 1]], "labels": np.array([0, 1, 0]), "patients": np.zeros(3, dtype=int)}
+
+    assert jackknife(worth_without(["accuracy"], told)["accuracy"]) == (np.inf, 0.0)

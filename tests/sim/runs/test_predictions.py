@@ -5,6 +5,9 @@ import pytest
 from sklearn import metrics
 
 from fedsmall.errors import PlanError
+from fedsmall.sim.report.html import write_report
+from fedsmall.sim.report.model import clinical
+from fedsmall.sim.report.tables import table
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import prediction_key, read
 from fedsmall.sim.runs.merge import merge
@@ -44,6 +47,37 @@ def hospitals(tmp_path):
         rows = [f"{x:.3f},{'ill' if x + 0.3 * rng.normal() > 0 else 'well'}" for x in rng.normal(size=24)]
         (tmp_path / "hospitals" / f"{name}.csv").write_text("\n".join(["marker,outcome", *rows]))
     return tmp_path
+
+
+@pytest.mark.parametrize("engine", ["cohort", "inprocess"])
+def test_of_patients_with_several_samples_intervals_are_over_patients(tmp_path, engine):
+    rng, rows = np.random.default_rng(0), ["who,marker,outcome"]
+    for patient, level in enumerate(rng.normal(size=90)):
+        ill = "ill" if level + rng.normal() > 0 else "well"
+        rows += [f"p{patient},{level + 0.02 * rng.normal():.3f},{ill}" for _ in range(1 + patient % 5)]
+    (tmp_path / "visits.csv").write_text("\n".join(rows))
+    task = (
+        'name = "visits"\ntask = {csv = "visits.csv", label = "outcome", WHO}\nsites = 3\nmodel = "linear"\nrounds = 4'
+    )
+    found = {}
+    for who in ('patient = "who"', 'drop = ["who"]'):
+        text = f'{task.replace("WHO", who)}\ntest = 0.4\n[[method]]\nname = "FedAvg"\n'
+        folder = tmp_path / who[:4]
+        execute(load(write(tmp_path, text)), folder, engine=engine)
+        run = read(folder)
+        shown, page = clinical(run), write_report(folder, [run], "visits").read_text()
+        at = table(run, "accuracy").rows[-1].common
+        found[who[:4]] = run.predictions_of(run.done[0]), shown, page, at.width
+
+    (told, shown, page, width), (_, alone, other, narrow) = found.values()
+    patients = len(np.unique(told["patients"]))
+    assert patients < 0.6 * len(told["labels"])
+    assert f"The {len(told['labels'])} test samples are of {patients} patients" in page
+    assert "test samples are of" not in other
+    assert alone.predictions.whose is None
+    assert width > 1.2 * narrow
+    area = [next(each.of_samples for each in of.worth(1) if each.name == "ROC-AUC") for of in (shown, alone)]
+    assert area[0].high - area[0].low > 1.2 * (area[1].high - area[1].low)
 
 
 NATURAL = """
