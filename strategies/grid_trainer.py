@@ -30,7 +30,7 @@ class GridTrainer(Trainer):
 
     ``told`` is the plan in orders, where it is not the one that is run; ``roster`` has the sites that have answered
     already; ``form`` is how models travel, where the plan alone does not say so. The row of a silent site, or of a bad
-    reply, stays. Sites of others' apps get ``words`` for a plan and tell ``count``; ``contents`` has their last replies.
+    reply, stays. Sites of others' apps get ``words`` for a plan and tell ``count``; ``contents`` has last replies.
     """
 
     path, reason, device = "remote", "sites train their models themselves", torch.device("cpu")
