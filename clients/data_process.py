@@ -54,6 +54,7 @@ from fedsmall.package.record import GLOBAL
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import ROWS, RUN, SCALING, SITES
 from fedsmall.planning.tasks import load_site
+from fedsmall.privacy.patient_level import shares_of
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.replicas import plan_at
 from fedsmall.sealing.envelopes import IDENTITY
@@ -221,9 +222,9 @@ class DataProcess:
         self.log.expose(exposure, t=t, **marks)
         before.append(t)
 
-    def account(self, order: SiteRequest) -> tuple[Policy, Plan, int, tuple[int, int]]:
+    def account(self, order: SiteRequest) -> tuple[Policy, Plan, np.ndarray, tuple[int, int]]:
         """The arguments by which an order of a run with patient-level privacy is charged."""
-        return order.policy, order.plan, len(order.raw.train), self.place(order.config)
+        return order.policy, order.plan, shares_of(order.raw.train), self.place(order.config)
 
     def _homes_beside(self, order: SiteRequest) -> list[Path]:
         """The other homes with this site's table, where a budget is spent; looked for at every order."""

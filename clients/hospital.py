@@ -162,8 +162,7 @@ class HospitalClient(NumPyClient):
         """Sums of models over samples of the site that they never saw, or over ``rows`` of these.
 
         With routes these are the training samples, else those kept back. Where folds are of samples, the models of all
-        routes come, and each sample is judged by its own fold's. Empty for fewer samples than ``floor`` or the plan's.
-        Raises PlanError where the plan asks for no such thing.
+        routes come, and each sample is judged by its own fold's. Empty for few samples; PlanError where none are asked.
         """
         method, shapes = self.plan.method, reported_shapes(self.plan, self.home.task)
         samples = self.home.train if method.routes else self.home.kept_back

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.memory import KEEP
 from fedsmall.clients.policy import Policy
@@ -18,20 +20,22 @@ from fedsmall.privacy.patient_level import Charge, check_noise, epsilon_of, prot
 from fedsmall.wire import ROUND, ROUNDS, Arrays
 
 
-def check_affordable(log: SiteLog, policy: Policy, plan: Plan, samples: int, rank: tuple[int, int], run: str) -> None:
+def check_affordable(
+    log: SiteLog, policy: Policy, plan: Plan, own: np.ndarray, rank: tuple[int, int], run: str
+) -> None:
     """Raise PolicyError where a whole run, on top of all others, would cost more than the policy allows.
 
-    ``rank`` is the site's index and the count of sites. Raises PlanError where the noise is too small to be counted.
+    ``own`` are its samples' shares, ``rank`` the site's index and the count of sites. PlanError for uncountable noise.
     """
-    check_noise(plan, {rank[0]: samples}, rank[1])
-    whole = protection_of(plan, samples, *rank).charge(steps_of(plan, *rank))
+    check_noise(plan, {rank[0]: len(own)}, rank[1])
+    whole = protection_of(plan, len(own), *rank, least=own.min(initial=1.0)).charge(steps_of(plan, *rank))
     others = [charge for other, charge in log.charges() if other != run]
     before = [charge for other, charge in log.charges() if other == run]
     policy.check_patients(max(_epsilon(policy, [*others, whole]), _epsilon(policy, [*others, *before])), plan)
 
 
 def charge_comm_round(
-    log: SiteLog, policy: Policy, plan: Plan, samples: int, rank: tuple[int, int], config: Mapping[str, Any]
+    log: SiteLog, policy: Policy, plan: Plan, own: np.ndarray, rank: tuple[int, int], config: Mapping[str, Any]
 ) -> None:
     """Charge an order's steps before any is taken; more may be charged than is ever sent, never less.
 
@@ -39,7 +43,7 @@ def charge_comm_round(
     """
     rounds = int(config[ROUNDS])
     assert plan.recipe.steps is not None
-    charge = protection_of(plan, samples, *rank).charge(rounds * plan.recipe.steps)
+    charge = protection_of(plan, len(own), *rank, least=own.min(initial=1.0)).charge(rounds * plan.recipe.steps)
     before = sum(charged.steps for run, charged in log.charges() if run == str(config[RUN]))
     if plan.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *rank):
         raise PlanError("this run has had all the local steps here that its epsilon was reckoned for")

@@ -2,8 +2,7 @@
 
 Who is found can be read; who is not may be, by a better attack: a count here is a lower bound. Tried are divisions of a
 unit's changes, differences of neighbouring units, and where convolutions come first, the same in every dense layer
-behind them, against what it sees of the patients; and in first layers what has the low rank of a small batch. What
-augmentation changed is not known again.
+behind them, against what it sees of the patients; and in first layers what has the low rank of a small batch.
 """
 
 from typing import NamedTuple

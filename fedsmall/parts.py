@@ -205,16 +205,14 @@ class Privacy(Frozen):
 
     "patient" hides each patient: every local step takes a random lot of ``lot`` samples on average (default: the
     recipe's batch), clips each sample's gradient to ``clip`` and adds noise (Abadi et al. 2016, algorithm 1). ``noise``
-    is the multiplier, or every site finds its own from ``epsilon``, what the whole run may cost a patient
-    (:mod:`fedsmall.privacy.patient_level`).
+    is the multiplier, or sites find it from ``epsilon``, what a run may cost a patient, with :mod:`.patient_level`.
 
     Or ``exposure`` is how much of any record may be told in the whole run: 1 / exposure is the least mean square error,
     in standard deviations, of who knows all else (:mod:`fedsmall.training.information`). It claims no epsilon.
 
     Instead of any, ``blur`` is the size of the noise over that of an update as it leaves
     (:mod:`fedsmall.privacy.site_level`): it claims no epsilon; 0 leaves models as they are. Beside any of these, or
-    alone, ``sealed`` models go in envelopes that only the next site can open; of ``secure`` sums the server sees
-    nothing but the sum (:mod:`fedsmall.aggregation.sums`).
+    alone, ``sealed`` models go in envelopes that only the next site opens; of ``secure`` sums the server sees the sum.
     """
 
     level: Literal["site", "patient"] = "site"

@@ -77,8 +77,7 @@ class Method(Frozen):
 
     ``permute_every`` is the papers' d and ``aggregate_every`` their b, both in rounds; ``None`` means never (before the
     end, for the aggregation). ``rule`` is the client regularizer, ``server`` the server optimizer. ``gate`` is how many
-    times the median of a communication round's updates one of them may be (:mod:`fedsmall.algorithm.gate`), or false.
-    ``wire`` is the compression (:mod:`fedsmall.codec`).
+    times the median of a round's updates one may be (:mod:`fedsmall.algorithm.gate`). ``wire`` is the compression.
 
     ``models`` travel, by default one a site, in ``groups`` that are averaged each by itself. What is evaluated, kept
     and used is the groups' models together, or of each its moving average (``ema``) or its last ``snapshots``.

@@ -161,8 +161,7 @@ class DaisyChain(Strategy):
 
     The sites are those that are connected when the run starts. The model sent to one that is silent, or whose reply
     fails its check, goes on at the next communication round. After a run ``sites`` are their names, and ``events`` what
-    did not go as it should. Departs from Algorithm 1 (Kamp et al. 2023) as printed: where both are due, aggregation
-    wins, for with d = 1 it would never come.
+    did not go as it should. Where both are due, aggregation wins, unlike in Algorithm 1 as printed (Kamp et al. 2023).
 
     Parameters
     ----------

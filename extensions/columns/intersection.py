@@ -5,8 +5,7 @@ Multiplications commute, so equal identifiers end as equal points, and points th
 to whom has not that number. Source: Meadows 1986; Huberman et al. 1999.
 
 X25519's numbers are multiples of 8, so a point of small order ends as zero and is refused. An x-coordinate is of the
-curve or of its twist, which no multiplication changes: hashes are drawn until they lie on the curve, or each identifier
-would give away one bit of itself.
+curve or of its twist, which no multiplication changes: hashes are drawn until on the curve, lest they give a bit away.
 """
 
 import secrets

@@ -34,8 +34,7 @@ class Boosting(BaseModel):
     """How a forest is grown over columns that several parties hold.
 
     ``rounds`` trees (of several classes one each) of ``depth`` levels, over at most ``bins`` bins a column; ``l2`` is
-    the papers' lambda, ``least_gain`` their gamma, ``least_samples`` what either side of a split holds. ``packing``,
-    ``subtraction`` and ``sparse`` change no tree, only its cost.
+    the papers' lambda, ``least_gain`` their gamma, ``least_samples`` a split's least side; the rest is cost alone.
 
     ``trees``: ``joint`` (all columns compete at every node), ``mixed`` (each tree is of one party's columns, in turn)
     or ``layered`` (the first ``passive_levels`` levels are of the passive parties' columns). With ``outputs = "many"``

@@ -38,13 +38,15 @@ def in_one_exchange(plan: Plan) -> Plan:
     return plan.model_copy(update={"rounds": 1, "recipe": recipe, "method": plan.method.model_copy(update=parts)})
 
 
-def statistics(x: np.ndarray, y: np.ndarray, clip: float) -> np.ndarray:
-    """A site's sums before noise, (p (p + 1) / 2 + p,) for x (n, p - 1) and y (n,) in [-1, 1]."""
+def statistics(x: np.ndarray, y: np.ndarray, clip: float, shares: np.ndarray | float = 1.0) -> np.ndarray:
+    """A site's sums before noise, (p (p + 1) / 2 + p,) for x (n, p - 1), y (n,) in [-1, 1] and what rows count (n,)."""
     length = np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     r = np.concatenate([x * np.minimum(1, clip / length), np.ones((len(x), 1))], axis=1) / np.sqrt(clip**2 + 1)
     lower = np.tril_indices(r.shape[1])
     doubled = np.where(lower[0] == lower[1], 1, SENSITIVITY)
-    return np.concatenate([(r.T @ r)[lower] * doubled, r.T @ np.clip(y, -1, 1)])
+    roots = np.sqrt(shares) * np.ones(len(r))
+    r *= roots[:, None]
+    return np.concatenate([(r.T @ r)[lower] * doubled, r.T @ (np.clip(y, -1, 1) * roots)])
 
 
 def share_of(plan: Plan, sites: int) -> float:

@@ -110,8 +110,7 @@ def rows_of(stored: Stored, plan_run: PlanRun) -> dict[str, np.ndarray]:
     """Of which coefficients each row of the page is made, (terms,) by its name.
 
     A column is by one standard deviation, which its name says, and one of 0 and 1 by 1. A value of a category is held
-    against the first one or, where patients may have none of those listed, against these: coefficients of values that
-    exclude each other say nothing one by one.
+    against the first or against none of those listed: coefficients of values that exclude each other say nothing alone.
     """
     prepared = stored.package.preparation.model_copy(update={"dtype": "float64"})
     names = terms_of(stored.package.learns, settings_of(plan_run.plan)).names

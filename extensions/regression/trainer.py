@@ -31,7 +31,7 @@ from fedsmall.extensions.regression.newton import (
 )
 from fedsmall.parts import Regression
 from fedsmall.plan import Method, Plan
-from fedsmall.privacy.patient_level import chance_for, protection_of
+from fedsmall.privacy.patient_level import chance_for, protection_of, shares_of
 from fedsmall.randomness import rng_for
 from fedsmall.sealing.masks import least_in_sum
 from fedsmall.training.stack import Stack, Tensors, stacked
@@ -293,7 +293,7 @@ class Regressors(OneModelTrainer):
         place, sites = self._at.of_sites[site], self._at.sites
         guard = protection_of(self.plan, len(rows.y), place, sites)
         chance = chance_for(self.plan.seed, self.names[site], t, self._at.secret)
-        clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip)
+        clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip, shares_of(self._samples[site]))
         made = noised.noised(clean, guard.noise, chance, noised.share_of(self.plan, sites))
         return np.rint(made * form.ONE).astype(np.int64)
 

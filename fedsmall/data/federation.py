@@ -114,8 +114,7 @@ class Federation:
     ``held_out`` holds each site's own test samples (a natural partition), else None; ``test`` is the common test set:
     for a natural partition the held-out samples together, none where the sites' targets differ in length.
     ``kept_back`` is each site's validation set for early stopping, ``class_sums`` what it tells of its classes,
-    ``extra`` further test sets by name, ``preparation`` what rows went through, where known, ``description`` what they
-    hold (:mod:`fedsmall.planning.description`).
+    ``extra`` further test sets by name, ``preparation`` what rows went through, ``description`` what they hold.
     """
 
     task: Task
@@ -158,6 +157,6 @@ class Federation:
 
 
 def pooled(parts: Sequence[Samples]) -> Samples:
-    """The samples of several sites as those of one, which knows how many each gave, and of no patient."""
+    """The samples of several sites as those of one, which knows how many each gave."""
     counts = tuple(n for samples in parts for n in samples.pooled or (len(samples),))
-    return replace(join(parts), patients=None, groups={}, pooled=counts)
+    return replace(join(parts), groups={}, pooled=counts)

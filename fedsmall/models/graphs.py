@@ -1,8 +1,7 @@
 """Super-resolution of brain graphs: edge-conditioned convolutions on fully connected graphs, in dense form.
 
 A connectome of n regions is a symmetric n x n matrix with ones on its diagonal; a sample is the vector of its entries
-above the diagonal, row by row: 595 numbers for 35 regions. Nodes are regions, their features the rows of the matrix;
-every region is a neighbour of every region, itself included.
+above the diagonal, row by row. Nodes are regions, their features the rows; all are neighbours, themselves included.
 
 Source: Ghilea and Rekik, "Replica Tree-based Federated Learning using Limited Data", section 4 (models and task).
 Departures: the prediction of a graph is the product of its own features, and the loss is taken above the diagonal.

@@ -78,8 +78,7 @@ def with_prevalence(stored: Stored, prevalence: float) -> Stored:
     """The package for a hospital where the positive class is as frequent as that, between 0 and 1.
 
     The log-odds move by those of the prevalence less those among all training patients; an intercept that was there is
-    replaced. PlanError where there are not two classes with probabilities, or nobody says how frequent they were.
-    Source: King and Zeng 2001, prior correction.
+    replaced. PlanError where there are not two classes, or nobody knows their shares. Source: King and Zeng 2001.
     """
     package = stored.package
     if package.positive is None or package.loss not in OF_LOSS:

@@ -1,8 +1,10 @@
 """Differential privacy for each patient: what a site's local steps must do, and what they cost.
 
 The unit is a patient: whoever sees every model that a site sent, and knows all its other patients, could hardly tell
-whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a sample (of each, where a
-patient has several). The number of a site's samples is not hidden: it decides ``rate`` and the noise.
+whether this one was among them: (epsilon, delta)-differential privacy under add-or-remove of a patient. One with k
+samples counts as one (:func:`shares_of`): each gives a k-th of its clipped gradient. Some of them are in a lot with
+probability 1 - (1 - rate)**k, at which it is charged, for the largest k (gradients of fewer are shorter: divergences
+are convex). A site's number of samples and its largest k are not hidden: they decide the noise.
 
 DP-SGD (Abadi et al. 2016, algorithm 1): every sample joins a step's lot with probability ``rate``, independently; each
 one's gradient is clipped; noise is added to the sum; the sum is divided by the lot's *expected* size, which is public.
@@ -22,6 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fedsmall.data.federation import Samples
+from fedsmall.data.sources.pool import Part
 from fedsmall.errors import PlanError
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import discrete_gaussian, system_words, widened
@@ -50,14 +54,24 @@ class Protection(NamedTuple):
     noise: float
     lot: int
     clip: float
+    least: float = 1.0  # share of a sample
 
     def charge(self, steps: int) -> Charge:
         """What that many steps are charged as."""
-        return Charge(self.rate, self.noise, steps)
+        rate = self.rate if self.least == 1 else 1 - (1 - self.rate) ** round(1 / self.least)
+        return Charge(rate, self.noise, steps)
 
     def deviation(self, numbers: int) -> float:
         """The standard deviation of the noise in every one of a gradient's ``numbers``, which are rounded to a grid."""
         return widened(self.clip / self.lot, self.noise, numbers)
+
+
+def shares_of(samples: Samples | Part) -> np.ndarray:
+    """What each sample counts, (samples,): all of a patient's together count as one."""
+    if samples.patients is None:
+        return np.ones(len(samples))
+    _, whose, counts = np.unique(samples.patients, return_inverse=True, return_counts=True)
+    return np.asarray(1 / counts[whose])
 
 
 def lot_of(plan: Plan) -> int:
@@ -100,18 +114,19 @@ CLOSE = 1e-3  # how near a multiplier's epsilon comes to the one that is asked f
 ORDERS = (2, 4, 8, 16, 32, 64)  # of Renyi's divergence: enough for a bound that says which noise is far too small
 
 
-def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int = 1) -> Protection:
+def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int = 1, least: float = 1.0) -> Protection:
     """What the local steps of the site at ``place`` of ``sites``, in the order of names, do for its patients.
 
-    ``pooled`` is how many sites' samples lie here together; the lot grows with it.
+    ``pooled`` is how many sites' samples lie here together, by which the lot grows; ``least`` the least share of one.
     """
     privacy, lot = plan.privacy, lot_of(plan) * pooled
     assert privacy.clip is not None
     rate = min(1.0, lot / max(samples, 1))
-    noise = privacy.noise
-    if privacy.epsilon is not None:
-        noise = noise_for(privacy.epsilon, privacy.delta, rate, steps_of(plan, place, sites))
-    return Protection(rate, noise, lot, privacy.clip)
+    guard = Protection(rate, privacy.noise, lot, privacy.clip, least)
+    if privacy.epsilon is None:
+        return guard
+    charge = guard.charge(steps_of(plan, place, sites))
+    return guard._replace(noise=noise_for(privacy.epsilon, privacy.delta, charge.rate, charge.steps))
 
 
 def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:

@@ -133,8 +133,7 @@ def subsets(tree: ReplicaTree, y: np.ndarray, seed: int, site: str) -> Mapping[s
 
     Replica j of a parent that holds n samples lacks block j of them: floor(p * n) samples, the blocks disjoint over j
     as far as n allows (after that every sample is lacked equally often, to within one). The blocks are drawn from a
-    stream named by seed, site and parent, the same in every round. A "stratified" block takes from each class its share
-    (to within one sample) and never a class's last sample.
+    stream named by seed, site and parent. A "stratified" block takes from each class its share, never its last sample.
 
     Raises PlanError where a stratified block cannot be had: a class of one sample, or a block of a whole class.
     """

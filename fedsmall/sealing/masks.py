@@ -9,8 +9,7 @@ sums are of numbers of eight words each (:mod:`fedsmall.exact`), and carry from 
 The committee of decryptors that opens secure sums: how large it is, and the threshold shares that its decryptors hold.
 Any :func:`threshold` of its n decryptors open a sum, so n - t silent ones are survived. A decryptor answers for one set
 of sites alone; then fewer than 2 t - n decryptors who collude with the server open nothing but one sum, whatever they
-ask the others for: two sets would take 2 (t - c) of the n - c honest answers (the quorums of Ma et al. 2023, Flamingo).
-Shares are Shamir's (1979), over the integers modulo 2**255 - 19.
+ask the others for (the quorums of Ma et al. 2023, Flamingo). Shares are Shamir's (1979), modulo 2**255 - 19.
 """
 
 import hashlib

@@ -20,6 +20,7 @@ from fedsmall.privacy.patient_level import (
     epsilon_of,
     protection_of,
     reported_samples,
+    shares_of,
     steps_of,
 )
 from fedsmall.randomness import rng_for
@@ -228,7 +229,7 @@ class Lots(SiteSamples):
     ) -> None:
         super().__init__(plan, names, samples, masks, device)
         self._shapes, self._secret = dict(shapes), indices.secret
-        self.protections = protections(plan, samples, indices)
+        self.protections, self._shares = protections(plan, samples, indices), [shares_of(mine) for mine in samples]
         self.examples = np.array([reported_samples(plan, len(s)) for s in samples])
         assert plan.recipe.steps is not None
         self.steps = np.full(len(names), plan.recipe.steps)
@@ -246,9 +247,9 @@ class Lots(SiteSamples):
             size = max(1, *map(len, lots))
             index, weight = np.empty((len(sites), size), dtype=np.int64), np.zeros((len(sites), size))
             index[...] = self._first[sites, None]
-            for row, (lot, guard) in enumerate(zip(lots, guards, strict=True)):
+            for row, (lot, guard, site) in enumerate(zip(lots, guards, sites.tolist(), strict=True)):
                 index[row, : len(lot)] += lot
-                weight[row, : len(lot)] = 1 / guard.lot
+                weight[row, : len(lot)] = self._shares[site][lot] / guard.lot
             masks, where = self._drop(chances, lots, size), torch.from_numpy(index).to(self._device)
             shares = torch.from_numpy(weight).to(self._device, self._dtype)
             taken = gather(self.x, where), gather(self.y, where), shares, masks
@@ -283,7 +284,7 @@ class Lots(SiteSamples):
 def protections(plan: Plan, samples: Sequence[Samples], indices: Indices) -> list[Protection]:
     """What each site's local steps do for its patients."""
     return [
-        protection_of(plan, len(mine), place, indices.sites, len(mine.pooled) or 1)
+        protection_of(plan, len(mine), place, indices.sites, len(mine.pooled) or 1, shares_of(mine).min(initial=1.0))
         for place, mine in zip(indices.of_sites, samples, strict=True)
     ]
 

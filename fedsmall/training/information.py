@@ -120,8 +120,7 @@ def record_squares(
 
     Row k of ``start`` trains on ``samples[k]`` of the site ``names[k]``, of whom it sees the numbers ``patients[k]`` at
     most; of others an update tells nothing. ``inputs.memory`` holds a row each. Beyond :data:`EXACT` features it is
-    the mean over random signs, of which the trace is the mean; they are the system's where ``secret``, for a model
-    could be made for signs that are known.
+    the mean over random signs, of which the trace is the mean; they are the system's where ``secret``.
     """
     wide = plan.model_copy(update={"dtype": "float64", "method": plan.method.model_copy(update={"privacy": None})})
     changes = list(_changes(plan, names, samples, patients, phase.t, secret))

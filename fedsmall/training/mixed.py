@@ -1,8 +1,7 @@
 """Sites with models of their own that share some layers: these travel and are aggregated, the rest never leaves.
 
 On the wire there is one model, the shared part, which a site completes with its own layers; these are in its memory,
-and so outlive communication rounds and restarts. Source: Ghilea and Rekik, section 3 (hospitals with different
-architectures share their first layers).
+and so outlive communication rounds and restarts. Source: Ghilea and Rekik, section 3.
 """
 
 from collections.abc import Callable, Mapping, Sequence

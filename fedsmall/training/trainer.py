@@ -69,8 +69,7 @@ class TrainInput:
     ``is_global`` flags the rows that are the last global model, untouched; ``rule`` is what the server sends for the
     local rule; ``memory`` is that of the training before. Without ``losses`` a trainer may leave losses out, as NaN.
     For remote sites there are also the global models as they are ``sent``, one a group, the ``group`` of every row,
-    whether the row ``carries`` something beside the model, whether it is ``fresh`` (another site has trained it last),
-    and what global models sites have, ``known``.
+    whether the row ``carries`` something beside, is ``fresh`` from another site, and what global models sites have.
     """
 
     is_global: Sequence[bool] | np.ndarray | None = None

@@ -4,8 +4,7 @@ Models are numbered; number k is of group k modulo the groups.
 
 Routes are a cross-validation: a model of route k never trains at the sites of fold k, and is only evaluated there. A
 route is one or several groups of models. Folds are dealt once, by a named stream and by numbers of ``samples``; who
-goes where at a communication round is drawn anew, without a conflict. With fewer sites than routes every site deals its
-own samples to folds, and the routes take turns.
+goes where is drawn anew, without a conflict. With fewer sites than routes each deals its own samples to folds.
 
 Regions are several servers: sites dealt to regions, each of which averages its own models; now and then all of them
 together. Bytes between servers are counted apart. Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud
@@ -144,8 +143,7 @@ def _remembered(seed: int, sizes: tuple[int, ...], routes: int) -> np.ndarray:
 def deal_folds(seed: int, sizes: Sequence[int], routes: int) -> np.ndarray:
     """The fold of every site, (sites,), from the sites' numbers of samples, in the order of their names.
 
-    Folds differ by one site at most, the later ones being the larger: sites are dealt from large to small in rounds of
-    one a fold, the largest to the fold that has least.
+    Folds differ by one site at most: sites are dealt from large to small, the largest to the fold that has least.
     """
     order = rng_for(seed, "folds of sites").permutation(len(sizes))
     order = order[np.argsort(-np.asarray(sizes)[order], kind="stable")]  # large first, equal ones shuffled
@@ -351,8 +349,7 @@ class RoundResult(NamedTuple):
     from which all set out after it; ``of_routes`` gives what is evaluated of each route. ``sites`` have just trained,
     and ``models`` gives what they trained, {name: (sites, ...)}, in the order of their names. ``updates`` (rounds of
     local training, over all sites), ``bytes_sent``, ``bytes_between`` (servers of regions) and ``events`` are those
-    since the result before; ``memory`` is what the sites remember. ``averaged`` is how many models a dynamic average
-    took, and whether these were all; None for others.
+    since the result before; ``memory`` is what sites remember. ``averaged``: how many models an average took, if all.
     """
 
     comm_round: CommRound

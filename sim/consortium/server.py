@@ -61,8 +61,7 @@ def up(folder: Path, say: Say, only: str = "", *, durable: bool = False) -> None
     """Start the server's programs and wait until sites can dial in; ``say`` gets every command.
 
     ``only`` starts one of them, for a container each; the state is then on disk, as for a ``durable`` server, and the
-    SuperExec's container runs the keeper and updates the register of sites. Raises ValueError for an expired
-    certificate, a name that it does not hold, or a busy port.
+    SuperExec's container runs keeper and register. ValueError for a certificate expired or of others, or a busy port.
     """
     record, processes = members.load(folder), process_folder(folder, only)
     if supervisor.running(processes):

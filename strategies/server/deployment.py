@@ -1,8 +1,7 @@
 """The ServerApp of real sites: a run from its sheet, through a journal, to its outcome.
 
 A run's folder holds ``sheet.json``, ``journal/``, ``log.jsonl`` (every order and answer, chained), ``progress.json``,
-and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line. The app is
-:mod:`fedsmall.sim.consortium.server_app`.
+and at the end ``outcome.json`` and ``model.safetensors``, or ``failure.json`` with one line.
 """
 
 import contextlib

@@ -14,7 +14,7 @@ from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RUN, SITES
-from fedsmall.privacy.patient_level import Charge, protection_of
+from fedsmall.privacy.patient_level import Charge, epsilon_of, protection_of
 from fedsmall.sealing.tables import MEETING
 from fedsmall.wire import EXAMPLES, IS_GLOBAL, LOSS, PLAN, ROUND, ROUNDS
 
@@ -85,6 +85,21 @@ def test_a_site_charges_its_own_rate_and_noise_before_it_answers(tmp_path):
     assert station.log.charges() == (("r", Charge(expected.rate, expected.noise, 6)),)
     events = [entry["event"] for entry in station.log.entries()]
     assert events == ["sent", "charged", "sent"]  # the first is the answer to the handshake
+
+
+def test_a_patient_with_several_samples_is_charged_at_the_chance_that_one_of_them_is_in_a_lot(tmp_path):
+    station, plan = station_at(tmp_path), plan_of()
+    lines = station.data.read_text().splitlines()
+    station.data.write_text("\n".join(f"{line},{'who' if not k else k // 3}" for k, line in enumerate(lines)) + "\n")
+    plan = plan.model_copy(update={"task": {**plan.task, "patient": "who"}})
+    own = len(station._read_samples(plan)[0].train)
+
+    trained(station, plan)
+
+    ((_, charge),) = station.log.charges()
+    assert charge.rate == pytest.approx(1 - (1 - 8 / own) ** 3)
+    assert charge.noise > protection_of(plan, own, 1, 3).noise
+    assert epsilon_of([charge._replace(steps=8)], 1e-5) == pytest.approx(3, rel=2e-3)
 
 
 def test_a_whole_run_costs_what_the_plan_promises(tmp_path):

@@ -96,8 +96,7 @@ def csv(
     1), or ``time`` and ``event``. Every other column is a feature unless ``features`` or ``drop`` say otherwise.
     ``classes`` fixes the classes, their order and, as {"ill": ["Ill", "krank"]}, their spellings. ``categorical`` lists
     columns of text, or gives their values. ``missing`` are further words for no value, ``unscaled`` columns keep their
-    unit. ``site_column`` and ``patient`` name the site and the patient of each row; for ``subgroups`` see
-    :mod:`fedsmall.data.subgroups`.
+    unit. ``site_column`` and ``patient`` name each row's; for ``subgroups`` see :mod:`fedsmall.data.subgroups`.
 
     Raises DataError for a column that is missing or holds text, sites whose columns differ, and unlabelled rows.
     """

@@ -7,6 +7,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
+from fedsmall.data.federation import Samples
 from fedsmall.extensions.regression.model import ONE
 from fedsmall.extensions.regression.noised import (
     SENSITIVITY,
@@ -21,7 +22,15 @@ from fedsmall.extensions.regression.noised import (
 from fedsmall.parts import Privacy
 from fedsmall.plan import Plan
 from fedsmall.privacy.discrete_gaussian import grid_for, widened
-from fedsmall.privacy.patient_level import NamedChance, SystemChance, epsilon_of, noise_for, protection_of, steps_of
+from fedsmall.privacy.patient_level import (
+    NamedChance,
+    SystemChance,
+    epsilon_of,
+    noise_for,
+    protection_of,
+    shares_of,
+    steps_of,
+)
 from fedsmall.randomness import rng_for
 from fedsmall.sealing.masks import least_in_sum
 from tests.extensions.regression.fits import standardised
@@ -44,6 +53,19 @@ def test_a_patient_changes_the_sums_by_the_sensitivity_at_most(length, clip):
         change = statistics(x, y, clip) - statistics(x[:3], y[:3], clip)
 
         assert np.linalg.norm(change) <= SENSITIVITY + 1e-12
+
+
+@pytest.mark.parametrize("most", [2, 5])
+def test_a_patient_with_several_rows_changes_the_sums_by_no_more(most):
+    rng, whose = rng_for(0, "patients"), np.r_[np.zeros(most, dtype=int), 1, 2]
+    shares = shares_of(Samples(whose, whose, whose))
+    for _ in range(20):
+        x = rng.normal(size=(1, 7)) * 3 + 0.01 * rng.normal(size=(most + 2, 7))
+        y = np.ones(len(x))
+        others = statistics(x[most:], y[most:], 3.0)
+
+        assert np.linalg.norm(statistics(x, y, 3.0, shares) - others) <= SENSITIVITY + 1e-12
+        assert np.linalg.norm(statistics(x, y, 3.0) - others) > 1.5 * SENSITIVITY  # where rows count as patients
 
 
 def test_the_sensitivity_is_reached():

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from fedsmall.data.federation import Task
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PlanError
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
@@ -25,6 +26,8 @@ from fedsmall.privacy.patient_level import (
     reported_samples,
     steps_of,
 )
+from fedsmall.training.batches import Lots, epsilons_spent
+from fedsmall.training.trainer import Indices
 from fedsmall.travel.journey import journey
 
 CHARGES = [Charge(0.07, 1.76, 200), Charge(0.3, 2.0, 50), Charge(0.01, 0.8, 1000), Charge(1.0, 20.0, 200)]
@@ -107,6 +110,59 @@ def test_sites_of_different_sizes_take_noise_of_their_own_for_one_epsilon():
     assert small.noise > large.noise
     for own in (small, large):
         assert epsilon_of([own.charge(20)], 1e-5) == pytest.approx(3, rel=2e-3)
+
+
+def epsilon_shown(chances, shifts, noise, delta=1e-5):
+    """The epsilon of one release of N(0, noise^2), or with some ``chances`` of N(shift, noise^2): by integration."""
+    x, width = np.linspace(-12 * noise, max(shifts) + 12 * noise, 200_001, retstep=True)
+    without = stats.norm.pdf(x, 0, noise)
+    among = sum(chance * stats.norm.pdf(x, shift, noise) for chance, shift in zip(chances, shifts, strict=True))
+
+    def beyond(epsilon):
+        gaps = [np.clip(a - np.exp(epsilon) * b, 0, None).sum() for a, b in ((among, without), (without, among))]
+        return max(gaps) * width - delta
+
+    return optimize.brentq(beyond, 1e-3, 100)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8])
+@pytest.mark.parametrize("samples", [16, 40, 400])
+def test_a_patient_with_several_samples_has_the_epsilon_that_is_promised(samples, most):
+    plan = plan_of(rounds=1)
+    own = protection_of(plan, samples, 0, 4, least=1 / most)
+    drawn, chances = np.arange(most + 1), stats.binom.pmf(np.arange(most + 1), most, own.rate)
+
+    assert steps_of(plan, 0, 4) == 1
+    promised = epsilon_of([own.charge(1)], 1e-5)
+    assert promised == pytest.approx(3, rel=2e-3)
+    assert epsilon_shown(chances, drawn / most, own.noise) <= promised * (1 + 1e-3)
+    fewer = stats.binom.pmf([0, 1], 1, own.rate)  # another patient's only sample
+    assert epsilon_shown(fewer, [0, 1], own.noise) <= promised * (1 + 1e-3)
+    if most > 1:  # samples that are taken for patients, and count whole, break it
+        assert epsilon_shown(chances, drawn, protection_of(plan, samples, 0, 4).noise) > 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_patient_counts_more_than_one_in_a_lot(seed):
+    rng, plan = np.random.default_rng(seed), plan_of(recipe=Recipe(local_steps=5))
+    whose = [np.sort(rng.integers(0, 9, 30)), None]
+    samples = [Samples(np.arange(30.0)[:, None], np.arange(30) % 2, patients) for patients in whose]
+    lots = Lots(plan, ["a", "b"], samples, {}, torch.device("cpu"), {"w": (2, 3)}, Indices.of_all(2))
+    most = np.unique(whose[0], return_counts=True)[1].max()
+
+    steps = [batch for _, batch in lots.round(np.arange(2), 1, pads=True)]
+
+    assert len(steps) == 5
+    for batch in steps:
+        rows, weight = batch.x[..., 0].long().numpy(), batch.weight.numpy()
+        of_patients = np.bincount(whose[0][rows[0]], weight[0])
+        assert 0 < of_patients.max() <= (1 + 1e-6) / 16
+        assert set(np.round(weight[1] * 16, 6).tolist()) <= {0, 1}
+    spent = epsilons_spent(plan, samples, 20, Indices.of_all(2))
+    assert spent == pytest.approx([3, 3], rel=2e-3)
+    rate = 1 - (1 - 16 / 30) ** most
+    assert lots.protections[0].charge(5) == pytest.approx((rate, lots.protections[0].noise, 5))
+    assert lots.protections[0].noise > lots.protections[1].noise
 
 
 @pytest.mark.parametrize("noise", [1e-5, 0.05])
