@@ -174,6 +174,7 @@ class OwnEvaluation(NamedTuple):
     t: int
     said: np.ndarray
     y: np.ndarray
+    beside: Arrays  # "patients", where some have several samples
 
 
 def may_be_last(plan: Plan, t: int) -> bool:
@@ -205,7 +206,7 @@ def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, ho
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
     y = home.held_out.y if home.task.kind == "times" else raw.held_out.y
-    Shelf(folder).put(OWN, {"t": np.array(t), "said": _said(answered, home.task), "y": y})
+    Shelf(folder).put(OWN, {"t": np.array(t), "said": _said(answered, home.task), "y": y, **home.held_out.of_patients})
 
 
 def _said(answered: np.ndarray, task: Task) -> np.ndarray:
@@ -220,7 +221,7 @@ def _said(answered: np.ndarray, task: Task) -> np.ndarray:
 def own_evaluation(folder: Path) -> OwnEvaluation | None:
     """What :func:`keep_evaluation` kept last; None where there is nothing."""
     arrays = Shelf(folder).arrays(OWN)
-    return OwnEvaluation(int(arrays["t"]), arrays["said"], arrays["y"]) if arrays else None
+    return OwnEvaluation(int(arrays.pop("t")), arrays.pop("said"), arrays.pop("y"), arrays) if arrays else None
 
 
 TOLD_SUMS, TOLD_PATIENTS, TOLD_HELD_OUT = "told_sums.json", "told_patients.json", "told_held_out.json"

@@ -127,8 +127,7 @@ def radon_aggregate(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The iterated Radon point of any number of models from r on.
 
     ``points`` has shape (models, parameters), the result (parameters,). With r**h models each is used once, with any
-    other number as :class:`Filling` says; ``rng`` draws the order. Works in float64 and returns the dtype given. Raises
-    PlanError when there are fewer models than the Radon number.
+    other number as :class:`Filling` says; ``rng`` draws the order. Works in float64. PlanError for too few models.
     """
     filling = check_radon(*points.shape)
     groups = filling.draw(rng).reshape(-1, filling.radon_number)  # (groups, r)

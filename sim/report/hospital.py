@@ -147,7 +147,7 @@ def as_run(own_run: OwnRun) -> Run | None:
     plan_run = PlanRun(0, plan, row, [{"t": t, "common": worth, "sites": {}, "extra": {}}], [])
     shown = {name: getattr(task, name) for name in ("loss", "class_names", "target", "cuts", "labels")}
     scenario = of_plan(plan).model_copy(update={"metric": plan.metric or default_metric([y], task)})
-    arrays = keyed(plan_run, arrays_of(outputs, y, task))
+    arrays = keyed(plan_run, arrays_of(outputs, y, task) | own_run.evaluation.beside)
     return Run(scenario, [plan], None, [plan_run], {"task": shown, "notes": []}, predictions=arrays)
 
 

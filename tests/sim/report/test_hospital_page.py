@@ -2,16 +2,20 @@
 
 import html
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from fedsmall.clients import relay
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import run_folder
+from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import read_agreed
-from fedsmall.clients.telling import own_evaluation
+from fedsmall.clients.telling import keep_evaluation, own_evaluation
+from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PolicyError
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.sim.cli.app import main
@@ -72,6 +76,19 @@ def test_what_the_model_is_worth_here_is_scikit_learns(folder):
     assert f"<tr><td>malignant</td><td>{fn}</td><td>{tp}</td><td>{fn + tp}</td></tr>" in text
     assert f"<td>{roc_auc_score(evaluation.y, evaluation.said[:, 1]):.3f}<br>" in text
     assert "calibration" in text
+
+
+def test_whose_the_held_out_samples_are_is_kept_beside_the_answers(tmp_path):
+    whose = {"a": np.array([5, 5, 7, 8]), "b": np.arange(4), "c": None}
+    for name, patients in whose.items():
+        samples = Samples(np.zeros((4, 1)), np.array([0, 0, 1, 1]), patients)
+        home = SiteData("essen", Task("t", (1,), 2), samples, samples)
+        keep_evaluation(tmp_path / name, 3, np.zeros((4, 2)), SimpleNamespace(held_out=samples), home)
+
+    kept = {name: own_evaluation(tmp_path / name) for name in whose}
+    assert kept["a"].beside["patients"].tolist() == [5, 5, 7, 8]
+    assert kept["b"].beside == kept["c"].beside == {}
+    assert kept["a"].y.tolist() == kept["b"].y.tolist() == [0, 0, 1, 1]
 
 
 def test_it_says_what_was_agreed_and_the_logs_head(folder):
