@@ -3,8 +3,7 @@
 Deletion is asked for, or comes some days after a run was last heard of; it adds a line to the log. Three things outlive
 every run, for they protect patients against the next one: the log, the privacy account beside it, and the digests of
 whom sums were told of (``told_*.json``), without which a later run could single somebody out by subtraction. Deleted
-files may still be found on the disk or in copies; where that matters, seal them (:mod:`fedsmall.clients.shelf`) and
-destroy the key.
+files may still be found on the disk or in copies; where that matters, seal them, and destroy the key.
 """
 
 import json

@@ -2,10 +2,8 @@
 
 The attacker is an honest server: it knows the recipe, every model that a site set out from, what the site sent, how
 many patients it has and, from the plan's public seed, who was in which batch; no label. Of plain gradient descent
-sent - start is
--lr * gradient(start; X, y) + noise, with the same X and y at every communication round, so that one likelihood over all
-communication rounds finds what no single one shows. At the truth the misfit is 1 per number: how near an attack came to
-it says how much a better optimiser could still read.
+sent - start is -lr * gradient(start; X, y) + noise, with the same X and y at every communication round, so that one
+likelihood over all finds what none shows alone. At the truth the misfit is 1 per number: what is beyond is left.
 
 Several steps of a communication round are taken to be of the model that came, which is exact for one step.
 

@@ -10,6 +10,7 @@ from fedsmall.aggregation.combiners import Combiner, check_enough
 from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.aggregation.sums import LEAST, whole_sum
 from fedsmall.data.federation import Samples, Task, join
+from fedsmall.data.splits import deal_patients
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import chain, cox, noised, terms
@@ -313,8 +314,8 @@ class Regressors(OneModelTrainer):
         if by_sites:
             order = rng_for(self.plan.seed, "folds of sites").permutation(self._at.sites)
             return np.full(self.samples[site], order[self._at.of_sites[site]] % folds)
-        order = rng_for(self.plan.seed, "folds of patients", self.names[site]).permutation(len(self._samples[site]))
-        return np.asarray(order % folds)
+        rng = rng_for(self.plan.seed, "folds of patients", self.names[site])
+        return deal_patients(self._samples[site], rng) % folds
 
     def predict(self, stack: Stack, x: np.ndarray) -> np.ndarray:
         """The outputs of every regression on the same samples: (models, samples, outputs)."""

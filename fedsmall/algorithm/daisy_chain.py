@@ -1,8 +1,7 @@
 """Federated daisy-chaining (Kamp, Fischer & Vreeken, ICLR 2023, Algorithm 1), for every engine and real sites.
 
 Row k of a stack is a model, and ``at[k]`` the site where it is (:mod:`fedsmall.algorithm.model_states`). A permutation
-changes ``at``, an aggregation the rows. Sites train here, or behind a grid
-(:class:`fedsmall.strategies.grid_trainer.GridTrainer`).
+changes ``at``, an aggregation the rows. Sites train here, or behind a grid.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsmall.data.federation import Samples
 from fedsmall.data.sources.pool import Part
 from fedsmall.entry_points import import_extra
 from fedsmall.errors import PlanError
@@ -47,6 +48,13 @@ def coarse(groups: np.ndarray) -> bool:
 def representatives(groups: np.ndarray) -> np.ndarray:
     """The first sample of every group, in ascending order."""
     return np.sort(np.unique(groups, return_index=True)[1])
+
+
+def deal_patients(samples: Samples | Part, rng: np.random.Generator) -> np.ndarray:
+    """A number for each sample, (samples,), in random order: its patient's, or its own where nobody says whose."""
+    patients = np.arange(len(samples)) if samples.patients is None else samples.patients
+    names, whose = np.unique(patients, return_inverse=True)
+    return np.asarray(rng.permutation(len(names))[whose])
 
 
 def drop_kin_of(rows: np.ndarray, taken: np.ndarray, groups: np.ndarray | None) -> np.ndarray:

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedsmall.data.federation import Federation, Samples
+from fedsmall.data.federation import Federation
+from fedsmall.data.splits import deal_patients
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.clinical import recalibrate, recalibration_of, thresholds_of
 from fedsmall.evaluation.metrics import evaluate
@@ -32,15 +33,9 @@ def leave_folds_out(
     else:
         starts = np.cumsum([0, *map(len, train)])
         folds = min(folds, int(starts[-1]))
-        places = [(start + _dealt(samples, rng)) % folds for start, samples in zip(starts, train, strict=False)]
+        places = [(start + deal_patients(samples, rng)) % folds for start, samples in zip(starts, train, strict=False)]
     for fold in range(folds):
         yield federation.leave_out([np.flatnonzero(place == fold) for place in places])
-
-
-def _dealt(samples: Samples, rng: np.random.Generator) -> np.ndarray:
-    patients = np.arange(len(samples)) if samples.patients is None else samples.patients
-    names, whose = np.unique(patients, return_inverse=True)
-    return np.asarray(rng.permutation(len(names))[whose])
 
 
 def with_unseen(record: RunRecord, federation: Federation) -> RunRecord:

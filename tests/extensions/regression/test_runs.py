@@ -481,3 +481,17 @@ def test_the_scenario_of_the_page_runs():
     run = execute(build(tomllib.loads(block)))
 
     assert not run.failed
+
+
+def test_folds_of_patients_keep_all_rows_of_a_patient_together():
+    rng, sites = np.random.default_rng(0), 3
+    whose = [rng.integers(0, 20, 60) + 100 * site for site in range(sites)]
+    plan = among(regressed("Ridge", {"penalty": "cv"}), sites)
+    task = Task("t", (2,), 2, "cross_entropy")
+    samples = [Samples(rng.normal(size=(60, 2)), rng.integers(0, 2, 60), patients) for patients in whose]
+    trainer = Regressors(plan, task, ["a", "b", "c"], samples, Indices.of_all(sites))
+
+    for site, patients in enumerate(whose):
+        folds = trainer._folds(site)
+        assert len(set(folds.tolist())) > 1
+        assert len(set(zip(patients.tolist(), folds.tolist(), strict=True))) == len(set(patients.tolist()))
