@@ -1,7 +1,6 @@
 """Federated learning as scikit-learn's estimators: ``fit(X, y, groups=hospital)``, clone, search and cross-validation.
 
-All rows that are given train; what a model is worth, cross_val_score says on rows that it has not seen. Rows go to
-hospitals by ``groups``, or are dealt at random where there are none.
+All rows that are given train; cross_val_score says what a model is worth. Rows go to hospitals by ``groups``, or lot.
 """
 
 import warnings

@@ -39,8 +39,7 @@ DIGEST = 32
 class Notebook:
     """What a site was asked in one run, each question once, in the run's ``folder`` at the site.
 
-    An answer is written down before it leaves. Asked again, the site sends the same bytes; asked otherwise under a past
-    number, it refuses, so that nobody learns anything twice by resuming.
+    An answer is on disk before it leaves, the same bytes if asked again; another question by its number is refused.
     """
 
     def __init__(self, folder: Path) -> None:

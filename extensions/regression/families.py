@@ -185,8 +185,7 @@ def profiled_sums(family: str, theta: np.ndarray, rows: Rows, penalty: float) ->
     """The sums at ``theta`` where the site has an intercept of its own, and this, (K,) or (1,) for a shared slope.
 
     The intercept maximises the site's likelihood less ``penalty`` / 2 times its square, for theta as it is, and does
-    not leave. Newton's steps from sums of such profiles end where those of all parameters together do, as the Schur
-    complement is the Hessian of the profile (Murphy and van der Vaart 2000).
+    not leave. Newton's steps from such profiles end where those of all parameters do (Murphy and van der Vaart 2000).
     """
     columns, predictors = rows.x.shape[1], rows.offset.shape[1]
     a = design(family, columns, predictors)

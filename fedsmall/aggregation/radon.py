@@ -151,8 +151,7 @@ def _farthest_first(offsets: np.ndarray) -> np.ndarray:
 def _null_vector(offsets: np.ndarray) -> np.ndarray:
     """Weights of unit norm, (..., r), under which offsets (..., r, d) sum to zero, and which sum to zero themselves.
 
-    With large rows and large columns first, the rounding of a Householder QR is small against each row by itself (Cox
-    and Higham 1998), so one absurd point does not blur where the others lie.
+    With large rows and columns first a QR's rounding is small against each row (Cox and Higham 1998): none blurs any.
     """
     order = np.argsort(-np.abs(offsets).max(axis=-2), axis=-1, kind="stable")
     sorted_columns = np.take_along_axis(offsets, order[..., None, :], axis=-1)

@@ -81,8 +81,7 @@ SECOND: dict[str, Second] = {  # the next v, of v, the square of delta and beta2
 def _adaptive(second: Second, corrected: bool = False) -> Step:
     """Reddi et al. 2021, Algorithm 2: m <- beta1 m + (1 - beta1) delta, x <- x + lr m / (sqrt(v) + tau).
 
-    v is a vector that starts at zero; ``corrected`` scales lr by Adam's correction of the bias towards that start, with
-    the exponent one ahead of the count of aggregations, as Flower does both.
+    v starts at zero; ``corrected`` scales lr by Adam's correction, its exponent one ahead of aggregations, as Flower's.
     """
 
     def step(global_model: Arrays, memory: Arrays, updates: Updates, options: Options) -> tuple[Arrays, Arrays]:

@@ -44,8 +44,7 @@ def daisy_chain(
 ) -> Iterator[RoundResult]:
     """Algorithm 1 over the sites of a topology: a result for each stretch of communication rounds walked in one go.
 
-    A stretch ends with an aggregation, and where the models must be seen (``due``) or noised. Departs from Algorithm 1
-    as :class:`~fedsmall.travel.schedule.Schedule` does: aggregation wins a tie.
+    A stretch ends with an aggregation, and where models must be seen (``due``) or noised. Aggregation wins a tie.
     """
     states = topology.states
     for walks, seen in _together(

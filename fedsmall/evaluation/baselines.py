@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsmall.data.federation import Federation, Samples, Task, task_at
+from fedsmall.data.federation import Federation, Samples, Task, join, task_at
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import outputs_of, probabilities, scores_of
 from fedsmall.evaluation.survival import interval_log_odds
@@ -92,11 +92,10 @@ def pooled_logistic(federation: Federation, own_models: bool = False) -> dict[st
     task = federation.task
     if own_models or task.kind != "classes" or task.ordered or not len(federation.test):
         return None
-    x = np.concatenate([_flat(samples) for samples in federation.train])
-    y = np.concatenate([samples.y for samples in federation.train])
-    if len(np.unique(y)) < 2 or x.size * task.classes > MOST:
+    everybody = join(federation.train)
+    if len(np.unique(everybody.y)) < 2 or everybody.x.size * task.classes > MOST:
         return None
-    model = _fit(x, y)
+    model = _fit(everybody)
     judged = {
         name: {"common": evaluate(_outputs(model, samples, task), samples.y, task), "sites": {}}
         for name, samples in federation.extra
@@ -107,16 +106,29 @@ def pooled_logistic(federation: Federation, own_models: bool = False) -> dict[st
     return {"label": POOLED, "common": common, "sites": {}, "extra": judged, "predictions": predictions}
 
 
-def _fit(x: np.ndarray, y: np.ndarray) -> Any:
+def folds_of(samples: Samples, folds: int) -> Any:
+    """So many folds for scikit-learn; of whole patients, if these have several samples and all parts all classes."""
+    whose = samples.of_patients.get("patients", np.arange(0))
+    if folds < 2 or len(np.unique(whose)) < folds:
+        return folds
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    parts = list(StratifiedGroupKFold(folds).split(_flat(samples), samples.y, whose))
+    classes = len(np.unique(samples.y))
+    return parts if all(len(np.unique(samples.y[rows])) == classes for part in parts for rows in part) else folds
+
+
+def _fit(samples: Samples) -> Any:
     """The regression with the penalty that its own cross-validation takes, or C = 1 where a class is of one patient."""
     from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 
+    x, y = _flat(samples), samples.y
     folds = min(FOLDS, int(np.unique(y, return_counts=True)[1].min()))
     with warnings.catch_warnings(action="ignore"):  # attributes that its next releases rename, fits that stop early
         if folds < 2:
             return LogisticRegression(max_iter=1000, tol=TOLERANCE).fit(x, y)
         by_loss = {"scoring": "neg_log_loss", "max_iter": 1000, "tol": TOLERANCE}
-        return LogisticRegressionCV(Cs=STRENGTHS, cv=folds, **by_loss).fit(x, y)
+        return LogisticRegressionCV(Cs=STRENGTHS, cv=folds_of(samples, folds), **by_loss).fit(x, y)
 
 
 def _outputs(model: Any, samples: Samples, task: Task) -> np.ndarray:

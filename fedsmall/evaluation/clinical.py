@@ -123,8 +123,7 @@ def precision_recall(p: np.ndarray, positive: np.ndarray) -> Curve:
 def auc(p: np.ndarray, positive: np.ndarray, whose: Whose = None) -> Estimate:
     """The area under the ROC curve with DeLong's standard error (1988), its interval on the scale of the logit.
 
-    Of patients with several samples it is Obuchowski's (1997). Of classes wholly told apart it is Wilson's, of as many
-    samples or patients as the smaller has. NaN where one class is missing.
+    Of patients with several samples it is Obuchowski's (1997); of classes told apart Wilson's; NaN if one is missing.
     """
     good, bad = p[positive], p[~positive]
     if not len(good) or not len(bad):

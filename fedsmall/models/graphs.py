@@ -34,8 +34,7 @@ def above_diagonal(graphs: Tensor) -> Tensor:
 class EdgeConvolution(nn.Module):
     """An edge-conditioned convolution over fully connected graphs with one number on each edge.
 
-    x_i' = root(x_i) + mean over j of x_j W(e_ij) + bias with W(e) = ReLU(e a + c): torch_geometric's ``NNConv``.
-    Source: Gilmer et al. 2017, section 3; Simonovsky and Komodakis 2017.
+    x_i' = root(x_i) + mean over j of x_j W(e_ij) + bias with W(e) = ReLU(e a + c). Source: Gilmer et al. 2017.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:

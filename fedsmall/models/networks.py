@@ -343,8 +343,7 @@ class Proportional(nn.Module):
     """One risk for all intervals or grades, behind layers of widths ``body``, and a level for each: -> (..., levels).
 
     The risk moves all log-odds of the event in an interval (Cox 1972, section 6, the logistic model for grouped times;
-    Singer and Willett 1993); of grades the log-odds of being above the lowest, behind which are so many ``steps`` the
-    same for all (McCullagh 1980, "Regression models for ordinal data").
+    Singer and Willett 1993); of grades the log-odds of being above the lowest, and ``steps`` behind (McCullagh 1980).
     """
 
     def __init__(self, features: int, levels: Tensor, steps: int = 0, body: Sequence[int] = ()) -> None:

@@ -193,8 +193,7 @@ def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> 
 def radon_failure(radon_number: int, height: int, failure: float) -> float:
     """An upper bound on that chance for every convex loss: P(at least two of r fail), applied ``height`` times.
 
-    Models that do not fail are a convex set: where at most one of r fails, the part without it lies in that set, and
-    the Radon point with it. Models that fail far out in one direction reach the bound.
+    Models that do not fail are convex: where at most one of r fails, the Radon point is among them. Far ones reach it.
     """
     _check_chance("failure", failure)
     for _ in range(height):

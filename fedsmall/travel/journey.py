@@ -7,8 +7,7 @@ route is one or several groups of models. Folds are dealt once, by a named strea
 goes where is drawn anew, without a conflict. With fewer sites than routes each deals its own samples to folds.
 
 Regions are several servers: sites dealt to regions, each of which averages its own models; now and then all of them
-together. Bytes between servers are counted apart. Source: client, edge and cloud of Liu et al. 2020, "Client-edge-cloud
-hierarchical federated learning"; there no model travels between edges.
+together. Bytes between servers are counted apart. Source: client, edge and cloud of Liu et al. 2020.
 
 What is seen of a run is the :class:`RoundResult` after each stretch of communication rounds.
 """

@@ -9,6 +9,7 @@ from typing import final
 import numpy as np
 
 from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.evaluation.baselines import folds_of
 from fedsmall.evaluation.intercepts import OF_LOSS, fit_intercept
 from fedsmall.evaluation.metrics import evaluate
 
@@ -94,7 +95,7 @@ def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
     shares[:, seen] = 1.0
     if len(seen) > 1:
         ridge = LogisticRegression(C=1.0, max_iter=500)
-        search = GridSearchCV(ridge, {"C": [1.0, 0.1, 0.01]}, scoring="neg_log_loss", cv=folds)
+        search = GridSearchCV(ridge, {"C": [1.0, 0.1, 0.01]}, scoring="neg_log_loss", cv=folds_of(train, folds))
         model = search if folds > 1 else ridge
         with warnings.catch_warnings(action="ignore"):  # a fit that stops early is as near as rounding lets it
             shares[:, seen] = model.fit(rows, train.y).predict_proba(new)

@@ -213,8 +213,7 @@ class Run:
     def predictions_of(self, plan_run: PlanRun) -> Arrays:
         """The predictions of a plan's one model on the test samples, beside the truth; empty if not kept.
 
-        "probabilities" (samples, classes) for numbers "predictions", or for times "survival"
-        and "cuts" (samples, intervals); "labels"; and "sites" where those are known.
+        "probabilities" (samples, classes), "predictions", or "survival" and "cuts"; "labels", "sites", "patients".
         """
         key = f"{prediction_key(plan_run)}/"
         return {name.removeprefix(key): array for name, array in self.predictions.items() if name.startswith(key)}

@@ -125,8 +125,7 @@ def choose_class(
 def decide(losses: Mapping[str, np.ndarray]) -> Verdict:
     """What to take by the losses of the same folds, (folds,) of each row, among them the ``MEAN``.
 
-    The best single candidate, where every other is told apart from it by exact sign flips after Holm; else the mean of
-    three; but where that is worse than the best, the simplest that is level with it.
+    The best, if told apart by exact sign flips after Holm; else the mean of three, or the simplest that is level.
     """
     means = {name: float(values.mean()) for name, values in losses.items()}
     best = min((name for name in losses if name != MEAN), key=means.__getitem__)

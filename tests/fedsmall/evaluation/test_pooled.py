@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.metrics import log_loss, roc_auc_score
 
 from fedsmall.data.federation import Samples
-from fedsmall.evaluation.baselines import POOLED, pooled_logistic
+from fedsmall.evaluation.baselines import POOLED, folds_of, pooled_logistic
 from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.report.sentences import sentences
 from fedsmall.sim.report.tables import table
@@ -119,3 +119,21 @@ def test_its_interval_counts_patients_as_those_of_methods_do():
     assert "predictions" not in run.done[0].row["pooled"]
     merged = table(merge([run])[0]).pooled
     assert merged.common == pooled.common
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_folds_for_a_baseline_are_of_whole_patients(folds):
+    rng = np.random.default_rng(0)
+    whose = np.sort(rng.integers(0, 40, 150))
+    samples = Samples(rng.normal(size=(150, 2)), whose % 2, whose)
+
+    parts = folds_of(samples, folds)
+
+    assert sorted(np.concatenate([held for _, held in parts]).tolist()) == list(range(150))
+    assert all(not set(whose[rows]) & set(whose[held]) for rows, held in parts)
+
+
+@pytest.mark.parametrize("patients", [None, np.arange(8), np.repeat([0, 1], 4), np.r_[np.zeros(7, int), 1]])
+def test_where_that_cannot_be_folds_are_of_samples(patients):
+    assert folds_of(Samples(np.zeros((8, 1)), np.arange(8) % 2, patients), 3) == 3
+    assert folds_of(Samples(np.zeros((8, 1)), np.arange(8) % 2, patients), 1) == 1
