@@ -15,10 +15,14 @@ METHODS = [{"name": "FedAvg", "label": "often"}, {"name": "FedDC", "aggregate_ev
 SEEDS, PATIENTS = 6, 60
 
 
-def judged(metric: str, gap: float = 0.0, draw: int = 0, drawn_anew: bool = False) -> Run:
-    """Two methods on patients of whom some are hard for one of them alone; FedDC is better by ``gap`` on a logit."""
+def judged(metric: str, gap: float = 0.0, draw: int = 0, drawn_anew: bool = False, each: int = 1) -> Run:
+    """Two methods on patients of whom some are hard for one of them alone; FedDC is better by ``gap`` on a logit.
+
+    A patient has ``each`` so many samples, which are alike but for a little.
+    """
     rng = np.random.default_rng(draw)
-    y, hard = rng.integers(2, size=PATIENTS), rng.normal(0, 1.2, (2, PATIENTS))
+    y, hard = rng.integers(2, size=PATIENTS // each), rng.normal(0, 1.2, (2, PATIENTS // each))
+    y, hard = np.repeat(y, each), np.repeat(hard, each, axis=1)
     run = made({"often": [0.5] * SEEDS, "FedDC": [0.5] * SEEDS}, metric, METHODS)
     for one in run.done:
         y = rng.integers(2, size=PATIENTS) if drawn_anew else y
@@ -28,6 +32,8 @@ def judged(metric: str, gap: float = 0.0, draw: int = 0, drawn_anew: bool = Fals
         run.predictions |= {
             f"{prediction_key(one)}/{name}": array for name, array in {"probabilities": p, "labels": y}.items()
         }
+        if each > 1:
+            run.predictions[f"{prediction_key(one)}/patients"] = np.arange(PATIENTS) // each
         one.row["common"] |= evaluate(np.log(p), y, Task("", (), 2, metrics=(metric,)))
     return run
 
@@ -42,6 +48,19 @@ def test_luck_with_the_patients_of_one_test_set_is_no_verdict(metric):
     for run in alone:
         run.predictions.clear()  # then nobody knows that it is one test set, and seeds agree on its luck
     assert sum("cannot be told apart from" not in sentences(run)[1] for run in alone) >= 4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "brier"])
+def test_luck_with_patients_who_have_several_samples_is_no_verdict(metric):
+    made_of = [judged(metric, draw=draw, each=6) for draw in range(40)]
+    told = [sentences(run)[1] for run in made_of]
+
+    assert sum("cannot be told apart from" not in words for words in told) <= 5
+    for run in made_of:
+        run.predictions = {name: array for name, array in run.predictions.items() if not name.endswith("/patients")}
+        run.without.clear()  # then samples count as patients
+    assert sum("cannot be told apart from" not in sentences(run)[1] for run in made_of) >= 12
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc", "brier"])
