@@ -93,7 +93,7 @@ SERVER = -1
 class Visit(NamedTuple):
     """A model sent at communication round number ``place``, ``age`` - 1 of them after ``site`` had sent it.
 
-    It went to the site ``to``, an average to :data:`SERVER`. ``sender`` knows its state before, all the server's.
+    It went to the site ``to``, an average to :data:`SERVER`. ``sender`` had sent it and knows its state before.
     """
 
     place: int

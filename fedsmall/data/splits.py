@@ -152,7 +152,7 @@ def fold_split(
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Which samples each site trains on, and which all models are tested on, when ``fold`` is the test set.
 
-    With ``sites`` = ``folds`` - 1 site i holds fold i + 1 behind the tested one, in a circle; else stratified parts.
+    With ``sites`` = ``folds`` - 1 site i holds the fold i + 1 places after the tested one; else stratified parts.
     """
     if not 0 <= fold < folds:
         raise PlanError(f"fold = {fold} is none of the folds 0 to {folds - 1}; choose one of those.")
