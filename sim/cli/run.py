@@ -42,7 +42,7 @@ def run(
     """Run a scenario: every method with every seed. Prints the table and writes a folder with report.html.
 
     Of a scenario without methods it does what `fedsmall choose` does. Ctrl-C ends the run after the next communication
-    round; what was run until then is kept and reported. A plan that fails is a line with its reason; exit code 1.
+    round; what was run until then is kept. A plan that fails is a line with its reason, others run; the exit code is 1.
     """
     scenario = find(scenario)
     if kind := kind_of_scenario(scenario_files.read(scenario)):
