@@ -29,7 +29,7 @@ RATIOS = {
 }
 CAPTION = (
     "{} (seed {}): penalty {:g}. By one standard deviation of a column, in brackets, or for its values; intervals are "
-    "95%, Wald's{}{}. Of columns that were chosen by these patients, or several samples of one, they are too short."
+    "95%, Wald's{}{}. They are too short of columns chosen by these patients, or with several samples of one."
 )
 OF_RATIOS = (
     "Wilks' test of the added terms together, on the training samples of both: its chi-squared is twice the gain in "

@@ -80,22 +80,24 @@ def share_of(hits: np.ndarray, of: np.ndarray, whose: Whose = None) -> Estimate:
     hit, all_of = int((hits & of).sum()), int(of.sum())
     if whose is None or not all_of:
         return wilson(hit, all_of)
-    share, patients = hit / all_of, np.unique(whose[of], return_inverse=True)[1]
-    apart, count = np.bincount(patients, hits[of] - share), int(patients.max()) + 1
-    between = float(apart @ apart) * count / max(count - 1, 1)
-    return wilson(hit, all_of, min(all_of, share * (1 - share) * all_of**2 / between) if between else count)
+    share = hit / all_of
+    between, patients = _between(hits[of] - share, whose[of])
+    return wilson(hit, all_of, min(all_of, share * (1 - share) * all_of**2 / between) if between else patients)
+
+
+def _between(apart: np.ndarray, whose: np.ndarray) -> tuple[float, int]:
+    """The variance of the sum of deviations ``apart``, (samples,), between patients, and how many these are."""
+    sums = np.bincount(np.unique(whose, return_inverse=True)[1], apart)
+    return float(sums @ sums) * len(sums) / max(len(sums) - 1, 1), len(sums)
 
 
 def at_threshold(p: np.ndarray, positive: np.ndarray, threshold: float, whose: Whose = None) -> AtThreshold:
     """Counts and shares where everybody with a probability of ``threshold`` or more is called positive."""
     called = p >= threshold
-    cells = (called & positive, called & ~positive, ~called & positive, ~called & ~positive)
-    found = of_counts(threshold, *(int(cell.sum()) for cell in cells))
-    if whose is None:
-        return found
-    rates = share_of(called, positive, whose), share_of(~called, ~positive, whose)
-    values = share_of(positive, called, whose), share_of(~positive, ~called, whose)
-    return found._replace(sensitivity=rates[0], specificity=rates[1], ppv=values[0], npv=values[1])
+    sensitivity, specificity = share_of(called, positive, whose), share_of(~called, ~positive, whose)
+    ppv, npv = share_of(positive, called, whose), share_of(~positive, ~called, whose)
+    cells = ppv.hits, ppv.of - ppv.hits, npv.of - npv.hits, npv.hits
+    return AtThreshold(threshold, *cells, sensitivity, specificity, ppv, npv)
 
 
 def of_counts(threshold: float, tp: int, fp: int, fn: int, tn: int) -> AtThreshold:
@@ -135,11 +137,9 @@ def auc(p: np.ndarray, positive: np.ndarray, whose: Whose = None) -> Estimate:
     variances = [values.var(ddof=1) / len(values) if len(values) > 1 else 0.25 for values in (of_good, of_bad)]
     few = min(len(good), len(bad))
     if whose is not None:
-        patients = np.unique(whose, return_inverse=True)[1]
         apart = np.empty(len(p))
         apart[positive], apart[~positive] = (of_good - value) / len(good), (of_bad - value) / len(bad)
-        count, few = int(patients.max()) + 1, min(len(np.unique(patients[mask])) for mask in (positive, ~positive))
-        variances = [float((np.bincount(patients, apart) ** 2).sum()) * count / max(count - 1, 1)]
+        variances, few = [_between(apart, whose)[0]], min(len(set(whose[mask])) for mask in (positive, ~positive))
     error = float(np.sqrt(sum(variances)))
     if value in (0.0, 1.0) or error == 0:
         return Estimate(value, *wilson(round(value * few), few)[1:3])
