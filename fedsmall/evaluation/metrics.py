@@ -63,20 +63,22 @@ def evaluate(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, float]
 def evaluate_many(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Every metric of ``task`` for each model on ``y``, (samples,) or (samples, *target_shape): (models,) by name.
 
-    NaN where one is not defined for a model, and left out where it is defined for none.
+    NaN where one is not defined for a model, and left out where it is defined for none. Of classes ``y`` may be each
+    model's own, (models, samples).
     """
     outputs = np.asarray(outputs, dtype=np.float64)
     if not len(y):
         return {}
     with np.errstate(invalid="ignore", over="ignore"):  # outputs of a model that has diverged; its loss tells
-        losses = {"loss": _losses(outputs, y, task.loss)} if "loss" in task.metrics else {}
-        metrics = losses | _metrics_of_outputs(outputs, y, task)
+        logs = outputs - log_sum(outputs)[..., None] if task.loss == "cross_entropy" else outputs
+        losses = {"loss": _losses(logs, y, task.loss)} if "loss" in task.metrics else {}
+        metrics = losses | _metrics_of_outputs(outputs, logs, y, task)
     return {name: metrics[name] for name in task.metrics if name in metrics and not np.isnan(metrics[name]).all()}
 
 
-def _metrics_of_outputs(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+def _metrics_of_outputs(outputs: np.ndarray, logs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     if task.kind == "classes":
-        return _of_classes(outputs, y, task)
+        return _of_classes(outputs, logs, y, task)
     if task.kind == "labels":
         return label_metrics(outputs, y, task.metrics)
     if task.kind == "times":
@@ -93,12 +95,13 @@ def predicted_classes(outputs: np.ndarray) -> np.ndarray:
     return (outputs[..., 0] > 0).astype(np.int64) if outputs.shape[-1] == 1 else outputs.argmax(axis=-1)
 
 
-def _of_classes(outputs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
+def _of_classes(outputs: np.ndarray, logs: np.ndarray, y: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     scores, classes = by_class(outputs, task.loss), task.classes
     guess = predicted_classes(scores)  # (models, samples)
     cell = (np.arange(len(guess))[:, None] * classes + y) * classes + guess
     table = np.bincount(cell.ravel(), minlength=len(guess) * classes**2).reshape(-1, classes, classes)
-    metrics = of_matrices(table) | _of_rankings(*_class_scores(scores, classes, y), task.metrics)
+    ranked = _class_scores(scores, scores if task.ordered else logs, classes, y)
+    metrics = of_matrices(table) | _of_rankings(*ranked, task.metrics)
     if "brier" in task.metrics:
         metrics["brier"] = squared_distances(probabilities(outputs, task.loss), y).mean(axis=-1)
     return metrics
@@ -135,12 +138,13 @@ def _of_rankings(scores: np.ndarray, positive: np.ndarray, asked: Collection[str
     return {name: known_mean(of(scores, positive)) for name, of in of_rankings.items() if name in asked}
 
 
-def _class_scores(outputs: np.ndarray, classes: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _class_scores(
+    outputs: np.ndarray, logs: np.ndarray, classes: int, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     if outputs.shape[-1] == 1 or classes == 2:
         odds = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0)
-        return odds[:, None], (y == 1)[None]
-    shares = np.exp(outputs - log_sum(outputs)[..., None])
-    return np.moveaxis(shares, -1, 1), np.arange(classes)[:, None] == y
+        return odds[:, None], (y == 1)[..., None, :]
+    return np.moveaxis(np.exp(logs), -1, 1), np.arange(classes)[:, None] == y[..., None, :]
 
 
 def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
@@ -153,8 +157,8 @@ def _losses(outputs: np.ndarray, y: np.ndarray, name: str) -> np.ndarray:
     if name == ORDINAL:
         return grade_losses(outputs, y)
     if name == "cross_entropy":
-        of_label = np.take_along_axis(outputs, y[None, :, None], axis=2)[..., 0]
-        return np.asarray((log_sum(outputs) - of_label).mean(axis=1))
+        of_label = np.take_along_axis(outputs, np.broadcast_to(y, outputs.shape[:2])[..., None], axis=2)
+        return np.asarray(-of_label[..., 0].mean(axis=1))
     margins = outputs[..., 0] * np.where(y == 1, 1.0, -1.0)
     if name == "hinge":
         return np.asarray(np.maximum(0.0, 1.0 - margins).mean(axis=1))

@@ -10,9 +10,10 @@ from scipy.special import logit
 
 from fedsmall.data.federation import Task
 from fedsmall.evaluation import survival
-from fedsmall.evaluation.metrics import OF_NUMBERS, evaluate
+from fedsmall.evaluation.metrics import OF_NUMBERS, evaluate_many
 
 GROUPS = 25  # of test samples, left out one after the other
+AT_ONCE = 4096  # test samples of which all groups are judged together
 BY_CLASS = ("auc", "average_precision", "balanced_accuracy", "macro_f1")  # as sure as the rarest class is large
 SMALLEST = 1e-12  # probability: a logarithm must not be infinite
 
@@ -27,11 +28,17 @@ def worth_without(
     whose = np.unique(predictions.get("patients", np.arange(len(predictions["labels"]))), return_inverse=True)[1]
     units = int(whose.max(initial=-1)) + 1
     order = np.random.default_rng(0).permutation(units)  # its own: given predictions have one error, whoever asks
-    values = []
-    for group in range(min(GROUPS, units) if units > 1 else 0):
-        kept = ~np.isin(whose, order[group::GROUPS])
-        values.append(_worth(metrics, {name: array[kept] for name, array in predictions.items()}, loss))
-    return {name: np.array([value.get(name, np.nan) for value in values]) for name in metrics}
+    left_out = [order[group::GROUPS] for group in range(min(GROUPS, units) if units > 1 else 0)]
+    rows = [np.flatnonzero(~np.isin(whose, group)) for group in left_out]
+    at_once = "probabilities" in predictions and len(whose) <= AT_ONCE
+    values = {name: np.full(len(rows), np.nan) for name in metrics}
+    for size in {len(kept) for kept in rows}:
+        alike = [group for group, kept in enumerate(rows) if len(kept) == size]
+        for groups in [alike] if at_once else [[group] for group in alike]:
+            worth = _worth(metrics, np.stack([rows[group] for group in groups]), predictions, loss)
+            for name in worth.keys() & values:
+                values[name][groups] = worth[name]
+    return values
 
 
 def jackknife(without: np.ndarray) -> tuple[float, float]:
@@ -53,22 +60,24 @@ def patients_behind(metric: str, predictions: Mapping[str, np.ndarray]) -> int:
     return int(counts.min()) if metric in BY_CLASS and labels.ndim == 1 else len(labels)
 
 
-def _worth(metrics: Sequence[str], predictions: Mapping[str, np.ndarray], loss: str) -> dict[str, float]:
-    y = predictions["labels"]
-    if "survival" in predictions:
-        worth = survival.metrics_of(metrics, predictions["survival"][None], predictions["cuts"][0], *y.T)
-        return {name: float(value[0]) for name, value in worth.items()}
+def _worth(
+    metrics: Sequence[str], rows: np.ndarray, predictions: Mapping[str, np.ndarray], loss: str
+) -> dict[str, np.ndarray]:
+    """The metrics of the samples of each group, ``rows`` (groups, samples); of what is no class there is one group."""
     if "probabilities" in predictions:
-        outputs, loss = np.log(np.maximum(predictions["probabilities"], SMALLEST)), "cross_entropy"
-    elif "label_probabilities" in predictions:
-        outputs = logit(np.clip(predictions["label_probabilities"], SMALLEST, 1 - SMALLEST))
-        loss = "binary_cross_entropy"
-    else:
-        outputs, y = predictions["predictions"].reshape(len(y), -1), y.reshape(len(y), -1)
-        unit = float(y.std()) or 1.0
-        of_loss = evaluate(outputs / unit, y / unit, Task("", (), outputs.shape[1], loss, ("loss",)))
-        return evaluate(outputs, y, Task("", (), outputs.shape[1], loss, tuple(OF_NUMBERS))) | of_loss
-    return evaluate(outputs, y, Task("", (), outputs.shape[1], loss, tuple(metrics)))
+        outputs = np.log(np.maximum(predictions["probabilities"], SMALLEST))[rows]
+        task = Task("", (), outputs.shape[-1], "cross_entropy", tuple(metrics))
+        return evaluate_many(outputs, predictions["labels"][rows], task)
+    y = predictions["labels"][rows[0]]
+    if "survival" in predictions:
+        return survival.metrics_of(metrics, predictions["survival"][rows], predictions["cuts"][0], *y.T)
+    if "label_probabilities" in predictions:
+        outputs = logit(np.clip(predictions["label_probabilities"][rows], SMALLEST, 1 - SMALLEST))
+        return evaluate_many(outputs, y, Task("", (), outputs.shape[-1], "binary_cross_entropy", tuple(metrics)))
+    outputs, y = predictions["predictions"][rows].reshape(1, len(y), -1), y.reshape(len(y), -1)
+    unit = float(y.std()) or 1.0
+    of_loss = evaluate_many(outputs / unit, y / unit, Task("", (), outputs.shape[-1], loss, ("loss",)))
+    return evaluate_many(outputs, y, Task("", (), outputs.shape[-1], loss, tuple(OF_NUMBERS))) | of_loss
 
 
 def constant_beside(predictions: Mapping[str, np.ndarray], loss: str = "mse") -> dict[str, np.ndarray]:

@@ -5,8 +5,10 @@ It is no part of a plan: it decides speed and the last bits of numbers.
 
 import multiprocessing
 import sys
+import threading
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 import psutil
 import torch
@@ -60,16 +62,24 @@ def threads_of_kernel(asked: str | torch.device) -> int:
 
 
 def process_context(asked: str, modules: Sequence[str]) -> BaseContext:
-    """How processes that train begin: on Linux as forks of one that has imported ``modules``, once for all of them.
+    """How processes that train begin: on Linux as forks, of one that imports ``modules`` if this one has threads.
 
     Afresh, which takes seconds each, where a GPU may be touched, and on macOS, whose libraries bear no fork.
     """
     on_cpu = asked == "cpu" or threads_of_kernel(asked) > 0
     if not (on_cpu and sys.platform == "linux"):
         return multiprocessing.get_context("spawn")
+    if not has_threads():
+        return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(modules))
     return context
+
+
+def has_threads() -> bool:
+    """Whether this process, on Linux, has a second thread; Arrow's, whose memory is made for forks, is none."""
+    names = [] if threading.active_count() > 1 else Path("/proc/self/task").glob("*/comm")
+    return sum(name.read_text().strip() != "jemalloc_bg_thd" for name in names) != 1
 
 
 def list_devices() -> list[str]:

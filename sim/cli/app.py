@@ -120,7 +120,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run ``fedsmall``. A wrong value ends it with one line and code 2; a fault of ours keeps its traceback."""
     gc.set_threshold(100_000, 50, 100)  # what is imported is no garbage; looking for some took a tenth of a short run
     atexit.register(gc.freeze)  # nor is it when all ends, which took half a second
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # on small matrices a second thread only waits
+    for library in ("OPENBLAS", "NUMEXPR"):  # on small matrices a second thread only waits, and it hinders forks
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedsmall", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -188,7 +188,7 @@ def _run_one_by_one(
     moved: Callable[[int], None],
     interrupted: Callable[[], bool],
 ) -> Iterator[tuple[int, Ended | Failed]]:
-    before = 0
+    moved(before := 0)
     for index, plan in plans.items():
         if interrupted():
             return

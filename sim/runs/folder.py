@@ -107,7 +107,7 @@ class PlanRun:
 class Run:
     """A run, read from its folder or just made; ``without`` caches metrics without some of the test patients.
 
-    ``due`` is when its folder is next written, by the system's clock: writing takes a tenth of the time.
+    ``due`` is when its folder is next written, by the system's clock: writing takes a thirtieth of the time.
     """
 
     scenario: Scenario
@@ -118,7 +118,7 @@ class Run:
     models: dict[int, Arrays] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
     packages: dict[int, list[Stored]] = field(default_factory=dict)
-    without: dict[tuple[str, bool], Arrays] = field(default_factory=dict, repr=False)
+    without: dict[tuple[object, ...], Arrays] = field(default_factory=dict, repr=False)
     due: float = field(default=0.0, repr=False)
 
     @property
@@ -240,7 +240,7 @@ class Run:
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["label"]
         write_csv(self.folder / "rounds.csv", columns, rows)
         write_json(self.folder / "run.json", about)
-        self.due = time.monotonic() + 10 * (time.monotonic() - began)
+        self.due = time.monotonic() + 30 * (time.monotonic() - began)
 
 
 def _which(plan: Plan) -> dict[str, Any]:

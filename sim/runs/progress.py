@@ -42,15 +42,12 @@ class Bars(Watcher):
         self._bar, self._title = Progress(*columns, console=console, transient=True), title
         self._task = self._bar.add_task(title, total=sum(plan.rounds for plan in plans))
 
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def moved(self, rounds: int) -> None:
-        """Move the bar."""
+        """Move the bar, whose thread begins here: a process without threads can be forked."""
+        self._bar.start()
         self._bar.update(self._task, completed=rounds)
 
     def end(self, plan: Plan) -> None:

@@ -1,5 +1,7 @@
 """Where models train: what a word gives, what is refused, and that the tests' second device is as strict as a GPU."""
 
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -174,8 +176,8 @@ def test_what_is_free_on_a_gpu_is_what_it_can_hold():
 @pytest.mark.parametrize(
     ("system", "asked", "method"),
     [
-        ("linux", "cpu", "forkserver"),
-        ("linux", "kernel:2", "forkserver"),
+        ("linux", "cpu", "fork"),
+        ("linux", "kernel:2", "fork"),
         ("linux", "cuda:1", "spawn"),
         ("linux", "auto", "spawn"),
         ("darwin", "cpu", "spawn"),
@@ -183,5 +185,26 @@ def test_what_is_free_on_a_gpu_is_what_it_can_hold():
 )
 def test_processes_are_forks_but_on_macos_and_for_a_gpu(monkeypatch, system, asked, method):
     monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(devices, "has_threads", lambda: False)
 
     assert process_context(asked, [__name__]).get_start_method() == method
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes begin afresh")
+@pytest.mark.parametrize("thread", ["", "python", "library"])
+def test_a_process_with_threads_is_not_forked_and_one_without_is(thread):
+    begin = {
+        "": "",
+        "python": "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "library": "torch.set_num_threads(3); torch.ones(1000, 1000).exp()",  # OpenMP's, which no child would have
+    }
+    lines = (
+        "import os, threading, time, torch, fedsmall.sim.runs.execute, sklearn.linear_model, pandas",
+        "from fedsmall.training.device import process_context",
+        begin[thread],
+        "print(process_context('cpu', []).get_start_method())",
+    )
+    environ = {"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", "NUMEXPR_NUM_THREADS": "1"}
+    told = subprocess.run([sys.executable, "-c", "\n".join(lines)], env=environ, capture_output=True, text=True)
+
+    assert told.stdout.strip() == ("forkserver" if thread else "fork"), told.stderr
