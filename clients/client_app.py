@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsmall import __version__
+from fedsmall import __version__, wire
 from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, pack_reply, stayed_model, unpack_order
 from fedsmall.clients.memory import TRAVEL, ContextMemory
 from fedsmall.clients.site_data import SiteData, simulated_site
@@ -21,20 +21,6 @@ from fedsmall.plan import Plan
 from fedsmall.replicas import plan_at
 from fedsmall.training.trainer import Indices, Trainer
 from fedsmall.training.trees import cohort_for
-from fedsmall.wire import (
-    BALANCE,
-    CONFIG,
-    EXAMPLES,
-    METRICS,
-    NAMES,
-    OUT_OF_FOLD,
-    PLAN,
-    PROTOCOL,
-    VALIDATE,
-    Arrays,
-    join,
-    parts,
-)
 
 MOST_COHORTS = 1024
 DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a key of its node, or of its environment
@@ -43,40 +29,40 @@ DEVICE, DEVICE_VARIABLE = "device", "FEDSMALL_DEVICE"  # where a site trains: a 
 def query(message: Message, context: Context) -> Message:
     """Answer the handshake."""
     client = _client(message, context)
-    answer = ConfigRecord({**client.get_properties({}), "version": __version__, "protocol": PROTOCOL})
-    return Message(RecordDict({CONFIG: answer}), reply_to=message)
+    answer = ConfigRecord({**client.get_properties({}), "version": __version__, "protocol": wire.PROTOCOL})
+    return Message(RecordDict({wire.CONFIG: answer}), reply_to=message)
 
 
 def train(message: Message, context: Context) -> Message:
     """Train the model that came, and send it back."""
     client = _client(message, context)
-    config: dict[str, Any] = dict(message.content.config_records[CONFIG])
+    config: dict[str, Any] = dict(message.content.config_records[wire.CONFIG])
     arrays = unpack_order(client.plan, client.home.task, arrays_of(message.content), config, client.kept)
     leaving, examples, metrics = fit_or_stay(client, arrays, config)
     sent = dict(zip(client.sent_names, leaving, strict=True))
     records = records_of(pack_reply(client.plan, client.home.site, sent, config, arrays))
-    return Message(RecordDict({METRICS: _metrics(examples, metrics), **records}), reply_to=message)
+    return Message(RecordDict({wire.METRICS: _metrics(examples, metrics), **records}), reply_to=message)
 
 
 def balance(message: Message, context: Context) -> Message:
     """Send the model that has stayed here, which an average wants."""
     client = _client(message, context)
-    sent = records_of(stayed_model(client, message.content.config_records[CONFIG]))
+    sent = records_of(stayed_model(client, message.content.config_records[wire.CONFIG]))
     return Message(RecordDict(dict(sent)), reply_to=message)
 
 
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that came on what the site has held out."""
     client, arrays = _client(message, context), arrays_of(message.content)
-    config: dict[str, Any] = {NAMES: list(arrays)}
+    config: dict[str, Any] = {wire.NAMES: list(arrays)}
     _, examples, metrics = client.evaluate(list(arrays.values()), config)
-    return Message(RecordDict({METRICS: _metrics(examples, metrics)}), reply_to=message)
+    return Message(RecordDict({wire.METRICS: _metrics(examples, metrics)}), reply_to=message)
 
 
 def validate(message: Message, context: Context) -> Message:
     """Sums of the models that came over training samples that they never saw."""
-    sums = _client(message, context).validate(arrays_of(message.content), message.content.config_records[CONFIG])
-    return Message(RecordDict(dict(records_of(join(**{OUT_OF_FOLD: sums})))), reply_to=message)
+    sums = _client(message, context).validate(arrays_of(message.content), message.content.config_records[wire.CONFIG])
+    return Message(RecordDict(dict(records_of(wire.join(**{wire.OUT_OF_FOLD: sums})))), reply_to=message)
 
 
 def app_on(device: str | None = None, prepare: Callable[[], None] = lambda: None) -> ClientApp:
@@ -89,22 +75,22 @@ def app_on(device: str | None = None, prepare: Callable[[], None] = lambda: None
 
     answering = ClientApp(mods=[train_on_device] if device is not None else [])
     answering.query()(query)
-    answering.query(BALANCE)(balance)
+    answering.query(wire.BALANCE)(balance)
     answering.train()(train)
     answering.evaluate()(evaluate)
-    answering.evaluate(VALIDATE)(validate)
+    answering.evaluate(wire.VALIDATE)(validate)
     return answering
 
 
 def _metrics(examples: int, metrics: dict[str, Any]) -> MetricRecord:
-    return MetricRecord({EXAMPLES: examples, **metrics})
+    return MetricRecord({wire.EXAMPLES: examples, **metrics})
 
 
 app = app_on()
 
 
 def _client(message: Message, context: Context) -> HospitalClient:
-    text = str(message.content.config_records[CONFIG][PLAN])
+    text = str(message.content.config_records[wire.CONFIG][wire.PLAN])
     plan = _plan(text)
     site = simulated_site(plan, context)
     device = str(context.node_config.get(DEVICE) or os.environ.get(DEVICE_VARIABLE, "cpu"))
@@ -133,14 +119,14 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
     return cohort
 
 
-def arrays_of(content: RecordDict) -> Arrays:
+def arrays_of(content: RecordDict) -> wire.Arrays:
     """All arrays of a message, named with their record."""
-    return {name: array.numpy() for name, array in join(**content.array_records).items()}
+    return {name: array.numpy() for name, array in wire.join(**content.array_records).items()}
 
 
 def records_of(arrays: Mapping[str, np.ndarray]) -> dict[str, ArrayRecord]:
     """The records that hold these arrays, in the order given."""
     return {
         part: ArrayRecord({name: Array(np.asarray(array)) for name, array in named_arrays.items()})
-        for part, named_arrays in parts(arrays).items()
+        for part, named_arrays in wire.parts(arrays).items()
     }

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
+from fedsmall import wire
 from fedsmall.algorithm.dynamic import squared_distances
 from fedsmall.audit_log import digest_of
 from fedsmall.clients.key_store import fault_of
@@ -31,29 +32,7 @@ from fedsmall.privacy.site_level import noise_for_comm_round, privatise_one, tel
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import leaving_state
 from fedsmall.training.trainer import Trainer
-from fedsmall.wire import (
-    CARRIED,
-    FORGOT,
-    IS_GLOBAL,
-    LEAVES,
-    LOSS,
-    MEMBERS,
-    MODEL,
-    NAMES,
-    REFERENCE,
-    ROUND,
-    ROUNDS,
-    RULE,
-    STEPS,
-    UNSOUND,
-    WITHIN,
-    Arrays,
-    ModelState,
-    first_of,
-    join,
-    split,
-    stack_of_one,
-)
+from fedsmall.wire import Arrays, ModelState, split
 
 NDArrays = list[np.ndarray]
 
@@ -107,32 +86,36 @@ class HospitalClient(NumPyClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``config["rounds"]`` rounds up to ``config["round"]``; ``sent_names`` names what goes back."""
         received = _by_name(parameters, config)
-        stack = self.trainer.stack([ModelState(split(received, MODEL), split(received, CARRIED))])
-        inputs = {"is_global": [bool(config[IS_GLOBAL])], "rule": split(received, RULE), "memory": self.memory.read()}
-        trained = self.trainer.train(stack, [0], int(config[ROUND]), int(config[ROUNDS]), **inputs)
+        stack = self.trainer.stack([ModelState(split(received, wire.MODEL), split(received, wire.CARRIED))])
+        inputs = {
+            "is_global": [bool(config[wire.IS_GLOBAL])],
+            "rule": split(received, wire.RULE),
+            "memory": self.memory.read(),
+        }
+        trained = self.trainer.train(stack, [0], int(config[wire.ROUND]), int(config[wire.ROUNDS]), **inputs)
         if trained.memory:
             self.memory.write(trained.memory)
         held = stack.model_state(0)
         self.trained = held.model
-        model = self._leaving(held.model, split(received, MODEL), config)
-        stays = not config.get(LEAVES, True)
+        model = self._leaving(held.model, split(received, wire.MODEL), config)
+        stays = not config.get(wire.LEAVES, True)
         carried = held.carried if stays else leaving_state(self.plan.recipe, held.carried)
-        sent = join(**{MODEL: model, CARRIED: carried, RULE: first_of(trained.rule)})
+        sent = wire.join(**{wire.MODEL: model, wire.CARRIED: carried, wire.RULE: wire.first_of(trained.rule)})
         self.sent_names = list(sent)
         self.set_out, self.steps = received, int(trained.steps[0])
-        metrics: dict[str, Scalar] = {STEPS: self.steps}
+        metrics: dict[str, Scalar] = {wire.STEPS: self.steps}
         if tells_loss(self.plan):
-            metrics[LOSS] = float(trained.loss[0])
+            metrics[wire.LOSS] = float(trained.loss[0])
         return list(sent.values()), reported_samples(self.plan, int(trained.examples[0])), metrics
 
     def _leaving(self, model: Arrays, received: Arrays, config: dict[str, Scalar]) -> Arrays:
         """The model as it may leave: clipped and noised, or blurred, and sparsified, as the plan asks."""
         share = self.plan.method.top_share
-        if self.plan.privacy.at_comm_rounds and config.get(LEAVES, True):
+        if self.plan.privacy.at_comm_rounds and config.get(wire.LEAVES, True):
             key = None if self.home.simulated else secrets.token_bytes(32)
             if self.noise_key is not None:
                 key = key_for(self.noise_key, model)
-            noise = noise_for_comm_round(self.plan.seed, self.home.site, int(config[ROUND]), key)
+            noise = noise_for_comm_round(self.plan.seed, self.home.site, int(config[wire.ROUND]), key)
             model = privatise_one(model, received, self.plan.privacy, noise)
         if share is not None:
             model, kept = cut_at_site(model, received, self.kept.read(), config, share)
@@ -181,7 +164,7 @@ class HospitalClient(NumPyClient):
         return metric_sums(outputs, y, self.home.task)
 
     def _members(self, arrays: Arrays) -> list[Arrays]:
-        return members_of(split(arrays, MODEL), self.plan.method.is_ensemble)
+        return members_of(split(arrays, wire.MODEL), self.plan.method.is_ensemble)
 
     def _metrics(self, outputs: np.ndarray, samples: Samples) -> dict[str, float]:
         return {name: float(value) for name, value in evaluate(outputs, samples.y, self.home.task).items()}
@@ -208,8 +191,8 @@ def unpack_order(plan: Plan, task: Task, arrays: Arrays, config: Mapping[str, An
 
 def pack_reply(plan: Plan, site: str, sent: Arrays, config: Mapping[str, Any], received: Arrays) -> Arrays:
     """The reply's arrays, compressed for who sent ``received``; in full where the model does not leave."""
-    leaves = config.get(LEAVES, True)
-    return pack(plan, sent, site, int(config[ROUND]), split(received, MODEL)) if leaves else sent
+    leaves = config.get(wire.LEAVES, True)
+    return pack(plan, sent, site, int(config[wire.ROUND]), split(received, wire.MODEL)) if leaves else sent
 
 
 def key_for(key: bytes, arrays: Arrays) -> bytes:
@@ -226,12 +209,12 @@ def signature_of(model: Arrays, frozen: Arrays | None = None) -> str:
 
 
 def _by_name(parameters: NDArrays, config: dict[str, Any]) -> Arrays:
-    return dict(zip(config[NAMES], parameters, strict=True))
+    return dict(zip(config[wire.NAMES], parameters, strict=True))
 
 
 def _of_routes(members: list[Arrays], config: Mapping[str, Any], routes: int) -> list[list[Arrays]]:
     """The members of each route. Raises PlanError where an order's counts do not fit its models."""
-    counts: list[int] = list(config.get(MEMBERS, ()))
+    counts: list[int] = list(config.get(wire.MEMBERS, ()))
     if len(counts) != routes or sum(counts) != len(members) or min(counts) < 1:
         raise PlanError("the order does not say which of the models that came belong to which route")
     ends = np.cumsum(counts).tolist()
@@ -250,39 +233,39 @@ def fit_or_stay(client: HospitalClient, arrays: Arrays, config: dict[str, Any]) 
     """Train what came, or the model that has stayed; ``client.sent_names`` names the arrays that leave."""
     if not isinstance(client.memory, StayingMemory):
         return client.fit(list(arrays.values()), _with_names(config, arrays))
-    before = _set_out(client.memory, split(arrays, MODEL), config)
+    before = _set_out(client.memory, split(arrays, wire.MODEL), config)
     if before is None:
         client.sent_names = []
-        return [], reported_samples(client.plan, len(client.home.train)), {STEPS: 1, FORGOT: 1}
-    received = join(**{MODEL: before.model})
+        return [], reported_samples(client.plan, len(client.home.train)), {wire.STEPS: 1, wire.FORGOT: 1}
+    received = wire.join(**{wire.MODEL: before.model})
     _, examples, metrics = client.fit(list(received.values()), _with_names(config, received))
-    now, word = _trained(client, before, int(metrics[STEPS]))
+    now, word = _trained(client, before, int(metrics[wire.STEPS]))
     client.memory.keep(now)
     if word is not None:
-        metrics = {STEPS: metrics[STEPS]}  # a loss may be no number
+        metrics = {wire.STEPS: metrics[wire.STEPS]}  # a loss may be no number
     if word is None and not _leaves(client.plan, now, config):
-        word = WITHIN
+        word = wire.WITHIN
     sent = _sent(client, now) if word is None else {}
     client.sent_names = list(sent)
     return list(sent.values()), examples, {**metrics, **({word: 1} if word else {})}
 
 
 def _with_names(config: dict[str, Any], arrays: Arrays) -> dict[str, Any]:
-    return {**config, NAMES: list(arrays)}
+    return {**config, wire.NAMES: list(arrays)}
 
 
 def stayed_model(client: HospitalClient, config: Mapping[str, Any]) -> Arrays:
     """The model that has stayed here, trained in this very round. Raises PlanError where there is none."""
     kept = client.memory.read_kept() if isinstance(client.memory, StayingMemory) else None
-    if kept is None or kept.of != config.get(REFERENCE):
+    if kept is None or kept.of != config.get(wire.REFERENCE):
         raise PlanError("this site has no model of this run that stays here")
     return _sent(client, kept)
 
 
 def _set_out(memory: StayingMemory, model: Arrays, config: Mapping[str, Any]) -> Kept | None:
     """The model from which training starts; None where the site does not know it any more."""
-    of, kept = int(config[REFERENCE]), memory.read_kept()
-    if model and config[IS_GLOBAL]:
+    of, kept = int(config[wire.REFERENCE]), memory.read_kept()
+    if model and config[wire.IS_GLOBAL]:
         return Kept(model, model, model, of, 0)
     if kept is None or kept.of != of:
         return None
@@ -293,21 +276,21 @@ def _trained(client: HospitalClient, before: Kept, steps: int) -> tuple[Kept, st
     """What is kept after a training; where that made no sound model, what was before, and a word."""
     fault = fault_of(client.trained, {}, before.model, before.reference, float(client.plan.method.gate))
     if fault is not None:
-        return before, UNSOUND
+        return before, wire.UNSOUND
     model = {name: np.array(array) for name, array in client.trained.items()}
     return before._replace(model=model, since=before.since + steps), None
 
 
 def _leaves(plan: Plan, now: Kept, config: Mapping[str, Any]) -> bool:
     """Whether a model is sent unasked: beyond the bound, or at the run's end."""
-    if not config.get(LEAVES, True):
+    if not config.get(wire.LEAVES, True):
         return False
     assert plan.method.divergence is not None
-    apart = float(squared_distances(stack_of_one(now.model), now.reference)[0])
-    return int(config[ROUND]) >= plan.rounds or apart > plan.method.divergence
+    apart = float(squared_distances(wire.stack_of_one(now.model), now.reference)[0])
+    return int(config[wire.ROUND]) >= plan.rounds or apart > plan.method.divergence
 
 
 def _sent(client: HospitalClient, kept: Kept) -> Arrays:
     """The model on its way; the site's own check compares it with what its receiver has."""
-    client.set_out, client.steps = join(**{MODEL: kept.sent}), kept.since
-    return join(**{MODEL: kept.model})
+    client.set_out, client.steps = wire.join(**{wire.MODEL: kept.sent}), kept.since
+    return wire.join(**{wire.MODEL: kept.model})

@@ -1,13 +1,15 @@
 """A client's site: its name and data, in a simulation's federation or in its own files."""
 
 from dataclasses import dataclass
-
-from flwr.app import Context
+from typing import TYPE_CHECKING
 
 from fedsmall.data.federation import Federation, Samples, Task, task_at
 from fedsmall.errors import DataError
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
+
+if TYPE_CHECKING:
+    from flwr.app import Context
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def _federation(plan: Plan) -> Federation:
     return _federations[plan.data_key]
 
 
-def simulated_site(plan: Plan, context: Context) -> SiteData:
+def simulated_site(plan: Plan, context: "Context") -> SiteData:
     """The site of the node's partition number, in the order of names. Raises DataError where there is none."""
     return site_in(_federation(plan), plan, int(context.node_config["partition-id"]))
 

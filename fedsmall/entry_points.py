@@ -47,11 +47,14 @@ T = TypeVar("T")
 SCENARIOS, HANDLERS, TABLES = "fedsmall.scenarios", "fedsmall.handlers", "fedsmall.tables"
 
 
+_installed, _project = cache(entry_points), cache(project_in)  # every package's file is read for them
+
+
 @cache
 def extensions(group: str) -> dict[str, EntryPoint]:
     """The entries of a group ("fedsmall.commands") by their names, in the order of the names; none is loaded."""
-    entries = {entry.name: entry for entry in entry_points(group=group)}
-    ours = project_in().get("entry-points", {}).get(group, {})  # a checkout may not be installed
+    entries = {entry.name: entry for entry in _installed().select(group=group)}
+    ours = _project().get("entry-points", {}).get(group, {})  # a checkout may not be installed
     entries |= {name: EntryPoint(name, value, group) for name, value in ours.items()}
     return dict(sorted(entries.items()))
 

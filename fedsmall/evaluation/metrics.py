@@ -138,9 +138,7 @@ def _of_rankings(scores: np.ndarray, positive: np.ndarray, asked: Collection[str
     return {name: known_mean(of(scores, positive)) for name, of in of_rankings.items() if name in asked}
 
 
-def _class_scores(
-    outputs: np.ndarray, logs: np.ndarray, classes: int, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _class_scores(outputs: np.ndarray, logs: np.ndarray, classes: int, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if outputs.shape[-1] == 1 or classes == 2:
         odds = outputs[..., -1] - (outputs[..., 0] if outputs.shape[-1] > 1 else 0.0)
         return odds[:, None], (y == 1)[..., None, :]

@@ -12,13 +12,15 @@ from scipy.special import expit
 from fedsmall.clients.site_data import site_in
 from fedsmall.data.federation import Federation, Samples, Task
 from fedsmall.data.outcomes import survival_of
+from fedsmall.data.preparation import Columns, Preparation
 from fedsmall.data.subgroups import KEPT_AS
 from fedsmall.evaluation.intercepts import fit_intercept
-from fedsmall.evaluation.metrics import OTHER_NAMES, evaluate, evaluate_many
+from fedsmall.evaluation.metrics import LOWER_IS_BETTER, OTHER_NAMES, evaluate, evaluate_many
 from fedsmall.evaluation.outputs import answer, probabilities
 from fedsmall.evaluation.outputs import spread as members_spread
 from fedsmall.evaluation.site_sums import by_folds, metric_sums
 from fedsmall.evaluation.stopping import reported_shapes
+from fedsmall.models.registry import initial_model
 from fedsmall.plan import Plan
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.at_home import AtHome, Losses
@@ -27,10 +29,12 @@ from fedsmall.strategies.server.run_loop import Evaluation
 from fedsmall.training.in_folds import folds_of_samples
 from fedsmall.training.stack import Stack, tensors_of
 from fedsmall.training.trainer import OneModelTrainer, Trainer
+from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import RoundResult
 from fedsmall.wire import Arrays, first_of, stack_of_one
 
 MOST_SITES = 1000  # whose own models are judged: their mean is within a thirtieth of their spread of that of all
+SHUFFLES, SHUFFLED_SAMPLES, MOST_COLUMNS = 10, 2000, 200  # a table of more columns is not shuffled
 AT_ONCE = 2**24  # numbers of outputs: all at once would be more than any machine holds
 ON_THE_WAY = ("kappa", "accuracy", "subset_accuracy", "mae", "c_index", "loss")
 
@@ -299,3 +303,45 @@ def evaluate_in_parts(predict: Predict, models: Arrays, samples: Samples, task: 
         for name in task.metrics
         if any(name in part for part in parts)
     }
+
+
+def importance_of(
+    plan: Plan, model: Arrays | None, preparation: Preparation | None, federation: Federation
+) -> dict[str, list[float]]:
+    """By column of a table how much worse the global model's metric is with it shuffled: mean, and standard deviation.
+
+    The values of a category are shuffled together. Empty where there is no global model, no table or no test sample.
+    Source: Breiman 2001, "Random forests", section 10.
+    """
+    task, form = federation.task, getattr(preparation, "form", None)
+    if not isinstance(form, Columns) or len(form.columns) > MOST_COLUMNS or not len(federation.test):
+        return {}
+    if model is None or plan.has_own_models:
+        return {}
+    trainer = cohort_for(plan, task, federation.names, federation.train)
+    if not isinstance(trainer, OneModelTrainer):
+        return {}
+    rng = rng_for(plan.seed, "importance")
+    some = rng.permutation(len(federation.test))[:SHUFFLED_SAMPLES]
+    x, y = federation.test.x[some], federation.test.y[some]
+    trained: Arrays = {name: model[name] for name in initial_model(plan, task)}
+    stack = trainer.stack_of(tensors_of(members_of(plan, trained)))
+    metric = OTHER_NAMES.get(plan.metric or "accuracy", plan.metric or "accuracy")
+    judged, sign = replace(task, metrics=(metric,)), 1 if metric in LOWER_IS_BETTER else -1
+
+    def score(of: np.ndarray) -> np.ndarray:
+        outputs = answer(trainer.predict(stack, of.reshape(-1, *x.shape[1:])), task.loss, plan.method.together)
+        values = evaluate_many(outputs.reshape(len(of), len(x), -1), y, judged)
+        return values.get(metric, np.full(len(of), np.nan))
+
+    whole, begin, found = score(x[None])[0], 0, {}
+    for column in form.columns:
+        at = slice(begin, begin + len(form.categories.get(column, [column])))
+        begin = at.stop
+        shuffled = np.repeat(x[None], SHUFFLES, axis=0)
+        rows = np.stack([rng.permutation(len(x)) for _ in range(SHUFFLES)])
+        shuffled[:, :, at] = x[rows][:, :, at]
+        losses = sign * (score(shuffled) - whole)
+        if np.isfinite(losses).all():
+            found[column] = [float(losses.mean()), float(losses.std(ddof=1))]
+    return found

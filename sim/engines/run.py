@@ -8,10 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from flwr.serverapp import Grid
 
 from fedsmall import __version__
 from fedsmall.data.federation import Federation, Task
@@ -27,8 +26,7 @@ from fedsmall.planning.tasks import is_of_python
 from fedsmall.planning.validation import among, check_run
 from fedsmall.privacy.reading import Exposure, looks
 from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJudges, Unseen, predictions_of
-from fedsmall.strategies.grid_trainer import GridTrainer
-from fedsmall.strategies.server.judging import Judge, Judging, SiteJudges
+from fedsmall.strategies.server.judging import Judge, Judging
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.training.batches import epsilons_spent
 from fedsmall.training.device import choose_device, describe_device
@@ -39,6 +37,9 @@ from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import RoundResult
 from fedsmall.travel.schedule import CommRound
 from fedsmall.wire import Arrays
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
 
 HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
@@ -124,7 +125,7 @@ def run_plan(
     return work.record(plan, federation, outcome, engine, path, used)
 
 
-def run_on(grid: Grid, plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
+def run_on(grid: "Grid", plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
     """Run one plan over a Flower grid whose clients hold the sites of ``federation``, as `flwr run` gives one.
 
     ``tell`` is called with each communication round at which models are evaluated, and their metrics.
@@ -220,8 +221,11 @@ class _Work:
             }
         return outcome
 
-    def on(self, grid: Grid, tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
+    def on(self, grid: "Grid", tell: Tell | None = None, in_pieces: bool = True) -> Outcome:
         """Over a Flower grid, message by message; ``tell`` is called whenever models were judged."""
+        from fedsmall.strategies.grid_trainer import GridTrainer  # brings flwr, and takes its time
+        from fedsmall.strategies.server.site_judges import SiteJudges
+
         sites, task = GridTrainer(self.plan, grid), self.federation.task
         judge = self.evaluator(self.trainer(), SiteJudges(sites.roster, grid, self.plan, task), sites.roster.counts)
 

@@ -29,7 +29,7 @@ from fedsmall.files import FULL, one_line
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
-from fedsmall.sim.engines.importance import importance_of
+from fedsmall.sim.engines.evaluation import importance_of
 from fedsmall.sim.engines.out_of_fold import with_unseen
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, RunRecord, check_engine, run_plan
 from fedsmall.sim.runs.files import check_free
@@ -92,7 +92,8 @@ class Job:
             return Failed(DIVERGED + NOISY if plan.privacy.at_comm_rounds else DIVERGED)
         record = with_unseen(record, federation)
         if exposed:
-            record = replace(record, importance=importance_of(record, federation))
+            importance = importance_of(record.plan, record.model, record.preparation, federation)
+            record = replace(record, importance=importance)
         constant = trivial(federation, plan.has_own_models)
         if plan.method == self.first.method:  # of one method: it is the same beside all
             constant["pooled"] = pooled_logistic(federation, plan.has_own_models)

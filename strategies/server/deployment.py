@@ -38,9 +38,9 @@ from fedsmall.strategies.server.grid import FrameMail, RetryingGrid
 from fedsmall.strategies.server.handshake import meet, reported_at_handshake
 from fedsmall.strategies.server.heads import Heads
 from fedsmall.strategies.server.journal import FileJournal, put
-from fedsmall.strategies.server.judging import SiteJudges, evaluator_for
 from fedsmall.strategies.server.regions import HandDown, Line
 from fedsmall.strategies.server.run_loop import Outcome, run_rounds
+from fedsmall.strategies.server.site_judges import SiteJudges, evaluator_for
 from fedsmall.travel.handover import FOLDER, Handover
 
 RUNS = "FEDSMALL_RUNS"  # the folder of all runs; set by `fedsmall server up`

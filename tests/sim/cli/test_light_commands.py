@@ -53,3 +53,13 @@ def test_the_keeper_of_a_server_brings_nothing_heavy(tmp_path):
 @pytest.mark.thorough
 def test_a_command_that_trains_is_seen_to_bring_it(tmp_path):
     assert "torch" in brought(MODULE.format(name="fedsmall.training.cohort", heavy=HEAVY), tmp_path)
+
+
+def test_a_run_that_sends_no_message_brings_no_flwr(tmp_path):
+    scenario = 'name = "tiny"\ntask = "breast_cancer"\nmodel = "linear"\nsites = 3\nrounds = 2\n'
+    (tmp_path / "tiny.toml").write_text(scenario + '[[method]]\nname = "FedDC"\n')
+
+    words = ["run", "tiny.toml", "--out", "done", "--json"]
+
+    assert "flwr" not in brought(COMMAND.format(words=words, heavy=HEAVY), tmp_path)
+    assert (tmp_path / "done" / "report.html").is_file()

@@ -15,7 +15,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_plan
 from fedsmall.sim.engines.run import run_plan
-from fedsmall.strategies.server.judging import evaluator_for
+from fedsmall.strategies.server.site_judges import evaluator_for
 from fedsmall.training.batches import Batches
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import journey

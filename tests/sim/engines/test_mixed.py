@@ -25,8 +25,8 @@ from fedsmall.sim.runs.scenario import build, load
 from fedsmall.sim.tuning.search import search
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import agree_on_task
-from fedsmall.strategies.server.judging import evaluator_for
 from fedsmall.strategies.server.run_loop import Outcome
+from fedsmall.strategies.server.site_judges import evaluator_for
 from tests import ROOT
 from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.on_ray import on_ray

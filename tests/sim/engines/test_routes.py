@@ -24,8 +24,9 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import agree_on_task
 from fedsmall.strategies.server.journal import FileJournal
-from fedsmall.strategies.server.judging import Judging, SiteJudges, evaluator_for
+from fedsmall.strategies.server.judging import Judging
 from fedsmall.strategies.server.run_loop import Outcome
+from fedsmall.strategies.server.site_judges import SiteJudges, evaluator_for
 from fedsmall.training.trees import cohort_for
 from fedsmall.travel.journey import folds_of
 from fedsmall.wire import PLAN

@@ -14,7 +14,7 @@ from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import agree_on_task
-from fedsmall.strategies.server.judging import evaluator_for
+from fedsmall.strategies.server.site_judges import evaluator_for
 from tests.fedsmall.data.pictures.test_volumes import folder
 from tests.sim.engines.harness import ByMessages
 from tests.sim.engines.stations import Stations

@@ -12,7 +12,7 @@ from fedsmall.planning.run_sheet import SUMS
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.server.handshake import _sums, agreed_scaling
-from fedsmall.strategies.server.judging import evaluator_for
+from fedsmall.strategies.server.site_judges import evaluator_for
 from fedsmall.travel.journey import RoundResult
 from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import HELD_OUT, METRICS

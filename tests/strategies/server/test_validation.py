@@ -12,7 +12,8 @@ from fedsmall.models.registry import initial_model
 from fedsmall.sim.engines.inprocess import InProcessGrid
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.strategies.roster import Roster
-from fedsmall.strategies.server.judging import Judging, SiteJudges
+from fedsmall.strategies.server.judging import Judging
+from fedsmall.strategies.server.site_judges import SiteJudges
 from fedsmall.wire import OUT_OF_FOLD
 from tests.sim.engines.harness import ByMessages, federation_of, plan_of
 
