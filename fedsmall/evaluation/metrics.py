@@ -224,8 +224,8 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 def _ends_of_ties(ranked: np.ndarray) -> np.ndarray:
     """The last place of those that equal each value of what is in order, (..., samples) -> (..., samples)."""
-    place = np.arange(ranked.shape[-1])
-    ends = np.where(np.diff(ranked, axis=-1, append=np.nan) != 0, place, place[-1:])
+    ends = np.full(ranked.shape, ranked.shape[-1] - 1)
+    np.copyto(ends[..., :-1], np.arange(ranked.shape[-1] - 1), where=ranked[..., 1:] != ranked[..., :-1])
     return np.flip(np.minimum.accumulate(np.flip(ends, axis=-1), axis=-1), axis=-1)
 
 
