@@ -27,8 +27,8 @@ def check_affordable(
 
     ``own`` are its samples' shares, ``rank`` the site's index and the count of sites. PlanError for uncountable noise.
     """
-    check_noise(plan, {rank[0]: len(own)}, rank[1])
-    whole = protection_of(plan, len(own), *rank, least=own.min(initial=1.0)).charge(steps_of(plan, *rank))
+    check_noise(plan, {rank[0]: own}, rank[1])
+    whole = protection_of(plan, own, *rank).charge(steps_of(plan, *rank))
     others = [charge for other, charge in log.charges() if other != run]
     before = [charge for other, charge in log.charges() if other == run]
     policy.check_patients(max(_epsilon(policy, [*others, whole]), _epsilon(policy, [*others, *before])), plan)
@@ -43,7 +43,7 @@ def charge_comm_round(
     """
     rounds = int(config[ROUNDS])
     assert plan.recipe.steps is not None
-    charge = protection_of(plan, len(own), *rank, least=own.min(initial=1.0)).charge(rounds * plan.recipe.steps)
+    charge = protection_of(plan, own, *rank).charge(rounds * plan.recipe.steps)
     before = sum(charged.steps for run, charged in log.charges() if run == str(config[RUN]))
     if plan.privacy.epsilon is not None and before + charge.steps > steps_of(plan, *rank):
         raise PlanError("this run has had all the local steps here that its epsilon was reckoned for")

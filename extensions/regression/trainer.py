@@ -173,7 +173,7 @@ class NewtonStep(Combiner):
         return made
 
     def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:
-        guard, columns = protection_of(self.plan, 1, 0, sites), setup.columns
+        guard, columns = protection_of(self.plan, np.ones(1), 0, sites), setup.columns
         summands = sites * noised.share_of(self.plan, int(self.plan.model_options["sites"]))
         penalty = setup.penalties[0] or noised.penalty_for(guard.noise, columns, guard.clip, summands)
         b, left, _ = noised.fit(sums[: columns * (columns + 3) // 2], columns, guard.clip, penalty)
@@ -292,7 +292,7 @@ class Regressors(OneModelTrainer):
 
     def _noised(self, rows: Rows, site: int, t: int) -> np.ndarray:
         place, sites = self._at.of_sites[site], self._at.sites
-        guard = protection_of(self.plan, len(rows.y), place, sites)
+        guard = protection_of(self.plan, np.ones(len(rows.y)), place, sites)
         chance = chance_for(self.plan.seed, self.names[site], t, self._at.secret)
         clean = noised.statistics(rows.x[:, :-1], 2.0 * rows.y - 1, guard.clip, shares_of(self._samples[site]))
         made = noised.noised(clean, guard.noise, chance, noised.share_of(self.plan, sites))

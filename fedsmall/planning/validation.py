@@ -14,7 +14,7 @@ from fedsmall.models.own_models import check_own_models
 from fedsmall.models.registry import agreed_part, initial_model, try_model
 from fedsmall.parts import SHARED_PART
 from fedsmall.plan import Plan
-from fedsmall.privacy.patient_level import check_noise, check_patient_level
+from fedsmall.privacy.patient_level import check_noise, check_patient_level, shares_of
 from fedsmall.privacy.site_level import check_private
 from fedsmall.training.augmentation import check_augment
 from fedsmall.training.gradients.layers import halves
@@ -95,7 +95,7 @@ def check_run(plan: Plan, federation: Federation) -> None:
             "hold_out = 0.5 at most."
         )
     if plan.privacy.is_patient_level:
-        check_noise(plan, dict(enumerate(map(len, federation.train))), len(federation.names))
+        check_noise(plan, dict(enumerate(map(shares_of, federation.train))), len(federation.names))
     tasks = federation.tasks
     if plan.has_own_models:
         agreed_part(plan, tasks)

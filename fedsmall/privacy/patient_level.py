@@ -114,32 +114,32 @@ CLOSE = 1e-3  # how near a multiplier's epsilon comes to the one that is asked f
 ORDERS = (2, 4, 8, 16, 32, 64)  # of Renyi's divergence: enough for a bound that says which noise is far too small
 
 
-def protection_of(plan: Plan, samples: int, place: int, sites: int, pooled: int = 1, least: float = 1.0) -> Protection:
+def protection_of(plan: Plan, own: np.ndarray, place: int, sites: int, pooled: int = 1) -> Protection:
     """What the local steps of the site at ``place`` of ``sites``, in the order of names, do for its patients.
 
-    ``pooled`` is how many sites' samples lie here together, by which the lot grows; ``least`` the least share of one.
+    ``own`` are its samples' shares (:func:`shares_of`); the lot grows by how many sites' samples are ``pooled`` here.
     """
     privacy, lot = plan.privacy, lot_of(plan) * pooled
     assert privacy.clip is not None
-    rate = min(1.0, lot / max(samples, 1))
-    guard = Protection(rate, privacy.noise, lot, privacy.clip, least)
+    rate = min(1.0, lot / max(len(own), 1))
+    guard = Protection(rate, privacy.noise, lot, privacy.clip, float(own.min(initial=1.0)))
     if privacy.epsilon is None:
         return guard
     charge = guard.charge(steps_of(plan, place, sites))
     return guard._replace(noise=noise_for(privacy.epsilon, privacy.delta, charge.rate, charge.steps))
 
 
-def check_noise(plan: Plan, samples: Mapping[int, int], sites: int) -> None:
+def check_noise(plan: Plan, own: Mapping[int, np.ndarray], sites: int) -> None:
     """Raise PlanError where a plan's own noise is so small that what it costs is out of the accountant's reach.
 
-    ``samples`` is how many each site has, by its place; they are not in the message.
+    ``own`` are the shares of each site's samples, by its place; nothing of them is in the message.
     """
     privacy = plan.privacy
     if not privacy.is_patient_level or privacy.epsilon is not None:
         return
-    for place, size in samples.items():
+    for place, shares in own.items():
         steps = steps_of(plan, place, sites)
-        if _is_out_of_reach(protection_of(plan, size, place, sites).charge(steps), privacy.delta):
+        if _is_out_of_reach(protection_of(plan, shares, place, sites).charge(steps), privacy.delta):
             raise PlanError(
                 f"noise = {privacy.noise:g} is too small for {steps} steps at delta {privacy.delta:g}: epsilon above "
                 f"{REACH:,} is no promise, and is not counted. {_enough_noise(steps, privacy.delta):.2g} is always "

@@ -284,7 +284,7 @@ class Lots(SiteSamples):
 def protections(plan: Plan, samples: Sequence[Samples], indices: Indices) -> list[Protection]:
     """What each site's local steps do for its patients."""
     return [
-        protection_of(plan, len(mine), place, indices.sites, len(mine.pooled) or 1, shares_of(mine).min(initial=1.0))
+        protection_of(plan, shares_of(mine), place, indices.sites, len(mine.pooled) or 1)
         for place, mine in zip(indices.of_sites, samples, strict=True)
     ]
 

@@ -76,7 +76,7 @@ def test_the_last_digits_of_a_station_do_not_tell_whether_anybody_moved_a_weight
         assert "error" not in answer
         left.append(split(sent, MODEL)["0.weight"])
     numbers = sum(array.size for array in honest.values())
-    deviation = protection_of(the_plan, 142, NAMES.index("essen"), len(NAMES)).deviation(numbers)
+    deviation = protection_of(the_plan, np.ones(142), NAMES.index("essen"), len(NAMES)).deviation(numbers)
 
     absent, present = (last_digits(weights, deviation, 1.0) for weights in left)
 

@@ -78,7 +78,7 @@ def trained(station, plan, **more):
 def test_a_site_charges_its_own_rate_and_noise_before_it_answers(tmp_path):
     station, plan = station_at(tmp_path), plan_of(rounds=6, permute_every=3, aggregate_every=6)
     held = len(station._read_samples(plan)[0].train)
-    expected = protection_of(plan, held, 1, 3)
+    expected = protection_of(plan, np.ones(held), 1, 3)
 
     trained(station, plan, t=3, rounds=3)
 
@@ -98,7 +98,7 @@ def test_a_patient_with_several_samples_is_charged_at_the_chance_that_one_of_the
 
     ((_, charge),) = station.log.charges()
     assert charge.rate == pytest.approx(1 - (1 - 8 / own) ** 3)
-    assert charge.noise > protection_of(plan, own, 1, 3).noise
+    assert charge.noise > protection_of(plan, np.ones(own), 1, 3).noise
     assert epsilon_of([charge._replace(steps=8)], 1e-5) == pytest.approx(3, rel=2e-3)
 
 

@@ -78,7 +78,7 @@ def test_the_sensitivity_is_reached():
 def test_one_exchange_costs_one_step_of_the_accountant(epsilon):
     plan = in_one_exchange(noised_plan("Ridge", epsilon=epsilon))
 
-    charge = protection_of(plan, 40, 0, 5).charge(steps_of(plan, 0, 5))
+    charge = protection_of(plan, np.ones(40), 0, 5).charge(steps_of(plan, 0, 5))
 
     assert (charge.rate, charge.steps) == (1.0, 1)
     assert epsilon_of([charge], 1e-5) == pytest.approx(epsilon, rel=2e-3)

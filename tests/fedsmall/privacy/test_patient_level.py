@@ -104,7 +104,7 @@ def test_a_site_finds_noise_that_keeps_the_promise_and_wastes_little(epsilon, ra
 
 def test_sites_of_different_sizes_take_noise_of_their_own_for_one_epsilon():
     plan = plan_of()
-    small, large = (protection_of(plan, samples, 0, 4) for samples in (40, 400))
+    small, large = (protection_of(plan, np.ones(samples), 0, 4) for samples in (40, 400))
 
     assert (small.rate, large.rate) == (0.4, 0.04)
     assert small.noise > large.noise
@@ -129,7 +129,7 @@ def epsilon_shown(chances, shifts, noise, delta=1e-5):
 @pytest.mark.parametrize("samples", [16, 40, 400])
 def test_a_patient_with_several_samples_has_the_epsilon_that_is_promised(samples, most):
     plan = plan_of(rounds=1)
-    own = protection_of(plan, samples, 0, 4, least=1 / most)
+    own = protection_of(plan, np.full(samples, 1 / most), 0, 4)
     drawn, chances = np.arange(most + 1), stats.binom.pmf(np.arange(most + 1), most, own.rate)
 
     assert steps_of(plan, 0, 4) == 1
@@ -139,7 +139,7 @@ def test_a_patient_with_several_samples_has_the_epsilon_that_is_promised(samples
     fewer = stats.binom.pmf([0, 1], 1, own.rate)  # another patient's only sample
     assert epsilon_shown(fewer, [0, 1], own.noise) <= promised * (1 + 1e-3)
     if most > 1:  # samples that are taken for patients, and count whole, break it
-        assert epsilon_shown(chances, drawn, protection_of(plan, samples, 0, 4).noise) > 4
+        assert epsilon_shown(chances, drawn, protection_of(plan, np.ones(samples), 0, 4).noise) > 4
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -185,7 +185,7 @@ def test_the_noise_that_is_always_enough_is_so_by_the_exact_curve_where_the_whol
     """Balle & Wang 2018, theorem 8: delta at an epsilon of 1000, of one step with the noise that the refusal names."""
     plan = plan_of(privacy={"level": "patient", "clip": 1.0, "noise": 0.02, "lot": 16}, rounds=1)
     with pytest.raises(PlanError, match=r"too small for 1 steps .* 0\.025 is always enough"):
-        check_noise(plan, {0: 4}, 4)
+        check_noise(plan, {0: np.ones(4)}, 4)
 
     a, b = (sign / (2 * 0.025) - 1000 * 0.025 for sign in (1, -1))
     assert stats.norm.cdf(a) - np.exp(1000 + stats.norm.logcdf(b)) < 1e-5
@@ -194,13 +194,15 @@ def test_the_noise_that_is_always_enough_is_so_by_the_exact_curve_where_the_whol
 def test_noise_below_that_goes_where_lots_are_small():
     plan = plan_of(privacy={"level": "patient", "clip": 1.0, "noise": 0.6, "lot": 16}, rounds=2000)
 
-    check_noise(plan, {0: 800}, 4)
+    check_noise(plan, {0: np.ones(800)}, 4)
     with pytest.raises(PlanError, match="too small for 2000 steps"):
-        check_noise(plan, {0: 800, 1: 20}, 4)
+        check_noise(plan, {0: np.ones(800), 1: np.ones(20)}, 4)
+    with pytest.raises(PlanError, match="too small for 2000 steps"):
+        check_noise(plan, {0: np.append(np.ones(760), np.full(40, 1 / 40))}, 4)  # one patient is in half of all lots
 
 
 def test_a_lot_larger_than_the_site_is_the_whole_site_and_still_what_sums_are_divided_by():
-    own = protection_of(plan_of(), 5, 0, 4)
+    own = protection_of(plan_of(), np.ones(5), 0, 4)
 
     assert (own.rate, own.lot) == (1.0, 16)
     assert own.deviation(400) == pytest.approx(own.noise * 1.0 / 16, rel=1e-4)
@@ -209,7 +211,7 @@ def test_a_lot_larger_than_the_site_is_the_whole_site_and_still_what_sums_are_di
 def test_the_lot_is_the_batch_of_the_recipe_where_the_plan_says_no_other():
     privacy = {"level": "patient", "clip": 1.0, "noise": 2.0}
 
-    assert protection_of(plan_of(recipe=Recipe(batch=8), privacy=privacy), 80, 0, 4).rate == 0.1
+    assert protection_of(plan_of(recipe=Recipe(batch=8), privacy=privacy), np.ones(80), 0, 4).rate == 0.1
     assert reported_samples(plan_of(), 80) == 16
 
 

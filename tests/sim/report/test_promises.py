@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from fedsmall.planning.tasks import build_federation
@@ -39,7 +40,7 @@ def run(tmp_path_factory):
 def test_a_run_reports_the_range_of_its_sites_own_epsilons(run):
     plan = run.plans[1]
     held = [len(samples) for samples in build_federation(plan).train]
-    epsilons = [epsilon_of([protection_of(plan, n, place, 3).charge(6)], 1e-5) for place, n in enumerate(held)]
+    epsilons = [epsilon_of([protection_of(plan, np.ones(n), place, 3).charge(6)], 1e-5) for place, n in enumerate(held)]
 
     (by_noise,) = [text for text in promises(run) if text.startswith("by noise")]
 
