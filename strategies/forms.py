@@ -16,19 +16,7 @@ from fedsmall import wire
 from fedsmall.codec import BITS, GAPS, PACKED, VALUES, CodecError, SentModel, difference, pack, read_part
 from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
-from fedsmall.strategies.checks import (
-    Limits,
-    Note,
-    Signature,
-    check_content,
-    check_headers,
-    check_metrics,
-    check_record,
-    check_reply,
-    leave_out_unusual,
-    read_array,
-    signature,
-)
+from fedsmall.strategies import checks
 from fedsmall.strategies.records import array_records, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.roster import Roster, ask, records_of
 from fedsmall.training.stack import Rows, Stack, leaving_state
@@ -57,7 +45,7 @@ class Exchange:
         return self.inputs.sent[int(self.inputs.group[row])]
 
     @cached_property
-    def expected(self) -> Signature:
+    def expected(self) -> checks.Signature:
         """Names, shapes and dtypes of a model."""
         state = self.stack.state.items()
         return {name: (tuple(rows.shape[1:]), str(rows.dtype).removeprefix("torch.")) for name, rows in state}
@@ -87,10 +75,10 @@ class Form(Delivery, ABC):
         """What a site is sent of its row."""
 
     @abstractmethod
-    def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
+    def check(self, exchange: Exchange, site: str, reply: Message, limits: checks.Limits) -> None:
         """Raise ReplyError unless a reply may be used; decompress its content."""
 
-    def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
+    def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: checks.Note) -> Fault | None:
         """Write a reply into its row; the fault that keeps it from being used, if any."""
         write_row(exchange.stack, row, array_records(content))
         return None
@@ -102,7 +90,7 @@ class Form(Delivery, ABC):
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
         """Do what comes before a communication round's orders."""
 
-    def compare(self, good: dict[str, Message], note: Note) -> None:
+    def compare(self, good: dict[str, Message], note: checks.Note) -> None:
         """Remove replies that do not go with the others."""
 
 
@@ -140,17 +128,17 @@ class OpenModels(Form):
         key = (id(sent_model) if is_global else -1 - row, row if exchange.carries[row] else None, *words.values())
         return Sent(key, words, records)
 
-    def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
+    def check(self, exchange: Exchange, site: str, reply: Message, limits: checks.Limits) -> None:
         """Raise ReplyError unless the model is like the one that was sent, with finite numbers."""
         if exchange.phase.leaves and self.plan.method.is_compressed and not reply.has_error():
             row = exchange.row_of[site]
             model = exchange.sent_model(row).read if exchange.is_global[row] else exchange.state.row(row)
             self._came[row] = decode_content(self.plan, reply.content, exchange.sent_model(row).sent, model)
-        check_reply(reply, exchange.expected, limits)
+        checks.check_reply(reply, exchange.expected, limits)
 
-    def compare(self, good: dict[str, Message], note: Note) -> None:
+    def compare(self, good: dict[str, Message], note: checks.Note) -> None:
         """Remove replies whose companions are unusual."""
-        leave_out_unusual(good, note)
+        checks.leave_out_unusual(good, note)
 
     def size(self, row: int, content: RecordDict) -> int:
         """The bytes of a row's reply as it came."""
@@ -213,7 +201,7 @@ class KeptModels(Form):
             return Sent(id(exchange.sent_model(row)), words, lambda: {MODEL: to_record(exchange.sent_model(row).read)})
         return Sent(-1 - row, words, lambda: {MODEL: to_record(exchange.state.row(row))})
 
-    def check(self, exchange: Exchange, site: str, reply: Message, limits: Limits) -> None:
+    def check(self, exchange: Exchange, site: str, reply: Message, limits: checks.Limits) -> None:
         """Raise ReplyError unless this is a model, or a word in its place."""
         if reply.has_error():
             raise ReplyError((reply.error.reason or "no reason given")[:300])
@@ -223,12 +211,14 @@ class KeptModels(Form):
         if len(metrics.keys() & wire.KNOWN) != (MODEL not in content):
             raise ReplyError("expected a model, or one word in its place")
         if MODEL not in content:
-            return check_metrics(metrics, limits._replace(metrics=limits.metrics and limits.metrics | wire.KNOWN))
-        check_content(content, exchange.expected, limits)
+            return checks.check_metrics(
+                metrics, limits._replace(metrics=limits.metrics and limits.metrics | wire.KNOWN)
+            )
+        checks.check_content(content, exchange.expected, limits)
         if len(array_records(content)) > 1:
             raise ReplyError("expected a model and nothing beside it")
 
-    def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: Note) -> Fault | None:
+    def write(self, exchange: Exchange, site: str, row: int, content: RecordDict, note: checks.Note) -> Fault | None:
         """Write a model into its row; a word may keep the row from being used."""
         metrics = content.metric_records[wire.METRICS]
         if wire.FORGOT in metrics:
@@ -257,8 +247,8 @@ class KeptModels(Form):
                 records = records_of(replies.get(site))
                 if list(records) != [MODEL]:
                     raise ReplyError("expected a model and nothing beside it")
-                check_headers(records[MODEL])
-                check_record(records[MODEL], exchange.expected)
+                checks.check_headers(records[MODEL])
+                checks.check_record(records[MODEL], exchange.expected)
             except ReplyError as error:
                 self._roster.note(t, site, "set aside", f"asked for its model: {error}")
                 continue
@@ -305,12 +295,12 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
     """
     kept = {key: record for key, record in array_records(content).items() if key in PACKED}
     for key, record in kept.items():
-        check_headers(record)
+        checks.check_headers(record)
         if key == MODEL and plan.method.top_share is not None:
-            _check_difference(record, signature(model))
+            _check_difference(record, checks.signature(model))
         elif key == MODEL:
-            check_record(record, signature(coded))
-        arrays = {name: read_array(name, array) for name, array in record.items()}
+            checks.check_record(record, checks.signature(coded))
+        arrays = {name: checks.read_array(name, array) for name, array in record.items()}
         try:
             content[key] = to_record(read_part(plan, key, arrays, model, model))
         except CodecError as error:
@@ -318,8 +308,8 @@ def decode_content(plan: Plan, content: RecordDict, coded: Arrays, model: Arrays
     return kept
 
 
-def _check_difference(record: ArrayRecord, model: Signature) -> None:
-    received, most = signature(record), sum(math.prod(shape) for shape, _ in model.values())
+def _check_difference(record: ArrayRecord, model: checks.Signature) -> None:
+    received, most = checks.signature(record), sum(math.prod(shape) for shape, _ in model.values())
     for name, (shape, _) in received.items():
         part = name in (VALUES, GAPS, BITS) and len(shape) == 1 and shape[0] <= 2 * most
         if not part and received[name] != model.get(name):

@@ -219,7 +219,7 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
     parts = [slice(None), *(slice(g, g + 1) for g in range(len(groups)) if len(groups) > 1)]
     most = (sums["count"] + sums["missing"]).max(axis=1)  # by the column that most is told of
     told = [f"{number:.0f}" if number else "too few to tell" for number in (most.sum(), *most)]
-    rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing"), ("patients", *told[: len(parts)], "")]
+    rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing"), ("rows", *told[: len(parts)], "")]
     for k, name in enumerate(names):
         of = {key: values[:, k] for key, values in sums.items() if key != "events"}
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]
@@ -227,7 +227,7 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
         rows.append((name, *cells, f"{missing:.0f} ({missing / max(number + missing, 1):.1%})"))
     curve = shown_curve(sums, ends)
     if curve.size:
-        rows.append((f"{names[-1]} over {names[-2]}", f"of {sums['events'].sum():.0f} patients, in groups", ""))
+        rows.append((f"{names[-1]} over {names[-2]}", f"of {sums['events'].sum():.0f} rows, in groups", ""))
         for k in np.unique(np.linspace(0, curve.shape[1] - 1, 6).round().astype(int)[1:]):
             time, at_risk, survival, low, high = curve[:, k]
             words = f"{survival:.3f} ({low:.3f} to {high:.3f}); {at_risk:.0f} at risk"

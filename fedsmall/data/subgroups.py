@@ -4,6 +4,7 @@
 many numbers without cuts are cut at their thirds over all rows. Models never see them.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -105,7 +106,10 @@ def _group_rows(
             raise DataError(f"subgroups: column {asked.column!r} has {len(present)} values; {most}")
         return {key: np.where(missing[key], UNKNOWN, words[key]) for key in words}
     known = np.concatenate([numbers[key][~missing[key]] for key in words])
-    cuts = asked.cuts or tuple(float(f"{cut:.3g}") for cut in np.unique(np.quantile(known, [1 / 3, 2 / 3])))
+    cuts: Sequence[float] = asked.cuts
+    if not cuts:
+        thirds = np.unique(np.quantile(known, [1 / 3, 2 / 3]))
+        cuts = np.round(thirds, 1 - math.floor(math.log10(np.ptp(thirds) or np.ptp(known)))).tolist()  # of years, too
     ends = [f"{cut:g}" for cut in cuts]
     inner = [f"{low} to below {high}" for low, high in pairwise(ends)]
     names = np.array([f"below {ends[0]}", *inner, f"{ends[-1]} or more"])

@@ -10,7 +10,7 @@ import numpy as np
 from fedsmall.data.federation import Samples, join
 from fedsmall.data.outcomes import kind_of
 from fedsmall.data.preparation import Columns
-from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Pool
+from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Part, Pool
 from fedsmall.evaluation.metrics import area
 
 ALL = "all"
@@ -80,9 +80,13 @@ def rows_of(description: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
 
 def _cell(summary: list[float | None], rows: int, is_share: bool = False) -> str:
     missing, mean, spread = summary
-    value = "-" if mean is None else f"{mean:.0%}" if is_share else f"{mean:.3g}"
-    value += "" if spread is None or is_share else f" ({spread:.3g})"
+    value = "-" if mean is None else f"{mean:.0%}" if is_share else _short(mean)
+    value += "" if spread is None or is_share else f" ({_short(spread)})"
     return value + (f", {100 * missing / rows:.2g}% missing" if missing else "")
+
+
+def _short(number: float) -> str:
+    return f"{number:.0f}" if 1000 <= abs(number) < 1e9 else f"{number:.3g}"
 
 
 def suspicions(pool: Pool) -> tuple[str, ...]:
@@ -97,7 +101,7 @@ def suspicions(pool: Pool) -> tuple[str, ...]:
         if YES_OR_NO not in column:
             notes += _suspect_column(column, {site: part.x[:, place] for site, part in pool.train.items()}, positive)
     if positive is not None:
-        notes += _suspect_events(positive, len(pool.form.columns))
+        notes += _suspect_events(pool.train, positive, len(pool.form.columns))
     return (*notes, *_suspect_repeats(pool))
 
 
@@ -141,9 +145,9 @@ def _suspect_units(column: str, by_site: Values) -> list[str]:
     return [about.format(column, p, site) for site, p in odd.items() if p]
 
 
-def _suspect_events(positive: Values, features: int) -> list[str]:
-    truth = np.concatenate(list(positive.values()))
-    events = min(int(truth.sum()), int((~truth).sum()))
+def _suspect_events(parts: Mapping[str, Part], positive: Values, features: int) -> list[str]:
+    whose = {site: np.arange(len(part.y)) if part.patients is None else part.patients for site, part in parts.items()}
+    events = min(sum(len(np.unique(whose[site][held == of])) for site, held in positive.items()) for of in (0, 1))
     few = f"{events} patients of the rarer class for {features} columns, fewer than {FEW_EVENTS} for each"
     notes = [f"{few}: expect wide intervals"] * (events < FEW_EVENTS * features)
     lone = [site for site, held in positive.items() if len(np.unique(held)) == 1 and len(positive) > 1]

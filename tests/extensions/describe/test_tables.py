@@ -45,7 +45,7 @@ def test_sums_of_sites_have_the_means_spreads_and_shares_of_pooled_rows():
     assert rows["smokes"][2] == f"{ill[:, 1].sum():.0f} of {len(ill)} ({ill[:, 1].mean():.1%})"
     assert rows["age"][0].startswith(f"{np.nanmean(x[:, 0]):.0f} ± {np.nanstd(x[:, 0], ddof=1):.0f}; ")
     assert rows["age"][3] == f"{np.isnan(x[:, 0]).sum()} ({np.isnan(x[:, 0]).mean():.1%})"
-    assert rows["patients"][:3] == tuple(str(n) for n in (len(x), len(x) - len(ill), len(ill)))
+    assert rows["rows"][:3] == tuple(str(n) for n in (len(x), len(x) - len(ill), len(ill)))
     assert sums["count"][:, 0].sum() + sums["missing"][:, 0].sum() == len(x)
 
 

@@ -450,3 +450,13 @@ def test_dicom_gets_the_range_in_which_its_values_lie(fedsmall, tmp_path):
     task = scenario_of(tmp_path / "mine.toml")["task"]
     assert (code, complained, set(task)) == (0, "", {"images", "classes", "range"})
     assert task["range"] == pytest.approx([0, 900], abs=20)
+
+
+def test_events_are_patients_and_years_stay_years(fedsmall, tmp_path):
+    rows = [(f"P{p}", 2019 + visit, 40 + p % 30, "ill" if p < 12 else "well") for p in range(40) for visit in range(3)]
+    write(tmp_path / "visits.csv", "patient_id,year,age,outcome", rows)
+
+    _, said, _ = fedsmall("new", "visits.csv", "--label", "outcome")
+
+    assert "12 patients of the rarer class for 2 columns, fewer than 10 for each" in said  # they have 36 rows
+    assert re.search(r"year +2020 \(0\.82", said)

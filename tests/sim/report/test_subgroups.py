@@ -186,3 +186,20 @@ def test_samples_that_are_no_table_have_no_subgroups():
 
 def test_a_column_alone_or_with_cuts():
     assert read_subgroups(["sex", "age >= 40, 60.5"]) == (("sex", ()), ("age", (40.0, 60.5)))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (range(2000, 2015), ["2004.7 to below 2009.3", "2009.3 or more", "below 2004.7"]),
+        ([0.61, 0.68, 0.72, 0.8, 0.9, 1.0, 1.1, 1.3, 4.0, 9.0], ["0.8 to below 1.1", "1.1 or more", "below 0.8"]),
+    ],
+    ids=["years", "a blood count"],
+)
+def test_thirds_are_rounded_by_how_far_they_are_apart(tmp_path, values, named):
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["at,x,outcome", *(f"{v},{k},{k % 2}" for v in values for k in range(4))]))
+
+    found = federation({"csv": str(path), "label": "outcome", "drop": ["at"], "subgroups": ["at"]})
+
+    assert sorted({name for samples in found.train for name in samples.groups["at"]}) == named
