@@ -30,7 +30,7 @@ class SitesInFolds(WrappedTrainer):
         parts, places = [], [place for place in range(len(names)) for _ in range(self._routes)]
         for name, own in zip(names, samples, strict=True):
             folds = folds_of_samples(plan, name, own)
-            parts += [Samples(own.x[folds != route], own.y[folds != route]) for route in range(self._routes)]
+            parts += [own[np.flatnonzero(folds != route)] for route in range(self._routes)]
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
         inner = within(with_trees_of(plan, places, len(names)), task, rows, parts)
         super().__init__(plan, names, [*map(len, samples)], inner)

@@ -195,7 +195,7 @@ class TreeCohort(WrappedTrainer):
 
     def _part(self, site: str, rows: np.ndarray) -> Samples:
         samples = self._samples[site]
-        return samples if len(rows) == len(samples) else Samples(samples.x[rows], samples.y[rows])
+        return samples if len(rows) == len(samples) else samples[rows]
 
     def _anchors(self, trained: TrainResult, rows: np.ndarray, sent: Arrays, times: int) -> TrainResult:
         anchors = self._anchor_places(rows)

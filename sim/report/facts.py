@@ -157,7 +157,7 @@ def _differ(spreads: Sequence[Row]) -> str:
 # What to expect where models travel by routes; where folds were of samples it is of these hospitals
 
 EXPECTED = "{where}, expect {metrics}; {rests_on}."
-RESTS_ON = "{samples} patients of {sites}, each judged by models that never saw {whom}{seeds}"
+RESTS_ON = "{samples} samples of {sites}, each judged by models that never saw {whom}{seeds}"
 SHARES = ("auc", "accuracy", "mae")  # the metrics of the sentence: the first two of these that there are
 METRICS = ("auc", "accuracy", "loss", "brier", "ece")
 WHERE = {False: "at a hospital that took no part", True: "at these hospitals, for patients who took no part"}
@@ -283,9 +283,7 @@ def reader_sentences(run: Run) -> list[str]:
     lines = [f"{row.label}: {_read(row)}" for row in rows]
     if lines:
         seed = run.plans[0].seed
-        lines.insert(
-            0, f"Patients whose complete record could be reconstructed from what was sent (within 1%, seed {seed}):"
-        )
+        lines.insert(0, f"Complete records that could be reconstructed from what was sent (within 1%, seed {seed}):")
     if any(row.anybody for row in rows):
         lines.append(CURE)
     lines += [LOOKS.format(label=row.label, error=row.read["looks"] ** -0.5) for row in rows if row.read.get("looks")]

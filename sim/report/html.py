@@ -47,8 +47,8 @@ IMPORTANCE = (
     "shuffled, over 10 shuffles. Columns that say the same share it, and none of it is a cause."
 )
 READABLE = (
-    "Number of patients whose complete record an honest-but-curious party could reconstruct, within 1%, from what was "
-    "sent (seed {}; gradient inversion at the first layer). A lower bound: other attacks find more."
+    "Number of complete records that an honest-but-curious party could reconstruct, within 1%, from what was sent "
+    "(seed {}; gradient inversion at the first layer). A lower bound: other attacks find more."
 )
 IN_DATA = "Mean (SD) of each column before scaling, for categories the share, and how many rows lack it."
 GROWN = (
@@ -251,7 +251,7 @@ def sent_table(run: Run, shown: Table) -> Cells:
 def readers_table(run: Run) -> Cells | None:
     """Whose records could be read by whom; None where that was not counted."""
     rows = [[row.label, row.patients, *row.cells] for row in facts.readers(run)]
-    heads = ["method", "patients", *facts.READER_HEADS]
+    heads = ["method", "records", *facts.READER_HEADS]
     return Cells(heads, rows, READABLE.format(run.plans[0].seed)) if rows else None
 
 

@@ -192,8 +192,8 @@ def _federation(shown: Table, groups: dict[str, list[PlanRun]], run: Run) -> str
     ends = ""
     if central and central.common:
         number = run.about.get("training_samples")  # runs of earlier releases do not hold it
-        patients = f"the same {number:,} patients" if number else "the same patients"
-        ends = f"; training on {patients} pooled gives {value(shown, central.common.mean)}"
+        samples = f"the same {number:,} samples" if number else "the same samples"
+        ends = f"; training on {samples} pooled gives {value(shown, central.common.mean)}"
     if alone is None or alone.sites is None:
         reach = "reaches" if shown.whose == "common" else "reach"
         return f"The {shown.models} of {reference.label} {reach} {metric} {with_interval(shown, ours)}{ends}."

@@ -36,7 +36,7 @@ def test_the_sentence_says_what_to_expect_and_on_what_it_rests(run):
 
     assert said.startswith(f"routes: at a hospital that took no part, expect ROC-AUC {auc:.1f}% (")
     assert said.endswith(
-        "; 48 patients of 6 hospitals, each judged by models that never saw its hospital, mean over 2 seeds."
+        "; 48 samples of 6 hospitals, each judged by models that never saw its hospital, mean over 2 seeds."
     )
 
 
@@ -47,7 +47,7 @@ def test_of_fewer_hospitals_than_routes_it_speaks_of_their_own_next_patients_and
 
     assert said.startswith("of patients: at these hospitals, for patients who took no part, expect ROC-AUC ")
     assert said.endswith(
-        "; 48 patients of 6 hospitals, each judged by models that never saw the patient, mean over 2 seeds."
+        "; 48 samples of 6 hospitals, each judged by models that never saw the patient, mean over 2 seeds."
     )
     assert (
         "At these hospitals, for patients who took no part: every patient judged by models that never saw the" in shown
@@ -65,6 +65,6 @@ def test_without_an_interval_none_is_told():
     said = expectation([found])
 
     assert said == (
-        "at a hospital that took no part, expect accuracy 90.0%; 9 patients of 1 hospital, each judged by models that "
+        "at a hospital that took no part, expect accuracy 90.0%; 9 samples of 1 hospital, each judged by models that "
         "never saw its hospital."
     )
