@@ -14,16 +14,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, pinvh
 
 from fedsmall.aggregation.sums import LEAST
-from fedsmall.extensions.regression.families import (
-    LARGE,
-    Rows,
-    Sums,
-    parameters,
-    penalised,
-    profiled_sums,
-    start,
-    sums_at,
-)
+from fedsmall.extensions.regression import families
 
 TOLERANCE, OF_FOLDS = 1e-8, 1e-3  # of the largest change of a parameter; of models that only choose a penalty
 SHORT = 1e-6  # of a step that is taken in any case
@@ -53,7 +44,7 @@ class Setup(NamedTuple):
     @property
     def free(self) -> int:
         """P, the number of parameters."""
-        return parameters(self.family, self.columns, self.predictors)
+        return families.parameters(self.family, self.columns, self.predictors)
 
     @property
     def models(self) -> int:
@@ -126,14 +117,14 @@ def folds_for(sites: int) -> tuple[int, bool]:
 
 def begin(setup: Setup) -> State:
     """Where all models are before the first exchange."""
-    theta = np.tile(start(setup.family, setup.columns, setup.predictors), (setup.models, 1))
+    theta = np.tile(families.start(setup.family, setup.columns, setup.predictors), (setup.models, 1))
     count, free = len(setup.penalties), setup.free
     square, none = np.zeros((count, free, free)), np.zeros(count)
     return State(theta, theta, np.ones_like(theta), np.full(setup.models, np.inf), none, square, square, none, none)
 
 
 def summand(
-    setup: Setup, theta: np.ndarray, rows: Rows, fold: np.ndarray, inverse: np.ndarray | None = None
+    setup: Setup, theta: np.ndarray, rows: families.Rows, fold: np.ndarray, inverse: np.ndarray | None = None
 ) -> np.ndarray:
     """What a site adds in an exchange at ``theta`` (models, P): (setup.numbers,) int64, the same sum in any order.
 
@@ -148,7 +139,7 @@ def summand(
         models[m] = np.concatenate([[sums.weight, sums.loss], sums.gradient])
         if left_out:
             of_fold = _part(rows, fold == left_out - 1)
-            unseen = sums_at(setup.family, theta[m], of_fold._replace(offset=of_fold.offset + shift))
+            unseen = families.sums_at(setup.family, theta[m], of_fold._replace(offset=of_fold.offset + shift))
             held[place, left_out - 1] = unseen.loss, unseen.weight
         hessians += [sums.hessian] if m in setup.curved else []
         meats += [np.outer(sums.gradient, sums.gradient)] if setup.robust and not left_out else []
@@ -157,19 +148,21 @@ def summand(
     return in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)
 
 
-def _sums(setup: Setup, theta: np.ndarray, rows: Rows, inverse: np.ndarray | None) -> tuple[Sums, np.ndarray]:
+def _sums(
+    setup: Setup, theta: np.ndarray, rows: families.Rows, inverse: np.ndarray | None
+) -> tuple[families.Sums, np.ndarray]:
     if setup.home is None:
-        return sums_at(setup.family, theta, rows, inverse=inverse), np.zeros(1)
-    return profiled_sums(setup.family, theta, rows, setup.home)
+        return families.sums_at(setup.family, theta, rows, inverse=inverse), np.zeros(1)
+    return families.profiled_sums(setup.family, theta, rows, setup.home)
 
 
-def _part(rows: Rows, which: np.ndarray) -> Rows:
-    return Rows(*(part[which] for part in rows))
+def _part(rows: families.Rows, which: np.ndarray) -> families.Rows:
+    return families.Rows(*(part[which] for part in rows))
 
 
 def in_wholes(values: np.ndarray, precise: int) -> np.ndarray:
     """The values in units of 2**-24, then what is left of the first ``precise`` ones, in units of 2**-64: int64."""
-    wide = np.clip(values, -LARGE, LARGE) * COARSE
+    wide = np.clip(values, -families.LARGE, families.LARGE) * COARSE
     whole = np.rint(wide)
     return np.concatenate([whole, np.rint((wide - whole)[:precise] * FINE)]).astype(np.int64)
 
@@ -238,12 +231,12 @@ def _objectives(setup: Setup, state: State, sums: Exchange) -> np.ndarray:
     if setup.firth:
         sizes = np.linalg.eigvalsh(sums.hessian[0])
         made -= np.log(sizes[sizes > NOTHING * sizes.max()]).sum() / 2
-    return np.asarray(np.where(sums.models[:, 1] < LARGE, made, np.inf))
+    return np.asarray(np.where(sums.models[:, 1] < families.LARGE, made, np.inf))
 
 
 def penalty_of(setup: Setup, place: int) -> np.ndarray:
     """The ridge penalty number ``place`` on each parameter, (P,): half of it times a square is added to the loss."""
-    penalty, slopes = setup.penalties[place], penalised(setup.family, setup.columns, setup.predictors)
+    penalty, slopes = setup.penalties[place], families.penalised(setup.family, setup.columns, setup.predictors)
     # else an interval without an event has a hazard of 0, and who has it there later an endless loss
     return penalty * slopes + LIGHT * (penalty > 0 and setup.family == "hazard") * (1 - slopes)
 

@@ -5,6 +5,7 @@ from fedsmall.aggregation.combiners import combiner_for
 from fedsmall.aggregation.server_optimizers import CORRECTIONS, parameters_of
 from fedsmall.aggregation.sums import check_hidden
 from fedsmall.data.federation import Federation, Task
+from fedsmall.data.sources.registry import check_own_files, read_task
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.clinical import can_recalibrate
 from fedsmall.evaluation.intercepts import check_intercepts
@@ -64,6 +65,8 @@ def check_plan(plan: Plan, task: Task, sites: int) -> None:
 def check_real_sites(plan: Plan, *, apart: bool = False) -> None:
     """Raise PlanError where real sites could not follow the plan, or would refuse it; ``apart`` it may have regions."""
     method = plan.method
+    if isinstance(plan.task, dict) and "source" not in plan.task:
+        check_own_files(read_task(plan.task))
     if method.permutes and plan.privacy.open and plan.privacy.blur is None:
         cover = "{exposure = 1.0} under the method, or " if takes_noise(plan) else ""
         raise PlanError(

@@ -78,6 +78,18 @@ def read_pool(source: Source, partition: tuple[str, Any], seed: int, root: Path 
     return _read_source(source, root, seed, source.values, options)
 
 
+def check_own_files(source: Source) -> None:
+    """Raise PlanError where sites with files of their own could not read these alike by what the task says."""
+    if source.kind not in OWN_FILES:
+        return
+    if not {"classes", "target", "targets", "time"} & set(source.options):
+        raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
+    if not isinstance(source.options.get("categorical", {}), dict):
+        raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
+    if "test" in source.options:
+        raise PlanError("sites with files of their own hold out a share of them; take test out of the task")
+
+
 def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) -> Pool | None:
     """The samples of one site in its own file or folder; ``None`` for a task whose samples are not the sites' own."""
     options, (kind, value) = dict(source.options), partition
@@ -86,12 +98,7 @@ def read_own(source: Source, partition: tuple[str, Any], seed: int, path: Path) 
         return _read_source(source, None, seed, (), {**options, "file": path})
     if source.kind not in OWN_FILES:
         return None
-    if not {"classes", "target", "targets", "time"} & set(options):
-        raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
-    if not isinstance(options.get("categorical", {}), dict):
-        raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
-    if "test" in options:
-        raise PlanError("sites with files of their own hold out a share of them; take test out of the task")
+    check_own_files(source)
     if not path.exists():  # its name is the site's own business
         raise DataError("the site's data are not where its program looks")
     if kind == "natural" and source.kind == "csv" and value not in BY_FILE:

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
+from fedsmall.errors import PlanError
 from fedsmall.parts import Privacy, Recipe, Tree
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.check import Finding, check_site, few
+from fedsmall.planning.validation import check_real_sites
 
 
 def plan(task, method=None, **settings) -> Plan:
@@ -144,3 +146,17 @@ def test_what_the_server_cannot_see_is_said_of_what_leaves(tmp_path):
     assert "another site, sealed: it alone can open it." in said(sealed=True)
     assert "At averages the model leaves masked" in said(secure=True)
     assert "masked" not in said(sealed=True)
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"label": "ill", "classes": ["no", "yes"]}, "names one source"),
+        ({"csv": "t.csv", "label": "ill"}, "need the classes in the task"),
+        ({"csv": "t.csv", "label": "ill", "classes": ["no", "yes"], "categorical": ["sex"]}, "values of a category"),
+        ({"images": "scans", "classes": ["no", "yes"], "test": "apart"}, "take test out of the task"),
+    ],
+)
+def test_real_sites_are_not_asked_for_what_none_of_them_could_read(task, words):
+    with pytest.raises(PlanError, match=words):
+        check_real_sites(plan(task))
