@@ -93,7 +93,7 @@ def real_sentences(run: Run) -> list[str]:
     for home in real_runs(run):
         whole, told = home.together, "no hospital has told sums, so nothing is known of all patients together"
         if whole:
-            told = f"judged at home on {whole['count']} patients whom {plural(whole['sites'], 'hospital')} held out"
+            told = f"judged at home on {whole['count']} samples that {plural(whole['sites'], 'hospital')} held out"
             if whole["auc_error"] >= LEAST_TOLD:
                 told += f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off"
         lines.append(f"{home.plan_run.label}: {told}.")
@@ -124,7 +124,7 @@ def _errors(judged: Mapping[str, Any]) -> AtThreshold | None:
 
 TOLD = Markup(
     "There is no central test set. Every hospital judged the global model of <b>{label}</b> on the patients that it "
-    "holds out itself, and told sums: {count} patients of {hospitals}. All figures of this run are of those together. "
+    "holds out itself, and told sums: {count} samples of {hospitals}. All figures of this run are of those together. "
     "{silent}{hidden}"
 )
 SILENT = (

@@ -102,7 +102,7 @@ def test_the_page_shows_them_and_says_what_it_cannot_show(home):
         assert f"<tr><td>{at.site}</td><td>{at.trained}</td><td>48</td><td>{at.area.value:.3f}" in text
         assert f"{at.errors.sensitivity.hits} of {at.errors.sensitivity.of}" in text
     assert "There is no central test set." in text
-    assert "144 patients of 3 hospitals" in text
+    assert "144 samples of 3 hospitals" in text
     assert "What this cannot show" in text
     assert f"fedsmall start {home}/scenario.toml --name ANOTHER" in text
     assert "holds no predictions of classes" not in text
@@ -138,7 +138,7 @@ def test_compare_puts_it_beside_its_simulation(home, played, capsys, tmp_path):
     (merged,) = merge([read(home), played])
     assert code == 0
     assert [one.label for one in merged.done] == ["FedDC (trial)", "FedDC (trial, real sites)"]
-    assert "FedDC (trial, real sites): judged at home on 144 patients" in told
+    assert "FedDC (trial, real sites): judged at home on 144 samples" in told
     assert "Over real hospitals: FedDC (trial, real sites)" in (tmp_path / "both" / "report.html").read_text()
 
 

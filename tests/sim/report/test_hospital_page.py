@@ -196,7 +196,7 @@ def test_what_is_sealed_is_opened_by_the_policys_key_and_by_no_other(tmp_path, m
 
     own = own_run(tmp_path / "essen", Policy(rest_key=key), "essen", "trial")
 
-    assert "on 48 of our own patients" in shown(own)
+    assert "on 48 of our own samples" in shown(own)
     with pytest.raises(PolicyError, match="its policy names no rest_key to open it"):
         own_run(tmp_path / "essen", Policy(), "essen", "trial")
 

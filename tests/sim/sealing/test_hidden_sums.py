@@ -228,7 +228,7 @@ def test_the_page_of_a_secure_run_knows_all_hospitals_and_no_single_one(tmp_path
     assert here.silent == []
     assert shown.about["test_samples"] == here.together["count"] == 144
     assert one.row["common"]["accuracy"] == pytest.approx(np.trace(np.array(here.together["called"])) / 144)
-    assert "144 patients of 3 hospitals" in text
+    assert "144 samples of 3 hospitals" in text
     assert ("nobody outside it knows its share" in text) is hidden
     assert ("No interval over hospitals: it takes each one's own sums." in text) is hidden
     assert ("Hospital by hospital" in text) is not hidden
