@@ -7,6 +7,7 @@ plan at a time and one thread, uses the whole machine. Results do not depend on 
 import gc
 import logging
 import math
+import os
 import signal
 import threading
 import traceback
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -315,7 +317,15 @@ def _prepare(job: Job, rounds: Any, stop: Any) -> None:
 
     torch.set_num_threads(1)
     gc.freeze()  # what came with the fork is no garbage
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _Worker.job, _Worker.federation_of, _Worker.rounds, _Worker.stop = job, Federations(job.build).of, rounds, stop
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that began it does: of a run that is killed none stays behind, waiting for work."""
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(index: int, plan: Plan) -> Ended | Failed | None:

@@ -23,21 +23,11 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesReques
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from google.protobuf.message import DecodeError
 
+from fedsmall import frames
 from fedsmall.audit_log import AuditLog
 from fedsmall.ends import ENDS, STARTED, Statement
 from fedsmall.errors import ReplyError
 from fedsmall.files import one_line
-from fedsmall.frames import (
-    PIECE,
-    PIECE_BYTES,
-    FrameError,
-    block_of,
-    cuts_of,
-    from_frame,
-    join_pieces,
-    leaves,
-    pieces_with,
-)
 from fedsmall.planning.run_sheet import RUN, RUN_ID, SITES, Sheet
 from fedsmall.strategies.records import SendingGrid, array_records, shape_and_dtype, size_in_bytes, to_arrays, to_record
 from fedsmall.strategies.server.heads import Heads
@@ -404,8 +394,8 @@ class FrameMail:
                 # the SuperLink lets a node answer its own orders alone; what the content says of itself is not read
                 if waiting := self._waiting.get(proto.metadata.reply_to_message_id):
                     waiting.answer, has_news = message_from_proto(proto), True
-                    waiting.left = [] if waiting.answer.has_error() else leaves(tree)
-                    if len(waiting.left) > waiting.most // PIECE_BYTES + 2:
+                    waiting.left = [] if waiting.answer.has_error() else frames.leaves(tree)
+                    if len(waiting.left) > waiting.most // frames.PIECE_BYTES + 2:
                         waiting.refuse(unreadable(waiting.order, "it is in too many pieces"))
         for key, waiting in list(self._waiting.items()):
             if waiting.answer is not None and self._gather(waiting, waiting.answer.metadata):
@@ -452,8 +442,8 @@ class FrameMail:
 def join_answer(order: Message, pieces: Iterable[Mapping[str, Any]]) -> Message:
     """The answer to an order that came in ``pieces``, or the error that stands for one."""
     try:
-        return Message(unpack(join_pieces(pieces)), reply_to=order)
-    except FrameError as error:
+        return Message(unpack(frames.join_pieces(pieces)), reply_to=order)
+    except frames.FrameError as error:
         return unreadable(order, str(error))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return unreadable(order, FOREIGN)
@@ -472,9 +462,10 @@ def pack(content: RecordDict, blocks: dict[Same, list[bytes]] | None = None) -> 
     records = array_records(content)
     same = tuple((key, id(record)) for key, record in records.items())
     if same not in blocks:
-        blocks[same] = cuts_of(block_of(join(**{key: to_arrays(record) for key, record in records.items()})))
-    pieces = pieces_with({CONFIG: words}, blocks[same])
-    size = sum(len(piece[PIECE]) for piece in pieces)
+        named = join(**{key: to_arrays(record) for key, record in records.items()})
+        blocks[same] = frames.cuts_of(frames.block_of(named))
+    pieces = frames.pieces_with({CONFIG: words}, blocks[same])
+    size = sum(len(piece[frames.PIECE]) for piece in pieces)
     return RecordDict({f"frame-{n}": ConfigRecord(piece) for n, piece in enumerate(pieces)}), size
 
 
@@ -485,10 +476,10 @@ def config_of(order: Message) -> Mapping[str, Any]:
 
 def unpack(frame: bytes) -> RecordDict:
     """The content of an answer: arrays in its header's order, metrics, words. FrameError, or Flower's errors."""
-    header, arrays = from_frame(frame)
+    header, arrays = frames.from_frame(frame)
     order = header.get("order", sorted(arrays))
     if len(order) != len(arrays) or set(order) != set(arrays):
-        raise FrameError("its words name other arrays than came")
+        raise frames.FrameError("its words name other arrays than came")
     content = RecordDict({part: to_record(of) for part, of in parts({name: arrays[name] for name in order}).items()})
     for key, record in ((CONFIG, ConfigRecord), (METRICS, MetricRecord), (ENDS, ConfigRecord)):
         if key in header:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from fedsmall.plan import Plan
@@ -116,6 +117,32 @@ def test_a_run_that_was_killed_goes_on(folder):
     after = rows_of(folder / "mine")
     assert len(after) == 6
     assert all(row in after for row in before)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found by their parent")
+@pytest.mark.parametrize("begins", ["", "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"])
+def test_a_run_that_is_killed_leaves_no_process_behind(folder, begins):
+    lines = (
+        "import threading, time",
+        "if __name__ == '__main__':",
+        f"    {begins}",  # with a thread processes come from a fork server
+        "    from fedsmall.sim.cli.app import main",
+        "    main(['run', 'mine.toml', '--processes', '2', '--set', 'rounds=100000', '--out', 'killed'])",
+    )
+    (folder / "program.py").write_text("\n".join(lines))
+    run = psutil.Popen([sys.executable, "program.py"], cwd=folder, stdout=subprocess.DEVNULL, env=os.environ)
+    until = time.monotonic() + 60
+    while sum(child.cpu_times().user > 0.05 for child in run.children(recursive=True)) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    time.sleep(1)
+    children = run.children(recursive=True)
+
+    run.kill()
+
+    assert run.wait() == -signal.SIGKILL
+    assert psutil.wait_procs(children, timeout=20)[1] == []
 
 
 def test_a_folder_is_written_when_that_is_a_thirtieth_of_the_time_and_once_more_at_the_end(folder, monkeypatch):
