@@ -19,6 +19,7 @@ import numpy as np
 
 from fedsmall import __version__
 from fedsmall.audit_log import digest_of
+from fedsmall.clients import site_request
 from fedsmall.clients.consent import Consent
 from fedsmall.clients.hospital import HospitalClient, fit_or_stay, memory_for, stayed_model
 from fedsmall.clients.incoming import Incoming
@@ -32,15 +33,6 @@ from fedsmall.clients.self_check import check_leaving, check_released
 from fedsmall.clients.shelf import sealed_by, secret
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog, mark_of, note_table, spent_beside
-from fedsmall.clients.site_request import (
-    Answer,
-    LoggedAnswers,
-    SiteRequest,
-    check_order,
-    count_rounds,
-    plan_of,
-    with_names,
-)
 from fedsmall.clients.socket_frames import serve
 from fedsmall.clients.telling import Telling, may_be_last
 from fedsmall.data.raw_site import RawSite
@@ -66,10 +58,10 @@ from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, IS_GLOBAL, KEEP, MODEL, PR
 
 NOISE_KEY = "noise.key"
 TABLES = "FEDSMALL_TABLES"  # the folder where a user's data processes note their tables, if not ~/.fedsmall
-Handler = Callable[["DataProcess", SiteRequest], Answer]
+Handler = Callable[["DataProcess", site_request.SiteRequest], site_request.Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
-Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
+Extension = Callable[[Policy, Mapping[str, Any], Arrays], site_request.Answer]
 
 
 @dataclass
@@ -94,7 +86,7 @@ class DataProcess:
         identity = self.policy_file.with_name(IDENTITY)
         self.encryption = Encryption(self.name, self.home, self.log, self.folder_of, identity)
         public = self.policy_file.with_name(f"{KEY_FILE}.pub")
-        self._logged = LoggedAnswers(self.log, public, self.consent.is_new, self._handle)
+        self._logged = site_request.LoggedAnswers(self.log, public, self.consent.is_new, self._handle)
         self._samples: tuple[Any, RawSite, str] | None = None
         self._core: tuple[Any, SiteData, Trainer] | None = None
         self._released: tuple[str, int] | None = None
@@ -102,7 +94,7 @@ class DataProcess:
         self._exposed: tuple[dict[str, str], list[int]] | None = None
         self._extensions: dict[str, Extension] = {}
 
-    def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+    def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> site_request.Answer:
         """The answer to one message; a refusal or a failure is an answer of one line."""
         try:
             return self._logged.answer(kind, config, arrays)
@@ -110,7 +102,7 @@ class DataProcess:
             self.__post_init__()  # as a data process that is started again: what counts is on the disk
             return replace(self._logged, handle=partial(_refuse, cut.reason)).answer(kind, config, {})
 
-    def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
+    def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> site_request.Answer:
         extension = None if kind in HANDLERS else self._extension(kind)
         policy = load_policy(self.policy_file)
         policy.check_device(self.device)
@@ -141,9 +133,9 @@ class DataProcess:
             self._extensions[kind] = handler.answer
         return self._extensions[kind]
 
-    def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
+    def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> site_request.SiteRequest:
         """A message as a request, once policy, hospital and run allow it."""
-        plan = plan_of(config)
+        plan = site_request.plan_of(config)
         raw, digest = self._read_samples(plan, str(config.get(RUN, "")))
         place, sites = self.place(config)
         key = plan_at(plan, place, sites).model_dump_json() + digest
@@ -152,8 +144,8 @@ class DataProcess:
         identity = self.encryption.identity.exists()
         policy.check_site(plan, raw, sites=sites, numbers=self._released[1], has_identity=identity)
         self.consent.check(kind, policy, plan, raw, config)
-        order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
-        check_order(kind, order, folder)
+        order, folder = site_request.SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
+        site_request.check_order(kind, order, folder)
         check_same_data(folder, digest)
         return order
 
@@ -165,13 +157,13 @@ class DataProcess:
             raise PlanError("the order is of a run that this site is not in")
         return names.index(self.name), len(names)
 
-    def place_of_models(self, order: SiteRequest) -> Place:
+    def place_of_models(self, order: site_request.SiteRequest) -> Place:
         """Where models of an order's run are kept on the site's own disk."""
         folder = self.folder_of(order.config)
         scaling, (_, sites) = scaling_of(folder) if order.raw.scaled else None, self.place(order.config)
         return Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
 
-    def client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
+    def client(self, order: site_request.SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """The client that trains and evaluates here, with the memory before the order's round, or ``after`` it."""
         folder = self.folder_of(order.config)
         scaling = scaling_of(folder) if order.raw.scaled and scaled else None
@@ -189,12 +181,12 @@ class DataProcess:
         memory = memory_for(order.plan, memory_of_training)
         return HospitalClient(home, cohort.plan, cohort, memory, kept, secret(self.home / NOISE_KEY))
 
-    def spend(self, order: SiteRequest) -> None:
+    def spend(self, order: site_request.SiteRequest) -> None:
         """Count a communication round's rounds, and charge the privacy budget, before anything is trained.
 
         An answer that is asked for twice counts twice: its noise is drawn again. All count at the least noise of any.
         """
-        count_rounds(order, self.folder_of(order.config))
+        site_request.count_rounds(order, self.folder_of(order.config))
         if order.plan.privacy.is_patient_level:
             return charge_comm_round(self.log, *self.account(order), order.config)
         privacy = order.plan.privacy
@@ -209,7 +201,7 @@ class DataProcess:
             order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
         self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
 
-    def _expose(self, order: SiteRequest, cohort: BudgetedCohort, key: bytes) -> None:
+    def _expose(self, order: site_request.SiteRequest, cohort: BudgetedCohort, key: bytes) -> None:
         """Charge what all communication rounds so far tell of the patient who is in most, less what was charged."""
         run, t, plan = str(order.config[RUN]), int(order.config[ROUND]), order.plan.model_dump_json()
         marks = {"run": run, "of": digest_of({"plan": np.array(plan), "x": order.raw.train.x, "key": np.array(key)})}
@@ -222,11 +214,11 @@ class DataProcess:
         self.log.expose(exposure, t=t, **marks)
         before.append(t)
 
-    def account(self, order: SiteRequest) -> tuple[Policy, Plan, np.ndarray, tuple[int, int]]:
+    def account(self, order: site_request.SiteRequest) -> tuple[Policy, Plan, np.ndarray, tuple[int, int]]:
         """The arguments by which an order of a run with patient-level privacy is charged."""
         return order.policy, order.plan, shares_of(order.raw.train), self.place(order.config)
 
-    def _homes_beside(self, order: SiteRequest) -> list[Path]:
+    def _homes_beside(self, order: site_request.SiteRequest) -> list[Path]:
         """The other homes with this site's table, where a budget is spent; looked for at every order."""
         privacy = order.plan.privacy
         if self.tables is None or not (privacy.counted or privacy.exposure is not None):
@@ -260,7 +252,7 @@ def answers(kind: str) -> Callable[[Handler], Handler]:
 
 
 @answers("roll")
-def introduce_site(site: "DataProcess", order: SiteRequest) -> Answer:
+def introduce_site(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
     """The handshake: the site's properties, and the sums that a run begins with."""
     if order.plan.privacy.is_patient_level:
         check_affordable(site.log, *site.account(order), str(order.config.get(RUN, "")))
@@ -272,7 +264,7 @@ def introduce_site(site: "DataProcess", order: SiteRequest) -> Answer:
 
 
 @answers("scaling")
-def take_scaling(site: "DataProcess", order: SiteRequest) -> Answer:
+def take_scaling(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
     """Keep the scaling on which the sites have agreed."""
     agreed = split(order.arrays, SCALING)
     if order.raw.scaled and agreed:  # else keys alone came: sums are told in a tally
@@ -281,7 +273,7 @@ def take_scaling(site: "DataProcess", order: SiteRequest) -> Answer:
 
 
 @answers(BEFORE)
-def tell_sums(site: "DataProcess", order: SiteRequest) -> Answer:
+def tell_sums(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
     """Sums of features and classes. Raises PlanError where the handshake has asked for them."""
     if not order.plan.privacy.secure:
         raise PlanError("sums are sent with the answer to the handshake, in a run that does not hide them")
@@ -289,7 +281,7 @@ def tell_sums(site: "DataProcess", order: SiteRequest) -> Answer:
 
 
 @answers("train")
-def train(site: "DataProcess", order: SiteRequest) -> Answer:
+def train(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
     """Train the model that came or stayed, check what would leave, and send it."""
     client, folder = site.client(order), site.folder_of(order.config)
     came, (_, sites) = split(order.arrays, MODEL), site.place(order.config)
@@ -298,7 +290,7 @@ def train(site: "DataProcess", order: SiteRequest) -> Answer:
     if order.policy.check_models:
         incoming.check(came)
     site.spend(order)
-    leaving, examples, metrics = fit_or_stay(client, order.arrays, with_names(order))
+    leaving, examples, metrics = fit_or_stay(client, order.arrays, site_request.with_names(order))
     counted = {EXAMPLES: max(examples, order.policy.count_floor), **metrics}
     sent = dict(zip(client.sent_names, (np.asarray(array) for array in leaving), strict=True))
     if client.trained:
@@ -309,7 +301,7 @@ def train(site: "DataProcess", order: SiteRequest) -> Answer:
 
 
 @answers(BALANCE)
-def send_stayed_model(site: "DataProcess", order: SiteRequest) -> Answer:
+def send_stayed_model(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
     """Send the model that has stayed here, which an average wants."""
     client = site.client(order, after=True)
     sent, _ = check_leaving(site.log, order, stayed_model(client, order.config), client)
@@ -317,14 +309,14 @@ def send_stayed_model(site: "DataProcess", order: SiteRequest) -> Answer:
 
 
 @answers("evaluate")
-def evaluate(site: "DataProcess", order: SiteRequest) -> Answer:
+def evaluate(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
     """Evaluate a global model on the held-out patients; at a run's end keep it, and tell of it in sums."""
     samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
     reported: dict[str, Any] = {EXAMPLES: 0}
     client, folder = site.client(order, after=True), site.folder_of(order.config)
     t = int(order.config.get(ROUND, 0))
     if samples >= order.policy.count_floor:  # a share of three patients is as good as their labels
-        _, examples, metrics = client.evaluate(list(order.arrays.values()), with_names(order))
+        _, examples, metrics = client.evaluate(list(order.arrays.values()), site_request.with_names(order))
         reported = {EXAMPLES: examples, **metrics}
     at_home: dict[str, Any] = {}
     if order.plan.method.adds_intercepts and (order.config.get(KEEP) or may_be_last(order.plan, t)):
@@ -338,7 +330,7 @@ def evaluate(site: "DataProcess", order: SiteRequest) -> Answer:
 
 
 @answers(VALIDATE)
-def validate(site: "DataProcess", order: SiteRequest) -> Answer:
+def validate(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
     """Evaluate models on patients that they never saw."""
     return site.telling.out_of_fold(order, site.client(order, after=True))
 
@@ -350,7 +342,7 @@ HANDLERS |= {
 }
 
 
-def _refuse(reason: PolicyError, *_: Any) -> Answer:
+def _refuse(reason: PolicyError, *_: Any) -> site_request.Answer:
     raise reason
 
 

@@ -298,7 +298,7 @@ class Regression(Frozen):
     ``basis``: the columns as they are, hinges beside them ("additive"), or so many ``features`` of a kernel ("random").
     ``penalty`` is the ridge penalty on the sum of losses, scikit-learn's 1 / C; "cv" chooses it by cross-validation
     over sites. With ``intercepts`` "hospital" each site fits one of its own under ``intercept_penalty``, which stays
-    there. ``firth`` is Firth's correction, ``robust`` adds standard errors by site; with ``counts`` a number is one.
+    there. ``firth`` is Firth's correction; errors are ``robust`` by site or "patients"; ``counts`` are numbers.
     With ``cox`` times until an event have Cox's partial likelihood over the ends of the task's intervals.
     With ``passes`` a posterior goes so often through all sites in place of sums. ``terms`` are columns and products
     ("age * sex") in place of all columns; an ``offset`` has the coefficient 1, ``weights`` count patients.
@@ -310,7 +310,7 @@ class Regression(Frozen):
     intercepts: Literal["common", "hospital"] = "common"
     intercept_penalty: NonNegative = 1.0
     firth: bool = False
-    robust: bool = False
+    robust: bool | Literal["patients"] = False
     counts: bool = False
     cox: bool = False
     passes: Positive | None = None

@@ -112,7 +112,7 @@ def exchange_of(sums: RiskSums) -> Exchange:
     """The partial likelihood as the sums of any other regression."""
     weight, loss, gradient, hessian = partial_likelihood(sums)
     models, free = np.concatenate([[weight, loss], gradient])[None], len(gradient)
-    return Exchange(models, np.zeros((1, 0, 2)), hessian[None], np.zeros((1, free, free)))
+    return Exchange(models, np.zeros((1, 0, 2)), hessian[None], np.zeros((1, free + 1, free + 1)))
 
 
 def log_increments(sums: RiskSums) -> np.ndarray:

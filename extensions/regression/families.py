@@ -174,6 +174,16 @@ def sums_at(
     return sums
 
 
+def scores_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
+    """Each sample's part of the gradient at ``theta`` (P,): (n, P)."""
+    columns, predictors = rows.x.shape[1], rows.offset.shape[1]
+    a = design(family, columns, predictors)
+    with np.errstate(all="ignore"):
+        eta = rows.x @ (a @ theta).reshape(predictors, columns).T + rows.offset
+        slope = FAMILIES[family].derivatives(eta, rows.y)[1] * rows.weight[:, None]
+    return np.asarray((slope[:, :, None] * rows.x[:, None]).reshape(len(eta), -1) @ a)
+
+
 def _crossed(x: np.ndarray, curve: np.ndarray) -> np.ndarray:
     """The Hessian by vec(B), (K p, K p), of curvatures (n, K, K)."""
     predictors, columns = curve.shape[1], x.shape[1]

@@ -53,23 +53,24 @@ def wald(estimate: np.ndarray, covariance: np.ndarray, freedom: float = np.inf, 
     return Table(estimate, error, estimate - reach, estimate + reach, p)
 
 
-def inference(setup: Setup, state: State, place: int = 0, sites: int | None = None) -> Table:
-    """The table of the model of penalty number ``place``; with ``sites``, robust errors by so many sites.
+def inference(setup: Setup, state: State, place: int = 0) -> Table:
+    """The table of the model of penalty number ``place``.
 
     Under a penalty, errors are those of the posterior for which it is the prior, as its intervals cover better than the
-    estimator's own (Nychka 1988; Wood 2006). Robust ones allow patients of a site to be alike, and want some 30 sites
-    (Liang and Zeger 1986; corrected as Stata and statsmodels do).
+    estimator's own (Nychka 1988; Wood 2006). Robust ones allow patients of a site, or samples of a patient, to be
+    alike, and want some 30 of those (Liang and Zeger 1986; corrected as Stata and statsmodels do).
     """
-    return wald(state.last[place * (setup.folds + 1)], *covariance_of(setup, state, place, sites))
+    return wald(state.last[place * (setup.folds + 1)], *covariance_of(setup, state, place))
 
 
-def covariance_of(setup: Setup, state: State, place: int, sites: int | None = None) -> tuple[np.ndarray, float]:
+def covariance_of(setup: Setup, state: State, place: int) -> tuple[np.ndarray, float]:
     """The covariance (P, P) of :func:`inference`, and the degrees of freedom of its tests."""
     weight, bread = state.weight[place], inverse(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
     used = float(np.trace(bread @ state.hessian[place]))  # effective parameters
-    if sites is not None:
-        factor = sites / max(sites - 1, 1) * (weight - 1) / max(weight - used, 1)
-        return bread @ state.meat[place] @ bread * factor, np.inf
+    if setup.robust:
+        meat, clusters = state.meat[place, :-1, :-1], state.meat[place, -1, -1]
+        factor = clusters / max(clusters - 1, 1) * (weight - 1) / max(weight - used, 1)
+        return bread @ meat @ bread * factor, np.inf
     if setup.family != "linear":
         return bread, np.inf
     freedom = max(weight - used, 1.0)

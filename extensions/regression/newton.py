@@ -25,11 +25,13 @@ COARSE, FINE = 2.0**24, 2.0**40  # of one in whole numbers, and of one of their 
 MOST_FOLDS = 5
 LONG = 200_000  # numbers of Hessians in a message, from which on folds have none of their own
 
+Given = np.ndarray | None  # an array, where there is one
+
 
 class Setup(NamedTuple):
     """What is fitted: ``columns`` p with the constant, K ``predictors``; ``penalties`` to choose among by ``folds``.
 
-    ``home`` penalises intercepts fitted at home; ``firth`` is his correction; ``robust`` adds sites' outer products.
+    ``home`` penalises intercepts fitted at home; ``firth`` is his correction; ``robust`` adds outer products.
     """
 
     family: str
@@ -39,7 +41,7 @@ class Setup(NamedTuple):
     folds: int = 0
     home: float | None = None
     firth: bool = False
-    robust: bool = False
+    robust: bool | str = False
 
     @property
     def free(self) -> int:
@@ -65,7 +67,8 @@ class Setup(NamedTuple):
     @property
     def squares(self) -> int:
         """How many numbers the lower halves of its squares have."""
-        return (len(self.curved) + len(self.penalties) * self.robust) * self.free * (self.free + 1) // 2
+        meats = len(self.penalties) * bool(self.robust) * (self.free + 2)
+        return (len(self.curved) * self.free + meats) * (self.free + 1) // 2
 
     @property
     def precise(self) -> int:
@@ -84,7 +87,7 @@ class State(NamedTuple):
     """Where the models are: parameters to ask for next, (models, P), the last good ones, the steps from there.
 
     ``objective`` (models,) is that of the last good ones, and ``held`` (penalties,) the loss of left-out folds. The
-    sums at the last good parameters: ``hessian`` and ``meat`` (penalties, P, P), ``loss`` and ``weight`` (penalties,).
+    sums at the last good parameters: ``hessian`` and ``meat`` of an :class:`Exchange`, ``loss`` and ``weight``.
     """
 
     theta: np.ndarray
@@ -101,7 +104,8 @@ class State(NamedTuple):
 class Exchange(NamedTuple):
     """The sums of one exchange over sites, by :class:`Setup`: of ``models`` (M, 2 + P), ``held`` (penalties, folds, 2).
 
-    A model's row is weight, loss and gradient. ``hessian`` is (setup.curved, P, P), ``meat`` (penalties, P, P).
+    A model's row is weight, loss and gradient. ``hessian`` is (setup.curved, P, P), ``meat`` (penalties, P + 1, P + 1),
+    the last of which counts sites or patients.
     """
 
     models: np.ndarray
@@ -119,16 +123,17 @@ def begin(setup: Setup) -> State:
     """Where all models are before the first exchange."""
     theta = np.tile(families.start(setup.family, setup.columns, setup.predictors), (setup.models, 1))
     count, free = len(setup.penalties), setup.free
-    square, none = np.zeros((count, free, free)), np.zeros(count)
-    return State(theta, theta, np.ones_like(theta), np.full(setup.models, np.inf), none, square, square, none, none)
+    square, meat, none = np.zeros((count, free, free)), np.zeros((count, free + 1, free + 1)), np.zeros(count)
+    return State(theta, theta, np.ones_like(theta), np.full(setup.models, np.inf), none, square, meat, none, none)
 
 
 def summand(
-    setup: Setup, theta: np.ndarray, rows: families.Rows, fold: np.ndarray, inverse: np.ndarray | None = None
+    setup: Setup, theta: np.ndarray, rows: families.Rows, fold: np.ndarray, inverse: Given = None, whose: Given = None
 ) -> np.ndarray:
     """What a site adds in an exchange at ``theta`` (models, P): (setup.numbers,) int64, the same sum in any order.
 
-    ``fold`` (n,) says in which fold each sample is left out; ``inverse`` is Firth's, of one penalty.
+    ``fold`` (n,) says in which fold each sample is left out; ``inverse`` is Firth's, of one penalty. ``whose`` (n,) are
+    the patients, for errors by them; without, each sample is one.
     """
     models, held = np.zeros((setup.models, setup.free + 2)), np.zeros((len(setup.penalties), setup.folds, 2))
     hessians, meats = [], []
@@ -142,10 +147,20 @@ def summand(
             unseen = families.sums_at(setup.family, theta[m], of_fold._replace(offset=of_fold.offset + shift))
             held[place, left_out - 1] = unseen.loss, unseen.weight
         hessians += [sums.hessian] if m in setup.curved else []
-        meats += [np.outer(sums.gradient, sums.gradient)] if setup.robust and not left_out else []
-    lower = np.tril_indices(setup.free)
-    halves = [square[lower] for square in (*hessians, *meats)]
+        meats += [_meat(setup, theta[m], rows, sums, whose)] if setup.robust and not left_out else []
+    halves = [square[np.tril_indices(len(square))] for square in (*hessians, *meats)]
     return in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)
+
+
+def _meat(setup: Setup, theta: np.ndarray, rows: families.Rows, sums: families.Sums, whose: Given) -> np.ndarray:
+    scores = sums.gradient[None]  # of the site as a whole
+    if setup.robust == "patients" and sums.loss < families.LARGE:
+        each = families.scores_at(setup.family, theta, rows)
+        _, place = np.unique(np.arange(len(each)) if whose is None else whose, return_inverse=True)
+        scores = np.zeros((int(place.max(initial=-1)) + 1, setup.free))
+        np.add.at(scores, place, each)
+    counted = np.column_stack([scores, np.ones(len(scores))])
+    return np.asarray(counted.T @ counted)
 
 
 def _sums(
@@ -180,12 +195,20 @@ def read_sum(setup: Setup, total: np.ndarray) -> Exchange:
     values = from_wholes(total, setup.precise)
     count, free = len(setup.penalties), setup.free
     cut = setup.models * (free + 2)
-    squares, lower = np.zeros((len(setup.curved) + count, free, free)), np.tril_indices(free)
-    halves = values[setup.vectors :].reshape(-1, len(lower[0]))
-    squares[: len(halves), lower[0], lower[1]] = squares[: len(halves), lower[1], lower[0]] = halves
     held = values[cut : setup.vectors].reshape(count, setup.folds, 2)
-    hessian, meat = np.split(squares, [len(setup.curved)])
-    return Exchange(values[:cut].reshape(setup.models, free + 2), held, hessian, meat)
+    ends = setup.vectors + len(setup.curved) * free * (free + 1) // 2
+    hessian = _from_halves(values[setup.vectors : ends], len(setup.curved), free)
+    return Exchange(
+        values[:cut].reshape(setup.models, free + 2), held, hessian, _from_halves(values[ends:], count, free + 1)
+    )
+
+
+def _from_halves(values: np.ndarray, count: int, size: int) -> np.ndarray:
+    """So many symmetric squares by their lower halves, (count, size, size); zeros where there are none."""
+    squares, lower = np.zeros((count, size, size)), np.tril_indices(size)
+    if len(values):
+        squares[:, lower[0], lower[1]] = squares[:, lower[1], lower[0]] = values.reshape(count, -1)
+    return squares
 
 
 def advance(setup: Setup, state: State, sums: Exchange) -> State:

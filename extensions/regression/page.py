@@ -27,9 +27,11 @@ RATIOS = {
     "cox": "hazard ratio",
     "poisson": "rate ratio",
 }
+AGAIN = ', or with several samples of one (robust = "patients" is for these)'
+ROBUST = {False: "", True: ", robust by site", "patients": ", robust by patient"}
 CAPTION = (
     "{} (seed {}): penalty {:g}. By one standard deviation of a column, in brackets, or for its values; intervals are "
-    "95%, Wald's{}{}. They are too short of columns chosen by these patients, or with several samples of one."
+    "95%, Wald's{}{}. They are too short of columns chosen by these patients{}."
 )
 OF_RATIOS = (
     "Wilks' test of the added terms together, on the training samples of both: its chi-squared is twice the gain in "
@@ -156,8 +158,9 @@ def table(run: Run, plan_run: PlanRun) -> Cells:
         plan_run.label + where + f", of {stored.package.target} in its unit" * (family == "linear"),
         plan_run.plan.seed,
         penalty,
-        ", robust by site" if settings.robust else ", Firth's" if settings.firth else "",
+        ROBUST[settings.robust] or ", Firth's" * settings.firth,
         PENALISED if penalty and not settings.robust else "",
+        "" if settings.robust else AGAIN,
     )
     heads = ["column", "coefficient", "standard error", "95% interval", "p", *filter(None, [RATIOS.get(family)])]
     return Cells(heads, rows, caption)

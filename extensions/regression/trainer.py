@@ -13,23 +13,11 @@ from fedsmall.data.federation import Samples, Task, join
 from fedsmall.data.splits import deal_patients
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.extensions.regression import chain, cox, noised, terms
+from fedsmall.extensions.regression import chain, cox, newton, noised, terms
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.families import FAMILIES, LARGE, MOST_STEPS, Rows, design, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
-from fedsmall.extensions.regression.newton import (
-    Setup,
-    State,
-    advance,
-    begin,
-    chosen,
-    folds_for,
-    is_converged,
-    read_sum,
-    rests,
-    summand,
-)
 from fedsmall.parts import Regression
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import chance_for, protection_of, shares_of
@@ -112,6 +100,8 @@ def check(plan: Plan, task: Task) -> None:
     plain &= not (settings.offset or settings.weights)
     if plan.privacy.is_patient_level and not (family == "logistic" and plain):
         raise PlanError(f"{label}: sums are noised for two classes, on columns or random features, without more.")
+    if settings.robust == "patients" and (settings.firth or settings.intercepts != "common"):
+        raise PlanError(f'{label}: robust = "patients" is without firth and hospital intercepts.')
     if settings.firth and (
         family != "logistic" or settings.penalty not in ("cv", 0) or settings.intercepts != "common"
     ):
@@ -124,7 +114,7 @@ def settings_of(plan: Plan) -> Regression:
     return plan.method.regression
 
 
-def setup_for(plan: Plan, model: Mapping[str, np.ndarray]) -> Setup:
+def setup_for(plan: Plan, model: Mapping[str, np.ndarray]) -> newton.Setup:
     """What the plan fits, where ``model`` is any state of it."""
     predictors, columns = model[COEFFICIENTS].shape[-2:]
     family = list(FAMILIES)[int(model[STATUS].flat[form.FAMILY])]
@@ -164,15 +154,15 @@ class NewtonStep(Combiner):
             self._fit_noised(made, setup, total / form.ONE, len(updates.sites))
             return made
         risk = cox.read_risk(setup, total[: setup.numbers]) if setup.family == "cox" else None
-        sums = read_sum(setup, total[: setup.numbers]) if risk is None else cox.exchange_of(risk)
-        state = advance(setup, State(**self.memory) if self.memory else begin(setup), sums)
+        sums = newton.read_sum(setup, total[: setup.numbers]) if risk is None else cox.exchange_of(risk)
+        state = newton.advance(setup, newton.State(**self.memory) if self.memory else newton.begin(setup), sums)
         self.memory = dict(state._asdict())
-        self._write(made, setup, state, len(updates.sites))
+        self._write(made, setup, state)
         if risk is not None:
             made[COEFFICIENTS][:, -1] = cox.log_increments(risk)
         return made
 
-    def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:
+    def _fit_noised(self, made: Arrays, setup: newton.Setup, sums: np.ndarray, sites: int) -> None:
         guard, columns = protection_of(self.plan, np.ones(1), 0, sites), setup.columns
         summands = sites * noised.share_of(self.plan, int(self.plan.model_options["sites"]))
         penalty = setup.penalties[0] or noised.penalty_for(guard.noise, columns, guard.clip, summands)
@@ -180,17 +170,17 @@ class NewtonStep(Combiner):
         made[COEFFICIENTS][...] = noised.log_odds_of(b, left)
         made[STATUS][form.CONVERGED] = 1
 
-    def _write(self, made: Arrays, setup: Setup, state: State, sites: int) -> None:
-        place = chosen(setup, state)
+    def _write(self, made: Arrays, setup: newton.Setup, state: newton.State) -> None:
+        place = newton.chosen(setup, state)
         theta = state.last[place * (setup.folds + 1)]
         a = design(setup.family, setup.columns, setup.predictors)
         made[COEFFICIENTS][...] = (a @ theta).reshape(setup.predictors, setup.columns)
         made[THETA][...] = np.rint(np.clip(state.theta, -(2.0**14), 2.0**14) * form.ONE)
-        covariance, freedom = covariance_of(setup, state, place, sites if setup.robust else None)
-        done = is_converged(setup, state)
+        covariance, freedom = covariance_of(setup, state, place)
+        done = newton.is_converged(setup, state)
         loss = round(min(float(state.loss[place]), LARGE) * form.ONE_OF_LOSS)
         made[STATUS][form.CHOSEN :] = place, done, round(freedom) if np.isfinite(freedom) else 0, loss
-        waits = setup.firth and not (done or rests(setup, state))  # leverages are asked for at rest
+        waits = setup.firth and not (done or newton.rests(setup, state))  # leverages are asked for at rest
         made[COVARIANCE][...] = 0 if waits else np.clip(covariance, -1e6, 1e6)
 
     def state(self) -> tuple[Arrays, dict[str, float]]:
@@ -277,7 +267,8 @@ class Regressors(OneModelTrainer):
             setup = setup_for(self.plan, model)
             asked = setup.firth and model[COVARIANCE].any()
             inverse = model[COVARIANCE].astype(np.float64) if asked else None
-            made = summand(setup, form.theta_of(model), self._rows(model, samples), self._folds(site), inverse)
+            rows, theta = self._rows(model, samples), form.theta_of(model)
+            made = newton.summand(setup, theta, rows, self._folds(site), inverse, samples.patients)
         sums[: len(made)] = made
         return sums
 
@@ -310,7 +301,7 @@ class Regressors(OneModelTrainer):
 
     def _folds(self, site: int) -> np.ndarray:
         """In which fold each sample of a site is left out: all in one, or its patients dealt to all."""
-        folds, by_sites = folds_for(int(self.plan.model_options["sites"]))
+        folds, by_sites = newton.folds_for(int(self.plan.model_options["sites"]))
         if by_sites:
             order = rng_for(self.plan.seed, "folds of sites").permutation(self._at.sites)
             return np.full(self.samples[site], order[self._at.of_sites[site]] % folds)

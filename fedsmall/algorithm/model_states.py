@@ -18,19 +18,7 @@ from fedsmall.errors import ReplyError
 from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Mean, Phase, Trainer, TrainInput, TrainResult
-from fedsmall.travel.journey import (
-    Event,
-    Initial,
-    RoundResult,
-    crossings,
-    event,
-    groups_of,
-    move_on,
-    regions_of,
-    route_at,
-    set_out,
-    starting,
-)
+from fedsmall.travel import journey
 from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import Arrays, ModelState, join, parts
 
@@ -43,15 +31,15 @@ OF_EACH = ("at", "group", "is_global", "trained", "_here", "_by", "_examples", "
 class ModelStates:
     """The models on their way, a row each: where they are, what they have been through, and what their bytes cost."""
 
-    def __init__(self, plan: Plan, trainer: Trainer, combiner: Combiner, initial: Initial) -> None:
+    def __init__(self, plan: Plan, trainer: Trainer, combiner: Combiner, initial: journey.Initial) -> None:
         self.plan, self.trainer, self.names = plan, trainer, trainer.names
         if list(self.names) != sorted(self.names):
             raise ValueError("sites must come in the order of their names")
         self._initial = initial
-        self.global_models = GlobalModels(combiner, plan.method, starting(plan, len(self.names), initial))
+        self.global_models = GlobalModels(combiner, plan.method, journey.starting(plan, len(self.names), initial))
         # where models go between two communication rounds; a topology may know better
-        self.move: Callable[[np.ndarray, CommRound, CommRound], np.ndarray] = lambda at, before, comm_round: move_on(
-            plan, len(self.names), at, before, comm_round, trainer.samples
+        self.move: Callable[[np.ndarray, CommRound, CommRound], np.ndarray] = lambda at, before, comm_round: (
+            journey.move_on(plan, len(self.names), at, before, comm_round, trainer.samples)
         )
         self.has_sent = np.zeros(0, dtype=bool)  # of sites elsewhere: which have sent a model at the last round
         self.refused: set[int] | None = None  # groups without a new model, from an aggregation to :meth:`become_global`
@@ -73,12 +61,12 @@ class ModelStates:
 
     def depart(self, comm_round: CommRound) -> None:
         """Give a model to every site that takes part in the first communication round of the run."""
-        self.at = set_out(self.plan, len(self.names), comm_round, self.trainer.samples)
+        self.at = journey.set_out(self.plan, len(self.names), comm_round, self.trainer.samples)
         self._sizes, rows, method = [], len(self.at), self.plan.method
         self.trainer.check_room(rows, self.global_models.models[0])
-        self.group = groups_of(method, rows, len(self.global_models))
+        self.group = journey.groups_of(method, rows, len(self.global_models))
         if method.region_count > 1:
-            self.group = regions_of(self.plan, len(self.names))[self.at]
+            self.group = journey.regions_of(self.plan, len(self.names))[self.at]
         independent = self.plan.initial_models == "independent" and not method.grouped
         global_model = self._outbox.take(self.global_models.models, 0)
         start = [self._initial(self.names[site]) for site in self.at] if independent else global_model
@@ -102,7 +90,7 @@ class ModelStates:
         plain = Rows(self.stack.state).bytes_per_row, beside.bytes_per_row
         self.sizes_of_one = packed_bytes(self.plan, self.stack) if self.plan.method.is_compressed else plain
 
-    def walk(self, stretch: Sequence[CommRound]) -> RoundResult | None:
+    def walk(self, stretch: Sequence[CommRound]) -> journey.RoundResult | None:
         """Train all models through several communication rounds; None, and nothing is changed, if each must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
@@ -131,8 +119,8 @@ class ModelStates:
         between = crossed * sum(self.sizes_of_one)
         self.at, self._before, self._memory = at, comm_round, trained.memory
         faults = sorted((self.names[at[row]], fault) for row, fault in lost.items())
-        events = [event(comm_round.t, site, fault.kind, fault.reason) for site, fault in faults]
-        events += [event(comm_round.t, *note) for note in trained.notes]
+        events = [journey.event(comm_round.t, site, fault.kind, fault.reason) for site, fault in faults]
+        events += [journey.event(comm_round.t, *note) for note in trained.notes]
         events += self._set_aside(received, lost, reasons, comm_round, phases[-1].arrived)
         self.trained[[row for row, fault in lost.items() if fault.stays]] = True
         if forgotten := [row for row, fault in lost.items() if fault.kind == FORGOT]:
@@ -150,7 +138,7 @@ class ModelStates:
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
         updates = sum(comm_round.rounds for comm_round in stretch) * ordered
-        return RoundResult(comm_round, None, sites, models, updates, sent, events, self._memory, between)
+        return journey.RoundResult(comm_round, None, sites, models, updates, sent, events, self._memory, between)
 
     def _phases(
         self, stretch: Sequence[CommRound], at: np.ndarray, before: CommRound | None
@@ -159,9 +147,9 @@ class ModelStates:
         phases, crossed = [], 0
         for comm_round in stretch:
             last, at = at, at if before is None else self.move(at, before, comm_round)
-            crossed += crossings(self.plan, len(self.names), last, at)
+            crossed += journey.crossings(self.plan, len(self.names), last, at)
             arrived = before is None or before.travels
-            closes, route = comm_round.action is Action.AGGREGATE, route_at(self.plan, comm_round.t)
+            closes, route = comm_round.action is Action.AGGREGATE, journey.route_at(self.plan, comm_round.t)
             phases.append(Phase(at, comm_round.t, comm_round.rounds, arrived, closes, route, comm_round.travels))
             before = comm_round
         return phases, crossed
@@ -173,7 +161,7 @@ class ModelStates:
         alike = len(self.global_models) == 1 and self.plan.initial_models == "common"
         return self.trainer.averages and plain and alike and self.global_models.combiner.takes_mean
 
-    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[RoundResult | None, int]:
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[journey.RoundResult | None, int]:
         """Walk from the global model to the next and on, without a look at any other: the result, before all become it.
 
         Returns how many of the ``walks``, each up to an aggregation, were gone: the next, if any, is to be looked at.
@@ -207,7 +195,7 @@ class ModelStates:
         self._examples, self._steps = trained.examples.astype(float), trained.steps.copy()
         self.refused = set()
         updates = sum(comm_round.rounds for comm_round in gone) * rows
-        return RoundResult(comm_round, None, (), dict, updates, sent, [], self._memory), done
+        return journey.RoundResult(comm_round, None, (), dict, updates, sent, [], self._memory), done
 
     def _train(self, phases: Sequence[Phase], received: Callable[[], Stack]) -> TrainResult:
         inputs = TrainInput(self.is_global, self.global_models.order_rule(), self._memory, losses=False)
@@ -226,11 +214,11 @@ class ModelStates:
         """The models of some rows, {name: (rows, ...)}, fetched where they have stayed at their sites."""
         return Rows(self.stack.state).arrays(self.trainer.delivery.fetch(self.stack, rows)[0])
 
-    def walk_some(self, rows: np.ndarray, at: np.ndarray, comm_round: CommRound) -> RoundResult:
+    def walk_some(self, rows: np.ndarray, at: np.ndarray, comm_round: CommRound) -> journey.RoundResult:
         """As :meth:`walk`, for one communication round and some rows' models, ``at`` their sites; others wait."""
         if not len(rows):
             self._before = comm_round
-            return RoundResult(comm_round, None, (), dict, 0, 0, [], self._memory)
+            return journey.RoundResult(comm_round, None, (), dict, 0, 0, [], self._memory)
         part = copy(self)
         for name in OF_EACH:
             setattr(part, name, (at if name == "at" else getattr(self, name))[rows])
@@ -443,7 +431,7 @@ class ModelStates:
         reasons: dict[int, str],
         comm_round: CommRound,
         arrived: bool,
-    ) -> list[Event]:
+    ) -> list[journey.Event]:
         good = np.delete(np.arange(len(self.at)), [*lost, *reasons])
         if lost:
             rows = np.array(sorted(lost))
@@ -460,7 +448,7 @@ class ModelStates:
         self._by[good] = self.at[good]
         return events
 
-    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[Event]:
+    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[journey.Event]:
         bad = np.array(sorted(reasons, key=lambda row: self.at[row]))
         self.stack.put(bad, received.rows(bad))
         moments = leaving_state(self.plan.recipe, received.optimizer) if arrived else received.optimizer
@@ -471,7 +459,7 @@ class ModelStates:
         events = []
         for row in bad:
             site, by = self.names[self.at[row]], self.names[self._by[row]]
-            events.append(event(t, *name_culprit(site, reasons[row], by if absurd[row] else None)))
+            events.append(journey.event(t, *name_culprit(site, reasons[row], by if absurd[row] else None)))
         if absurd[bad].any():
             self._restart(bad[absurd[bad]])
         return events

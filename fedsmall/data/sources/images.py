@@ -7,19 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.image_files import (
-    EACH,
-    EIGHT_BITS,
-    ENDINGS,
-    MIDDLE,
-    Picture,
-    Window,
-    common_ends,
-    is_image,
-    is_place,
-    plane_and_place,
-    window_ends,
-)
+from fedsmall.data import image_files
 from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.files import at_site, locate
 from fedsmall.data.sources.labels import Classes, as_classes, number_patients, patients_in, share_classes
@@ -31,7 +19,7 @@ SIZES = {  # the longest side, and how a size is written
     3: (512, "of volumes a side (32) or depth, height and width ([16, 32, 32])"),
 }
 LEFTOVERS = "__MACOSX"  # what some programs put into an archive beside the files
-NO_IMAGE = f"the class folders hold no image ({', '.join(ENDINGS)})"
+NO_IMAGE = f"the class folders hold no image ({', '.join(image_files.ENDINGS)})"
 DEEPER = 'a folder within that of a class holds {} image{}: move it up, or say partition = {{natural = "folder"}}'
 EACH_ITS_OWN = "Every file counts as a patient of its own, with its frames; patient = ... says whose files are whose"
 
@@ -39,7 +27,7 @@ EACH_ITS_OWN = "Every file counts as a patient of its own, with its frames; pati
 class Labelled(NamedTuple):
     """An image, its class, and the folder and name of its file."""
 
-    picture: Picture
+    picture: image_files.Picture
     label: str
     folder: str
     file: str
@@ -80,19 +68,20 @@ def images(
     names, means, class_notes = share_classes(words, classes)
     read = [{site: _read_site(site, folder, form, means) for site, folder in side.items()} for side in sides]
     pictures = [image.picture for side in read for held in side.values() for image in held]
-    form = form if form.stated else form.model_copy(update={"range": common_ends(pictures)})
+    form = form if form.stated else form.model_copy(update={"range": image_files.common_ends(pictures)})
     numbers = number_patients(*(_whose(side, patient, form) for side in read))
     train, official = (
         {site: replace(_part(site, held, names, form), patients=of.get(site)) for site, held in side.items()}
         for side, of in zip(read, numbers, strict=True)
     )
-    notes = [*_unused_depth(pictures, form), *([EACH_ITS_OWN] if form.frames == EACH and patient is None else [])]
+    notes = [*_unused_depth(pictures, form)]
+    notes += [EACH_ITS_OWN] if form.frames == image_files.EACH and patient is None else []
     size = next(iter(train.values())).x.shape[2:]
     return Pool(train, names, official, form=form.model_copy(update={"size": size}), notes=(*notes, *class_notes))
 
 
 def _whose(side: Mapping[str, Sequence[Labelled]], patient: str | None, form: Pixels) -> Mapping[str, np.ndarray]:
-    if patient is not None or form.frames != EACH:
+    if patient is not None or form.frames != image_files.EACH:
         return patients_in({site: [image.file for image in held] for site, held in side.items()}, patient)
     return {site: np.array([f"{image.folder}/{image.file}" for image in held]) for site, held in side.items()}
 
@@ -105,10 +94,10 @@ def _form(
         raise PlanError(f"channels = 1 is grey and channels = 3 is colour; got channels = {channels!r}")
     sides, seen, stated = _shape(size, 3 if volume else 2), _window(window, range), _value_range(range)
     if seen is not None:
-        stated = (0.0, 1.0) if seen == "file" else window_ends(*seen)
+        stated = (0.0, 1.0) if seen == "file" else image_files.window_ends(*seen)
     if cut is not None:
-        plane_and_place(cut)
-    if frames not in (None, MIDDLE, EACH) and not is_place(frames):
+        image_files.plane_and_place(cut)
+    if frames not in (None, image_files.MIDDLE, image_files.EACH) and not image_files.is_place(frames):
         raise PlanError(f'frames is "middle", "each", a number counted from 0, or a share as 0.4; got {frames!r}')
     if type(volume) is not bool:
         raise PlanError(f"volume = true takes whole volumes (NIfTI); got {volume!r}")
@@ -141,7 +130,7 @@ def _value_range(asked: Sequence[float] | None) -> tuple[float, float] | None:
     return float(asked[0]), float(asked[1])
 
 
-def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) -> Window:
+def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) -> image_files.Window:
     if asked is None:
         return None
     if range is not None:
@@ -153,10 +142,10 @@ def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) 
     return float(asked[0]), float(asked[1])
 
 
-def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
+def _unused_depth(pictures: Sequence[image_files.Picture], form: Pixels) -> tuple[str, ...]:
     low, high = form.ends
     highest = max(float(picture.values.max()) for picture in pictures)
-    if form.stated or (low, high) == EIGHT_BITS or highest - low > (high - low) / 4:
+    if form.stated or (low, high) == image_files.EIGHT_BITS or highest - low > (high - low) / 4:
         return ()
     end = 2 ** max(int(highest - low), 1).bit_length() - 1
     return (f"the images hold values up to {end} of {high:g}: range = [0, {end}] would use the whole range",)
@@ -193,12 +182,13 @@ def is_hidden(path: Path) -> bool:
 
 
 def _counts(folder: Path) -> bool:
-    return not is_hidden(Path(folder.name)) and any(child.is_dir() or is_image(child) for child in folder.iterdir())
+    counts = (child.is_dir() or image_files.is_image(child) for child in folder.iterdir())
+    return not is_hidden(Path(folder.name)) and any(counts)
 
 
 def _read_site(site: str, folder: Path, form: Pixels, means: Mapping[str, str]) -> list[Labelled]:
     with at_site(site):
-        found = [path for child in _folders(folder) for path in sorted(child.rglob("*")) if is_image(path)]
+        found = [path for child in _folders(folder) for path in sorted(child.rglob("*")) if image_files.is_image(path)]
         files = [path for path in found if not is_hidden(path.relative_to(folder))]
         if deeper := sum(path.parent.parent != folder for path in files):
             raise DataError(DEEPER.format(deeper, "" if deeper == 1 else "s"))

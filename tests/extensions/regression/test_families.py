@@ -259,12 +259,13 @@ def test_summands_are_whole_numbers_with_one_sum_in_any_order():
     assert said.models[0, 1] == pytest.approx(sums_at("logistic", theta[0], rows).loss, rel=1e-12)
     assert said.models[1, 0] + said.models[2, 0] == pytest.approx(rows.weight.sum())  # two halves
     assert np.allclose(
-        said.meat[0],
+        said.meat[0, :4, :4],
         sum(
             np.outer(g, g)
             for g in (sums_at("logistic", theta[0], Rows(*(p[k::4] for p in rows))).gradient for k in range(4))
         ),
     )
+    assert said.meat[0, 4, 4] == 4  # sites
 
 
 @pytest.mark.parametrize("curves", ["own", "shared"])

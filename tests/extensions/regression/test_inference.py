@@ -16,7 +16,7 @@ from fedsmall.extensions.regression.inference import (
     meta_analysis,
     wald,
 )
-from fedsmall.extensions.regression.newton import Setup
+from fedsmall.extensions.regression.newton import Setup, advance, begin, read_sum, summand
 from fedsmall.randomness import rng_for
 from tests.extensions.regression.fits import dealt, fit, rows_of, standardised
 
@@ -77,9 +77,54 @@ def test_robust_errors_by_site_are_the_clustered_ones_of_statsmodels(family):
     of = np.repeat(np.arange(15), [len(site.y) for site in sites])
     options = {} if family == "linear" else {"tol": 1e-13}
     pooled = model.fit(cov_type="cluster", cov_kwds={"groups": of}, **options)
-    table = inference(setup, state, sites=15)
+    table = inference(setup, state)
     assert np.abs(table.error - pooled.bse).max() < 1e-6
-    assert np.abs(table.error / inference(setup, state).error - 1).max() > 0.05  # it makes a difference
+    assert np.abs(table.error / inference(setup._replace(robust=False), state).error - 1).max() > 0.05
+
+
+def by_patients(family, sites, patients):
+    """The table with errors by patients, at the parameters where all stand still; and the errors without them."""
+    setup = Setup(family, sites[0].x.shape[1], 1, (0.0,), robust="patients")
+    state, _ = fit(setup, sites)
+    pairs = zip(sites, patients, strict=True)
+    total = sum(summand(setup, state.last, site, np.zeros(len(site.y)), whose=whose) for site, whose in pairs)
+    state = advance(setup, begin(setup)._replace(theta=state.last), read_sum(setup, total))
+    return inference(setup, state), inference(setup._replace(robust=False), state).error
+
+
+@pytest.mark.parametrize("family", ["linear", "logistic"])
+def test_robust_errors_by_patient_are_the_clustered_ones_of_statsmodels(family):
+    x, y = cancer()
+    sites = dealt(rows_of(x, y[:, None].astype(float)), 6)
+    patients = [np.arange(len(site.y)) // (2 + k) for k, site in enumerate(sites)]  # equal numbers at all sites
+
+    table, _ = by_patients(family, sites, patients)
+    alone, _ = by_patients(family, sites, [None] * 6)  # each sample is a patient
+
+    whole = Rows(*(np.concatenate(parts) for parts in zip(*sites, strict=True)))
+    model = sm.OLS(whole.y, whole.x) if family == "linear" else sm.GLM(whole.y, whole.x, family=sm.families.Binomial())
+    of = np.concatenate([100_000 * k + whose for k, whose in enumerate(patients)])
+    options = {} if family == "linear" else {"tol": 1e-13}
+    for found, groups in ((table, of), (alone, np.arange(len(of)))):
+        pooled = model.fit(cov_type="cluster", cov_kwds={"groups": groups}, **options)
+        assert np.abs(found.error - pooled.bse).max() < 1e-6
+
+
+@pytest.mark.thorough
+def test_intervals_by_patient_hold_where_patients_come_again_and_those_by_samples_do_not():
+    rng, holds = np.random.default_rng(0), []
+    for _ in range(400):
+        patients = np.repeat(np.arange(80), rng.integers(1, 8, 80))
+        x = np.c_[rng.normal(size=80)[patients], rng.normal(size=len(patients))]  # of the patient, and of the visit
+        eta = 0.8 * x[:, 0] + rng.normal(size=80)[patients]
+        y = eta + rng.normal(size=len(patients))
+        table, error = by_patients("linear", [rows_of(x, y[:, None])], [patients])
+        holds.append([abs(table.estimate[0] - 0.8) < reach * 1.96 for reach in (table.error[0], error[0])])
+
+    by_patient, by_sample = np.mean(holds, axis=0)
+
+    assert by_patient > 0.91  # three standard errors are three points; some eighty patients are few
+    assert by_sample < 0.8
 
 
 def test_one_class_against_another_has_the_table_of_statsmodels():

@@ -449,6 +449,11 @@ REFUSED = {
         {},
         TWO,
     ),
+    'robust = "patients" is without firth and hospital intercepts': (
+        regressed(regression={"robust": "patients", "intercepts": "hospital"}),
+        {},
+        TWO,
+    ),
     "cox has a penalty that is a number": (
         regressed(regression={"cox": True, "robust": True}),
         {},
