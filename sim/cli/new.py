@@ -36,6 +36,7 @@ name = "StandaloneRidge"      # a regression at every hospital alone: what feder
 [[method]]
 name = "Ridge"                # the regression of all rows pooled, exact by sums; on small tables hard to beat
 """
+BY_PATIENT = 'regression = {robust = "patients"}    # errors that let rows of a patient be alike\n'
 
 
 def new(
@@ -144,7 +145,7 @@ def _scenario_of(
     rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
-    return "\n".join(lines) + "\n" + METHODS + FEDERATED.replace("{}", "")
+    return "\n".join(lines) + "\n" + METHODS + BY_PATIENT * bool(look.patient) + FEDERATED.replace("{}", "")
 
 
 def _read(text: str, out: Path) -> "Federation":

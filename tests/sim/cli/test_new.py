@@ -460,3 +460,4 @@ def test_events_are_patients_and_years_stay_years(fedsmall, tmp_path):
 
     assert "12 patients of the rarer class for 2 columns, fewer than 10 for each" in said  # they have 36 rows
     assert re.search(r"year +2020 \(0\.82", said)
+    assert scenario_of(tmp_path / "mine.toml")["method"][1]["regression"] == {"robust": "patients"}
