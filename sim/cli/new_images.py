@@ -4,6 +4,7 @@ Its recipe reaches logistic regression on the pooled pixels at ten sites of sixt
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from fedsmall.sim.runs.scenario import to_toml
 
 LOOKED_AT = 200  # files, in equal distances, of which size, colour and depth are read
 DEALT, LEAST_ROWS = 10, 20  # hospitals that samples are dealt to, and the least that each should have
+LEAST_PATIENTS = 8  # of a hospital, of whom names of files can tell
 LEAST = 8  # side of the smallest image that the network's two poolings leave something of
 LARGEST = 32  # side of an image that the network gets as it is; larger ones are brought to that
 GREY = ("1", "L", *DEEP)  # modes of Pillow
@@ -89,6 +91,9 @@ def scenario_of_images(
         raise PlanError(f"of {', '.join(kinds)} a scenario must say which slice and values count (docs/images.md)")
     classes, said, is_rare = classes_of("an image", [file.parent.name for file in files], positive)
     task: dict[str, Any] = {"images": path, "classes": classes, **({"test": test} if test else {})}
+    if patient := _patient_in(files):
+        task["patient"] = patient
+        said.append("files' names begin with numbers that come again: taken for patients, whose images stay together")
     seen = [_look_at(file) for file in files[:: len(files) // LOOKED_AT + 1]]
     sizes = sorted({look.size for look in seen})
     if len(sizes) > 1 or min(sizes[0]) < LEAST or max(max(sizes)) > LARGEST:
@@ -112,7 +117,17 @@ def scenario_of_images(
     text += '# threshold = "youden"        # one class is rare; every network is trained six times for it\n' * is_rare
     methods = FEDERATED.replace("{}", 'recipe = {optimizer_state = "reset"}\n')
     keys = [f"{key} = {to_toml(value)}\n" for key, value in task.items()]
-    return text + "\n[task]\n" + "".join([*keys, OF_PATIENTS, RECIPE, methods]), said
+    return text + "\n[task]\n" + "".join([*keys, "" if patient else OF_PATIENTS, RECIPE, methods]), said
+
+
+def _patient_in(files: Sequence[Path]) -> str | None:
+    """Where in names patients stand, if all begin with a word that has a digit and some share it; None without."""
+    for mark in "_-":
+        words = Counter((file.parts[:-2], file.name.partition(mark)[0]) for file in files if mark in file.name)
+        many = min(Counter(home for home, _ in words).values(), default=0) >= LEAST_PATIENTS
+        if many and words.total() == len(files) > len(words) and all(re.search(r"\d", word) for _, word in words):
+            return f"([^{mark}]+){mark}"
+    return None
 
 
 def _are_in_hospitals(folder: Path, files: Sequence[Path]) -> bool:

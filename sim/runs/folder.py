@@ -40,16 +40,7 @@ from fedsmall.package.store import save as save_package
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.reading import noise_borne
 from fedsmall.replicas import idle
-from fedsmall.sim.runs.files import (
-    check_free,
-    json_list,
-    read_arrays,
-    read_json,
-    write,
-    write_arrays,
-    write_csv,
-    write_json,
-)
+from fedsmall.sim.runs import files
 from fedsmall.sim.runs.scenario import Scenario, as_toml, load
 from fedsmall.travel.schedule import times_travelled
 from fedsmall.wire import Arrays
@@ -181,7 +172,7 @@ class Run:
         for stored in self.packages[plan_run.index]:
             save_package(folder / PACKAGES / stem(plan_run, stored.package.whose), *stored)
         if not self.packages[plan_run.index] and record.model is not None:
-            write(folder / "models" / model_name(plan_run), save(record.model))
+            files.write(folder / "models" / model_name(plan_run), save(record.model))
 
     def model_of(self, plan_run: PlanRun) -> Arrays | None:
         """The global model at the end of a plan, or None where there was none."""
@@ -228,18 +219,18 @@ class Run:
             return
         began = time.monotonic()
         if self.predictions:
-            write_arrays(self.folder / PREDICTIONS, self.predictions)
+            files.write_arrays(self.folder / PREDICTIONS, self.predictions)
         about = self.about | {
             "planned": len(self.plans),
             "finished": len(self.plans) - len(self.not_run) - len(self.failed),
             "not_run": [_which(plan) for plan in self.not_run],
         }
         rows = [_curve_row(run.plan, evaluation) for run in self.done for evaluation in run.evaluations]
-        write_json(self.folder / "summary.json", [plan_run.row for plan_run in self.done])
-        write(self.folder / "rounds.json", json_list([plan_run.rounds for plan_run in self.done]).encode())
+        files.write_json(self.folder / "summary.json", [plan_run.row for plan_run in self.done])
+        files.write(self.folder / "rounds.json", files.json_list([plan_run.rounds for plan_run in self.done]).encode())
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["label"]
-        write_csv(self.folder / "rounds.csv", columns, rows)
-        write_json(self.folder / "run.json", about)
+        files.write_csv(self.folder / "rounds.csv", columns, rows)
+        files.write_json(self.folder / "run.json", about)
         self.due = time.monotonic() + 30 * (time.monotonic() - began)
 
 
@@ -262,9 +253,9 @@ def start(folder: Path | None, scenario: Scenario, federation: Federation, engin
     run = Run(scenario, plans, folder, about=_about(plans, federation, engine))
     if folder is None:
         return run
-    check_free(folder)
-    write(folder / "scenario.toml", as_toml(scenario))
-    write_json(folder / "plans.json", [plan.model_dump(mode="json") for plan in plans])
+    files.check_free(folder)
+    files.write(folder / "scenario.toml", as_toml(scenario))
+    files.write_json(folder / "plans.json", [plan.model_dump(mode="json") for plan in plans])
     run.save()
     return run
 
@@ -284,10 +275,10 @@ def read(folder: Path | str) -> Run:
     if not (folder / "run.json").is_file():
         raise PlanError(f"{folder} holds no run; a run's folder has a run.json and a scenario.toml")
     try:
-        plans = [Plan.model_validate_json(json.dumps(plan)) for plan in read_json(folder / "plans.json")]
-        rows = read_json(folder / "summary.json")
-        rounds = read_json(folder / "rounds.json")
-        about = read_json(folder / "run.json")
+        plans = [Plan.model_validate_json(json.dumps(plan)) for plan in files.read_json(folder / "plans.json")]
+        rows = files.read_json(folder / "summary.json")
+        rounds = files.read_json(folder / "rounds.json")
+        about = files.read_json(folder / "run.json")
     except (OSError, json.JSONDecodeError) as error:
         raise PlanError(f"the run in {folder} cannot be read: {error}") from None
     if abs(len(rows) - len(rounds)) > 1:
@@ -301,7 +292,8 @@ def read(folder: Path | str) -> Run:
         for entry in rounds
         if (row := row_of.get((entry["label"], entry["seed"], entry.get("fold", 0)))) is not None
     ]
-    predictions = read_arrays(folder / PREDICTIONS) if (folder / PREDICTIONS).is_file() else {}  # older runs kept none
+    kept = folder / PREDICTIONS
+    predictions = files.read_arrays(kept) if kept.is_file() else {}  # older runs kept none
     return Run(load(folder / "scenario.toml"), plans, folder, done, about, predictions=predictions)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsmall.data import table_files
 from fedsmall.data.outcomes import DEFAULT_LOSS, LEAST_GRADES, LEAST_LABELS, Amount, Findings, Outcome, Survival
 from fedsmall.data.preparation import Columns, need
 from fedsmall.data.sources.files import at_site, locate, site_files
@@ -27,19 +28,6 @@ from fedsmall.data.sources.labels import (
 from fedsmall.data.sources.pool import NOWHERE, YES_OR_NO, Part, Pool
 from fedsmall.data.splits import classes_of
 from fedsmall.data.subgroups import add_groups, read_subgroups
-from fedsmall.data.table_files import (
-    DATE,
-    SHEETS,
-    as_table,
-    check_header,
-    check_no_text,
-    common_columns,
-    is_missing,
-    is_number,
-    number_block,
-    plain,
-    read_table,
-)
 from fedsmall.entry_points import TABLES, extensions
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import list_some
@@ -48,7 +36,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-ENDINGS = (".csv", ".csv.gz", ".data", *SHEETS, *(f".{kind}" for kind in extensions(TABLES)))
+ENDINGS = (".csv", ".csv.gz", ".data", *table_files.SHEETS, *(f".{kind}" for kind in extensions(TABLES)))
 Categorical = Sequence[str] | Mapping[str, Sequence[object]]
 Tables = Mapping[str, "DataFrame"]
 Frames = dict[str, "DataFrame"]
@@ -107,7 +95,7 @@ def csv(
     label, target, classes = _label_of_grades(label, target, classes, order)
     outcome = _asked_outcome(label, target, targets, (time, event, cuts, intervals), classes)
     if isinstance(path, Mapping):
-        tables = _with_rows({name: as_table(path[name]) for name in sorted(path)})
+        tables = _with_rows({name: table_files.as_table(path[name]) for name in sorted(path)})
     else:
         tables = read_files(locate(path, root), separator, decimal, sheet)
     split = site_column is not None and NOWHERE in tables
@@ -148,13 +136,15 @@ def _pool_of(frames: Frames, schema: "Schema", patients: Mapping[str, np.ndarray
 def read_files(path: Path, separator: str | None = None, decimal: str = ".", sheet: str | None = None) -> Frames:
     """The table in a file, under the empty name, or those in a folder by site; DataError where one has no row."""
     files = site_files(path, ENDINGS) if path.is_dir() else {NOWHERE: path}
-    return _with_rows({name: read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()})
+    return _with_rows(
+        {name: table_files.read_table(file, separator, decimal, sheet=sheet) for name, file in files.items()}
+    )
 
 
 def _with_rows(tables: Frames) -> Frames:
     for name, table in tables.items():
         with at_site(name):
-            check_header(table)
+            table_files.check_header(table)
             if not len(table):
                 raise DataError("there is no row under the header; a site needs at least one patient")
     return tables
@@ -170,13 +160,13 @@ def _read_categorical(path: str | Tables, categorical: Categorical) -> Categoric
 def _markers(missing: Sequence[object]) -> tuple[str, ...]:
     if isinstance(missing, str) or not isinstance(missing, Sequence):
         raise PlanError(f'missing lists words and codes that stand for no value, as in ["-9", "<5"]; got {missing!r}')
-    return tuple(plain(marker) for marker in missing)
+    return tuple(table_files.plain(marker) for marker in missing)
 
 
 def _split_by_site(frame: "DataFrame", column: str) -> Frames:
     need(frame, [column], "the partition's")
-    sites = frame[column].map(plain)
-    if (missing := is_missing(frame[column])).any():
+    sites = frame[column].map(table_files.plain)
+    if (missing := table_files.is_missing(frame[column])).any():
         raise DataError(f"column {column!r} names no site in {missing.sum()} of {len(frame)} rows; fill or drop them")
     check_sites(column, set(sites))
     return {name: frame[sites == name] for name in sorted(set(sites))}
@@ -213,7 +203,7 @@ class Schema:
         for name, frame in frames.items():
             with at_site(name):
                 need(frame, wanted, "the label" if isinstance(learns, str) else "what is to be predicted")
-        chosen = tuple(features or common_columns(frames, {*wanted, *drop}))
+        chosen = tuple(features or table_files.common_columns(frames, {*wanted, *drop}))
         for name, frame in frames.items():
             with at_site(name):
                 need(frame, [*chosen, *categorical], "a feature")
@@ -235,7 +225,7 @@ class Schema:
         if not isinstance(self.learns, str):
             return Part(self.form.numbers(frame), _read_outcome(frame, self.learns, self.form.markers))
         _check_filled(frame, self.learns, self.form.markers)
-        labels = [self.shared.means.get(plain(label), label) for label in frame[self.learns]]
+        labels = [self.shared.means.get(table_files.plain(label), label) for label in frame[self.learns]]
         return Part(self.form.numbers(frame), as_classes(labels, self.shared.names))
 
 
@@ -244,9 +234,9 @@ def _name_classes(
 ) -> SharedClasses:
     if not isinstance(label, str):
         return SharedClasses((), {})
-    words = {name: map(plain, _present(frame, label, markers)) for name, frame in frames.items()}
+    words = {name: map(table_files.plain, _present(frame, label, markers)) for name, frame in frames.items()}
     shared = share_classes(words, classes)
-    if classes is None and len(shared.names) >= MANY and all(map(is_number, shared.names)):
+    if classes is None and len(shared.names) >= MANY and all(map(table_files.is_number, shared.names)):
         target = json.dumps(label, ensure_ascii=False)
         raise DataError(
             f"column {label!r} holds {len(shared.names)} different numbers. To predict the number itself: target = "
@@ -260,11 +250,11 @@ def _categories(
 ) -> dict[str, tuple[str, ...]]:
     if isinstance(categorical, Mapping):
         given = {column: values for column, values in categorical.items() if column in chosen}
-        return {column: tuple(plain(value) for value in values) for column, values in given.items()}
+        return {column: tuple(table_files.plain(value) for value in values) for column, values in given.items()}
     categories = {}
     for column in [column for column in categorical if column in chosen]:
         present = [value for frame in frames.values() for value in _present(frame, column, markers)]
-        if not 2 <= (count := len(set(map(plain, present)))) <= MOST_CLASSES:
+        if not 2 <= (count := len(set(map(table_files.plain, present)))) <= MOST_CLASSES:
             what = "is constant" if count == 1 else f"holds {count} different values"
             raise DataError(f"column {column!r} {what}, so it is no category; leave it out")
         categories[column] = class_names(present, None)
@@ -272,7 +262,7 @@ def _categories(
 
 
 def _present(frame: "DataFrame", column: str, markers: Sequence[str]) -> Any:
-    return frame.loc[~is_missing(frame[column], markers), column].unique()
+    return frame.loc[~table_files.is_missing(frame[column], markers), column].unique()
 
 
 def _check_options(separator: Any, decimal: Any, **options: Any) -> None:
@@ -367,8 +357,8 @@ def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] =
     if outcome.kind == "findings":
         return np.stack([_yes_or_no(frame, column, markers, "there", "absent") for column in outcome.names], axis=1)
     _check_filled(frame, outcome.name, markers)
-    numbers, text = number_block(frame[[outcome.name]], markers)  # (rows, 1)
-    check_no_text(frame, [outcome.name], text)
+    numbers, text = table_files.number_block(frame[[outcome.name]], markers)  # (rows, 1)
+    table_files.check_no_text(frame, [outcome.name], text)
     if outcome.kind == "amount":
         return numbers
     if below := int((numbers < 0).sum()):
@@ -378,7 +368,9 @@ def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] =
 
 def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
     _check_filled(frame, column, markers)
-    answers = frame[column].map(lambda cell: EVENTS.get(plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
+    answers = (
+        frame[column].map(lambda cell: EVENTS.get(table_files.plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
+    )
     if (odd := np.isnan(answers)).any():
         raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
     return np.asarray(answers)
@@ -386,7 +378,7 @@ def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str
 
 def _check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:
     """Raise DataError, with how many, where a column that must hold something is empty."""
-    if (empty := is_missing(frame[column], markers)).any():
+    if (empty := table_files.is_missing(frame[column], markers)).any():
         raise DataError(f"column {column!r} is empty in {empty.sum()} of {len(frame)} rows; drop those rows")
 
 
@@ -405,7 +397,9 @@ def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray,
             name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, len(x) / 2)
         ],
         "look like dates, a feature for each": [
-            name for name, known in form.categories.items() if len(known) > 1 and all(map(DATE.fullmatch, known))
+            name
+            for name, known in form.categories.items()
+            if len(known) > 1 and all(map(table_files.DATE.fullmatch, known))
         ],
         "say the class by themselves": (
             list(compress(numeric, _telling(values, y))) if many and len(np.unique(y)) > 1 else []

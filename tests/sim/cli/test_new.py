@@ -6,6 +6,7 @@ import tomllib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedsmall.planning.look import candidates, look_at, read_tables
 from fedsmall.planning.tasks import build_federation
@@ -461,3 +462,22 @@ def test_events_are_patients_and_years_stay_years(fedsmall, tmp_path):
     assert "12 patients of the rarer class for 2 columns, fewer than 10 for each" in said  # they have 36 rows
     assert re.search(r"year +2020 \(0\.82", said)
     assert scenario_of(tmp_path / "mine.toml")["method"][1]["regression"] == {"robust": "patients"}
+
+
+@pytest.mark.parametrize(
+    ("named", "patient"),
+    [("P{p:02d}_slice{k}.png", "([^_]+)_"), ("{p}-{k}.png", "([^-]+)-"), ("img_{p:02d}{k}.png", None)],
+)
+def test_patients_that_names_of_images_say_stay_together(fedsmall, tmp_path, named, patient):
+    rng = np.random.default_rng(0)
+    for p in range(30):
+        for k in range(1 + p % 3):
+            file = tmp_path / "scans" / ("ill" if p % 2 else "well") / named.format(p=p, k=k)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 255, (12, 12), dtype=np.uint8)).save(file)
+
+    code, said, _ = fedsmall("new", "scans")
+
+    assert code == 0
+    assert scenario_of(tmp_path / "mine.toml")["task"].get("patient") == patient
+    assert ("taken for patients" in said) == ("Split by patients" in said) == (patient is not None)

@@ -152,7 +152,9 @@ def test_a_folder_is_written_when_that_is_a_thirtieth_of_the_time_and_once_more_
 
     def slow(run: Run) -> None:
         written.append(len(run.done))
-        monkeypatch.setattr("fedsmall.sim.runs.folder.write_csv", lambda *given: clock.__setitem__(0, clock[0] + 1))
+        monkeypatch.setattr(
+            "fedsmall.sim.runs.folder.files.write_csv", lambda *given: clock.__setitem__(0, clock[0] + 1)
+        )
         save(run)
 
     class Minutes(Watcher):
