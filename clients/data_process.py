@@ -33,6 +33,7 @@ from fedsmall.clients.self_check import check_leaving, check_released
 from fedsmall.clients.shelf import sealed_by, secret
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog, mark_of, note_table, spent_beside
+from fedsmall.clients.site_request import Answer, SiteRequest
 from fedsmall.clients.socket_frames import serve
 from fedsmall.clients.telling import Telling, may_be_last
 from fedsmall.data.raw_site import RawSite
@@ -58,10 +59,10 @@ from fedsmall.wire import BALANCE, BLURRED, EXAMPLES, IS_GLOBAL, KEEP, MODEL, PR
 
 NOISE_KEY = "noise.key"
 TABLES = "FEDSMALL_TABLES"  # the folder where a user's data processes note their tables, if not ~/.fedsmall
-Handler = Callable[["DataProcess", site_request.SiteRequest], site_request.Answer]
+Handler = Callable[["DataProcess", SiteRequest], Answer]
 HANDLERS: dict[str, Handler] = {}  # by the kind of a request
 
-Extension = Callable[[Policy, Mapping[str, Any], Arrays], site_request.Answer]
+Extension = Callable[[Policy, Mapping[str, Any], Arrays], Answer]
 
 
 @dataclass
@@ -94,7 +95,7 @@ class DataProcess:
         self._exposed: tuple[dict[str, str], list[int]] | None = None
         self._extensions: dict[str, Extension] = {}
 
-    def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> site_request.Answer:
+    def answer(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         """The answer to one message; a refusal or a failure is an answer of one line."""
         try:
             return self._logged.answer(kind, config, arrays)
@@ -102,7 +103,7 @@ class DataProcess:
             self.__post_init__()  # as a data process that is started again: what counts is on the disk
             return replace(self._logged, handle=partial(_refuse, cut.reason)).answer(kind, config, {})
 
-    def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> site_request.Answer:
+    def _handle(self, kind: str, config: Mapping[str, Any], arrays: Arrays) -> Answer:
         extension = None if kind in HANDLERS else self._extension(kind)
         policy = load_policy(self.policy_file)
         policy.check_device(self.device)
@@ -133,7 +134,7 @@ class DataProcess:
             self._extensions[kind] = handler.answer
         return self._extensions[kind]
 
-    def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> site_request.SiteRequest:
+    def read(self, kind: str, policy: Policy, config: Mapping[str, Any], arrays: Arrays) -> SiteRequest:
         """A message as a request, once policy, hospital and run allow it."""
         plan = site_request.plan_of(config)
         raw, digest = self._read_samples(plan, str(config.get(RUN, "")))
@@ -144,7 +145,7 @@ class DataProcess:
         identity = self.encryption.identity.exists()
         policy.check_site(plan, raw, sites=sites, numbers=self._released[1], has_identity=identity)
         self.consent.check(kind, policy, plan, raw, config)
-        order, folder = site_request.SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
+        order, folder = SiteRequest(plan, policy, raw, config, arrays), self.folder_of(config)
         site_request.check_order(kind, order, folder)
         check_same_data(folder, digest)
         return order
@@ -157,13 +158,13 @@ class DataProcess:
             raise PlanError("the order is of a run that this site is not in")
         return names.index(self.name), len(names)
 
-    def place_of_models(self, order: site_request.SiteRequest) -> Place:
+    def place_of_models(self, order: SiteRequest) -> Place:
         """Where models of an order's run are kept on the site's own disk."""
         folder = self.folder_of(order.config)
         scaling, (_, sites) = scaling_of(folder) if order.raw.scaled else None, self.place(order.config)
         return Place(folder, str(order.config[RUN]), order.raw, scaling, sites, int(order.config[ROUND]))
 
-    def client(self, order: site_request.SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
+    def client(self, order: SiteRequest, *, scaled: bool = True, after: bool = False) -> HospitalClient:
         """The client that trains and evaluates here, with the memory before the order's round, or ``after`` it."""
         folder = self.folder_of(order.config)
         scaling = scaling_of(folder) if order.raw.scaled and scaled else None
@@ -181,7 +182,7 @@ class DataProcess:
         memory = memory_for(order.plan, memory_of_training)
         return HospitalClient(home, cohort.plan, cohort, memory, kept, secret(self.home / NOISE_KEY))
 
-    def spend(self, order: site_request.SiteRequest) -> None:
+    def spend(self, order: SiteRequest) -> None:
         """Count a communication round's rounds, and charge the privacy budget, before anything is trained.
 
         An answer that is asked for twice counts twice: its noise is drawn again. All count at the least noise of any.
@@ -201,7 +202,7 @@ class DataProcess:
             order.policy.check_budget(epsilon(least, order.policy.delta, releases + 1))
         self.log.spend(privacy.noise, run=str(order.config[RUN]), t=order.config[ROUND])
 
-    def _expose(self, order: site_request.SiteRequest, cohort: BudgetedCohort, key: bytes) -> None:
+    def _expose(self, order: SiteRequest, cohort: BudgetedCohort, key: bytes) -> None:
         """Charge what all communication rounds so far tell of the patient who is in most, less what was charged."""
         run, t, plan = str(order.config[RUN]), int(order.config[ROUND]), order.plan.model_dump_json()
         marks = {"run": run, "of": digest_of({"plan": np.array(plan), "x": order.raw.train.x, "key": np.array(key)})}
@@ -214,11 +215,11 @@ class DataProcess:
         self.log.expose(exposure, t=t, **marks)
         before.append(t)
 
-    def account(self, order: site_request.SiteRequest) -> tuple[Policy, Plan, np.ndarray, tuple[int, int]]:
+    def account(self, order: SiteRequest) -> tuple[Policy, Plan, np.ndarray, tuple[int, int]]:
         """The arguments by which an order of a run with patient-level privacy is charged."""
         return order.policy, order.plan, shares_of(order.raw.train), self.place(order.config)
 
-    def _homes_beside(self, order: site_request.SiteRequest) -> list[Path]:
+    def _homes_beside(self, order: SiteRequest) -> list[Path]:
         """The other homes with this site's table, where a budget is spent; looked for at every order."""
         privacy = order.plan.privacy
         if self.tables is None or not (privacy.counted or privacy.exposure is not None):
@@ -252,7 +253,7 @@ def answers(kind: str) -> Callable[[Handler], Handler]:
 
 
 @answers("roll")
-def introduce_site(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
+def introduce_site(site: "DataProcess", order: SiteRequest) -> Answer:
     """The handshake: the site's properties, and the sums that a run begins with."""
     if order.plan.privacy.is_patient_level:
         check_affordable(site.log, *site.account(order), str(order.config.get(RUN, "")))
@@ -264,7 +265,7 @@ def introduce_site(site: "DataProcess", order: site_request.SiteRequest) -> site
 
 
 @answers("scaling")
-def take_scaling(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
+def take_scaling(site: "DataProcess", order: SiteRequest) -> Answer:
     """Keep the scaling on which the sites have agreed."""
     agreed = split(order.arrays, SCALING)
     if order.raw.scaled and agreed:  # else keys alone came: sums are told in a tally
@@ -273,7 +274,7 @@ def take_scaling(site: "DataProcess", order: site_request.SiteRequest) -> site_r
 
 
 @answers(BEFORE)
-def tell_sums(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
+def tell_sums(site: "DataProcess", order: SiteRequest) -> Answer:
     """Sums of features and classes. Raises PlanError where the handshake has asked for them."""
     if not order.plan.privacy.secure:
         raise PlanError("sums are sent with the answer to the handshake, in a run that does not hide them")
@@ -281,7 +282,7 @@ def tell_sums(site: "DataProcess", order: site_request.SiteRequest) -> site_requ
 
 
 @answers("train")
-def train(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
+def train(site: "DataProcess", order: SiteRequest) -> Answer:
     """Train the model that came or stayed, check what would leave, and send it."""
     client, folder = site.client(order), site.folder_of(order.config)
     came, (_, sites) = split(order.arrays, MODEL), site.place(order.config)
@@ -301,7 +302,7 @@ def train(site: "DataProcess", order: site_request.SiteRequest) -> site_request.
 
 
 @answers(BALANCE)
-def send_stayed_model(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
+def send_stayed_model(site: "DataProcess", order: SiteRequest) -> Answer:
     """Send the model that has stayed here, which an average wants."""
     client = site.client(order, after=True)
     sent, _ = check_leaving(site.log, order, stayed_model(client, order.config), client)
@@ -309,7 +310,7 @@ def send_stayed_model(site: "DataProcess", order: site_request.SiteRequest) -> s
 
 
 @answers("evaluate")
-def evaluate(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
+def evaluate(site: "DataProcess", order: SiteRequest) -> Answer:
     """Evaluate a global model on the held-out patients; at a run's end keep it, and tell of it in sums."""
     samples = 0 if order.raw.held_out is None else len(order.raw.held_out)
     reported: dict[str, Any] = {EXAMPLES: 0}
@@ -330,7 +331,7 @@ def evaluate(site: "DataProcess", order: site_request.SiteRequest) -> site_reque
 
 
 @answers(VALIDATE)
-def validate(site: "DataProcess", order: site_request.SiteRequest) -> site_request.Answer:
+def validate(site: "DataProcess", order: SiteRequest) -> Answer:
     """Evaluate models on patients that they never saw."""
     return site.telling.out_of_fold(order, site.client(order, after=True))
 
@@ -342,7 +343,7 @@ HANDLERS |= {
 }
 
 
-def _refuse(reason: PolicyError, *_: Any) -> site_request.Answer:
+def _refuse(reason: PolicyError, *_: Any) -> Answer:
     raise reason
 
 

@@ -11,16 +11,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedsmall.data.federation import Federation
+from fedsmall.extensions.audit import likelihood
 from fedsmall.extensions.audit.federations import World, name_in, side_by_side, world_as_it_is
-from fedsmall.extensions.audit.likelihood import (
-    Site,
-    comm_rounds_under_blur,
-    misfit,
-    nearest_patients,
-    public_batches,
-    read_by_likelihood,
-    told_their_noise,
-)
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
@@ -56,7 +48,7 @@ class Explained:
 class Target(NamedTuple):
     """A site as a server sees it, and what it does not see: ``records`` (patients, features) and ``answers``."""
 
-    site: Site
+    site: likelihood.Site
     records: Tensor
     answers: Tensor
 
@@ -87,8 +79,8 @@ def explain(plan: Plan, data_root: Path | None = None, sites: int = SITES) -> Ex
             return "it diverged"
         records, left = read(target, rng_for(plan.seed, "audit", "likelihood", number))
         errors.append((records - target.records).norm(dim=1) / target.records.norm(dim=1))
-        named += int((nearest_patients(records, target.records) == torch.arange(len(records))).sum())
-        misfits.append((left, misfit(target.site, target.records[None], target.answers[None]).item()))
+        named += int((likelihood.nearest_patients(records, target.records) == torch.arange(len(records))).sum())
+        misfits.append((left, likelihood.misfit(target.site, target.records[None], target.answers[None]).item()))
     every, (left, at_truth) = torch.cat(errors), np.mean(misfits, axis=0).tolist()
     return Explained(len(every), int((every <= CLOSE).sum()), float(every.median()), named, left, at_truth)
 
@@ -97,7 +89,7 @@ def read(target: Target, rng: np.random.Generator) -> tuple[Tensor, float]:
     """The best guess of a site's records, and its misfit; where no batch tells patients apart, each beside its own."""
     patients = len(target.answers)
     is_whole = target.site.seen.rows.shape[1] % patients == 0  # steps of all patients: their order is any
-    guess = read_by_likelihood(target.site, patients, rng)
+    guess = likelihood.read_by_likelihood(target.site, patients, rng)
     records = guess.x[0]
     if is_whole:
         records = records[linear_sum_assignment(torch.cdist(target.records, records))[1]]
@@ -114,12 +106,14 @@ def targets_of(plan: Plan, federation: Federation, sites: int) -> Iterator[Targe
         rounds, starts, sent = zip(*seen, strict=True)
         x, y = samples[place].x.reshape(len(samples[place]), -1), torch.from_numpy(samples[place].y)
         name = name_in(0, federation.names[place])
-        batches = public_batches(plan.recipe, plan.seed, name, len(x), rounds)
-        comm_rounds = comm_rounds_under_blur(_stacked(starts), _stacked(sent), plan.privacy.blur or 0.0, *batches)
+        batches = likelihood.public_batches(plan.recipe, plan.seed, name, len(x), rounds)
+        comm_rounds = likelihood.comm_rounds_under_blur(
+            _stacked(starts), _stacked(sent), plan.privacy.blur or 0.0, *batches
+        )
         answers = torch.eye(task.outputs)[y] if task.outputs > 1 else y[:, None]
-        site, records = Site(layers, LOSSES[SOFT[task.loss]], comm_rounds), torch.from_numpy(x).double()
+        site, records = likelihood.Site(layers, LOSSES[SOFT[task.loss]], comm_rounds), torch.from_numpy(x).double()
         if plan.privacy.exposure:
-            site = told_their_noise(site, records, answers.double())
+            site = likelihood.told_their_noise(site, records, answers.double())
         yield Target(site, records, answers.double())
 
 

@@ -18,6 +18,7 @@ from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.families import FAMILIES, LARGE, MOST_STEPS, Rows, design, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
+from fedsmall.extensions.regression.newton import Setup, State
 from fedsmall.parts import Regression
 from fedsmall.plan import Method, Plan
 from fedsmall.privacy.patient_level import chance_for, protection_of, shares_of
@@ -114,7 +115,7 @@ def settings_of(plan: Plan) -> Regression:
     return plan.method.regression
 
 
-def setup_for(plan: Plan, model: Mapping[str, np.ndarray]) -> newton.Setup:
+def setup_for(plan: Plan, model: Mapping[str, np.ndarray]) -> Setup:
     """What the plan fits, where ``model`` is any state of it."""
     predictors, columns = model[COEFFICIENTS].shape[-2:]
     family = list(FAMILIES)[int(model[STATUS].flat[form.FAMILY])]
@@ -155,14 +156,14 @@ class NewtonStep(Combiner):
             return made
         risk = cox.read_risk(setup, total[: setup.numbers]) if setup.family == "cox" else None
         sums = newton.read_sum(setup, total[: setup.numbers]) if risk is None else cox.exchange_of(risk)
-        state = newton.advance(setup, newton.State(**self.memory) if self.memory else newton.begin(setup), sums)
+        state = newton.advance(setup, State(**self.memory) if self.memory else newton.begin(setup), sums)
         self.memory = dict(state._asdict())
         self._write(made, setup, state)
         if risk is not None:
             made[COEFFICIENTS][:, -1] = cox.log_increments(risk)
         return made
 
-    def _fit_noised(self, made: Arrays, setup: newton.Setup, sums: np.ndarray, sites: int) -> None:
+    def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:
         guard, columns = protection_of(self.plan, np.ones(1), 0, sites), setup.columns
         summands = sites * noised.share_of(self.plan, int(self.plan.model_options["sites"]))
         penalty = setup.penalties[0] or noised.penalty_for(guard.noise, columns, guard.clip, summands)
@@ -170,7 +171,7 @@ class NewtonStep(Combiner):
         made[COEFFICIENTS][...] = noised.log_odds_of(b, left)
         made[STATUS][form.CONVERGED] = 1
 
-    def _write(self, made: Arrays, setup: newton.Setup, state: newton.State) -> None:
+    def _write(self, made: Arrays, setup: Setup, state: State) -> None:
         place = newton.chosen(setup, state)
         theta = state.last[place * (setup.folds + 1)]
         a = design(setup.family, setup.columns, setup.predictors)

@@ -19,6 +19,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Mean, Phase, Trainer, TrainInput, TrainResult
 from fedsmall.travel import journey
+from fedsmall.travel.journey import Event, RoundResult
 from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import Arrays, ModelState, join, parts
 
@@ -90,7 +91,7 @@ class ModelStates:
         plain = Rows(self.stack.state).bytes_per_row, beside.bytes_per_row
         self.sizes_of_one = packed_bytes(self.plan, self.stack) if self.plan.method.is_compressed else plain
 
-    def walk(self, stretch: Sequence[CommRound]) -> journey.RoundResult | None:
+    def walk(self, stretch: Sequence[CommRound]) -> RoundResult | None:
         """Train all models through several communication rounds; None, and nothing is changed, if each must be seen."""
         if not len(self.at):
             self.depart(stretch[0])
@@ -138,7 +139,7 @@ class ModelStates:
         sites, models = tuple(self.names[site] for site in at[order]), partial(self._models, order)
         ordered = len(at) - sum(fault.kind == ABSENT for fault in lost.values())
         updates = sum(comm_round.rounds for comm_round in stretch) * ordered
-        return journey.RoundResult(comm_round, None, sites, models, updates, sent, events, self._memory, between)
+        return RoundResult(comm_round, None, sites, models, updates, sent, events, self._memory, between)
 
     def _phases(
         self, stretch: Sequence[CommRound], at: np.ndarray, before: CommRound | None
@@ -161,7 +162,7 @@ class ModelStates:
         alike = len(self.global_models) == 1 and self.plan.initial_models == "common"
         return self.trainer.averages and plain and alike and self.global_models.combiner.takes_mean
 
-    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[journey.RoundResult | None, int]:
+    def walk_on(self, walks: Sequence[Sequence[CommRound]]) -> tuple[RoundResult | None, int]:
         """Walk from the global model to the next and on, without a look at any other: the result, before all become it.
 
         Returns how many of the ``walks``, each up to an aggregation, were gone: the next, if any, is to be looked at.
@@ -195,7 +196,7 @@ class ModelStates:
         self._examples, self._steps = trained.examples.astype(float), trained.steps.copy()
         self.refused = set()
         updates = sum(comm_round.rounds for comm_round in gone) * rows
-        return journey.RoundResult(comm_round, None, (), dict, updates, sent, [], self._memory), done
+        return RoundResult(comm_round, None, (), dict, updates, sent, [], self._memory), done
 
     def _train(self, phases: Sequence[Phase], received: Callable[[], Stack]) -> TrainResult:
         inputs = TrainInput(self.is_global, self.global_models.order_rule(), self._memory, losses=False)
@@ -214,11 +215,11 @@ class ModelStates:
         """The models of some rows, {name: (rows, ...)}, fetched where they have stayed at their sites."""
         return Rows(self.stack.state).arrays(self.trainer.delivery.fetch(self.stack, rows)[0])
 
-    def walk_some(self, rows: np.ndarray, at: np.ndarray, comm_round: CommRound) -> journey.RoundResult:
+    def walk_some(self, rows: np.ndarray, at: np.ndarray, comm_round: CommRound) -> RoundResult:
         """As :meth:`walk`, for one communication round and some rows' models, ``at`` their sites; others wait."""
         if not len(rows):
             self._before = comm_round
-            return journey.RoundResult(comm_round, None, (), dict, 0, 0, [], self._memory)
+            return RoundResult(comm_round, None, (), dict, 0, 0, [], self._memory)
         part = copy(self)
         for name in OF_EACH:
             setattr(part, name, (at if name == "at" else getattr(self, name))[rows])
@@ -431,7 +432,7 @@ class ModelStates:
         reasons: dict[int, str],
         comm_round: CommRound,
         arrived: bool,
-    ) -> list[journey.Event]:
+    ) -> list[Event]:
         good = np.delete(np.arange(len(self.at)), [*lost, *reasons])
         if lost:
             rows = np.array(sorted(lost))
@@ -448,7 +449,7 @@ class ModelStates:
         self._by[good] = self.at[good]
         return events
 
-    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[journey.Event]:
+    def _put_back(self, received: Stack, reasons: dict[int, str], t: int, arrived: bool) -> list[Event]:
         bad = np.array(sorted(reasons, key=lambda row: self.at[row]))
         self.stack.put(bad, received.rows(bad))
         moments = leaving_state(self.plan.recipe, received.optimizer) if arrived else received.optimizer

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedsmall.data import image_files
+from fedsmall.data.image_files import Picture, Window
 from fedsmall.data.preparation import Pixels
 from fedsmall.data.sources.files import at_site, locate
 from fedsmall.data.sources.labels import Classes, as_classes, number_patients, patients_in, share_classes
@@ -27,7 +28,7 @@ EACH_ITS_OWN = "Every file counts as a patient of its own, with its frames; pati
 class Labelled(NamedTuple):
     """An image, its class, and the folder and name of its file."""
 
-    picture: image_files.Picture
+    picture: Picture
     label: str
     folder: str
     file: str
@@ -130,7 +131,7 @@ def _value_range(asked: Sequence[float] | None) -> tuple[float, float] | None:
     return float(asked[0]), float(asked[1])
 
 
-def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) -> image_files.Window:
+def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) -> Window:
     if asked is None:
         return None
     if range is not None:
@@ -142,7 +143,7 @@ def _window(asked: Sequence[float] | str | None, range: Sequence[float] | None) 
     return float(asked[0]), float(asked[1])
 
 
-def _unused_depth(pictures: Sequence[image_files.Picture], form: Pixels) -> tuple[str, ...]:
+def _unused_depth(pictures: Sequence[Picture], form: Pixels) -> tuple[str, ...]:
     low, high = form.ends
     highest = max(float(picture.values.max()) for picture in pictures)
     if form.stated or (low, high) == image_files.EIGHT_BITS or highest - low > (high - low) / 4:
