@@ -19,7 +19,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.stack import Rows, Stack, Tensors, leaving_state, stacked, tensors_of
 from fedsmall.training.trainer import ABSENT, FORGOT, SPOILT, Fault, Mean, Phase, Trainer, TrainInput, TrainResult
 from fedsmall.travel import journey
-from fedsmall.travel.journey import Event, RoundResult
+from fedsmall.travel.journey import Event, RoundResult, route_at
 from fedsmall.travel.schedule import Action, CommRound
 from fedsmall.wire import Arrays, ModelState, join, parts
 
@@ -150,7 +150,7 @@ class ModelStates:
             last, at = at, at if before is None else self.move(at, before, comm_round)
             crossed += journey.crossings(self.plan, len(self.names), last, at)
             arrived = before is None or before.travels
-            closes, route = comm_round.action is Action.AGGREGATE, journey.route_at(self.plan, comm_round.t)
+            closes, route = comm_round.action is Action.AGGREGATE, route_at(self.plan, comm_round.t)
             phases.append(Phase(at, comm_round.t, comm_round.rounds, arrived, closes, route, comm_round.travels))
             before = comm_round
         return phases, crossed

@@ -348,7 +348,9 @@ def test_numbers_are_rounded_as_pandas_rounds_them() -> None:
 def test_files_are_read_once_for_all_seeds_and_again_when_they_change(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "a.csv").write_text(GOOD * 1 + "55,1.25,0\n58,2.25,1\n" * 1)
     read: list[str] = []
-    monkeypatch.setattr(tables, "read_table", lambda path, *a, **b: read.append(path.name) or read_table(path, *a, **b))
+    monkeypatch.setattr(
+        tables.table_files, "read_table", lambda path, *a, **b: read.append(path.name) or read_table(path, *a, **b)
+    )
     task = {"csv": str(tmp_path / "a.csv"), "label": "ill"}
 
     def feature(seed: int, **settings: Any) -> float:
