@@ -91,7 +91,7 @@ def scenario_of_images(
         raise PlanError(f"of {', '.join(kinds)} a scenario must say which slice and values count (docs/images.md)")
     classes, said, is_rare = classes_of("an image", [file.parent.name for file in files], positive)
     task: dict[str, Any] = {"images": path, "classes": classes, **({"test": test} if test else {})}
-    if patient := _patient_in(files):
+    if patient := None if test else _patient_in(files):
         task["patient"] = patient
         said.append("files' names begin with numbers that come again: taken for patients, whose images stay together")
     seen = [_look_at(file) for file in files[:: len(files) // LOOKED_AT + 1]]
