@@ -352,12 +352,13 @@ def _overlap(run: Run, plan_run: PlanRun) -> float:
 
 def _without(run: Run, plan_run: PlanRun, metric: str, scale: Scale, constant: bool = False) -> np.ndarray:
     """The metric without each group of patients, (groups,), as a logarithm where it is positive; cached in the run."""
-    predictions, loss = run.predictions_of(plan_run), (run.about.get("task") or {}).get("loss", "mse")
-    key: tuple[object, ...] = (prediction_key(plan_run), constant)
-    if constant and "survival" not in predictions:  # it is that of the test set, whatever the method
-        key = (plan_run.plan.seed, plan_run.plan.fold, predictions["labels"].tobytes())
+    kept = prediction_key(plan_run)
+    key: tuple[object, ...] = (kept, constant)
+    if constant and f"{kept}/survival" not in run.predictions:  # it is that of the test set, whatever the method
+        key = (plan_run.plan.seed, plan_run.plan.fold, run.predictions[f"{kept}/labels"].tobytes())
     known = run.without.setdefault(key, {})
     if metric not in known:
+        predictions, loss = run.predictions_of(plan_run), (run.about.get("task") or {}).get("loss", "mse")
         judged = constant_beside(predictions, loss) if constant else predictions
         known |= worth_without([metric, *(plan_run.row["common"] or ())], judged, loss)
     with np.errstate(divide="ignore", invalid="ignore"):
