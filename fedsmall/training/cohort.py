@@ -17,7 +17,9 @@ from fedsmall.training.cuda_graphs import ReplayedStep
 from fedsmall.training.device import choose_device, threads_of_kernel, widest_float
 from fedsmall.training.gradients import LOSSES, Batch, ClippedMlp, MlpGradients, choose, clipped, mean_loss, weighted
 from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, halves
+from fedsmall.training.gradients.packed import PackedGradients
 from fedsmall.training.kernel import Kernel, unmet_need
+from fedsmall.training.kernel.images import fuse
 from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of, tensors_of
 from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, Take, TrainInput, TrainResult
@@ -96,11 +98,13 @@ class Cohort(OneModelTrainer):
         self._step = ReplayedStep(self._train_step) if known and self.device.type == "cuda" else self._train_step
 
     def _take_kernel(self, threads: int) -> None:
-        if need := unmet_need(self.plan, self._gradients):
+        plan, gradients = self.plan, self._gradients
+        need = fuse(plan, gradients, threads) if isinstance(gradients, PackedGradients) else unmet_need(plan, gradients)
+        if need is not None:
             self.reason += f"; the kernel needs {need}"
             return
-        assert isinstance(self._batches, Batches)
-        self._kernel = Kernel(self.plan, self.task, self._gradients, self._loss, self._batches, threads)
+        if isinstance(self._batches, Batches) and not isinstance(gradients, PackedGradients):
+            self._kernel = Kernel(plan, self.task, gradients, self._loss, self._batches, threads)
         self.path, self.reason = "kernel", f"kernel: {self.reason.partition(': ')[2]}, in compiled C"
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:

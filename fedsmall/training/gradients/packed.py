@@ -87,6 +87,10 @@ def _apart(run: ForwardPass, name: str, layer: nn.Module, x: Tensor) -> Tensor:
     return result
 
 
+def _write_over(run: ForwardPass, name: str, layer: nn.Module, x: Tensor) -> Tensor:
+    return torch.relu_(x)
+
+
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Conv2d: _convolution,
     nn.Linear: _linear,
@@ -112,12 +116,11 @@ class PackedGradients(Gradients):
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         check_trains(model)
-        self._model, self._loss = model, loss
-        self._nodes = _pooled_first(model, trace_model(model))
-        self._layers = {node.target: _layer_of(model, node) for node in self._nodes if node.op == "call_module"}
-        for node in self._nodes:
+        self.model, self._loss = model, loss
+        self.nodes = _pooled_first(model, trace_model(model))
+        self.layers = {node: _layer_of(model, node) for node in self.nodes if node.op == "call_module"}
+        for node in self.nodes:
             _check_function(node)
-        self._over = {node for node in self._nodes if _may_write_over(model, node)}
         self.pads = not any(isinstance(module, _BatchNorm) for module in model.modules())
         convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
         # a deep network keeps many maps for its backward pass: three models' still fit the cache, five do not
@@ -142,14 +145,12 @@ class PackedGradients(Gradients):
             x = x.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
         values: dict[fx.Node, Tensor] = {}
         taken: Any
-        for node in self._nodes:
+        for node in self.nodes:
             taken = fx.node.map_arg(node.args, values.__getitem__)
             if node.op == "placeholder":
                 values[node] = x
-            elif node in self._over:
-                values[node] = torch.relu_(taken[0])  # nobody else needs what is written over
             elif node.op == "call_module":
-                layer, function = self._layers[node.target]
+                layer, function = self.layers[node]
                 values[node] = function(run, str(node.target), layer, *taken)
             elif node.op == "output":
                 x = taken[0]
@@ -160,7 +161,8 @@ class PackedGradients(Gradients):
         return x
 
 
-def _module(model: nn.Module, node: Any) -> nn.Module | None:
+def module_of(model: nn.Module, node: Any) -> nn.Module | None:
+    """The layer that a node of the model's graph calls."""
     is_module = isinstance(node, fx.Node) and node.op == "call_module"
     return model.get_submodule(str(node.target)) if is_module else None
 
@@ -168,9 +170,9 @@ def _module(model: nn.Module, node: Any) -> nn.Module | None:
 def _pooled_first(model: nn.Module, graph: fx.Graph) -> list[fx.Node]:
     """The nodes with every ReLU after the max pooling that follows it: the same numbers, on a quarter of the map."""
     for relu in list(graph.nodes):
-        if isinstance(_module(model, relu), nn.ReLU) and len(relu.users) == 1:
+        if isinstance(module_of(model, relu), nn.ReLU) and len(relu.users) == 1:
             pool = next(iter(relu.users))
-            if isinstance(_module(model, pool), nn.MaxPool2d):
+            if isinstance(module_of(model, pool), nn.MaxPool2d):
                 pool.replace_all_uses_with(relu)
                 pool.args, relu.args = relu.args, (pool,)
                 pool.append(relu)
@@ -179,10 +181,10 @@ def _pooled_first(model: nn.Module, graph: fx.Graph) -> list[fx.Node]:
 
 def _may_write_over(model: nn.Module, node: fx.Node) -> bool:
     """Whether a ReLU may be done in place: no other node, and no backward pass, needs what it takes."""
-    if not isinstance(_module(model, node), nn.ReLU):
+    if not isinstance(module_of(model, node), nn.ReLU):
         return False
     before = node.args[0]
-    fresh = isinstance(_module(model, before), nn.Conv2d | _BatchNorm | nn.MaxPool2d)
+    fresh = isinstance(module_of(model, before), nn.Conv2d | _BatchNorm | nn.MaxPool2d)
     return fresh and isinstance(before, fx.Node) and len(before.users) == 1
 
 
@@ -194,7 +196,7 @@ def _layer_of(model: nn.Module, node: fx.Node) -> tuple[nn.Module, Layer]:
     odd = odd or (isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1))
     if kind is None or odd:
         raise ValueError(f"layer {node.target} ({type(layer).__name__}, with these settings) cannot be packed")
-    return layer, LAYERS[kind]
+    return layer, _write_over if _may_write_over(model, node) else LAYERS[kind]
 
 
 def _check_function(node: fx.Node) -> None:

@@ -28,7 +28,7 @@ from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Mean, Phase, Take
 from fedsmall.wire import Arrays
 
-VERSION = 2  # as in kernel.c
+VERSION = 3  # as in kernel.c
 LIBRARY = Path(__file__).with_name("kernel.so")
 SETS = {16: "AVX-512", 8: "AVX2", 4: "plain"}  # by the numbers in a vector
 LAYERS, PARTS = 8, 5  # as in kernel.c
@@ -47,6 +47,14 @@ def library() -> ctypes.CDLL | None:
     """The kernel as it was built, if it was, and of this version."""
     built = ctypes.CDLL(str(LIBRARY)) if LIBRARY.exists() else None
     return built if built is not None and built.version() == VERSION else None
+
+
+def share_out(walk: Callable[[int, int], int], parts: int, shares: int, pool: ThreadPoolExecutor | None) -> None:
+    """Let the threads of ``pool`` (None: this one) walk from a part to another, without Python's lock; 0 is success."""
+    shares = min(parts, shares if pool else 1)
+    edges = [parts * share // shares for share in range(shares + 1)]
+    if any((pool.map if pool else map)(walk, edges[:-1], edges[1:])):
+        raise MemoryError("no memory for what the kernel works in")
 
 
 class Need(NamedTuple):
@@ -306,13 +314,8 @@ class Kernel:
     def _share_out(self, parts: int, shares: int) -> None:
         walk = getattr(self._library, f"walk_{self.lanes}")
 
-        def some(edges: tuple[int, int]) -> int:
-            return int(walk(ctypes.byref(self._told), *edges))  # without Python's lock
-
-        self._told.parts, shares = parts, min(parts, shares if self._pool else 1)
-        edges = [parts * share // shares for share in range(shares + 1)]
-        if any((self._pool.map if self._pool else map)(some, pairwise(edges))):
-            raise MemoryError("no memory for the kernel's copy of a model")
+        self._told.parts = parts
+        share_out(lambda first, last: int(walk(ctypes.byref(self._told), first, last)), parts, shares, self._pool)
 
     def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:
         sizes = torch.from_numpy(self._sizes[sites])[..., None]  # (rows, steps, 1)

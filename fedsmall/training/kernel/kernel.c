@@ -2,35 +2,11 @@
 
    A layer is one matrix, a row for each output: the weights, then the bias, whose input is always 1, then zeros up to a
    whole number of vectors. So bias, weight and padding take the same steps, and optimizers see one flat array.
-   GCC's and clang's vector extensions, no intrinsics: build.py compiles this file once for each width of vectors. */
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+   build.py compiles this file once for each width of vectors. */
+#include "vectors.h"
 
-#ifndef W
-#define W 4 /* numbers in a vector: 16 with AVX-512, 8 with AVX2, else 4 */
-#define WALK walk_plain
-#endif
-#if W == 16 || defined(__aarch64__)
-#define MANY 1 /* 32 registers */
-#else
-#define MANY 0 /* 16 */
-#endif
 #define LAYERS 8
 #define TOGETHER 8 /* models that are added to a sum at a time: it is read and written once for all of them */
-#define PAD(n) (((n) + W - 1) / W * W)
-#define FOURS(n) (((n) + 3) / 4 * 4)
-#define INLINE static inline __attribute__((always_inline))
-#define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
-typedef float vector __attribute__((vector_size(4 * W)));
-typedef float memory __attribute__((vector_size(4 * W), aligned(4), may_alias));
-typedef int32_t whole __attribute__((vector_size(4 * W)));
-typedef double wide __attribute__((vector_size(8 * W), aligned(8), may_alias));
-typedef float four __attribute__((vector_size(16)));
-typedef float memory4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t whole4 __attribute__((vector_size(16)));
-
 /* arrays by their part; rows of the first three are models, of the others sites */
 enum { MODEL, MOMENT, SQUARE, REFERENCE, SHIFT, PARTS };
 enum { CROSS_ENTROPY, SOFT_CROSS_ENTROPY, SIGMOID, HINGE, L1, SQUARES, HUBER, HAZARD, ORDINAL };
@@ -54,10 +30,6 @@ struct walk {
     double *total;                  /* (parts, flat): the weighted sums of each part's models, added to */
     float *square;                  /* (models,): the squares of a model's numbers, added up */
 };
-
-INLINE vector load(const float *p) { return *(const memory *)p; }
-INLINE void store(float *p, vector x) { *(memory *)p = x; }
-INLINE vector all(float x) { return x - (vector){}; }
 
 /* The sums of four vectors. */
 #define MIX __builtin_shufflevector
@@ -117,16 +89,6 @@ INLINE void outer(const int M, const int N, int K, const float *a, long sm, long
     }
     EACH(m, M) EACH(n, N) store(c + m * ld + n * W, sum[m][n]);
 }
-
-/* F for m rows, with their number known to the compiler. */
-#define BY_ROWS(F, ...) \
-    switch (m) { \
-    case 1: F(1, __VA_ARGS__); break; case 2: F(2, __VA_ARGS__); break; case 3: F(3, __VA_ARGS__); break; \
-    case 4: F(4, __VA_ARGS__); break; case 5: F(5, __VA_ARGS__); break; default: F(6, __VA_ARGS__); \
-    }
-
-/* The next of so many parts, all about equal and none above most. */
-INLINE int share(int size, int most) { const int parts = (size + most - 1) / most; return (size + parts - 1) / parts; }
 
 static void forward(int samples, int outputs, int width, const float *const *x, const float *w, float *z, long ld, int relu) {
     for (int o = 0; o < outputs; o += 4)
@@ -393,7 +355,7 @@ static void train(const struct walk *w, struct room *r, int k, float *where) {
 }
 
 /* The models of parts first .. last - 1 through all rounds, in place. 0; 1 where there is no memory, with nothing changed. */
-int WALK(const struct walk *w, int first, int last) {
+int NAME(walk)(const struct walk *w, int first, int last) {
     struct room r = {0};
     const int failed = !furnish(w, &r);
     for (int part = first; part < last && !failed; part++) {
@@ -410,7 +372,7 @@ int WALK(const struct walk *w, int first, int last) {
 }
 
 #if W == 4
-int version(void) { return 2; } /* what a library built of an older file is known by: raise it with every change */
+int version(void) { return 3; } /* what a library built of older files is known by: raise it with every change */
 int size_of_walk(void) { return sizeof(struct walk); }
 
 /* The widest vectors that this processor has. */

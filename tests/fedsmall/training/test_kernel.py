@@ -1,7 +1,6 @@
 """The compiled kernel against torch, its oracle: every loss, optimizer and rule, threads, and who it does not train."""
 
 import ctypes
-import shutil
 from typing import Any
 
 import numpy as np
@@ -37,24 +36,6 @@ OPTIMIZERS = {
     "adam from rest": {"optimizer": "adam", "epsilon": 1e-3, "optimizer_state": "reset", "weight_decay": 0.01},
 }
 RULES = ["none", "proximal", "scaffold", "feddyn"]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A kernel as it is compiled here."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler (cc) here")
-    made = tmp_path_factory.mktemp("kernel") / "kernel.so"
-    build(made)
-    return made
-
-
-@pytest.fixture
-def compiled(built, monkeypatch):
-    monkeypatch.setattr(kernel, "LIBRARY", built)
-    kernel.library.cache_clear()
-    yield kernel.library()
-    kernel.library.cache_clear()
 
 
 @pytest.fixture

@@ -1,0 +1,171 @@
+"""Convolutional networks in compiled C: a 3 x 3 convolution and what follows it are one step, forth and back.
+
+A chain of such layers of :class:`PackedGradients` becomes one; what C does not know of a network stays with torch, as
+the loss, the optimizer and predictions do. The numbers are torch's to a few units of the last place.
+"""
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedsmall.models.networks import has_spread
+from fedsmall.plan import Plan
+from fedsmall.training.gradients.packed import ForwardPass, Layer, PackedGradients, module_of
+from fedsmall.training.kernel import SETS, library, share_out
+
+MODELS = 32  # side by side: C works at one after the other, and torch is called once for all
+_WHOLE = ("models", "samples", "height", "width", "inputs", "outputs", "group", "together", "pool", "relu")
+_ARRAYS = ("x", "weight", "bias", "scale", "shift", "z", "mean", "var", "y", "slope")
+_SLOPES = ("dx", "dweight", "dbias", "dscale", "dshift")
+_BEHIND: tuple[Any, ...] = (
+    _BatchNorm | nn.GroupNorm,
+    nn.MaxPool2d,
+    nn.ReLU,
+)  # a convolution, in this order, each or not
+
+
+class _Struct(ctypes.Structure):
+    """``struct block`` of images.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in _WHOLE),
+        ("epsilon", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in (*_ARRAYS, *_SLOPES)),
+    )
+
+    def give(self, **tensors: Tensor | None) -> None:
+        for name, tensor in tensors.items():
+            setattr(self, name, None if tensor is None else tensor.data_ptr())
+
+
+class _Part(NamedTuple):
+    name: str
+    layer: Any
+    function: Layer
+
+
+class Block:
+    """The layers of one chain, which begins with a convolution; ``lanes`` are the numbers in a vector."""
+
+    def __init__(self, parts: list[_Part], lanes: int, threads: ThreadPoolExecutor | None) -> None:
+        self._parts, self._lanes, self._threads = parts, lanes, threads
+        self._room = torch.empty(0)
+        norm, pool, relu = (next((part for part in parts if isinstance(part.layer, kind)), None) for kind in _BEHIND)
+        self._norm, self._batch = norm, norm is not None and isinstance(norm.layer, _BatchNorm)
+        channels = getattr(norm and norm.layer, "num_channels", 1) // getattr(norm and norm.layer, "num_groups", 1)
+        self._settings = {
+            "group": channels if norm else 0, "together": self._batch, "pool": pool is not None,
+            "relu": relu is not None, "epsilon": norm.layer.eps if norm else 0.0,
+        }  # fmt: skip
+
+    def __call__(self, run: ForwardPass, name: str, layer: nn.Module, x: Tensor) -> Tensor:
+        """What the last layer gives; by torch where nothing is learnt."""
+        if not run.training or (self._batch and not has_spread(x.shape)):
+            for part in self._parts:
+                x = part.function(run, part.name, part.layer, x)
+            return x
+        names = [f"{part.name}.{kind}" for part in (self._parts[0], self._norm) if part for kind in ("weight", "bias")]
+        arrays = [run.arrays.get(name) for name in names]
+        y, statistics = _Fused.apply(self, x, *arrays, *[None] * (4 - len(arrays)))  # type: ignore[no-untyped-call]
+        if self._batch and self._norm:
+            name, values = self._norm.name, x.shape[0] * x.shape[2] * x.shape[3]
+            mean, var = statistics[:, :, 0]
+            run.arrays[f"{name}.num_batches_tracked"].add_(1)
+            run.arrays[f"{name}.running_mean"].lerp_(mean, self._norm.layer.momentum)
+            run.arrays[f"{name}.running_var"].lerp_(var * values / (values - 1), self._norm.layer.momentum)
+        result: Tensor = y
+        return result
+
+    def struct(self, x: Tensor, weight: Tensor) -> _Struct:
+        """What C is told of images (samples, models * channels, height, width) beside where they are."""
+        (samples, _, height, width), (models, outputs, inputs, *_) = x.shape, weight.shape
+        return _Struct(models, samples, height, width, inputs, outputs, **self._settings)
+
+    def room(self, *shape: int) -> Tensor:
+        """An array for what is needed until the way back, the same memory each time: new pages cost as much as sums."""
+        size = prod(shape)
+        if self._room.numel() < size:
+            self._room = torch.empty(size)
+        return self._room[:size].view(shape)
+
+    def run(self, name: str, struct: _Struct) -> None:
+        """Let C go forth or back, the models shared by the threads."""
+        walk = getattr(library(), f"{name}_{self._lanes}")
+        threads = self._threads._max_workers if self._threads else 1
+        share_out(lambda a, b: int(walk(ctypes.byref(struct), a, b)), struct.models, threads, self._threads)
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, block: Block, x: Tensor, weight: Tensor, *rest: Tensor | None) -> tuple[Tensor, Tensor]:
+        x, weight = x.contiguous(memory_format=torch.channels_last), weight.contiguous()
+        bias, scale, shift = (None if array is None else array.contiguous() for array in rest)
+        of = block.struct(x, weight)
+        height, width = of.height >> of.pool, of.width >> of.pool
+        y = x.new_empty(of.samples, height, width, of.models * of.outputs).permute(0, 3, 1, 2)
+        z = block.room(of.models, of.samples, of.height, of.width, of.outputs)
+        statistics = x.new_empty(2, of.models, 1 if of.together else of.samples, of.outputs)
+        mean, var = statistics
+        of.give(x=x, weight=weight, bias=bias, scale=scale, shift=shift, y=y, z=z, mean=mean, var=var)
+        block.run("forwards", of)
+        ctx.block, ctx.struct = block, of
+        ctx.save_for_backward(x, weight, bias, scale, shift, z, statistics)
+        ctx.mark_non_differentiable(statistics)
+        return y, statistics
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, scale, shift, *_ = ctx.saved_tensors
+        slope = slope.contiguous(memory_format=torch.channels_last)
+        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        of_weight = torch.empty_like(weight)
+        of_bias, of_scale, of_shift = (
+            None if array is None else torch.zeros_like(array) for array in (bias, scale, shift)
+        )
+        ctx.struct.give(slope=slope, dx=dx, dweight=of_weight, dbias=of_bias, dscale=of_scale, dshift=of_shift)
+        ctx.block.run("backwards", ctx.struct)
+        return None, dx, of_weight, of_bias, of_scale, of_shift
+
+
+def fuse(plan: Plan, gradients: PackedGradients, threads: int) -> str | None:
+    """Let C do what it knows of a network, on so many threads; None, or what is missing where torch does it all."""
+    built = library()
+    if plan.dtype != "float32":
+        return "numbers in float32"
+    if built is None:
+        return "a kernel of this version that has been built here"
+    pool, found = ThreadPoolExecutor(threads) if threads > 1 else None, False
+    for node in gradients.nodes:
+        if lanes := _lanes(gradients.model, node, built.widest()):
+            chain = _chain(gradients.model, node)
+            block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], lanes, pool)
+            gradients.layers |= {one: (nn.Identity(), lambda run, name, layer, x: x) for one in chain}
+            gradients.layers[node], gradients.chunk, found = (nn.Identity(), block), MODELS, True
+    return None if found else "3 x 3 convolutions, to channels in fours"
+
+
+def _lanes(model: nn.Module, node: fx.Node, widest: int) -> int:
+    """The widest vectors that a convolution fills with channels; 0 for any that C does not know."""
+    layer, settings = module_of(model, node), ("kernel_size", "stride", "padding", "dilation", "groups")
+    if [getattr(layer, name, 0) for name in settings] != [(3, 3), (1, 1), (1, 1), (1, 1), 1]:
+        return 0
+    assert isinstance(layer, nn.Conv2d)
+    assert isinstance(node.args[0], fx.Node)
+    counts = (layer.out_channels, 0 if node.args[0].op == "placeholder" else layer.in_channels)  # which wants no slopes
+    return max((lanes for lanes in SETS if lanes <= widest and not any(n % lanes for n in counts)), default=0)
+
+
+def _chain(model: nn.Module, node: fx.Node) -> list[fx.Node]:
+    chain = [node]
+    for kind in _BEHIND:
+        behind = next(iter(chain[-1].users))
+        layer = module_of(model, behind)
+        is_odd = kind is nn.MaxPool2d and str(layer) != str(nn.MaxPool2d(2))
+        if len(chain[-1].users) == 1 and isinstance(layer, kind) and not is_odd:
+            chain.append(behind)
+    return chain
