@@ -155,10 +155,8 @@ def sums_at(
 
     ``inverse`` (P, P) of the Hessian makes it Firth's ("logistic"). What is not finite has loss :data:`LARGE`.
     """
-    columns, predictors = rows.x.shape[1], rows.offset.shape[1]
-    a = design(family, columns, predictors) if a is None and FAMILIES[family].shared else a
-    b = theta if a is None else a @ theta
-    eta = rows.x @ b.reshape(predictors, columns).T + rows.offset
+    a = design(family, rows.x.shape[1], rows.offset.shape[1]) if a is None and FAMILIES[family].shared else a
+    eta = _predictors(theta if a is None else a @ theta, rows)
     with np.errstate(all="ignore"):  # of a step that is far too long
         value, slope, curve = FAMILIES[family].derivatives(eta, rows.y)
         if inverse is not None:  # Firth 1993; Heinze and Schemper 2002: a sample is 1 + h of them, h of either class
@@ -176,12 +174,16 @@ def sums_at(
 
 def scores_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
     """Each sample's part of the gradient at ``theta`` (P,): (n, P)."""
-    columns, predictors = rows.x.shape[1], rows.offset.shape[1]
-    a = design(family, columns, predictors)
+    a = design(family, rows.x.shape[1], rows.offset.shape[1])
+    eta = _predictors(a @ theta, rows)
     with np.errstate(all="ignore"):
-        eta = rows.x @ (a @ theta).reshape(predictors, columns).T + rows.offset
         slope = FAMILIES[family].derivatives(eta, rows.y)[1] * rows.weight[:, None]
     return np.asarray((slope[:, :, None] * rows.x[:, None]).reshape(len(eta), -1) @ a)
+
+
+def _predictors(b: np.ndarray, rows: Rows) -> np.ndarray:
+    """The linear predictors, (n, K), of the coefficients vec(B)."""
+    return np.asarray(rows.x @ b.reshape(rows.offset.shape[1], -1).T + rows.offset)
 
 
 def _crossed(x: np.ndarray, curve: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from fedsmall.aggregation.radon import check_radon, radon_aggregate
 from fedsmall.entry_points import Registry
@@ -87,6 +86,8 @@ def krum(points: np.ndarray, byzantine: float | None = None, keep: float = 1) ->
         )
     if not 1 <= keep <= models:
         raise ValueError(f"keep is a number of models, from 1 to {models}; got {keep}")
+    from scipy.spatial.distance import cdist
+
     nearest = np.sort(cdist(points, points, "sqeuclidean"), axis=1)[:, 1 : models - borne - 1]  # itself comes first
     best = np.argsort(nearest.sum(axis=1), kind="stable")[: int(keep)]
     return mean(points[np.sort(best)])
@@ -200,6 +201,8 @@ def _shares(models: int, weights: np.ndarray | None) -> np.ndarray:
 
 def _median_among(rows: np.ndarray, shares: np.ndarray) -> int | None:
     """The row that is the geometric median, if one is: the others, pulling with their shares, cannot move it."""
+    from scipy.spatial.distance import cdist
+
     distances = cdist(rows, rows)
     medoid = int(np.argmin(distances @ shares))
     away = distances[medoid] > 0

@@ -177,7 +177,7 @@ def recalibration_intercept(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     Calster et al. 2019.
     """
     x = _logits(p)
-    return _maximum(np.ones((*x.shape, 1)), x, positive)[..., 0]
+    return _maximum(np.ones_like(x)[..., None, :], x, positive)[..., 0]
 
 
 def recalibration_slope(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
@@ -203,7 +203,7 @@ def recalibrate(p: np.ndarray, intercept: float, slope: float) -> np.ndarray:
 
 def _intercept_and_slope(p: np.ndarray, positive: np.ndarray) -> np.ndarray:
     x = _logits(p)
-    return _maximum(np.stack([np.ones_like(x), x], axis=-1), np.zeros_like(x), positive)
+    return _maximum(np.stack([np.ones_like(x), x], axis=-2), np.zeros_like(x), positive)
 
 
 def _logits(p: np.ndarray) -> np.ndarray:
@@ -211,16 +211,20 @@ def _logits(p: np.ndarray) -> np.ndarray:
 
 
 def _maximum(x: np.ndarray, offset: np.ndarray, positive: np.ndarray) -> np.ndarray:
-    """The coefficients, (..., columns), of logistic regressions by Newton's steps; NaN where one does not converge."""
-    weights = np.zeros((*x.shape[:-2], x.shape[-1]))
+    """The coefficients, (..., columns), of logistic regressions on ``x``, (..., columns, samples), by Newton's steps.
+
+    NaN where one does not converge.
+    """
+    weights = np.zeros(x.shape[:-1])
     going, lost = np.ones(x.shape[:-2], dtype=bool), np.zeros(x.shape[:-2], dtype=bool)
     for _ in range(NEWTON):
         some, truth = x[going], np.broadcast_to(positive, offset.shape)[going]
-        across, q = np.swapaxes(some, -1, -2), special.expit(offset[going] + (some @ weights[going][..., None])[..., 0])
-        curvature = (across * (q * (1 - q))[..., None, :]) @ some
+        with np.errstate(over="ignore"):  # far out it is 0
+            q = 1 / (1 + np.exp(-offset[going] - (weights[going][..., None, :] @ some)[..., 0, :]))
+        curvature = (some * (q * (1 - q))[..., None, :]) @ np.swapaxes(some, -1, -2)
         flat = ~(np.linalg.cond(curvature) < 1 / np.finfo(float).eps ** 0.75)
-        curvature[flat] = np.eye(x.shape[-1])
-        step = np.where(flat[..., None], 0, np.linalg.solve(curvature, across @ (truth - q)[..., None])[..., 0])
+        curvature[flat] = np.eye(x.shape[-2])
+        step = np.where(flat[..., None], 0, np.linalg.solve(curvature, some @ (truth - q)[..., None])[..., 0])
         weights[going] += step
         lost[going] = flat
         going[going] = ~flat & (np.abs(step).max(axis=-1) >= 1e-9)

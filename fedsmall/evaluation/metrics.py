@@ -224,8 +224,11 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 def _ends_of_ties(ranked: np.ndarray) -> np.ndarray:
     """The last place of those that equal each value of what is in order, (..., samples) -> (..., samples)."""
+    places, is_last = np.arange(ranked.shape[-1]), ranked[..., 1:] != ranked[..., :-1]
+    if is_last.all():
+        return np.broadcast_to(places, ranked.shape)
     ends = np.full(ranked.shape, ranked.shape[-1] - 1)
-    np.copyto(ends[..., :-1], np.arange(ranked.shape[-1] - 1), where=ranked[..., 1:] != ranked[..., :-1])
+    np.copyto(ends[..., :-1], places[:-1], where=is_last)
     return np.flip(np.minimum.accumulate(np.flip(ends, axis=-1), axis=-1), axis=-1)
 
 

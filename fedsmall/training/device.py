@@ -3,6 +3,7 @@
 It is no part of a plan: it decides speed and the last bits of numbers.
 """
 
+import ctypes
 import multiprocessing
 import sys
 import threading
@@ -19,6 +20,7 @@ from fedsmall.parts import device_word
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 # From where on an H100 was faster than one core of its host (docs/gpu.md), and worth the seconds in which CUDA starts.
 WORTH_ALONE, WORTH_TOGETHER = 20_000, 250_000
+KEPT = {-1: 2**29, -2: 2**26, -3: 2**25}  # M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD of mallopt(3), in bytes
 
 
 def choose_device(
@@ -80,6 +82,13 @@ def has_threads() -> bool:
     """Whether this process, on Linux, has a second thread; Arrow's, whose memory is made for forks, is none."""
     names = [] if threading.active_count() > 1 else Path("/proc/self/task").glob("*/comm")
     return sum(name.read_text().strip() != "jemalloc_bg_thd" for name in names) != 1
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed for what is asked next: new pages cost a network with convolutions a tenth."""
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        for setting, size in KEPT.items():
+            mallopt(setting, size)
 
 
 def list_devices() -> list[str]:

@@ -9,7 +9,6 @@ from typer import Option
 
 from fedsmall.errors import PlanError
 from fedsmall.files import plain
-from fedsmall.sealing.envelopes import digest_words, roll_digest
 
 ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
 DEVICE = Option(
@@ -50,6 +49,8 @@ def say_roll(roll: Mapping[str, str]) -> None:
     """Names and identities, and their digest for people and for a policy."""
     for name, identity in sorted(roll.items()):
         say(f"{name:16} {identity}")
+    from fedsmall.sealing.envelopes import digest_words, roll_digest
+
     say(f"to read to each other: {digest_words(roll)}")
     say(f'to pin in policy.toml: roll = "sha256:{roll_digest(roll)}"')
 

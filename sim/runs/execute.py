@@ -39,7 +39,7 @@ from fedsmall.sim.runs.folder import Failed, PlanRun, Run, cores, reopen, start
 from fedsmall.sim.runs.progress import Watcher, called
 from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.strategies.server.run_loop import Evaluation
-from fedsmall.training.device import SHARED_BY, check_device, process_context, threads_of_kernel
+from fedsmall.training.device import SHARED_BY, check_device, keep_freed_memory, process_context, threads_of_kernel
 
 LOG = logging.getLogger("fedsmall")
 LOG.addHandler(logging.NullHandler())  # a program says where its log goes; without, nothing is printed
@@ -128,6 +128,7 @@ def execute(
     options = {"device": scenario.device} | (options or {})
     check_engine(engine, options)
     check_device(options["device"], scenario.dtype)
+    keep_freed_memory()
     if folder is not None and begun is None:
         check_free(folder)
     track = load_extension("fedsmall.watchers", scenario.track)(folder) if scenario.track else None
