@@ -99,7 +99,10 @@ class Cohort(OneModelTrainer):
 
     def _take_kernel(self, threads: int) -> None:
         plan, gradients = self.plan, self._gradients
-        need = fuse(plan, gradients, threads) if isinstance(gradients, PackedGradients) else unmet_need(plan, gradients)
+        if isinstance(gradients, PackedGradients):
+            need = fuse(plan, gradients, threads, self._batches.x[:1].numel() * self._batches.largest)
+        else:
+            need = unmet_need(plan, gradients)
         if need is not None:
             self.reason += f"; the kernel needs {need}"
             return

@@ -18,7 +18,7 @@ from fedsmall.plan import Plan
 from fedsmall.training.gradients.packed import ForwardPass, Layer, PackedGradients, module_of
 from fedsmall.training.kernel import SETS, library, share_out
 
-MODELS = 32  # side by side: C works at one after the other, and torch is called once for all
+MODELS, NUMBERS = 32, 2**20  # side by side at most, and what goes into their step: C works at one after the other
 _WHOLE = ("models", "samples", "height", "width", "inputs", "outputs", "group", "together", "pool", "relu")
 _ARRAYS = ("x", "weight", "bias", "scale", "shift", "z", "mean", "var", "y", "slope")
 _SLOPES = ("dx", "dweight", "dbias", "dscale", "dshift")
@@ -132,20 +132,24 @@ class _Fused(torch.autograd.Function):
         return None, dx, of_weight, of_bias, of_scale, of_shift
 
 
-def fuse(plan: Plan, gradients: PackedGradients, threads: int) -> str | None:
-    """Let C do what it knows of a network, on so many threads; None, or what is missing where torch does it all."""
+def fuse(plan: Plan, gradients: PackedGradients, threads: int, numbers: int = 1) -> str | None:
+    """Let C do what it knows of a network, on so many threads; None, or what is missing where torch does it all.
+
+    ``numbers`` are those of a batch of images: maps are some hundred times as many.
+    """
     built = library()
     if plan.dtype != "float32":
         return "numbers in float32"
     if built is None:
         return "a kernel of this version that has been built here"
     pool, found = ThreadPoolExecutor(threads) if threads > 1 else None, False
+    models = max(gradients.chunk or 1, min(MODELS, NUMBERS // max(numbers, 1)))
     for node in gradients.nodes:
         if lanes := _lanes(gradients.model, node, built.widest()):
             chain = _chain(gradients.model, node)
             block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], lanes, pool)
             gradients.layers |= {one: (nn.Identity(), lambda run, name, layer, x: x) for one in chain}
-            gradients.layers[node], gradients.chunk, found = (nn.Identity(), block), MODELS, True
+            gradients.layers[node], gradients.chunk, found = (nn.Identity(), block), models, True
     return None if found else "3 x 3 convolutions, to channels in fours"
 
 

@@ -13,6 +13,9 @@ from fedsmall.data.federation import Samples, Task
 from fedsmall.models.registry import initial_model
 from fedsmall.parts import Recipe
 from fedsmall.plan import Method, Plan
+from fedsmall.planning.tasks import build_federation
+from fedsmall.sim.engines.run import run_plan
+from fedsmall.sim.runs.scenario import Scenario
 from fedsmall.training import kernel
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.gradients.packed import ForwardPass, PackedGradients
@@ -146,6 +149,32 @@ def test_company_threads_and_repetition_change_no_bit(compiled, network):
         for name, tensor in alone.parameters.items():
             if name.startswith(("0.", "conv1")):  # torch sums what follows
                 assert torch.equal(tensor[place], stack.parameters[name][site]), name
+
+
+WHOLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "augmented": ({"augment": {"shift": 1}}, {"name": "FedDC", "permute_every": 1, "aggregate_every": 2}),
+    "adam": ({"optimizer": "adam", "lr": 0.002, "epsilon": 1e-3}, {"name": "FedAvg", "aggregate_every": 1}),
+    "scaffold": ({"batch": 3}, {"name": "SCAFFOLD", "aggregate_every": 1}),
+    "trees": ({}, {"name": "RepTreeFL", "aggregate_every": 1}),
+}
+
+
+@pytest.mark.parametrize(("recipe", "named"), WHOLE.values(), ids=WHOLE)
+def test_whole_runs_of_every_kind_are_torch_s(compiled, recipe, named):
+    scenario = Scenario.model_validate(
+        {"name": "test", "task": "digits", "model": "cnn", "sites": 4, "samples_per_site": 8, "rounds": 4,
+         "recipe": {"lr": 0.05} | recipe, "method": [named]}
+    )  # fmt: skip
+    (plan,) = scenario.plans()
+    federation = build_federation(plan)
+
+    slow, fast = (run_plan(plan, federation, "cohort", options={"device": device}) for device in ("cpu", "kernel:2"))
+
+    assert (slow.path, fast.path) == ("conv", "kernel")
+    assert slow.model is not None
+    assert fast.model is not None
+    for name, array in slow.model.items():
+        np.testing.assert_allclose(fast.model[name], array, atol=1e-4, rtol=1e-4, err_msg=name)
 
 
 def test_a_model_that_diverges_is_not_finite_and_spoils_no_other(compiled):
