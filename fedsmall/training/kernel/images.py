@@ -22,11 +22,8 @@ MODELS, NUMBERS = 32, 2**20  # side by side at most, and what goes into their st
 _WHOLE = ("models", "samples", "height", "width", "inputs", "outputs", "group", "together", "pool", "relu")
 _ARRAYS = ("x", "weight", "bias", "scale", "shift", "z", "mean", "var", "y", "slope")
 _SLOPES = ("dx", "dweight", "dbias", "dscale", "dshift")
-_BEHIND: tuple[Any, ...] = (
-    _BatchNorm | nn.GroupNorm,
-    nn.MaxPool2d,
-    nn.ReLU,
-)  # a convolution, in this order, each or not
+# what may follow a convolution, in this order
+_BEHIND: tuple[Any, ...] = (_BatchNorm | nn.GroupNorm, nn.MaxPool2d, nn.ReLU)
 
 
 class _Struct(ctypes.Structure):
@@ -52,14 +49,14 @@ class _Part(NamedTuple):
 class Block:
     """The layers of one chain, which begins with a convolution; ``lanes`` are the numbers in a vector."""
 
-    def __init__(self, parts: list[_Part], lanes: int, threads: ThreadPoolExecutor | None) -> None:
-        self._parts, self._lanes, self._threads = parts, lanes, threads
+    def __init__(self, parts: list[_Part], lanes: int, threads: int, pool: ThreadPoolExecutor | None) -> None:
+        self._parts, self._lanes, self._threads, self._pool = parts, lanes, threads, pool
         self._room = torch.empty(0)
-        norm, pool, relu = (next((part for part in parts if isinstance(part.layer, kind)), None) for kind in _BEHIND)
+        norm, pools, relu = (next((part for part in parts if isinstance(part.layer, kind)), None) for kind in _BEHIND)
         self._norm, self._batch = norm, norm is not None and isinstance(norm.layer, _BatchNorm)
-        channels = getattr(norm and norm.layer, "num_channels", 1) // getattr(norm and norm.layer, "num_groups", 1)
+        group = 0 if norm is None else 1 if self._batch else norm.layer.num_channels // norm.layer.num_groups
         self._settings = {
-            "group": channels if norm else 0, "together": self._batch, "pool": pool is not None,
+            "group": group, "together": self._batch, "pool": pools is not None,
             "relu": relu is not None, "epsilon": norm.layer.eps if norm else 0.0,
         }  # fmt: skip
 
@@ -96,8 +93,7 @@ class Block:
     def run(self, name: str, struct: _Struct) -> None:
         """Let C go forth or back, the models shared by the threads."""
         walk = getattr(library(), f"{name}_{self._lanes}")
-        threads = self._threads._max_workers if self._threads else 1
-        share_out(lambda a, b: int(walk(ctypes.byref(struct), a, b)), struct.models, threads, self._threads)
+        share_out(lambda a, b: int(walk(ctypes.byref(struct), a, b)), struct.models, self._threads, self._pool)
 
 
 class _Fused(torch.autograd.Function):
@@ -147,7 +143,7 @@ def fuse(plan: Plan, gradients: PackedGradients, threads: int, numbers: int = 1)
     for node in gradients.nodes:
         if lanes := _lanes(gradients.model, node, built.widest()):
             chain = _chain(gradients.model, node)
-            block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], lanes, pool)
+            block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], lanes, threads, pool)
             gradients.layers |= {one: (nn.Identity(), lambda run, name, layer, x: x) for one in chain}
             gradients.layers[node], gradients.chunk, found = (nn.Identity(), block), models, True
     return None if found else "3 x 3 convolutions, to channels in fours"
