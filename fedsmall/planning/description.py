@@ -160,4 +160,4 @@ def _suspect_repeats(pool: Pool) -> list[str]:
     for part in pool.train.values():
         where.update({row.tobytes() for row in part.x if np.isfinite(row).sum() > 3})
     apart = sum(sites > 1 for sites in where.values())
-    return [f"{apart} rows are at several hospitals: the same patients?"] * bool(apart)
+    return [f"rows that stand at several hospitals, the same patients?: {apart}"] * bool(apart)

@@ -43,7 +43,8 @@ Frames = dict[str, "DataFrame"]
 WORDS = {"label": "outcome", "patient": "patient_id", "sheet": "2024"}
 LISTS = {"features": '["age", "dose"]', "drop": '["remark"]', "categorical": '["sex"]', "unscaled": '["years"]'}
 OF_SURVIVAL = ("time", "event", "cuts", "intervals")
-EVENTS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
+YES, NO = ("1", "true", "yes", "ja", "oui", "si", "sì"), ("0", "false", "no", "nein", "non")
+EVENTS = dict.fromkeys(YES, 1.0) | dict.fromkeys(NO, 0.0)
 MOST_INTERVALS = 100
 MANY = 11  # classes that are all numbers, from which on a label looks like a number to be predicted
 IDENTIFIER = re.compile(r"(^|[ _-])(id|nr|no|mrn|patient|name|birth|dob|date|zip|postcode|phone)([ _-]|$)", re.I)
@@ -368,12 +369,11 @@ def _read_outcome(frame: "DataFrame", outcome: Outcome, markers: Sequence[str] =
 
 def _yes_or_no(frame: "DataFrame", column: str, markers: Sequence[str], one: str, zero: str) -> np.ndarray:
     _check_filled(frame, column, markers)
-    answers = (
-        frame[column].map(lambda cell: EVENTS.get(table_files.plain(cell).lower(), np.nan)).to_numpy(dtype=np.float64)
-    )
+    cells = frame[column].map(lambda cell: table_files.plain(cell).lower())
+    answers = np.array([EVENTS.get(cell, np.nan) for cell in cells], dtype=np.float64)
     if (odd := np.isnan(answers)).any():
         raise DataError(f"column {column!r} is neither 1 ({one}) nor 0 ({zero}) in {odd.sum()} of {len(frame)} rows")
-    return np.asarray(answers)
+    return answers
 
 
 def _check_filled(frame: "DataFrame", column: str, markers: Sequence[str]) -> None:

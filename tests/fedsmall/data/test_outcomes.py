@@ -205,6 +205,18 @@ def test_cells_that_are_no_time_or_event_are_counted_and_not_shown(tmp_path, cas
         build_federation(Plan(name="t", task=task, sites=2, method=method("FedAvg")))
 
 
+@pytest.mark.parametrize(("happened", "not_yet"), [("ja", "nein"), ("Oui", "Non"), ("Sì", "no"), ("TRUE", "False")])
+def test_an_event_is_told_in_the_words_of_a_table(tmp_path, happened, not_yet):
+    rows = [f"{k},{k + 1},{happened if k % 2 else not_yet}" for k in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["marker,months,died", *rows]), encoding="utf-8")
+    task = {"csv": str(tmp_path / "t.csv"), "time": "months", "event": "died"}
+
+    federation = build_federation(Plan(name="t", task=task, sites=2, method=method("FedAvg")))
+
+    seen = np.concatenate([samples.y for samples in (*federation.train, federation.test)])
+    assert sorted(seen[:, 3]) == [0.0] * 10 + [1.0] * 10
+
+
 def test_sites_too_small_to_tell_a_sum_need_stated_intervals(tmp_path):
     (tmp_path / "sites").mkdir()
     for name in "abc":

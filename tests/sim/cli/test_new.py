@@ -224,7 +224,7 @@ def test_what_looks_wrong_is_said(tmp_path):
     assert "hba1c alone predicts the outcome" in notes
     assert "height has 1 value far outside" in notes
     assert "seldom is missing in 1" in notes
-    assert "1 rows are at several hospitals" in notes
+    assert "rows that stand at several hospitals, the same patients?: 1" in notes
     assert "lab is 0 in 41 rows and 4." in notes
 
 
