@@ -135,7 +135,8 @@ def _outcome_of(
 
 def _ask_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
     name, of_seeds = task["target"], [(seed["predictions"][:, 0], seed["labels"][:, 0]) for seed in seeds]
-    shown: dict[str, Statistic] = {statistic: (of, "plain") for statistic, of in NUMBER_STATISTICS.items()}
+    scales: dict[str, Scale] = {"mean absolute error": "positive", "root mean squared error": "positive"}
+    shown = {statistic: (of, scales.get(statistic, "plain")) for statistic, of in NUMBER_STATISTICS.items()}
     at_sites = {"mean absolute error": mean_absolute_error, "mean error": mean_error}
     figures = curves.of_numbers(name, *of_seeds[0])
     return Asked(f"A number is predicted: {name}", of_seeds, shown, at_sites, figures)
@@ -176,8 +177,8 @@ def _of_curves(statistic: Callable[..., Any], survival: np.ndarray, cuts: np.nda
 
 CONCORDANCE = "concordance index (Harrell)"
 TIMES: dict[str, Statistic] = {
-    CONCORDANCE: (partial(_of_curves, concordance), "plain"),
-    "integrated Brier score": (partial(_of_curves, integrated_brier), "plain"),
+    CONCORDANCE: (partial(_of_curves, concordance), "share"),
+    "integrated Brier score": (partial(_of_curves, integrated_brier), "positive"),
 }
 CONCORDANT = (
     "Concordance: of pairs of which it is known who had the event first, the share that the model has in that order "

@@ -68,15 +68,14 @@ class Block:
             return x
         names = [f"{part.name}.{kind}" for part in (self._parts[0], self._norm) if part for kind in ("weight", "bias")]
         arrays = [run.arrays.get(name) for name in names]
-        y, statistics = _Fused.apply(self, x, *arrays, *[None] * (4 - len(arrays)))  # type: ignore[no-untyped-call]
+        made: tuple[Tensor, Tensor] = _Fused.apply(self, x, *arrays, *[None] * (4 - len(arrays)))  # type: ignore[no-untyped-call]
         if self._batch and self._norm:
             name, values = self._norm.name, x.shape[0] * x.shape[2] * x.shape[3]
-            mean, var = statistics[:, :, 0]
+            mean, var = made[1][:, :, 0]
             run.arrays[f"{name}.num_batches_tracked"].add_(1)
             run.arrays[f"{name}.running_mean"].lerp_(mean, self._norm.layer.momentum)
             run.arrays[f"{name}.running_var"].lerp_(var * values / (values - 1), self._norm.layer.momentum)
-        result: Tensor = y
-        return result
+        return made[0]
 
     def struct(self, x: Tensor, weight: Tensor) -> _Struct:
         """What C is told of images (samples, models * channels, height, width) beside where they are."""

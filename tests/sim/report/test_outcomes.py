@@ -11,12 +11,14 @@ from sklearn.metrics import roc_auc_score
 
 import fedsmall
 from fedsmall.data.sources.pool import NOWHERE
+from fedsmall.evaluation.statistics import interval
 from fedsmall.package import export as exporting
 from fedsmall.package.predictor import Labeller, Regressor, SurvivalModel, predictor_of
 from fedsmall.sim.api import Result
 from fedsmall.sim.report.html import page, tripod, write_report
 from fedsmall.sim.report.model import LEAST
 from fedsmall.sim.report.outcomes import outcome
+from fedsmall.sim.report.tables import scale_of
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read
 from fedsmall.sim.runs.scenario import Scenario
@@ -106,6 +108,10 @@ def test_what_is_shown_is_what_the_run_measured(run, kind):
         assert told[words].of_samples.value == pytest.approx(first.row["common"][metric], abs=1e-6)
         assert told[words].of_samples.low < told[words].of_samples.value < told[words].of_samples.high
         assert told[words].of_seeds.n == 2
+        measured = [one.row["common"][metric] for one in run.done if one.label == "FedDC"]
+        expected = interval(measured, scale=scale_of(metric))  # as the table of methods has it, within what can be
+        shown_ends, ends = ((of.low, of.high) for of in (told[words].of_seeds, expected))
+        assert shown_ends == pytest.approx(ends, rel=1e-4, nan_ok=True)
     assert (shown.label, shown.seed, shown.seeds) == ("FedDC", 0, 2)
     assert all(drawn.data.count("\n") > 1 for drawn in shown.figures)
 
