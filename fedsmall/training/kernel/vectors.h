@@ -18,7 +18,12 @@
 #define PAD(n) (((n) + W - 1) / W * W)
 #define FOURS(n) (((n) + 3) / 4 * 4)
 #define INLINE static inline __attribute__((always_inline))
-#define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
+#if defined(__clang__) /* which knows GCC's word and leaves sums in memory: half as fast */
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 8")
+#endif
+#define EACH(i, n) UNROLLED for (int i = 0; i < (n); i++)
 typedef float vector __attribute__((vector_size(4 * W)));
 typedef float memory __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t whole __attribute__((vector_size(4 * W)));
