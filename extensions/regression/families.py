@@ -220,8 +220,7 @@ def fit_intercept(family: str, b: np.ndarray, own: np.ndarray, rows: Rows, penal
     ``own`` (K p, intercepts) says where it goes. Of a new hospital that knows its prevalence alone, y are that number.
     """
     shift, step, last = np.zeros(own.shape[1]), np.zeros(own.shape[1]), np.inf
-    columns = rows.x.shape[1]
-    fixed = rows._replace(offset=rows.offset + rows.x @ b.reshape(-1, columns).T)
+    fixed = rows._replace(offset=_predictors(b, rows))
     for _ in range(MOST_STEPS):
         sums = sums_at(family, shift + step, fixed, own)
         loss = sums.loss + penalty / 2 * float((shift + step) @ (shift + step))

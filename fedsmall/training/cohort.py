@@ -101,13 +101,12 @@ class Cohort(OneModelTrainer):
         plan, gradients = self.plan, self._gradients
         if isinstance(gradients, PackedGradients):
             need = fuse(plan, gradients, threads, self._batches.x[:1].numel() * self._batches.largest)
-        else:
-            need = unmet_need(plan, gradients)
-        if need is not None:
+        elif not (need := unmet_need(plan, gradients)):
+            assert isinstance(self._batches, Batches)
+            self._kernel = Kernel(plan, self.task, gradients, self._loss, self._batches, threads)
+        if need:
             self.reason += f"; the kernel needs {need}"
             return
-        if isinstance(self._batches, Batches) and not isinstance(gradients, PackedGradients):
-            self._kernel = Kernel(plan, self.task, gradients, self._loss, self._batches, threads)
         self.path, self.reason = "kernel", f"kernel: {self.reason.partition(': ')[2]}, in compiled C"
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:

@@ -47,10 +47,10 @@ def say(text: str, style: str | None = None) -> None:
 
 def say_roll(roll: Mapping[str, str]) -> None:
     """Names and identities, and their digest for people and for a policy."""
-    for name, identity in sorted(roll.items()):
-        say(f"{name:16} {identity}")
     from fedsmall.sealing.envelopes import digest_words, roll_digest
 
+    for name, identity in sorted(roll.items()):
+        say(f"{name:16} {identity}")
     say(f"to read to each other: {digest_words(roll)}")
     say(f'to pin in policy.toml: roll = "sha256:{roll_digest(roll)}"')
 

@@ -64,8 +64,11 @@ class Need(NamedTuple):
     is_met: Callable[[Plan, Gradients], bool]
 
 
+# of everything that C trains
+FLOAT32 = Need("numbers in float32", lambda plan, gradients: plan.dtype == "float32")
+BUILT = Need("a kernel of this version that has been built here", lambda plan, gradients: library() is not None)
 NEEDS = (
-    Need("numbers in float32", lambda plan, gradients: plan.dtype == "float32"),
+    FLOAT32,
     Need(
         "linear layers and ReLUs, at most eight of the former, and no clipping",
         lambda plan, gradients: bool(_layers(gradients)),
@@ -73,13 +76,13 @@ NEEDS = (
     Need("samples as they are", lambda plan, gradients: plan.recipe.augment is None),
     Need("moments that go with their model", lambda plan, gradients: plan.recipe.optimizer_state != "stay"),
     Need("no gradient that a site remembers", lambda plan, gradients: "gradient" not in rule_of(plan.method).remembers),
-    Need("a kernel of this version that has been built here", lambda plan, gradients: library() is not None),
+    BUILT,
 )
 
 
-def unmet_need(plan: Plan, gradients: Gradients) -> str | None:
-    """The first of :data:`NEEDS` that is not met; None where the kernel trains."""
-    return next((need.name for need in NEEDS if not need.is_met(plan, gradients)), None)
+def unmet_need(plan: Plan, gradients: Gradients, needs: Sequence[Need] = NEEDS) -> str | None:
+    """The first of ``needs`` that is not met; None where the kernel trains."""
+    return next((need.name for need in needs if not need.is_met(plan, gradients)), None)
 
 
 def describe_kernel() -> str:

@@ -415,6 +415,7 @@ int NAME(backwards)(const struct block *b, int first, int last) {
                         memcpy(dx, r.around + ((i + 1) * (2L * t.wide + 2) + j + 1) * in, 4 * in);
             }
         }
+        /* where a channel has a mean of its own, that takes the bias away, whose slope stays 0 */
         if (b->dbias && b->group != 1) memcpy(b->dbias + k * out, back.bias, 4 * out);
         from_filters(r.gradient, in, out, b->dweight + 9 * k * in * out);
     }

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedsmall.models.networks import has_spread
 from fedsmall.plan import Plan
 from fedsmall.training.gradients.packed import ForwardPass, Layer, PackedGradients, module_of
-from fedsmall.training.kernel import SETS, library, share_out
+from fedsmall.training.kernel import BUILT, FLOAT32, SETS, library, share_out, unmet_need
 
 MODELS, NUMBERS = 32, 2**20  # side by side at most, and what goes into their step: C works at one after the other
 _WHOLE = ("models", "samples", "height", "width", "inputs", "outputs", "group", "together", "pool", "relu")
@@ -132,11 +132,9 @@ def fuse(plan: Plan, gradients: PackedGradients, threads: int, numbers: int = 1)
 
     ``numbers`` are those of a batch of images: maps are some hundred times as many.
     """
-    built = library()
-    if plan.dtype != "float32":
-        return "numbers in float32"
-    if built is None:
-        return "a kernel of this version that has been built here"
+    built, need = library(), unmet_need(plan, gradients, (FLOAT32, BUILT))
+    if need or built is None:
+        return need
     pool, found = ThreadPoolExecutor(threads) if threads > 1 else None, False
     models = max(gradients.chunk or 1, min(MODELS, NUMBERS // max(numbers, 1)))
     for node in gradients.nodes:
