@@ -50,7 +50,7 @@ class Liar(OneModelTrainer):
     def __init__(self, cohort: Cohort, lie: Lie) -> None:
         self.inner, self._lie = cohort, lie
         self.plan, self.task, self.names, self.samples = cohort.plan, cohort.task, cohort.names, cohort.samples
-        self.path, self.reason, self.device = cohort.path, cohort.reason, cohort.device
+        self.path, self.device = cohort.path, cohort.device
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As the cohort's."""

@@ -57,7 +57,7 @@ def cost(files: list[Path], side: int) -> Cost:
     x = torch.from_numpy(np.resize(held[0], (1, BATCH, *held[0].shape[1:])))
     task = Task("scans", x.shape[2:], 2)
     model = prepare_model(build_model("cnn3d", task, {}, np.random.default_rng(0)))
-    gradients = choose(model, LOSSES["cross_entropy"]).gradients
+    gradients = choose(model, LOSSES["cross_entropy"])
     parameters = {name: tensor.detach()[None] for name, tensor in model.named_parameters()}
     batch = Batch(x, torch.arange(BATCH)[None] % 2, None, {})
     step_s = min(_seconds(lambda: gradients(parameters, {}, batch)) for _ in range(3))

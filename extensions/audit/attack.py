@@ -18,9 +18,10 @@ from fedsmall.methods import nearest
 from fedsmall.plan import Plan
 from fedsmall.planning.validation import parameter_count
 from fedsmall.randomness import rng_for
-from fedsmall.sim.engines.run import keep_freed_memory, versions
+from fedsmall.sim.engines.run import versions
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import Scenario
+from fedsmall.training.device import keep_freed_memory
 
 OBSERVERS = 4  # sites whose views are averaged; any site is as good as another
 

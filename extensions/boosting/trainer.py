@@ -273,7 +273,6 @@ class Boosters(OneModelTrainer):
         self._samples, self._at = tuple(samples), at
         histogram = boosting_of(plan).histogram
         self.path = "histogram sums" if histogram else "xgboost"
-        self.reason = "trees from sums over sites" if histogram else "trees of xgboost, site by site"
         self.device = torch.device("cpu")
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:

@@ -213,8 +213,7 @@ class Regressors(OneModelTrainer):
         exact = plan.method.is_federated or settings_of(plan).penalty == 0 or settings_of(plan).firth
         self._samples = tuple(samples if exact else (_with_absent(part, task) for part in samples))
         self._family, self._terms = form.family_of(task, settings_of(plan)), terms.terms_of(task, settings_of(plan))
-        self.path, self.reason = "exact sums", "Newton's steps from sums over sites"
-        self.device = torch.device("cpu")
+        self.path, self.device = "exact sums", torch.device("cpu")
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """A stack of regressions; nothing else travels with them."""

@@ -36,7 +36,7 @@ class Cohort(OneModelTrainer):
     """Some sites of a federation, and all that their models need to be trained together.
 
     The same sites in any company get the same numbers. ``path`` is "auto" or a name of
-    :data:`fedsmall.training.gradients.PATHS`, then the one taken, and ``reason`` why. ``device`` is a word of
+    :data:`fedsmall.training.gradients.PATHS`, then the one taken. ``device`` is a word of
     :mod:`fedsmall.training.device`, or torch's own. ``indices`` are the sites' in the federation (None: all).
 
     Raises PlanError where the named path does not fit the model, or the device is not here.
@@ -65,7 +65,7 @@ class Cohort(OneModelTrainer):
         self._loss = LOSSES[task.loss]
         if isinstance(plan.recipe.class_weights, tuple):
             self._loss = weighted(self._loss, plan.recipe.class_weights)
-        self._gradients, self.reason = choose(model, self._loss, path)
+        self._gradients = choose(model, self._loss, path)
         if plan.privacy.is_patient_level:
             assert plan.privacy.clip is not None
             self._gradients = clipped(self._gradients, plan.privacy.clip)
@@ -104,10 +104,7 @@ class Cohort(OneModelTrainer):
         elif not (need := unmet_need(plan, gradients)):
             assert isinstance(self._batches, Batches)
             self._kernel = Kernel(plan, self.task, gradients, self._loss, self._batches, threads)
-        if need:
-            self.reason += f"; the kernel needs {need}"
-            return
-        self.path, self.reason = "kernel", f"kernel: {self.reason.partition(': ')[2]}, in compiled C"
+        self.path, self.unmet_need = self.path if need else "kernel", need or ""
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`."""

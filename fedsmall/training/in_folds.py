@@ -34,7 +34,6 @@ class SitesInFolds(WrappedTrainer):
         rows = [f"{name} without fold {route}" for name in names for route in range(self._routes)]
         inner = within(with_trees_of(plan, places, len(names)), task, rows, parts)
         super().__init__(plan, names, [*map(len, samples)], inner)
-        self.reason = f"{inner.reason}; {self._routes} folds of each site's samples"
 
     def walk(self, stack: Stack, phases: Sequence[Phase], inputs: TrainInput) -> TrainResult:
         """As :meth:`Trainer.walk`, on the samples that the models of the phases' routes may see."""

@@ -57,9 +57,9 @@ class MixedCohort(Trainer):
             self._group(number, kind, own, [i for i, pair in enumerate(pairs) if pair == (kind, own)], samples, make)
             for number, (kind, own) in enumerate(kinds)
         ]
-        self.path = self._groups[0].cohort.path
-        self.device = self._groups[0].cohort.device
-        self.reason = f"{len(self._groups)} architectures share {len(self._like)} arrays; each trains by itself"
+        first = self._groups[0].cohort
+        self.path, self.device = first.path, first.device
+        self.unmet_need = next((group.cohort.unmet_need for group in self._groups if group.cohort.unmet_need), "")
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """A stack of the shared parts' tensors, as :meth:`Cohort.stack_of`."""

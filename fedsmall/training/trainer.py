@@ -175,8 +175,9 @@ class Delivery(Restorable):
 class Trainer(Restorable, ABC):
     """Some sites of a federation, and all that their models need to be trained together.
 
-    ``names`` are the sites', and ``samples`` how many each has. ``path`` and ``reason`` say how gradients are computed,
-    and why so. Sites of a trainer that ``is_remote`` noise and compress what leaves them themselves.
+    ``names`` are the sites', and ``samples`` how many each has. ``path`` says how gradients are computed, and
+    ``unmet_need`` why not by the kernel, if that was asked for. Sites of a trainer that ``is_remote`` noise and
+    compress what leaves them.
     """
 
     is_remote = False
@@ -188,7 +189,7 @@ class Trainer(Restorable, ABC):
     names: tuple[str, ...]
     samples: tuple[int, ...]
     path: str
-    reason: str
+    unmet_need = ""
     device: torch.device
 
     @abstractmethod
@@ -272,7 +273,7 @@ class WrappedTrainer(OneModelTrainer):
 
     def __init__(self, plan: Plan, names: Sequence[str], samples: Sequence[int], within: OneModelTrainer) -> None:
         self.plan, self.task, self.names, self.samples = plan, within.task, tuple(names), tuple(samples)
-        self.path, self.reason, self.device, self._within = within.path, within.reason, within.device, within
+        self.path, self.unmet_need, self.device, self._within = within.path, within.unmet_need, within.device, within
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`."""

@@ -104,7 +104,6 @@ class TreeCohort(WrappedTrainer):
         super().__init__(
             plan, names, [*map(len, samples)], Cohort(plan, task, self._rows, parts, path=path, device=device)
         )
-        self.reason = f"{self.reason}; {len(nodes)} models in {len(names)} trees"
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`, of anchors; with whole trees that travel, replicas are in its optimizer part."""

@@ -21,8 +21,7 @@ from fedsmall.research.bench.privacy import privacy_over_plain
 from fedsmall.research.bench.timing import Measured
 from fedsmall.research.bench.workloads import WORKLOADS, Workload
 from fedsmall.sim.cli.options import DATA_ROOT
-from fedsmall.sim.engines.run import keep_freed_memory
-from fedsmall.training.device import check_device
+from fedsmall.training.device import check_device, keep_freed_memory
 
 
 def bench(

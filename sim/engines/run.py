@@ -1,14 +1,12 @@
 """Engines: what one plan is run on. Those that work site by site differ only in the Flower grid of the strategy."""
 
-import ctypes
 import platform
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -29,7 +27,7 @@ from fedsmall.sim.engines.evaluation import CentralEvaluator, LastRound, LocalJu
 from fedsmall.strategies.server.judging import Judge, Judging
 from fedsmall.strategies.server.run_loop import Evaluation, Evaluator, Outcome, Progress, Stop, run_rounds
 from fedsmall.training.batches import epsilons_spent
-from fedsmall.training.device import choose_device, describe_device
+from fedsmall.training.device import choose_device, describe_device, keep_freed_memory, threads_of_kernel
 from fedsmall.training.gradients.layers import as_trained
 from fedsmall.training.kernel import describe_kernel
 from fedsmall.training.trainer import Indices, OneModelTrainer, Trainer
@@ -40,9 +38,6 @@ from fedsmall.wire import Arrays
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
-
-HELD_BYTES, LARGEST_BYTES = 512 * 2**20, 64 * 2**20
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
 
 Tell = Callable[[CommRound, Evaluation | None], None]
 
@@ -64,6 +59,7 @@ class RunRecord(Outcome):
     versions: dict[str, str] = field(default_factory=dict)
     path: str = ""
     device: str = ""
+    unmet_need: str = ""
     read: dict[str, Any] = field(default_factory=dict)
     predictions: Arrays = field(default_factory=dict)
     own: dict[str, Arrays] = field(default_factory=dict)
@@ -121,8 +117,10 @@ def run_plan(
     device = engine_options.pop("device")
     check_run(plan, federation)
     work = _Work(_agreed(plan, federation), trained_on, progress, stop, device, exposed, LastRound(own_models))
-    outcome, path, used = ENGINES[engine](work, engine_options)
-    return work.record(plan, federation, outcome, engine, path, used)
+    ran = ENGINES[engine](work, engine_options)
+    if threads_of_kernel(device) and engine != "cohort":
+        ran = ran._replace(unmet_need="the engine cohort")
+    return work.record(plan, federation, engine, ran)
 
 
 def run_on(grid: "Grid", plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -133,7 +131,9 @@ def run_on(grid: "Grid", plan: Plan, federation: Federation, tell: Tell) -> RunR
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
     work = _Work(_agreed(plan, federation), federation, exposed=True)
-    return work.record(plan, federation, work.on(grid, tell, in_pieces=False), "flower", "loop", torch.device("cpu"))
+    return work.record(
+        plan, federation, "flower", Ran(work.on(grid, tell, in_pieces=False), "loop", torch.device("cpu"))
+    )
 
 
 def _agreed(plan: Plan, federation: Federation) -> Plan:
@@ -185,10 +185,9 @@ class _Work:
     def initial(self, site: str | None) -> Arrays:
         return initial_model(self.plan, self.federation.task, site)
 
-    def record(
-        self, plan: Plan, federation: Federation, outcome: Outcome, engine: str, path: str, device: torch.device
-    ) -> RunRecord:
-        """What came of the run by which gradient ``path``, and what was seen in its last round."""
+    def record(self, plan: Plan, federation: Federation, engine: str, ran: "Ran") -> RunRecord:
+        """What came of the run, and what was seen in its last round."""
+        outcome = ran.outcome
         t, task, last, model = outcome.chosen or outcome.rounds, federation.task, self.last, outcome.model
         outputs = last.outputs.get(t)
         ended = vars(self.with_patients(outcome)) | {"model": None if model is None else whole_model(plan, task, model)}
@@ -197,8 +196,9 @@ class _Work:
             plan=plan,
             engine=engine,
             versions=versions(),
-            path=path,
-            device=describe_device(device),
+            path=ran.path,
+            device=describe_device(ran.device),
+            unmet_need=ran.unmet_need,
             read=self.read(),
             predictions=predictions_of(outputs, federation) if outputs is not None and len(outputs) else {},
             own={site: whole_model(plan, task, model) for site, model in last.own.get(t, {}).items()},
@@ -271,20 +271,13 @@ class _Work:
         return self.evaluator(trainer, LocalJudges(self.plan, self.federation, trainer), lambda: samples)
 
 
-def keep_freed_memory() -> None:
-    """Let this process keep up to half a GiB of freed memory for the arrays of the next step, with glibc.
+class Ran(NamedTuple):
+    """What came of a run, by which path, where, and what the kernel, asked for, needs and has not."""
 
-    By default it returns every large array to the system, which costs a tenth of a residual network's step.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, LARGEST_BYTES)
-        mallopt(_TRIM_THRESHOLD, HELD_BYTES)
-
-
-Ran = tuple[Outcome, str, torch.device]  # what came of a run, by which path, and where
+    outcome: Outcome
+    path: str
+    device: torch.device
+    unmet_need: str = ""
 
 
 def _batched(work: _Work, options: dict[str, Any]) -> Ran:
@@ -292,7 +285,7 @@ def _batched(work: _Work, options: dict[str, Any]) -> Ran:
     trainer = work.trainer()
     evaluator = work.local_evaluator(trainer)
     with threads_for(trainer.path):
-        return work.through(trainer, evaluator), trainer.path, trainer.device
+        return Ran(work.through(trainer, evaluator), trainer.path, trainer.device, trainer.unmet_need)
 
 
 @contextmanager
@@ -313,7 +306,7 @@ def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
 
     give_federation(work.plan, work.federation)
     work.device = device = work.device_of_one()
-    return work.on(InProcessGrid(app_on(str(device)), len(work.federation.names))), "loop", device
+    return Ran(work.on(InProcessGrid(app_on(str(device)), len(work.federation.names))), "loop", device)
 
 
 def _ray(work: _Work, options: dict[str, Any]) -> Ran:
@@ -323,7 +316,7 @@ def _ray(work: _Work, options: dict[str, Any]) -> Ran:
     work.device = device = work.device_of_one()
     if is_of_python(work.plan.task):
         options = {**options, "prepare": partial(give_federation, work.plan, work.federation)}
-    return with_ray_grid(len(work.federation.names), work.on, device=device, **options), "loop", device
+    return Ran(with_ray_grid(len(work.federation.names), work.on, device=device, **options), "loop", device)
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine

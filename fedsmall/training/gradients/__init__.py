@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,6 @@ __all__ = [
     "ClippedMlp",
     "Gradients",
     "MlpGradients",
-    "PathChoice",
     "choose",
     "clipped",
     "mean_loss",
@@ -121,21 +119,9 @@ PATHS: dict[str, Callable[[nn.Module, Loss], Gradients]] = {
 }
 
 WIDEST = 1_000_000  # parameters; above, packed convolutions are slower than the loop (0.6 at 4.9 million)
-_WHY = {
-    "mlp": "linear layers and ReLUs, as stacked matrix products",
-    "conv": "known layers, as one wide network of a few models side by side",
-    "vmap": "a small model, mapped over",
-}
 
 
-class PathChoice(NamedTuple):
-    """A way of computing gradients, and in one line why this one."""
-
-    gradients: Gradients
-    reason: str
-
-
-def choose(model: nn.Module, loss: Loss, path: str = "auto") -> PathChoice:
+def choose(model: nn.Module, loss: Loss, path: str = "auto") -> Gradients:
     """The way for a prepared model: the fastest that fits, or the one named by ``path``.
 
     A model that no batched path fits takes the loop, with one warning. PlanError for a ``path`` that does not fit.
@@ -145,27 +131,25 @@ def choose(model: nn.Module, loss: Loss, path: str = "auto") -> PathChoice:
     if path not in PATHS:
         raise PlanError(f'path is one of {", ".join(["auto", *PATHS])}; got "{path}"')
     try:
-        return PathChoice(PATHS[path](model, loss), f"{path}: as asked")
+        return PATHS[path](model, loss)
     except ValueError as reason:
         raise PlanError(f'path = "{path}" does not fit this model: {reason}; use path = "auto"') from reason
 
 
-def _automatic(model: nn.Module, loss: Loss) -> PathChoice:
+def _automatic(model: nn.Module, loss: Loss) -> Gradients:
     parameters = sum(tensor.numel() for tensor in model.parameters())
-    if parameters > WIDEST:
-        return PathChoice(LoopGradients(model, loss), f"loop: at {parameters} parameters batching is slower")
-    if any(isinstance(layer, nn.Conv3d) for layer in model.modules()):
-        return PathChoice(LoopGradients(model, loss), "loop: volumes are trained on one model at a time")
+    if parameters > WIDEST or any(isinstance(layer, nn.Conv3d) for layer in model.modules()):
+        return LoopGradients(model, loss)  # volumes too are faster one model at a time
     against: dict[str, str] = {}
-    for path, why in _WHY.items():
+    for path in ("mlp", "conv", "vmap"):
         try:
             if path == "vmap":
                 _check_worth(model, parameters)
-            return PathChoice(PATHS[path](model, loss), f"{path}: {why}")
+            return PATHS[path](model, loss)
         except ValueError as reason:
             against[path] = str(reason)
     warnings.warn(f"this model trains one site at a time: {against['conv']}; {against['vmap']}", stacklevel=4)
-    return PathChoice(LoopGradients(model, loss), f"loop: {against['conv']}")
+    return LoopGradients(model, loss)
 
 
 def _check_worth(model: nn.Module, parameters: int) -> None:

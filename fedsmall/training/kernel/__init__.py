@@ -66,7 +66,7 @@ class Need(NamedTuple):
 
 # of everything that C trains
 FLOAT32 = Need("numbers in float32", lambda plan, gradients: plan.dtype == "float32")
-BUILT = Need("a kernel of this version that has been built here", lambda plan, gradients: library() is not None)
+BUILT = Need("to have been built here, in this version", lambda plan, gradients: library() is not None)
 NEEDS = (
     FLOAT32,
     Need(

@@ -85,7 +85,7 @@ def walked(
     """Models that go round the sites, through two walks of half the plan's rounds."""
     names, samples = samples_of(task, sizes)
     cohort = Cohort(plan, task, names, samples, device=device)
-    assert (cohort.path == "kernel") == (device != "cpu"), cohort.reason
+    assert (cohort.path == "kernel") == (device != "cpu"), cohort.unmet_need
     if lanes:
         assert cohort._kernel is not None
         cohort._kernel.lanes = lanes
@@ -236,7 +236,7 @@ def test_torch_trains_a_plan_of_another_kind_and_says_why(compiled, change, need
     cohort = Cohort(plan, task, *samples_of(task, SIZES), device="kernel")
 
     assert cohort.path == "mlp"
-    assert f"the kernel needs {need}" in cohort.reason
+    assert cohort.unmet_need.startswith(need)
 
 
 def test_torch_trains_where_the_kernel_has_not_been_built(absent):
@@ -245,7 +245,7 @@ def test_torch_trains_where_the_kernel_has_not_been_built(absent):
     cohort = Cohort(plan_of(), task, *samples_of(task, SIZES), device="kernel")
 
     assert cohort.path == "mlp"
-    assert cohort.reason.endswith("the kernel needs a kernel of this version that has been built here")
+    assert cohort.unmet_need == "to have been built here, in this version"
     assert kernel.describe_kernel() == ""
 
 

@@ -220,7 +220,7 @@ def test_in_float64_torch_trains(compiled):
     cohort, _, _ = walked("kernel", "batch", [0, 1], "float64")
 
     assert cohort.path == "conv"
-    assert cohort.reason.endswith("the kernel needs numbers in float32")
+    assert cohort.unmet_need == "numbers in float32"
 
 
 def test_the_structure_is_as_long_in_python_as_in_c(compiled):

@@ -9,6 +9,7 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.files import check_free, free_folder, json_list, write
 from fedsmall.sim.runs.folder import model_name, read
 from fedsmall.sim.runs.scenario import load
+from fedsmall.training import kernel
 from tests.sim.runs.scenarios import SMALL
 from tests.sim.runs.scenarios import write as write_scenario
 
@@ -139,6 +140,23 @@ def test_folds_have_models_of_their_own(tmp_path):
     assert len(run.done) == 10
     assert len({model_name(one) for one in run.done}) == 10
     assert [row["fold"] for row in json.loads((tmp_path / "run" / "summary.json").read_text())] == [0] * 5 + [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("engine", "need"), [("cohort", "to have been built here, in this version"), ("inprocess", "the engine cohort")]
+)
+def test_a_kernel_asked_for_that_does_not_train_is_noted_once(tmp_path, monkeypatch, engine, need):
+    monkeypatch.setattr(kernel, "library", lambda: None)
+    ridge = '[[method]]\nname = "Ridge"\n'  # which needs no kernel
+    scenario = load(write_scenario(tmp_path, 'device = "kernel"\n' + SMALL.replace("rounds = 6", "rounds = 1") + ridge))
+
+    execute(scenario, tmp_path / "run", engine=engine)
+
+    about = read(tmp_path / "run").about
+    assert [note for note in about["notes"] if "kernel" in note] == [
+        f'device = "kernel", and torch trained: the kernel needs {need}'
+    ]
+    assert about["path"] == ("exact sums and mlp" if engine == "cohort" else "loop")
 
 
 @pytest.mark.parametrize(
