@@ -33,7 +33,7 @@ class GridTrainer(Trainer):
     reply, stays. Sites of others' apps get ``words`` for a plan and tell ``count``; ``contents`` has last replies.
     """
 
-    path, reason, device = "remote", "sites train their models themselves", torch.device("cpu")
+    path, device = "remote", torch.device("cpu")  # sites train their models themselves
     is_remote = True
 
     def __init__(

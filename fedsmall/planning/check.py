@@ -1,8 +1,8 @@
 """What a site should know of its data before it joins: in plain words, at the site, before anything is sent."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -87,6 +87,17 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
         told = f"Fewer than {raw.floor} values, so nothing is sent of {withheld}; other sites decide its scaling"
         findings.append(_note(told))
     return Check((*findings, *_idle(plan, raw)), leaving, tuple(line.format(floor=floor) for line in NEVER), raw)
+
+
+def join_checks(reports: Mapping[str, Check]) -> Check:
+    """One report of the same data under several methods, by label: what is not of all begins with whose it is."""
+    whose: dict[str, list[str]] = {}
+    for label, report in reports.items():
+        for line in report.leaves:
+            whose.setdefault(line, []).append(label)
+    leaving = [line if len(of) == len(reports) else f"{', '.join(of)}: {line}" for line, of in whose.items()]
+    findings = dict.fromkeys(finding for report in reports.values() for finding in report.findings)
+    return replace(next(iter(reports.values())), findings=tuple(findings), leaves=tuple(leaving))
 
 
 def _good(text: str) -> Finding:
@@ -221,9 +232,9 @@ def leaves(plan: Plan, raw: RawSite, floor: int) -> tuple[str, ...]:
         lines.append(f"With it: for each feature{whose} count, sum and sum of squares of at least {floor} values.")
     if plan.recipe.class_weights == BALANCED:
         lines.append(f"With it: how many samples are of each class, where at least {floor} are and as many are not.")
+    what = "the trained model" if plan.method.trains_networks else "what is computed of its samples"
     lines.append(
-        f"At every communication round: the trained model, {numbers:,} numbers in {len(model)} arrays: {arrays}; "
-        f"{size:,} bytes."
+        f"At every communication round: {what}, {numbers:,} numbers in {len(model)} arrays: {arrays}; {size:,} bytes."
     )
     loss = " and the mean training loss" if tells_loss(plan) else "; the training loss stays here"
     counts = "the number of steps" if plan.privacy.is_patient_level else "the number of samples, the number of steps"

@@ -47,6 +47,12 @@ class Look:
     patient: str | None = None
     site_column: str | None = None
 
+    def categories(self) -> dict[str, list[str]]:
+        """The values of each category, over all hospitals."""
+        rows = self.frames.values()
+        parts = {name: [_values(part[name], self.missing) for part in rows] for name in self.categorical}
+        return {name: sorted(set().union(*values), key=by_size) for name, values in parts.items()}
+
 
 def read_tables(path: Path) -> "tuple[dict[str, DataFrame], str]":
     """The table at ``path``, or one for each file of a folder, and the decimal sign by which its numbers are read."""
@@ -95,9 +101,8 @@ def classes_of(
 def spellings(look: Look) -> list[str]:
     """Sentences on categories of which two values differ by capitals and blanks alone."""
     said = []
-    for column in look.categorical:
-        values = {value for frame in look.frames.values() for value in _values(frame[column], look.missing)}
-        twice = [" and ".join(words) for words in spelt_alike(sorted(values)) if len(words) > 1]
+    for column, values in look.categories().items():
+        twice = [" and ".join(words) for words in spelt_alike(values) if len(words) > 1]
         said += [f"{column} has {', '.join(twice)} as values apart: write them alike"] if twice else []
     return said
 

@@ -55,7 +55,12 @@ def start(
         runs.launch(folder, run, say)
         return follow(folder, run, detach)
     read = scenario.load(scenario.find(path), settings or [])
-    plans = read.plans()
+    plans = [plan for plan in read.plans() if plan.method.is_federated]
+    if comparators := dict.fromkeys(plan.method.label for plan in read.plans() if not plan.method.is_federated):
+        line = f"{', '.join(comparators)}: sites alone, or all data pooled, are for simulations: nothing travels"
+        if not plans:
+            raise PlanError(line)
+        say(f"Not run here. {line}.")
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
     base = name or _slug(read.name)

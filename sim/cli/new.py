@@ -142,6 +142,8 @@ def _scenario_of(
     if is_rare:
         lines.append('threshold = "youden"          # with a rare class a half would call all patients alike')
     lines += ["", "[task]", *(f"{key} = {to_toml(value)}" for key, value in task.items())]
+    named = f"# where each hospital reads its own file: categorical = {to_toml(look.categories())}"
+    lines += [named] * bool(look.categorical)
     rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]

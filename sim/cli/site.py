@@ -16,7 +16,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.socket_frames import is_answered
 from fedsmall.ends import fingerprint
 from fedsmall.entry_points import load_extension
-from fedsmall.errors import PlanError
+from fedsmall.errors import PlanError, PolicyError
 from fedsmall.package.record import GLOBAL
 from fedsmall.package.store import save
 from fedsmall.sealing.envelopes import known_identities
@@ -107,7 +107,7 @@ def check(
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
     from fedsmall.clients.self_check import check_released
-    from fedsmall.planning.check import check_site
+    from fedsmall.planning.check import check_site, join_checks
     from fedsmall.sim.runs import scenario
 
     if bool(task) == (plan is not None):
@@ -116,18 +116,27 @@ def check(
         read = scenario.load(scenario.find(plan))
     else:
         read = scenario.build({"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]})
-    asked, home = read.plans()[0], None if kit is None else site_of(kit, None)
+    of_methods, home = read.plans()[: len(read.method)], None if kit is None else site_of(kit, None)
+    plans = [plan for plan in of_methods if plan.method.is_federated] or of_methods
     site = home.card.site if home else site
-    report = check_site(asked, site, data, floor)
+    reports = {plan.method.label: check_site(plan, site, data, floor) for plan in plans}
+    report = join_checks(reports)
     for line in report.lines():
         say(line)
     if not report.good:
         raise typer.Exit(1)
     if home is not None and report.raw is not None:
-        policy = policy_of(home.kit)
-        counts = {"sites": asked.sites or policy.least_sites, "numbers": check_released(asked, report.raw)}
-        policy.check_site(asked, report.raw, **counts, has_identity=home.identity.exists())
-        say(f"The policy here has nothing against it, with {counts['sites']} sites.")
+        policy, refusals, has_identity = policy_of(home.kit), [], home.identity.exists()
+        count = read.sites or policy.least_sites
+        for label, asked in zip(reports, plans, strict=True):
+            numbers = check_released(asked, report.raw)
+            try:
+                policy.check_site(asked, report.raw, sites=count, numbers=numbers, has_identity=has_identity)
+            except PolicyError as error:
+                refusals.append(f"{label}: {error}" if len(plans) > 1 else str(error))
+        if refusals:
+            raise PolicyError("; ".join(refusals))
+        say(f"The policy here has nothing against it, with {count} sites.")
 
 
 def pause(kit: Kit = HERE, home: Home = None) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -117,10 +117,9 @@ def run_plan(
     device = engine_options.pop("device")
     check_run(plan, federation)
     work = _Work(_agreed(plan, federation), trained_on, progress, stop, device, exposed, LastRound(own_models))
-    ran = ENGINES[engine](work, engine_options)
-    if threads_of_kernel(device) and engine != "cohort":
-        ran = ran._replace(unmet_need="the engine cohort")
-    return work.record(plan, federation, engine, ran)
+    if threads_of_kernel(device):
+        work.unmet_need = "the engine cohort"
+    return work.record(plan, federation, ENGINES[engine](work, engine_options), engine)
 
 
 def run_on(grid: "Grid", plan: Plan, federation: Federation, tell: Tell) -> RunRecord:
@@ -131,9 +130,7 @@ def run_on(grid: "Grid", plan: Plan, federation: Federation, tell: Tell) -> RunR
     plan = plan.with_model_of(len(federation.names))
     check_run(plan, federation)
     work = _Work(_agreed(plan, federation), federation, exposed=True)
-    return work.record(
-        plan, federation, "flower", Ran(work.on(grid, tell, in_pieces=False), "loop", torch.device("cpu"))
-    )
+    return work.record(plan, federation, work.on(grid, tell, in_pieces=False), "flower")
 
 
 def _agreed(plan: Plan, federation: Federation) -> Plan:
@@ -153,6 +150,8 @@ class _Work:
     device: str | torch.device = "cpu"
     exposed: bool = False
     last: LastRound = field(default_factory=LastRound)
+    path: str = "loop"
+    unmet_need: str = ""
 
     @cached_property
     def exposure(self) -> Exposure | None:
@@ -185,9 +184,8 @@ class _Work:
     def initial(self, site: str | None) -> Arrays:
         return initial_model(self.plan, self.federation.task, site)
 
-    def record(self, plan: Plan, federation: Federation, engine: str, ran: "Ran") -> RunRecord:
+    def record(self, plan: Plan, federation: Federation, outcome: Outcome, engine: str) -> RunRecord:
         """What came of the run, and what was seen in its last round."""
-        outcome = ran.outcome
         t, task, last, model = outcome.chosen or outcome.rounds, federation.task, self.last, outcome.model
         outputs = last.outputs.get(t)
         ended = vars(self.with_patients(outcome)) | {"model": None if model is None else whole_model(plan, task, model)}
@@ -196,9 +194,9 @@ class _Work:
             plan=plan,
             engine=engine,
             versions=versions(),
-            path=ran.path,
-            device=describe_device(ran.device),
-            unmet_need=ran.unmet_need,
+            path=self.path,
+            device=describe_device(torch.device(self.device)),
+            unmet_need=self.unmet_need,
             read=self.read(),
             predictions=predictions_of(outputs, federation) if outputs is not None and len(outputs) else {},
             own={site: whole_model(plan, task, model) for site, model in last.own.get(t, {}).items()},
@@ -271,21 +269,13 @@ class _Work:
         return self.evaluator(trainer, LocalJudges(self.plan, self.federation, trainer), lambda: samples)
 
 
-class Ran(NamedTuple):
-    """What came of a run, by which path, where, and what the kernel, asked for, needs and has not."""
-
-    outcome: Outcome
-    path: str
-    device: torch.device
-    unmet_need: str = ""
-
-
-def _batched(work: _Work, options: dict[str, Any]) -> Ran:
+def _batched(work: _Work, options: dict[str, Any]) -> Outcome:
     keep_freed_memory()
     trainer = work.trainer()
     evaluator = work.local_evaluator(trainer)
+    work.path, work.device, work.unmet_need = trainer.path, trainer.device, trainer.unmet_need
     with threads_for(trainer.path):
-        return Ran(work.through(trainer, evaluator), trainer.path, trainer.device, trainer.unmet_need)
+        return work.through(trainer, evaluator)
 
 
 @contextmanager
@@ -299,28 +289,30 @@ def threads_for(path: str) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _in_process(work: _Work, options: dict[str, Any]) -> Ran:
+def _in_process(work: _Work, options: dict[str, Any]) -> Outcome:
     from fedsmall.clients.client_app import app_on
     from fedsmall.clients.site_data import give_federation
     from fedsmall.sim.engines.inprocess import InProcessGrid
 
     give_federation(work.plan, work.federation)
-    work.device = device = work.device_of_one()
-    return Ran(work.on(InProcessGrid(app_on(str(device)), len(work.federation.names))), "loop", device)
+    work.device = work.device_of_one()
+    return work.on(InProcessGrid(app_on(str(work.device)), len(work.federation.names)))
 
 
-def _ray(work: _Work, options: dict[str, Any]) -> Ran:
+def _ray(work: _Work, options: dict[str, Any]) -> Outcome:
     from fedsmall.clients.site_data import give_federation
     from fedsmall.sim.engines.ray import with_ray_grid
 
     work.device = device = work.device_of_one()
     if is_of_python(work.plan.task):
         options = {**options, "prepare": partial(give_federation, work.plan, work.federation)}
-    return Ran(with_ray_grid(len(work.federation.names), work.on, device=device, **options), "loop", device)
+    outcome: Outcome = with_ray_grid(len(work.federation.names), work.on, device=device, **options)
+    return outcome
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
-ENGINES: dict[str, Callable[[_Work, dict[str, Any]], Ran]] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
+Engine = Callable[[_Work, dict[str, Any]], Outcome]
+ENGINES: dict[str, Engine] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
 OPTIONS = {"cohort": ("device",), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
 
 

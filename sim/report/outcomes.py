@@ -142,11 +142,11 @@ def _ask_numbers(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
     return Asked(f"A number is predicted: {name}", of_seeds, shown, at_sites, figures)
 
 
-LABELS: dict[str, tuple[str, Scale]] = {
-    "ROC-AUC, the mean over labels": ("auc", "share"),
-    "F1, the mean over labels": ("macro_f1", "share"),
-    "share of samples of which all labels are right": ("subset_accuracy", "share"),
-    "share of all labels that are right": ("label_accuracy", "share"),
+LABELS = {
+    "ROC-AUC, the mean over labels": "auc",
+    "F1, the mean over labels": "macro_f1",
+    "share of samples of which all labels are right": "subset_accuracy",
+    "share of all labels that are right": "label_accuracy",
 }
 OF_EACH = {"ROC-AUC": "auc", "F1": "macro_f1", "average precision": "average_precision"}
 CALLED = "A label is called where its probability is above one half. F1 of a label that is nowhere is left out."
@@ -157,7 +157,7 @@ def _ask_labels(task: Mapping[str, Any], seeds: Sequence[Arrays]) -> Asked:
     counts = zip(names, seeds[0]["labels"].sum(axis=0), strict=True)
     often = ", ".join(f"{name} in {int(count)}" for name, count in counts)
     asks = f"Labels are predicted, each by itself; of the test samples they are there so often: {often}"
-    shown: dict[str, Statistic] = {name: (partial(_metric, metric), scale) for name, (metric, scale) in LABELS.items()}
+    shown: dict[str, Statistic] = {name: (partial(_metric, metric), "share") for name, metric in LABELS.items()}
     for label, name in enumerate(names):
         shown |= {f"{name}: {word}": (partial(_metric, m, label=label), "share") for word, m in OF_EACH.items()}
     at_sites = {name: shown[name][0] for name in list(shown)[:3:2]}

@@ -153,14 +153,14 @@ class Run:
         self.done = sorted([*self.done, plan_run], key=lambda ended: ended.index)
         self.about |= {name: getattr(record, name) for name in ("engine", "versions", "device")}
         self.about["path"] = " and ".join(sorted({*self.about.get("path", record.path).split(" and "), record.path}))
-        if record.unmet_need:
-            self._note(f'device = "kernel", and torch trained: the kernel needs {record.unmet_need}')
+        notes = [f'device = "kernel", and torch trained: it needs {record.unmet_need}'] * bool(record.unmet_need)
         if record.model is not None:
             self.models[index] = record.model
             extension = record.plan.method.extension
             if extension is not None and (note := extension.note_of_end(record.plan, record.model, record.rounds)):
-                self._note(note)
-        self.packages[index] = _packages_of(record, row, self.about.get("notes", ()))
+                notes.append(note)
+        self.about["notes"] = [*dict.fromkeys([*self.about.get("notes", ()), *notes])]
+        self.packages[index] = _packages_of(record, row, self.about["notes"])
         self.predictions |= keyed(plan_run, record.predictions)
         if pooled := row.get("pooled"):
             self.predictions |= keyed(plan_run.labelled(pooled["label"]), pooled.pop("predictions"))
@@ -169,9 +169,6 @@ class Run:
         if time.monotonic() >= self.due:
             self.save()
         return plan_run
-
-    def _note(self, note: str) -> None:
-        self.about["notes"] = [*dict.fromkeys([*self.about.get("notes", ()), note])]
 
     def _write_models(self, folder: Path, plan_run: PlanRun, record: "RunRecord") -> None:
         """Keep a plan's models: as packages, or as arrays where they are not enough to predict with."""

@@ -160,6 +160,14 @@ def test_small_batches_are_refused_the_last_of_an_epoch_too(policy, batch, sampl
     assert str(samples) not in str(told.value)
 
 
+def test_a_regression_takes_all_samples_at_once_whatever_batch_the_scenario_has():
+    summed = plan(name="Ridge").model_copy(
+        update={"recipe": Recipe(batch=1), "method": method("Ridge", privacy=Privacy(secure=True))}
+    )
+
+    Policy().check_plan(summed, "t", samples=9, sites=3, has_identity=True)
+
+
 def test_a_site_may_forbid_that_its_models_are_handed_on():
     blurred = plan(privacy=Privacy(blur=5.0))
     handing_on = blurred.model_copy(update={"method": blurred.method.model_copy(update={"permute_every": 1})})

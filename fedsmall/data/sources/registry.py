@@ -84,8 +84,9 @@ def check_own_files(source: Source) -> None:
         return
     if not {"classes", "target", "targets", "time"} & set(source.options):
         raise PlanError('sites with files of their own need the classes in the task, as in classes = ["0", "1"]')
-    if not isinstance(source.options.get("categorical", {}), dict):
-        raise PlanError('sites with files of their own need the values of a category, as in {sex = ["f", "m"]}')
+    if not isinstance(named := source.options.get("categorical", {}), dict):
+        wanted = ", ".join(f'{column} = ["...", "..."]' for column in named)
+        raise PlanError(f"sites with files of their own need the values of a category: categorical = {{{wanted}}}")
     if "test" in source.options:
         raise PlanError("sites with files of their own hold out a share of them; take test out of the task")
 

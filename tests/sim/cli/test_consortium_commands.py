@@ -64,6 +64,29 @@ def test_a_check_with_a_kit_says_what_the_policy_refuses_before_anybody_starts_a
     assert "What leaves this site:" in refused[1]
 
 
+def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsmall, essen, tmp_path):
+    sample_data.write([tmp_path / "essen.csv"])
+    (essen.kit / "policy.toml").write_text('methods = ["FedDC", "Ridge"]\n')
+    methods = "".join(
+        f'[[method]]\nname = "{name}"\n' for name in ("Standalone", "FedAvg", "Ridge", "FedDC", "Central")
+    )
+    task = """task = {csv = "", label = "diagnosis", classes = ["benign", "malignant"]}\n"""
+    (tmp_path / "three.toml").write_text(f"name = 'three'\nmodel = 'linear'\nrounds = 2\nsites = 3\n{task}{methods}")
+
+    code, said, complained = fedsmall(
+        "site", "check", "--data", "essen.csv", "--scenario", "three.toml", "--kit", essen.kit
+    )
+
+    assert code == 2
+    assert "FedAvg, FedDC: At every communication round: the trained model" in said
+    assert "Ridge: At every communication round: what is computed of its samples" in said
+    assert "FedDC: Daisy-chaining: the model that was trained here goes on to another site" in said
+    assert "Standalone" not in said + complained
+    assert "FedAvg: method 'FedAvg' is not among those allowed here" in complained
+    assert "Ridge: a regression's sums of products can be solved for single patients" in complained
+    assert "FedDC: the plan hands over models" in complained
+
+
 def test_a_check_with_a_kit_takes_the_classes_that_the_site_has(fedsmall, essen, tmp_path):
     sample_data.write([tmp_path / "essen.csv"])
     (essen.kit / "policy.toml").write_text("most_rounds = 2\n")
@@ -404,6 +427,7 @@ def test_what_cannot_start_is_told_before_anybody_waits(fedsmall, desk, monkeypa
         (("--name", taken), f"There is a run {taken!r} already."),
         (("--sites", "kiel"), "There is no admitted site 'kiel'"),
         (("--set", "sites=9"), "The scenario asks for 9 sites"),
+        (("--set", 'method=[{name = "Standalone"}, {name = "Central"}]'), "Standalone, Central: sites alone, or all"),
     ]
 
     for words, line in cases:

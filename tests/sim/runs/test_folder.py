@@ -154,7 +154,7 @@ def test_a_kernel_asked_for_that_does_not_train_is_noted_once(tmp_path, monkeypa
 
     about = read(tmp_path / "run").about
     assert [note for note in about["notes"] if "kernel" in note] == [
-        f'device = "kernel", and torch trained: the kernel needs {need}'
+        f'device = "kernel", and torch trained: it needs {need}'
     ]
     assert about["path"] == ("exact sums and mlp" if engine == "cohort" else "loop")
 
