@@ -41,30 +41,15 @@ class HospitalClient(NumPyClient):
     """Trains and evaluates models at one site; holds the site's data.
 
     Arrays of ``fit`` and ``evaluate`` are a model and what travels with it, by ``config["names"]`` ("arrays/0.weight").
-
-    Parameters
-    ----------
-    home
-        The site's samples, ready to train on.
-    plan
-        What is trained, and how.
-    trainer
-        The core in which the site trains, alone or among others.
-    memory
-        What outlives a communication round of the site.
-    kept
-        The same of compressed models on their way.
-    noise_key
-        A secret, from which a real site draws the same noise for the same update: asking again tells no more.
+    ``home`` holds the samples, which ``trainer`` trains on, alone or among others; ``memory`` is what outlives a
+    communication round, ``kept`` that of compressed models on their way. Of ``noise_key``, a secret, a real site draws
+    the same noise for the same update: asking again tells no more.
     """
 
     def __init__(
         self, home: SiteData, plan: Plan, trainer: Trainer, memory: Memory, kept: Memory, noise_key: bytes | None = None
     ) -> None:
-        self.home = home
-        self.noise_key = noise_key
-        self.plan = plan
-        self.trainer = trainer
+        self.home, self.plan, self.trainer, self.noise_key = home, plan, trainer, noise_key
         self.memory, self.kept = memory, kept
         self.sent_names: list[str] = []
         self.trained: Arrays = {}  # as it was trained, before anything is done to it for its way out

@@ -269,10 +269,8 @@ class Boosters(OneModelTrainer):
 
     def __init__(self, plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], at: Indices) -> None:
         self.plan, self.task, self.names = plan_among(plan, at.sites), task, tuple(names)
-        self.samples = tuple(map(len, samples))
-        self._samples, self._at = tuple(samples), at
-        histogram = boosting_of(plan).histogram
-        self.path = "histogram sums" if histogram else "xgboost"
+        self.samples, self._samples, self._at = tuple(map(len, samples)), tuple(samples), at
+        self.path = "histogram sums" if boosting_of(plan).histogram else "xgboost"
         self.device = torch.device("cpu")
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:

@@ -101,9 +101,8 @@ class TreeCohort(WrappedTrainer):
         self._rows = tuple(row_name(site, node) for site, node in nodes)
         self._nodes = trees[0].nodes  # of every site, where trees must be equal
         self._of_site = [np.flatnonzero([owner == site for owner, _ in nodes]) for site in names]
-        super().__init__(
-            plan, names, [*map(len, samples)], Cohort(plan, task, self._rows, parts, path=path, device=device)
-        )
+        inner = Cohort(plan, task, self._rows, parts, path=path, device=device)
+        super().__init__(plan, names, [*map(len, samples)], inner)
 
     def stack_of(self, state: Tensors, carried: Tensors | None = None) -> Stack:
         """As :meth:`Trainer.stack_of`, of anchors; with whole trees that travel, replicas are in its optimizer part."""

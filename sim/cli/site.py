@@ -120,8 +120,7 @@ def check(
     plans = [plan for plan in of_methods if plan.method.is_federated] or of_methods
     site = home.card.site if home else site
     reports = {plan.method.label: check_site(plan, site, data, floor) for plan in plans}
-    report = join_checks(reports)
-    for line in report.lines():
+    for line in (report := join_checks(reports)).lines():
         say(line)
     if not report.good:
         raise typer.Exit(1)

@@ -311,8 +311,7 @@ def _ray(work: _Work, options: dict[str, Any]) -> Outcome:
 
 
 DEFAULT_ENGINE = "cohort"  # the fastest on one machine
-Engine = Callable[[_Work, dict[str, Any]], Outcome]
-ENGINES: dict[str, Engine] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
+ENGINES: dict[str, Callable[..., Outcome]] = {"cohort": _batched, "inprocess": _in_process, "ray": _ray}
 OPTIONS = {"cohort": ("device",), "inprocess": ("device",), "ray": ("device", "cpus", "address")}
 
 

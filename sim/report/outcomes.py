@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from fedsmall.data.outcomes import ORDINAL
+from fedsmall.data.outcomes import ORDINAL, kind_of
 from fedsmall.evaluation.clinical import (
     NUMBER_STATISTICS,
     Estimate,
@@ -84,7 +84,8 @@ def question(run: Run) -> str:
         return "What is the class of a new sample?"
     if labels := task.get("labels"):
         return f"Which of {', '.join(labels)} are there in a new sample?"
-    return f"When does the event come to a new sample, in {target}?" if task.get("cuts") else f"What is its {target}?"
+    is_time = kind_of(task.get("loss", "l1")) == "times"  # on whose intervals real sites agree later
+    return f"When does the event come to a new sample, in {target}?" if is_time else f"What is its {target}?"
 
 
 class Asked(NamedTuple):

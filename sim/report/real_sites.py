@@ -1,8 +1,9 @@
 """What a run over real sites shows on its page: every figure is of patients who never left their hospital."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedsmall.evaluation.clinical import HALF, AtThreshold, Estimate, of_counts,
 from fedsmall.sim.report import curves
 from fedsmall.sim.report.model import class_names
 from fedsmall.sim.report.sections import SMALL, Cells, Section, number, share
-from fedsmall.sim.report.sentences import amount, metric_name, plural
+from fedsmall.sim.report.sentences import amount, list_words, metric_name, plural
 from fedsmall.sim.report.style import looks
 from fedsmall.sim.runs.folder import PlanRun, Run
 
@@ -26,7 +27,7 @@ WORDS = {"loss": "loss", "ece": "calibration error (ECE)"}
 
 
 class Home(NamedTuple):
-    """A hospital: how many it ``trained`` on and evaluated, and results; NaN or None where it has none."""
+    """A hospital: how many it ``trained`` on and evaluated, and what it told; NaN or None where it has none."""
 
     site: str
     trained: int | None
@@ -34,7 +35,7 @@ class Home(NamedTuple):
     area: Estimate
     accuracy: Estimate
     errors: AtThreshold | None
-    brier: float
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,14 @@ class RealRun:
     @property
     def homes(self) -> list[Home]:
         """Every hospital that has told sums, by name."""
-        judged = self.judged.get("sites", {})
-        return [_home(site, self.real["sites"].get(site, {}), judged[site]) for site in sorted(judged)]
+        judged, told = self.judged.get("sites", {}), self.plan_run.row["extra"].get("held_out", {})
+        counts = self.real["sites"]
+        return [_home(site, counts.get(site, {}), judged[site], told.get(site, {})) for site in sorted(judged)]
+
+    @property
+    def averaged(self) -> list[str]:
+        """The metrics of which sums say nothing: means of what the hospitals told."""
+        return [name for name in self.plan_run.row["common"] or () if name not in self.together.get("metrics", {})]
 
     @property
     def silent(self) -> list[str]:
@@ -107,11 +114,11 @@ def repeat(run: Run) -> str:
     return "\n".join(f"fedsmall {word} {file} {how}" for file in files)
 
 
-def _home(site: str, counts: Mapping[str, Any], judged: Mapping[str, Any]) -> Home:
-    matrix, metrics = np.array(judged.get("called", [[0]])), judged["metrics"]
+def _home(site: str, counts: Mapping[str, Any], judged: Mapping[str, Any], told: Mapping[str, float]) -> Home:
+    matrix, metrics = np.array(judged.get("called", [[0]])), {**told, **judged["metrics"]}
     area = Estimate(*judged["auc"]) if "auc" in judged else NONE._replace(value=metrics.get("auc", float("nan")))
-    accuracy, brier = wilson(int(np.trace(matrix)), int(matrix.sum())), metrics.get("brier", float("nan"))
-    return Home(site, counts.get("samples"), judged["count"], area, accuracy, _errors(judged), brier)
+    accuracy = wilson(int(np.trace(matrix)), int(matrix.sum()))
+    return Home(site, counts.get("samples"), judged["count"], area, accuracy, _errors(judged), metrics)
 
 
 def _errors(judged: Mapping[str, Any]) -> AtThreshold | None:
@@ -124,8 +131,8 @@ def _errors(judged: Mapping[str, Any]) -> AtThreshold | None:
 
 TOLD = Markup(
     "There is no central test set. Every hospital judged the global model of <b>{label}</b> on the patients that it "
-    "holds out itself, and told sums: {count} samples of {hospitals}. All figures of this run are of those together. "
-    "{silent}{hidden}"
+    "holds out itself, and told sums: {count} samples of {hospitals}. All figures of this run are of those together"
+    "{averaged}. {silent}{hidden}"
 )
 SILENT = (
     "Not among them: {}, who told no sums (away at the end, too few patients held out, or a policy that lets none be "
@@ -177,6 +184,8 @@ def _judged_sections(home: RealRun) -> list[Section]:
     whole, run, hidden = home.together, home.real["run"], home.judged.get("hidden")
     silent = SILENT.format(", ".join(home.silent)) if home.silent else ""
     words = {"count": whole["count"], "hospitals": plural(whole["sites"], "hospital")}
+    averaged = list_words([*map(metric_name, home.averaged)]) if home.averaged else ""
+    words["averaged"] = f", but for {averaged}: a mean of the hospitals' own, by their samples" if averaged else ""
     first = TOLD.format(label=home.plan_run.label, **words, silent=silent, hidden=HIDDEN if hidden else "")
     over = "No interval over hospitals: it takes each one's own sums." if hidden else OVER_HOSPITALS
     caption = f"All {whole['count']} together. {over}"
@@ -196,21 +205,30 @@ def _hospitals(home: RealRun) -> Cells:
         binned = SHARES + ("The AUC's is DeLong's; pairs" if home.is_binary else "Of the AUC, pairs")
         binned += " whose scores share a bin count half" + f" (off by {off:.3f} at most)" * (off >= LEAST_TOLD) + "."
     caption = f"Hospital by hospital{odds}.{binned}"
-    errors = ["sensitivity", "specificity"] if home.is_binary else []
-    heads = ["ROC-AUC", "accuracy", *errors, "Brier"] if home.classes else []
-    heads = heads or (["ROC-AUC, mean over labels", "Brier"] if home.labels else [])
-    return Cells(["hospital", "trained on", "evaluated on", *heads], [_row(home, at) for at in home.homes], caption)
+    columns = _columns(home)
+    rows = [[at.site, at.trained or "", at.judged, *(cell(at) for cell in columns.values())] for at in home.homes]
+    return Cells(["hospital", "trained on", "evaluated on", *columns], rows, caption)
 
 
-def _row(home: RealRun, at: Home) -> list[object]:
-    cells: list[object] = [at.site, "" if at.trained is None else at.trained, at.judged]
-    if home.labels:
-        return [*cells, f"{at.area.value:.3f}", f"{at.brier:.3f}"]
+def _columns(home: RealRun) -> dict[str, Callable[[Home], object]]:
+    """What is known of hospitals beside counts, by the head of its column."""
     if not home.classes:
-        return cells
-    errors = [share(at.errors.sensitivity), share(at.errors.specificity)] if at.errors else []
-    area = number(at.area) if home.is_binary else f"{at.area.value:.3f}"
-    return [*cells, area, share(at.accuracy), *errors, f"{at.brier:.3f}" if at.brier == at.brier else ""]
+        names = ["auc", "brier"] if home.labels else dict.fromkeys(name for at in home.homes for name in at.metrics)
+        return {_called(name) + ", mean over labels" * bool(home.labels): partial(_told, metric=name) for name in names}
+    columns: dict[str, Callable[[Home], object]] = {"accuracy": lambda at: share(at.accuracy)}
+    if home.is_binary:
+        columns["sensitivity"] = lambda at: share(at.errors.sensitivity) if at.errors else ""
+        columns["specificity"] = lambda at: share(at.errors.specificity) if at.errors else ""
+    area = (lambda at: number(at.area)) if home.is_binary else partial(_told, metric="auc")
+    return {"ROC-AUC": area, **columns, "Brier": partial(_told, metric="brier")}
+
+
+def _told(at: Home, metric: str) -> str:
+    return f"{at.metrics[metric]:.3f}" if metric in at.metrics else ""
+
+
+def _called(metric: str) -> str:
+    return WORDS.get(metric, metric_name(metric))
 
 
 def _metrics(home: RealRun) -> list[list[object]]:
@@ -221,7 +239,7 @@ def _metrics(home: RealRun) -> list[list[object]]:
             ends = over.get(name) or {}
             known = ends.get("low") is not None
             cell = f"{ends['low']:.3f} to {ends['high']:.3f}" if known else SMALL.format("none")
-            rows.append([WORDS.get(name, metric_name(name)), f"{values[name]:.3f}", cell])
+            rows.append([_called(name), f"{values[name]:.3f}", cell])
     return rows
 
 

@@ -68,10 +68,10 @@ def brief(run: Run) -> list[str]:
     main = shown.main(rows[shown.reference]) if shown.reference in rows else None
     if main is None:
         return sentences(run)
-    worth = f"Federated model ({shown.reference}): {with_interval(shown, main)}."
+    name, worth = metric_name(shown.metric), f"Federated model ({shown.reference}): "
     if shown.alone:
-        single = f"mean {metric_name(shown.metric)} {value(shown, shown.alone.mean)}"
-        worth = f"Models trained at a single site: {single}. {worth}"
+        worth = f"Models trained at a single site: mean {name} {value(shown, shown.alone.mean)}. {worth}"
+    worth += f"{'' if shown.alone else f'{name} '}{with_interval(shown, main)}."
     pooled = [f"{name} {value(shown, mean.mean)}" for name, mean in shown.central.items()]
     return [worth, *([f"On the same patients pooled: {'; '.join(pooled)}."] if pooled else []), _travelling(shown)]
 

@@ -21,6 +21,9 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.hospital import own_run
 from fedsmall.sim.report.hospital import page as own_page
 from fedsmall.sim.report.html import page
+from fedsmall.sim.report.outcomes import question
+from fedsmall.sim.report.real_sites import real_runs
+from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.runs.folder import read
 from tests.sim.consortium.real_run import NAMES, real_run
 
@@ -121,6 +124,23 @@ def test_the_page_of_the_run_is_in_the_unit_of_the_outcome(home, kind):
     assert ("Label by label, all hospitals together" in text) == (kind == "labels")
     assert "There is no central test set." in text
     assert "There is no confusion matrix" not in text
+
+
+def test_the_page_has_what_each_hospital_told_and_says_what_is_a_mean_of_it(home, kind):
+    run = read(home)
+    text = html.unescape(page([run], "t"))
+
+    (shown,), (done,) = real_runs(run), run.done
+    means = {"times": ["c_index", "ibs"], "numbers": ["r2"], "labels": ["average_precision"]}
+    assert shown.averaged == means.get(kind, [])
+    named = " and ".join(map(metric_name, shown.averaged))
+    assert (f"together, but for {named}: a mean of the hospitals' own, by their samples." in text) == (kind in means)
+    assert (question(run) == "When does the event come to a new sample, in months?") == (kind == "times")
+    told = done.row["extra"]["held_out"]
+    for at in shown.homes if kind in ("numbers", "times") else ():
+        assert {"times": "c_index", "numbers": "mae"}[kind] in told[at.site].keys() & at.metrics.keys()
+        cells = "".join(f"<td>{told[at.site][name]:.3f}</td>" for name in at.metrics)
+        assert f"<tr><td>{at.site}</td><td>{at.trained}</td><td>{at.judged}</td>{cells}</tr>" in text
 
 
 @pytest.mark.thorough
