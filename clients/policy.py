@@ -171,7 +171,8 @@ class Policy(Frozen):
         if (rest if is_cut else size) < self.least_batch:
             raise PolicyError(
                 f"a batch here would be smaller than the {self.least_batch} samples its policy asks for (least_batch); "
-                "take local_steps that end before the last batch, or leave batch out"
+                "take local_steps that end before the last batch (45 samples in batches of 8: local_steps = 5), or "
+                "leave batch out"
             )
 
     def _check_hops(self, plan: Plan, numbers: int, sites: int) -> None:

@@ -106,8 +106,10 @@ def check(
     floor: Annotated[int, Option(min=1, help="counts below this are not written out")] = 8,
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
+    from fedsmall.aggregation.sums import with_sealed_handovers
     from fedsmall.clients.self_check import check_released
     from fedsmall.planning.check import check_site, join_checks
+    from fedsmall.planning.validation import among
     from fedsmall.sim.runs import scenario
 
     if bool(task) == (plan is not None):
@@ -116,17 +118,22 @@ def check(
         read = scenario.load(scenario.find(plan))
     else:
         read = scenario.build({"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]})
-    of_methods, home = read.plans()[: len(read.method)], None if kit is None else site_of(kit, None)
+    home = None if kit is None else site_of(kit, None)
+    site, policy = (home.card.site, policy_of(home.kit)) if home else (site, Policy())
+    has_identity = home is not None and home.identity.exists()
+    count = max(read.sites or 0, policy.least_sites)  # a scenario's is how many a simulation has
+    of_methods = [among(plan, count) for plan in read.plans()[: len(read.method)]]
     plans = [plan for plan in of_methods if plan.method.is_federated] or of_methods
-    site = home.card.site if home else site
-    reports = {plan.method.label: check_site(plan, site, data, floor) for plan in plans}
+    for place, asked in enumerate(plans):
+        if has_identity and "sealed" not in asked.privacy.model_fields_set:  # as a coordinator starts it
+            plans[place] = with_sealed_handovers(asked, count)
+    reports = {asked.method.label: check_site(asked, site, data, floor) for asked in plans}
     for line in (report := join_checks(reports)).lines():
         say(line)
     if not report.good:
         raise typer.Exit(1)
     if home is not None and report.raw is not None:
-        policy, refusals, has_identity = policy_of(home.kit), [], home.identity.exists()
-        count = read.sites or policy.least_sites
+        refusals = []
         for label, asked in zip(reports, plans, strict=True):
             numbers = check_released(asked, report.raw)
             try:

@@ -1,6 +1,7 @@
 """What the commands of a consortium print: others' words as they came and harmless, a fingerprint whole, no riddles."""
 
 import json
+import re
 import shutil
 import socket
 from datetime import timedelta
@@ -85,6 +86,27 @@ def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsma
     assert "FedAvg: method 'FedAvg' is not among those allowed here" in complained
     assert "Ridge: a regression's sums of products can be solved for single patients" in complained
     assert "FedDC: the plan hands over models" in complained
+
+
+def test_a_check_asks_of_a_scenario_what_a_start_would_run(fedsmall, essen, tmp_path):
+    sample_data.write([tmp_path / "essen.csv"])
+    fedsmall("site", "keygen", "--kit", essen.kit)
+    task = """task = {csv = "", label = "diagnosis", classes = ["benign", "malignant"]}"""
+    of_run = f"name = 'two'\nmodel = 'linear'\nrounds = 2\nsites = 2\n{task}\n"
+    methods = 'method = [{name = "Ridge", privacy = {secure = true}}, {name = "FedDC", privacy = {blur = 1%s}}]\n'
+    (tmp_path / "left.toml").write_text(of_run + methods % "")
+    (tmp_path / "open.toml").write_text(of_run + methods % ", sealed = false")
+    call = ("site", "check", "--data", "essen.csv", "--kit", essen.kit, "--scenario")
+
+    code, said, complained = fedsmall(*call, "left.toml")
+    as_it_is = fedsmall(*call, "open.toml")
+
+    assert (code, complained) == (0, "")
+    assert re.search(r"what is computed of its samples, [\d,]+ numbers in \d arrays: coefficients", said)
+    assert "goes on to another site, sealed: it alone can open it" in said  # as hand-overs are where sites can
+    assert said.endswith("nothing against it, with 3 sites.\n")  # a scenario's two are those of a simulation
+    assert as_it_is[0] == 2
+    assert "FedDC: the policy here lets models be handed over encrypted only (sealed)" in as_it_is[2]
 
 
 def test_a_check_with_a_kit_takes_the_classes_that_the_site_has(fedsmall, essen, tmp_path):
