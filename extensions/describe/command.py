@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -164,8 +165,9 @@ def write_run(folder: Path, outcome: Mapping[str, Any]) -> None:
 
 def outcome_lines(home: Path, outcome: Mapping[str, Any]) -> list[str]:
     """The table of a finished run, in lines for the coordinator."""
-    heads, *rows = description_of(outcome).table()
-    lines = ["; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=False)) for row in rows]
+    rows = description_of(outcome).table()
+    wide = [max(map(len, cells)) for cells in zip_longest(*rows, fillvalue="")]
+    lines = ("  ".join(map(str.ljust, row, wide)).rstrip() for row in rows)
     return [f"{len(outcome['sites'])} sites have told", *lines, CAPTION.format(SECURE)]
 
 

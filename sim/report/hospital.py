@@ -35,9 +35,8 @@ KINDS = {
     "roll": "who it is: name, task, model, number of samples, and how its rows become samples; with it sums of each "
     "feature, for a scaling that all share, and of each class where those are balanced",
     "scaling": "that it has taken the agreed scaling, and sketches by which the server sees two names for one table",
-    "train": "a trained model, or sums where the method has them, with sample and step counts, and the training loss "
-    "where no privacy forbids it; in a sealed run an encrypted message that the next site alone can open, and at a "
-    "secure average numbers under masks",
+    "train": "a trained model or a method's sums, with counts of samples and steps, and the training loss where no "
+    "privacy forbids it; sealed, a message that the next site alone can open; at a secure average numbers under masks",
     "before": "under masks, sums of each feature and class, for a scaling and weights that all share",
     "balance": "the model that it had kept, which an average asked for",
     "pairs": "that it has taken the keys of masks that cancel",

@@ -104,7 +104,10 @@ def test_the_run_has_a_folder_as_others_have(desk):
     assert "who" in [name for name, _, _ in runs.states(desk.folder)]
     assert "age" in (home / "report.html").read_text()
     assert (home / "table.csv").read_text().startswith("site,column,all,no,yes,missing")
-    assert outcome_lines(home, outcome)[0] == "3 sites have told"
+    first, heads, *lines = outcome_lines(home, outcome)
+    assert (first, heads.split()[:2]) == ("3 sites have told", ["column", "all"])
+    place = heads.index("all")  # one below the other
+    assert {line[place - 2 : place] for line in lines[:-1]} == {"  "}
     site = desk.site("bonn")
     own = own_run(site.home, load_policy(site.kit / "policy.toml"), "bonn", "who")
     assert "counts in cells" in page(own)
