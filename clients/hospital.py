@@ -41,9 +41,19 @@ class HospitalClient(NumPyClient):
     """Trains and evaluates models at one site; holds the site's data.
 
     Arrays of ``fit`` and ``evaluate`` are a model and what travels with it, by ``config["names"]`` ("arrays/0.weight").
-    ``home`` holds the samples, which ``trainer`` trains on, alone or among others; ``memory`` is what outlives a
-    communication round, ``kept`` that of compressed models on their way. Of ``noise_key``, a secret, a real site draws
-    the same noise for the same update: asking again tells no more.
+
+    Parameters
+    ----------
+    home
+        The site's samples, ready to train on.
+    plan
+        What is trained, and how.
+    trainer
+        The core in which the site trains, alone or among others.
+    memory, kept
+        What outlives a communication round of the site, and the same of compressed models on their way.
+    noise_key
+        A secret, from which a real site draws the same noise for the same update: asking again tells no more.
     """
 
     def __init__(
