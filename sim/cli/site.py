@@ -246,7 +246,7 @@ def package(
     save(folder, *stored)
     said = "the model that this site trained last" if own else "the global model"
     say(f"{folder}: {said}, {stored.package.label}")
-    say(f"Use it: fedsmall predict {folder} NEW.csv. It is no medical device; {folder / 'README.md'} says what it is.")
+    say(f"Use it: fedsmall predict {folder} NEW. It is no medical device; {folder / 'README.md'} says what it is.")
 
 
 def report(

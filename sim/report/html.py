@@ -11,6 +11,7 @@ import tomli_w
 from markupsafe import Markup, escape
 
 from fedsmall.data.outcomes import ORDINAL
+from fedsmall.data.preparation import Pixels
 from fedsmall.entry_points import extensions, load_extension
 from fedsmall.errors import PlanError
 from fedsmall.package import store
@@ -30,7 +31,7 @@ from fedsmall.sim.runs.scenario import shown_scenario
 MANY_SITES = 12
 OF_POINTS = ("mean", "low", "high", "seeds")
 CARD = Markup("""<h3>Use the model</h3>
-<p><code>fedsmall predict {} NEW.csv</code> says what the models of {} make of new rows. It is no medical device.</p>
+<p><code>fedsmall predict {} {}</code> says what the models of {} make of new {}. It is no medical device.</p>
 <details><summary>The model card ({}, seed {})</summary>
 <pre>{}</pre></details>""")
 TWO_CLASSES = Markup(
@@ -316,7 +317,8 @@ def model_card(run: Run) -> Markup:
         return Markup()
     package = f"{run.place}/{PACKAGES}/{stem(plan_run, stored.package.whose)}"
     card = escape(store.card(*stored, package, header=False))
-    return CARD.format(shlex.quote(run.place), label, label, plan_run.plan.seed, card)
+    new = ("NEW-IMAGES", "images") if isinstance(stored.package.preparation.form, Pixels) else ("NEW.csv", "rows")
+    return CARD.format(shlex.quote(run.place), new[0], label, new[1], label, plan_run.plan.seed, card)
 
 
 def links(run: Run, shown: model.Clinical | None, other: outcomes.Outcome | None) -> list[tuple[str, str]]:

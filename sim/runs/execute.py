@@ -137,7 +137,7 @@ def execute(
     build = data or partial(build_federation, data_root=data_root)
     federations = Federations(build)
     first = federations.of(plans[0])
-    scenario = judged_by(scenario, first)
+    scenario = judged_by(scenario, first).model_copy(update={"device": options["device"]})  # for who repeats or resumes
     plans = scenario.plans() if begun is None else begun.plans
     for plan in plans[: len(scenario.method)]:
         check_run(plan, federations.of(plan))  # a method may have a stop of its own, and so other rows

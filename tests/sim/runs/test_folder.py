@@ -148,11 +148,12 @@ def test_folds_have_models_of_their_own(tmp_path):
 def test_a_kernel_asked_for_that_does_not_train_is_noted_once(tmp_path, monkeypatch, engine, need):
     monkeypatch.setattr(kernel, "library", lambda: None)
     ridge = '[[method]]\nname = "Ridge"\n'  # which needs no kernel
-    scenario = load(write_scenario(tmp_path, 'device = "kernel"\n' + SMALL.replace("rounds = 6", "rounds = 1") + ridge))
+    scenario = load(write_scenario(tmp_path, SMALL.replace("rounds = 6", "rounds = 1") + ridge))
 
-    execute(scenario, tmp_path / "run", engine=engine)
+    execute(scenario, tmp_path / "run", engine=engine, options={"device": "kernel"})
 
-    about = read(tmp_path / "run").about
+    about, kept = read(tmp_path / "run").about, load(tmp_path / "run" / "scenario.toml")
+    assert kept == scenario.model_copy(update={"device": "kernel", "metric": kept.metric})  # for resume, and to repeat
     assert [note for note in about["notes"] if "kernel" in note] == [
         f'device = "kernel", and torch trained: it needs {need}'
     ]

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import html
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from fedsmall.errors import PlanError
 from fedsmall.package.store import read as read_package
 from fedsmall.randomness import rng_for
 from fedsmall.sim.api import Result
+from fedsmall.sim.report.html import page
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import read, stem
 from fedsmall.sim.runs.scenario import load
@@ -187,6 +189,11 @@ def test_raw_images_get_what_the_run_said_of_them(scans, here, tmp_path):
     assert [row["image"] for row in rows] == [f"{place:02d}.png" for place in range(len(picked))]
     assert np.abs(said(rows) - told["probabilities"][essen]).max() < 1e-6
     assert (said(rows)[:, 1] > 0.5).any()
+    shown = html.unescape(page([scans], "t"))
+    assert re.search(
+        rf"predict {scans.folder} NEW-IMAGES</code> says what the models of \S+ make of new images\.", shown
+    )
+    assert re.search(r"^fedsmall predict \S+ new-images$", shown, re.M)  # in the model card
 
 
 def test_a_run_over_images_that_was_kept_without_a_norm_predicts_with_batches_as_it_was_trained(scans, here, tmp_path):
