@@ -308,14 +308,14 @@ def _note_twins(sites: Sequence[RawSite], test: Part, official: bool) -> tuple[s
     if not equal:
         return ()
     if not both:
-        return (f"{equal} samples equal another to the last bit; none of them is both trained on and held out",)
+        return (f"Samples that equal another to the last bit: {equal}, none of them both trained on and held out",)
     if splits.coarse(group):
         return (
             f"{equal} of {len(group)} samples equal another: with so few different ones they were split as samples of "
             "different patients, so equal ones are trained on and held out",
         )
     whose = "the source's own test set" if official else "what one site holds out and another trains on"
-    return (f"{both} samples of {whose} equal one that is trained on; results look better than they are",)
+    return (f"Equal to a sample that is trained on: {both} of {whose}; results look better than they are",)
 
 
 def _count_held_out(plan: Plan, sites: Sequence[RawSite], test: Part, pool: Pool) -> int:

@@ -506,7 +506,8 @@ def test_equal_rows_are_never_on_both_sides(tmp_path: Path) -> None:
         assert not trained & {x.tobytes() for x in federation.test.x}
         assert len(federation.test) == 28  # of 15 a class in pairs
         assert (
-            "60 samples equal another to the last bit; none of them is both trained on and held out" in federation.notes
+            "Samples that equal another to the last bit: 60, none of them both trained on and held out"
+            in federation.notes
         )
 
 
@@ -519,7 +520,7 @@ def test_a_source_s_own_test_set_stays_and_what_is_in_both_is_said(tmp_path: Pat
 
     assert len(federation.test) == 10
     assert (
-        "3 samples of the source's own test set equal one that is trained on; results look better than they are"
+        "Equal to a sample that is trained on: 3 of the source's own test set; results look better than they are"
         in federation.notes
     )
 

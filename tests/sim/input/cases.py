@@ -330,7 +330,7 @@ COLUMNS = {
     "a column to drop that is not there": bad(GOOD, "to be left out with drop", more=', drop = ["doze"]'),
     "a drop that is no list": bad(GOOD, "drop", more=', drop = "dose"'),
     "every column dropped": bad(GOOD, "no column besides", more=', drop = ["age", "dose"]'),
-    "rows twice": noted(GOOD + BODY, "24 samples equal another to the last bit", samples=48),
+    "rows twice": noted(GOOD + BODY, "Samples that equal another to the last bit: 24", samples=48),
     "a row with two labels": good(GOOD + "30,0.5,1\n", samples=25),
     "a patient with several rows": noted(
         rows(line="p{age},{dose},{ill}", head="who,dose,ill") + rows(line="p{age},{dose},{ill}").split("\n", 1)[1],

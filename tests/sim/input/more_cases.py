@@ -209,7 +209,9 @@ IMAGES = {
     "a folder linked into itself": scans(samples=16, prepare=linked("scans/ill/again", "..")),
     "an image that is a link to nothing": scans(line=r"9\.png: ", prepare=linked("scans/ill/9.png", "none.png")),
     "an image that is a folder": scans({"ill/9.png/": None}, line=r"9\.png: "),
-    "the same image twice": scans({"ill/8.png": png(0)}, samples=17, note="1 samples equal another to the last bit"),
+    "the same image twice": scans(
+        {"ill/8.png": png(0)}, samples=17, note="Samples that equal another to the last bit: 1,"
+    ),
     "channels that no image has": scans(
         keys=SCANS.replace('"scans"', '"scans", channels = 2'), line="channels = 1 is grey"
     ),
