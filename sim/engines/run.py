@@ -118,7 +118,7 @@ def run_plan(
     check_run(plan, federation)
     work = _Work(_agreed(plan, federation), trained_on, progress, stop, device, exposed, LastRound(own_models))
     if threads_of_kernel(device):
-        work.unmet_need = "the engine cohort"
+        work.unmet_need = "the engine cohort"  # whose trainer knows better
     return work.record(plan, federation, ENGINES[engine](work, engine_options), engine)
 
 
