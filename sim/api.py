@@ -347,6 +347,7 @@ def _scenario_from(
 ) -> tuple[Scenario, Build | None]:
     """The scenario, and what builds its data where that is given in Python."""
     named = [{"name": method} if isinstance(method, str) else dict(method) for method in methods]
+    settings = {key: list(value) if isinstance(value, range) else value for key, value in settings.items()}
     if isinstance(sites, int):
         sites, settings = None, {**settings, "sites": sites}
     if sites is None and (isinstance(scenario, Mapping) or (scenario is None and "task" in settings)):

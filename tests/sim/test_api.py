@@ -42,7 +42,7 @@ def test_arrays_of_ones_own_give_a_table_figures_and_a_model():
         sites=shifted(),
         methods=["Standalone", {"name": "FedDC", "aggregate_every": 5}],
         rounds=20,
-        seeds=[0, 1],
+        seeds=range(2),
         evaluate_every=5,
         engine="inprocess",
         progress=False,
