@@ -153,7 +153,7 @@ class Run:
         self.done = sorted([*self.done, plan_run], key=lambda ended: ended.index)
         self.about |= {name: getattr(record, name) for name in ("engine", "versions", "device")}
         self.about["path"] = " and ".join(sorted({*self.about.get("path", record.path).split(" and "), record.path}))
-        notes = [f'device = "kernel", and torch trained: it needs {record.unmet_need}'] * bool(record.unmet_need)
+        notes = [f'device = "kernel" needs {record.unmet_need}; torch trained instead'] * bool(record.unmet_need)
         if record.model is not None:
             self.models[index] = record.model
             extension = record.plan.method.extension

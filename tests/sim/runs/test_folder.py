@@ -155,7 +155,7 @@ def test_a_kernel_asked_for_that_does_not_train_is_noted_once(tmp_path, monkeypa
     about, kept = read(tmp_path / "run").about, load(tmp_path / "run" / "scenario.toml")
     assert kept == scenario.model_copy(update={"device": "kernel", "metric": kept.metric})  # for resume, and to repeat
     assert [note for note in about["notes"] if "kernel" in note] == [
-        f'device = "kernel", and torch trained: it needs {need}'
+        f'device = "kernel" needs {need}; torch trained instead'
     ]
     assert about["path"] == ("exact sums and mlp" if engine == "cohort" else "loop")
 
