@@ -34,7 +34,7 @@ METHODS = """
 name = "StandaloneRidge"      # a regression at every hospital alone: what federation has to beat
 
 [[method]]
-name = "Ridge"                # the regression of all rows pooled, exact by sums; on small tables hard to beat
+name = "Ridge"                # all rows pooled, exact by sums, hard to beat; at real sites: privacy = {secure = true}
 """
 BY_PATIENT = 'regression = {robust = "patients"}    # errors that let rows of a patient be alike\n'
 
@@ -146,7 +146,8 @@ def _scenario_of(
     lines += [named] * bool(look.categorical)
     rate = 0.02 if "target" in outcome else 0.3 if rows < FEW_ROWS * hospitals else 0.1
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
-    lines += ["batch = 32", "local_epochs = 1              # a round: every hospital goes over its rows once"]
+    lines += ["batch = 32                    # at real sites with local_steps, lest the last batch be of few"]
+    lines += ["local_epochs = 1              # a round: every hospital goes over its rows once"]
     return "\n".join(lines) + "\n" + METHODS + BY_PATIENT * bool(look.patient) + FEDERATED.replace("{}", "")
 
 
