@@ -19,6 +19,7 @@ from fedsmall.data.raw_site import RawSite, agreed, deal, dealing_notes, natural
 from fedsmall.data.sources.pool import NOWHERE, Part, Pool, preparation_of
 from fedsmall.data.sources.registry import TASKS, read_own, read_pool, read_task, with_loss
 from fedsmall.data.splits import read_spec
+from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_CLASSES, OF_KIND, known_metric
 from fedsmall.methods import check_known
 from fedsmall.plan import Plan
@@ -102,6 +103,16 @@ def load_site(plan: Plan, site: str, path: Path | None = None) -> RawSite:
     sites = {raw.name: raw for raw in raw_sites(plan, path)}
     check_known(site, sites, f"There is no site {site!r}")
     return sites[site]
+
+
+def federation_at(plan: Plan, site: str, path: Path) -> Federation:
+    """One real site's own file as a federation of it alone, split as in :func:`load_site` and scaled by itself."""
+    source = read_task(plan.task)
+    pool = read_own(source, read_spec(plan.partition), plan.seed, path)
+    if pool is None:
+        raise PlanError("its samples are a share of a task, and no file of its own")
+    alone = plan.model_copy(update={"sites": None})
+    return _federation(alone, source.name, replace(pool, train={site: pool.train[NOWHERE]}))
 
 
 def raw_sites(plan: Plan, data_root: Path | None = None) -> list[RawSite]:

@@ -254,6 +254,7 @@ def report(
     kit: Kit = HERE,
     home: Home = None,
     out: Annotated[Path | None, Option(help="the page; RUN-at-SITE.html if not given")] = None,
+    data: Annotated[Path | None, Option(help="the site's data: says, too, what it has of joining")] = None,
 ) -> None:
     """One page on a run for this hospital: what left it, what the model is worth here, its budget, its log.
 
@@ -265,7 +266,7 @@ def report(
     run_here = own_run(site.home, policy_of(kit), site.card.site, run)
     path = out or Path(f"{run}-at-{run_here.site}.html")
     check_unwritten(path)
-    write(path, page(run_here).encode(), OWNERS_ALONE)
+    write(path, page(run_here, data).encode(), OWNERS_ALONE)
     sent = f"{len(run_here.sent)} messages left {run_here.site} in {run}"
     say(f"{path}: {sent}, {run_here.size} bytes of models and sums")
 

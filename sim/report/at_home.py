@@ -1,10 +1,17 @@
 """Alone or together: what each hospital has of joining, on its own held-out patients, paired over seeds."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from fedsmall.evaluation.statistics import ENOUGH, Comparison, paired
-from fedsmall.sim.engines.at_home import ALONE, INTERCEPT, OWN, TOGETHER
+import numpy as np
+
+from fedsmall.clients.telling import OwnEvaluation
+from fedsmall.errors import PlanError
+from fedsmall.evaluation.statistics import ENOUGH, Comparison, interval, paired
+from fedsmall.plan import Plan
+from fedsmall.planning.tasks import federation_at
+from fedsmall.sim.engines.at_home import ALONE, INTERCEPT, MOST_COLUMNS, OWN, TOGETHER, fit_alone
 from fedsmall.sim.report.sections import Cells, Section
 from fedsmall.sim.report.sentences import list_words, verb_for
 from fedsmall.sim.report.tables import behind_difference, by_label
@@ -22,6 +29,11 @@ WORSE = "{label}: beyond noise {who} than alone ({alone}); with a hospital's own
 NOBODY = (
     "{label}: no hospital is shown to be worse off than alone ({alone}), with or without its own intercept; joining "
     "does least for {site}: {gap}, and {shifted} with its intercept."
+)
+HERE = (
+    "On the {count} samples that this hospital holds out, a ridge regression of its own training samples has a {loss} "
+    "of {alone:.4g}, and {label}, trained by all, one of {together:.4g}: {gap.mean:+.4g} ({gap.low:+.4g} to "
+    "{gap.high:+.4g}, Student's t over patients); {verdict}. Nothing was sent for this."
 )
 FEW = "{label}: with fewer than {enough} seeds nobody can say which hospital is worse off than alone."
 
@@ -82,6 +94,29 @@ def sections(run: Run, labels: Sequence[str] | None = None) -> list[Section]:
     rows = [_cells(home) for found in homes.values() for home in found]
     said = [sentence(label, found, _alone(run)) for label, found in homes.items()]
     return [Section(TITLE, PART, said, Cells(HEADS, rows, CAPTION.format(alone=_alone(run))))]
+
+
+def sentence_at_site(plan: Plan, site: str, evaluation: OwnEvaluation, path: Path) -> str:
+    """What a real hospital has of joining: the global model against a regression of its own data, at ``path``.
+
+    PlanError where these are not those of the run, or are no classes or numbers of few columns.
+    """
+    federation, (y, together) = federation_at(plan, site, path), (evaluation.y, evaluation.said)
+    task, held, (mean, scale) = federation.task, federation.held_out[0], federation.task.unit or (0.0, 1.0)
+    if task.kind not in ("classes", "numbers") or np.prod(task.input_shape) > MOST_COLUMNS:
+        raise PlanError(f"a hospital's own regression is of classes or a number, and at most {MOST_COLUMNS} columns")
+    if held is None or len(held) != len(y) or not np.allclose(held.y * scale + mean, y, atol=1e-4):
+        raise PlanError(f"{path} does not hold the samples that {site} held out in this run")
+    alone, each = fit_alone(federation.train[0], held.x, task), (np.arange(len(y)), y)
+    if task.kind == "numbers":
+        loss, errors = "mean absolute error", [np.abs(a - y).mean(axis=1) for a in (alone * scale + mean, together)]
+    else:
+        loss, errors = "log loss", [-alone[each], -np.log(np.clip(together[each], 1e-12, None))]
+    whose = evaluation.beside.get("patients", np.arange(len(y)))
+    gap = interval([float((errors[1] - errors[0])[whose == patient].mean()) for patient in np.unique(whose)])
+    verdict = "joining gains" if gap.high < 0 else "joining costs" if gap.low > 0 else "they cannot be told apart"
+    means = {"alone": errors[0].mean(), "together": errors[1].mean()}
+    return HERE.format(count=len(y), loss=loss, label=plan.method.label, gap=gap, verdict=verdict, **means)
 
 
 def _alone(run: Run) -> str:

@@ -21,11 +21,13 @@ from fedsmall.clients.telling import OwnEvaluation, own_evaluation
 from fedsmall.data.federation import Task
 from fedsmall.data.outcomes import ORDINAL
 from fedsmall.entry_points import SCENARIOS, extensions, load_extension
+from fedsmall.errors import PlanError
 from fedsmall.evaluation.metrics import GRADED, OF_LABELS, default_metric, evaluate
 from fedsmall.evaluation.outputs import outputs_of
 from fedsmall.package.record import GLOBAL, Package
 from fedsmall.privacy.site_level import epsilon
 from fedsmall.sim.engines.evaluation import arrays_of
+from fedsmall.sim.report.at_home import sentence_at_site
 from fedsmall.sim.report.html import fill
 from fedsmall.sim.runs.folder import PlanRun, Run, keyed
 from fedsmall.sim.runs.scenario import as_toml, of_plan
@@ -127,10 +129,15 @@ def _size(entries: Sequence[dict[str, Any]]) -> int:
     return sum(int(entry.get("bytes", 0)) for entry in entries)
 
 
-def page(own: OwnRun) -> str:
-    """The whole page."""
+def page(own: OwnRun, data: Path | None = None) -> str:
+    """The whole page; from the hospital's ``data`` also what it has of joining."""
     shown, now = as_run(own), datetime.now(UTC).isoformat(timespec="minutes")[:16].replace("T", " ")
-    return fill("hospital.html", own=own, run=shown, now=now, listed=LISTED)
+    joining = ""
+    if data is not None:
+        if own.agreed is None or own.evaluation is None:
+            raise PlanError("no model of this run was judged here, so nothing can be compared with it")
+        joining = sentence_at_site(own.agreed.plan, own.site, own.evaluation, data)
+    return fill("hospital.html", own=own, run=shown, now=now, listed=LISTED, joining=joining)
 
 
 def as_run(own_run: OwnRun) -> Run | None:

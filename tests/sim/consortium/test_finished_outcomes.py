@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from fedsmall.clients.policy import Policy
 from fedsmall.clients.runs import run_folder
 from fedsmall.clients.telling import own_evaluation
+from fedsmall.errors import PlanError
 from fedsmall.evaluation import survival
 from fedsmall.evaluation.metrics import kappa
 from fedsmall.methods import method
@@ -170,6 +172,21 @@ def test_a_hospitals_own_page_shows_its_own_patients(folder, home, kind):
         )
         assert f"<td>{curves[0]:.4g}<br>" in text
     assert kind == "grades" or "keep this page as you keep those" in text
+
+
+def test_a_hospital_is_told_what_joining_brings_in_the_unit_or_that_its_data_have_no_regression(folder, home, kind):
+    own, data = own_run(folder / "essen", Policy(), "essen", "trial"), folder / "data" / "essen.csv"
+    said, y = own.evaluation.said, own.evaluation.y
+
+    if kind in ("times", "labels"):
+        with pytest.raises(PlanError, match="own regression is of classes or a number"):
+            own_page(own, data)
+        return
+    numbers = kind == "numbers"
+    together = np.abs(said - y).mean() if numbers else -np.log(said[np.arange(len(y)), y]).mean()
+    loss = "mean absolute error" if numbers else "log loss"
+    sentence = rf"has a {loss} of [\d.]+, and FedDC, trained by all, one of {together:.4g}: "
+    assert re.search(sentence, own_page(own, data))
 
 
 def test_the_runs_package_predicts_in_the_unit(home, folder, kind):

@@ -2,6 +2,7 @@
 
 import html
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,11 +15,14 @@ from fedsmall.clients.runs import run_folder
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import read_agreed
-from fedsmall.clients.telling import keep_evaluation, own_evaluation
+from fedsmall.clients.telling import OwnEvaluation, keep_evaluation, own_evaluation
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import PolicyError
 from fedsmall.extensions.audit.own_site import hold_against
+from fedsmall.planning.tasks import build_federation
 from fedsmall.sim.cli.app import main
+from fedsmall.sim.engines.at_home import AtHome
+from fedsmall.sim.report import at_home
 from fedsmall.sim.report.hospital import _leaves, own_run, page
 from fedsmall.sim.report.html import page as run_page
 from fedsmall.sim.runs.folder import read
@@ -215,3 +219,48 @@ def test_a_regression_has_its_coefficients_for_the_coordinator_and_its_page_at_a
 
 def test_every_kind_of_message_is_explained():
     assert {kind for kind in relay.KINDS.values() if not _leaves(kind)} == set()
+
+
+def test_a_hospital_sees_what_it_has_of_joining_by_its_own_data(folder, tmp_path, capsys):
+    own, data = own_run(folder / "essen", Policy(), "essen", "trial"), folder / "data" / "essen.csv"
+    said, y = own.evaluation.said, own.evaluation.y
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "essen.csv").write_bytes(data.read_bytes())
+    task = {**own.agreed.plan.task, "csv": str(tmp_path / "data")}
+    federation = build_federation(own.agreed.plan.model_copy(update={"task": task, "sites": None}))
+    alone = AtHome(federation).alone["essen"]["alone"]
+    together = -np.log(said[np.arange(len(y)), y]).mean()
+
+    text = html.unescape(page(own, data))
+    ended = report(capsys, folder, "trial", "--data", data, "--out", tmp_path / "page.html")
+    wrong = report(capsys, folder, "trial", "--data", folder / "data" / "ulm.csv", "--out", tmp_path / "no.html")
+
+    assert "On the 48 samples that this hospital holds out, a ridge regression" in text
+    assert (
+        f"has a log loss of {alone:.4g}, and FedDC, trained by all, one of {together:.4g}: {together - alone:+.4g}"
+        in text
+    )
+    assert "Alone or together" not in html.unescape(page(own))
+    assert ended[0] == 0
+    assert "Nothing was sent for this." in (tmp_path / "page.html").read_text()
+    assert wrong[0] == 2
+    assert "ulm.csv does not hold the samples that essen held out in this run" in wrong[2]
+    assert not (tmp_path / "no.html").exists()
+
+
+def test_of_two_models_that_are_as_good_joining_seldom_gains_or_costs(monkeypatch):
+    rng, told, samples, truth = np.random.default_rng(0), [], 30, np.random.default_rng(1)
+    for _ in range(400):
+        y = truth.integers(0, 2, samples)
+        odds = [rng.normal(2.0 * y - 1, 1.5) for _ in range(2)]  # each sees the truth as well as the other
+        shares = [np.stack([1 / (1 + np.exp(of)), 1 / (1 + np.exp(-of))], axis=1) for of in odds]
+        task = Task("t", (2,), 2, "cross_entropy")
+        held = Samples(np.zeros((samples, 2)), y)
+        federation = SimpleNamespace(task=task, held_out=(held,), train=(held,))
+        monkeypatch.setattr(at_home, "federation_at", lambda *_, made=federation: made)
+        monkeypatch.setattr(at_home, "fit_alone", lambda *_, made=shares[0]: np.log(made))
+        evaluation = OwnEvaluation(1, shares[1], y, {})
+        told.append(at_home.sentence_at_site(plan_of(), "essen", evaluation, Path("x")))
+
+    verdicts = sum("cannot be told apart" not in sentence for sentence in told)
+    assert 0.01 < verdicts / len(told) < 0.09
