@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedsmall.clients.telling import OwnEvaluation
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, interval, paired
 from fedsmall.plan import Plan
@@ -16,6 +15,9 @@ from fedsmall.sim.report.sections import Cells, Section
 from fedsmall.sim.report.sentences import list_words, verb_for
 from fedsmall.sim.report.tables import behind_difference, by_label
 from fedsmall.sim.runs.folder import PlanRun, Run
+
+if TYPE_CHECKING:
+    from fedsmall.clients.telling import OwnEvaluation  # brings flwr
 
 TITLE, PART = "Alone or together", "alone"
 HEADS = ("method", "hospital", "alone", "together", "minus alone", "with its intercept", "minus alone")
@@ -96,7 +98,7 @@ def sections(run: Run, labels: Sequence[str] | None = None) -> list[Section]:
     return [Section(TITLE, PART, said, Cells(HEADS, rows, CAPTION.format(alone=_alone(run))))]
 
 
-def sentence_at_site(plan: Plan, site: str, evaluation: OwnEvaluation, path: Path) -> str:
+def sentence_at_site(plan: Plan, site: str, evaluation: "OwnEvaluation", path: Path) -> str:
     """What a real hospital has of joining: the global model against a regression of its own data, at ``path``.
 
     PlanError where these are not those of the run, or are no classes or numbers of few columns.
