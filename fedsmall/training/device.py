@@ -20,7 +20,7 @@ from fedsmall.parts import device_word
 SHARED_BY = 4  # processes on one GPU: each takes half a GiB of it before its first model
 # From where on an H100 was faster than one core of its host (docs/gpu.md), and worth the seconds in which CUDA starts.
 WORTH_ALONE, WORTH_TOGETHER = 20_000, 250_000
-KEPT = {-1: 2**29, -2: 2**26, -3: 2**25}  # M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD of mallopt(3), in bytes
+KEPT = ((-1, 2**29), (-2, 2**26), (-3, 2**25), (-3, 2**26))  # trim, pad, mmap of mallopt(3); old ones refuse the last
 
 
 def choose_device(
@@ -87,7 +87,7 @@ def has_threads() -> bool:
 def keep_freed_memory() -> None:
     """Let glibc keep what is freed for what is asked next: new pages cost a network with convolutions a tenth."""
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        for setting, size in KEPT.items():
+        for setting, size in KEPT:
             mallopt(setting, size)
 
 
