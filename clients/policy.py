@@ -113,7 +113,7 @@ class Policy(Frozen):
                 raise PolicyError(f"{reason.format(count, limit)} ({key})")
         if (asked := unseen_key(plan)) is not None and not self.judge:
             raise PolicyError(f"the policy here lets no sums over its patients be told (judge); leave {asked} out")
-        if method.trains_networks and not plan.privacy.is_patient_level:  # noise that hides each patient hides a lot
+        if method.trains_networks and not plan.privacy.is_patient_level:  # whose noise makes a small lot no danger
             self._check_batch(plan.recipe, samples)
         self._check_envelopes(plan, sites, has_identity)
         self._check_privacy(plan)

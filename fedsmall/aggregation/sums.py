@@ -184,6 +184,11 @@ def _counted(number: int, word: str) -> str:
     return f"{number} {word}" + "s" * (number != 1)
 
 
+def sealed_where_open(plan: Plan, sites: int) -> Plan:
+    """As :func:`with_sealed_handovers`, where the scenario does not say itself whether they are sealed."""
+    return plan if "sealed" in plan.privacy.model_fields_set else with_sealed_handovers(plan, sites)
+
+
 def with_sealed_handovers(plan: Plan, sites: int) -> Plan:
     """The plan with its hand-overs sealed, where it has such, says something of privacy, and they can be."""
     method, privacy = plan.method, plan.privacy

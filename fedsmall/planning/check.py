@@ -1,8 +1,8 @@
 """What a site should know of its data before it joins: in plain words, at the site, before anything is sent."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -60,15 +60,15 @@ class Check:
         return lines
 
 
-def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOOR) -> Check:
+def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOOR, more: Sequence[Plan] = ()) -> Check:
     """Check the data of ``site`` at ``path`` as ``plan`` would use them (:func:`fedsmall.planning.tasks.load_site`).
 
-    Counts from 1 to ``floor`` - 1 are not written out. Unusable data are a finding, not an error.
+    Counts from 1 to ``floor`` - 1 are not written out. Unusable data are a finding. ``more`` are other methods' plans.
     """
     try:
         plan, notes = _with_classes(plan, path)
         raw = load_site(plan, site, path)
-        leaving = leaves(plan, raw, floor)
+        leaving = _leaving((plan, *more), raw, floor)
     except (DataError, PlanError) as wrong:
         return Check((Finding("problem", str(wrong)),))
     parts = [raw.train, *([raw.held_out] if raw.held_out is not None and len(raw.held_out) else [])]
@@ -86,18 +86,17 @@ def check_site(plan: Plan, site: str, path: Path | None, floor: int = COUNT_FLOO
     if withheld := list_some(raw.withheld()):
         told = f"Fewer than {raw.floor} values, so nothing is sent of {withheld}; other sites decide its scaling"
         findings.append(_note(told))
-    return Check((*findings, *_idle(plan, raw)), leaving, tuple(line.format(floor=floor) for line in NEVER), raw)
+    findings += dict.fromkeys(note for each in (plan, *more) for note in _idle(each, raw))
+    return Check(tuple(findings), leaving, tuple(line.format(floor=floor) for line in NEVER), raw)
 
 
-def join_checks(reports: Mapping[str, Check]) -> Check:
-    """One report of the same data under several methods, by label: what is not of all begins with whose it is."""
+def _leaving(plans: Sequence[Plan], raw: RawSite, floor: int) -> tuple[str, ...]:
+    """What leaves under these plans: what is not of all begins with whose it is."""
     whose: dict[str, list[str]] = {}
-    for label, report in reports.items():
-        for line in report.leaves:
-            whose.setdefault(line, []).append(label)
-    leaving = [line if len(of) == len(reports) else f"{', '.join(of)}: {line}" for line, of in whose.items()]
-    findings = dict.fromkeys(finding for report in reports.values() for finding in report.findings)
-    return replace(next(iter(reports.values())), findings=tuple(findings), leaves=tuple(leaving))
+    for plan in plans:
+        for line in leaves(plan, raw, floor):
+            whose.setdefault(line, []).append(plan.method.label)
+    return tuple(line if len(of) == len(plans) else f"{', '.join(of)}: {line}" for line, of in whose.items())
 
 
 def _good(text: str) -> Finding:

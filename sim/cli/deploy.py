@@ -55,8 +55,9 @@ def start(
         runs.launch(folder, run, say)
         return follow(folder, run, detach)
     read = scenario.load(scenario.find(path), settings or [])
-    plans = [plan for plan in read.plans() if plan.method.is_federated]
-    if comparators := dict.fromkeys(plan.method.label for plan in read.plans() if not plan.method.is_federated):
+    every = read.plans()
+    plans = [plan for plan in every if plan.method.is_federated]
+    if comparators := dict.fromkeys(plan.method.label for plan in every if not plan.method.is_federated):
         line = f"{', '.join(comparators)}: sites alone, or all data pooled, are for simulations: nothing travels"
         if not plans:
             raise PlanError(line)

@@ -106,9 +106,9 @@ def check(
     floor: Annotated[int, Option(min=1, help="counts below this are not written out")] = 8,
 ) -> None:
     """Look at the site's data before it joins: what is wrong with them, what would leave, and what never does."""
-    from fedsmall.aggregation.sums import with_sealed_handovers
+    from fedsmall.aggregation.sums import sealed_where_open
     from fedsmall.clients.self_check import check_released
-    from fedsmall.planning.check import check_site, join_checks
+    from fedsmall.planning.check import check_site
     from fedsmall.planning.validation import among
     from fedsmall.sim.runs import scenario
 
@@ -124,22 +124,19 @@ def check(
     count = max(read.sites or 0, policy.least_sites)  # a scenario's is how many a simulation has
     of_methods = [among(plan, count) for plan in read.plans()[: len(read.method)]]
     plans = [plan for plan in of_methods if plan.method.is_federated] or of_methods
-    for place, asked in enumerate(plans):
-        if has_identity and "sealed" not in asked.privacy.model_fields_set:  # as a coordinator starts it
-            plans[place] = with_sealed_handovers(asked, count)
-    reports = {asked.method.label: check_site(asked, site, data, floor) for asked in plans}
-    for line in (report := join_checks(reports)).lines():
+    plans = [sealed_where_open(asked, count) for asked in plans] if has_identity else plans  # as a start does
+    for line in (report := check_site(plans[0], site, data, floor, plans[1:])).lines():
         say(line)
     if not report.good:
         raise typer.Exit(1)
     if home is not None and report.raw is not None:
         refusals = []
-        for label, asked in zip(reports, plans, strict=True):
+        for asked in plans:
             numbers = check_released(asked, report.raw)
             try:
                 policy.check_site(asked, report.raw, sites=count, numbers=numbers, has_identity=has_identity)
             except PolicyError as error:
-                refusals.append(f"{label}: {error}" if len(plans) > 1 else str(error))
+                refusals.append(f"{asked.method.label}: {error}" if len(plans) > 1 else str(error))
         if refusals:
             raise PolicyError("; ".join(refusals))
         say(f"The policy here has nothing against it, with {count} sites.")

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedsmall.aggregation.sums import with_sealed_handovers
+from fedsmall.aggregation.sums import sealed_where_open
 from fedsmall.audit_log import AuditLog
 from fedsmall.entry_points import SCENARIOS, extensions, kind_of_run
 from fedsmall.errors import PlanError
@@ -88,9 +88,7 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
 
 def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
     """The plan, its hand-overs sealed where the scenario leaves that open and all sites have identities."""
-    if "sealed" in plan.privacy.model_fields_set:
-        return plan
-    return with_sealed_handovers(plan, len(sites)) if set(sites) <= set(members.roll_of(members.load(folder))) else plan
+    return sealed_where_open(plan, len(sites)) if set(sites) <= set(members.roll_of(members.load(folder))) else plan
 
 
 def roll_for(folder: Path, sites: Iterable[str], without: str) -> dict[str, str]:

@@ -114,8 +114,8 @@ def sentence_at_site(plan: Plan, site: str, evaluation: "OwnEvaluation", path: P
         loss, errors = "mean absolute error", [np.abs(a - y).mean(axis=1) for a in (alone * scale + mean, together)]
     else:
         loss, errors = "log loss", [-alone[each], -np.log(np.clip(together[each], 1e-12, None))]
-    whose = evaluation.beside.get("patients", np.arange(len(y)))
-    gap = interval([float((errors[1] - errors[0])[whose == patient].mean()) for patient in np.unique(whose)])
+    _, whose = np.unique(evaluation.beside.get("patients", each[0]), return_inverse=True)
+    gap = interval(np.bincount(whose, errors[1] - errors[0]) / np.bincount(whose))
     verdict = "joining gains" if gap.high < 0 else "joining costs" if gap.low > 0 else "they cannot be told apart"
     means = {"alone": errors[0].mean(), "together": errors[1].mean()}
     return HERE.format(count=len(y), loss=loss, label=plan.method.label, gap=gap, verdict=verdict, **means)

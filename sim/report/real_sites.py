@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ class RealRun:
         """Whether there are two classes."""
         return len(self.classes) == 2
 
-    @property
+    @cached_property
     def homes(self) -> list[Home]:
         """Every hospital that has told sums, by name."""
         judged, told = self.judged.get("sites", {}), self.plan_run.row["extra"].get("held_out", {})

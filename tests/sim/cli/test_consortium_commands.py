@@ -20,6 +20,7 @@ from fedsmall.models.registry import initial_model
 from fedsmall.package.record import GLOBAL
 from fedsmall.package.store import read
 from fedsmall.plan import Plan
+from fedsmall.planning import check
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.patient_level import Charge, epsilon_of
 from fedsmall.sim.cli.app import main
@@ -65,8 +66,10 @@ def test_a_check_with_a_kit_says_what_the_policy_refuses_before_anybody_starts_a
     assert "What leaves this site:" in refused[1]
 
 
-def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsmall, essen, tmp_path):
+def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsmall, essen, tmp_path, monkeypatch):
     sample_data.write([tmp_path / "essen.csv"])
+    read, load_site = [], check.load_site
+    monkeypatch.setattr(check, "load_site", lambda *at: read.append(at) or load_site(*at))
     (essen.kit / "policy.toml").write_text('methods = ["FedDC", "Ridge"]\n')
     methods = "".join(
         f'[[method]]\nname = "{name}"\n' for name in ("Standalone", "FedAvg", "Ridge", "FedDC", "Central")
@@ -83,6 +86,7 @@ def test_a_check_looks_at_every_method_of_a_scenario_that_sites_would_run(fedsma
     assert "Ridge: At every communication round: what is computed of its samples" in said
     assert "FedDC: Daisy-chaining: the model that was trained here goes on to another site" in said
     assert "Standalone" not in said + complained
+    assert len(read) == 1  # a query is asked once, whatever the methods
     assert "FedAvg: method 'FedAvg' is not among those allowed here" in complained
     assert "Ridge: a regression's sums of products can be solved for single patients" in complained
     assert "FedDC: the plan hands over models" in complained
