@@ -121,7 +121,7 @@ def _cohort(text: str, plan: Plan, site: SiteData, device: str) -> Trainer:
 
 def arrays_of(content: RecordDict) -> wire.Arrays:
     """All arrays of a message, named with their record."""
-    return {name: array.numpy() for name, array in wire.join(**content.array_records).items()}
+    return {name: wire.read_npy(array.data) for name, array in wire.join(**content.array_records).items()}
 
 
 def records_of(arrays: Mapping[str, np.ndarray]) -> dict[str, ArrayRecord]:

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 
 from fedsmall.clients.shelf import Shelf
-from fedsmall.wire import Arrays, join, split
+from fedsmall.wire import Arrays, join, read_npy, split
 
 RECORD, TRAVEL = "fedsmall-memory", "fedsmall-travel"  # of its training; of models that came or left in part
 KEEP = 5  # versions; more than the coordinator's journal keeps
@@ -37,7 +37,7 @@ class ContextMemory:
         """What was written last."""
         if self._record not in self._state:
             return {}
-        return {name: array.numpy() for name, array in self._state.array_records[self._record].items()}
+        return {name: read_npy(array.data) for name, array in self._state.array_records[self._record].items()}
 
     def write(self, arrays: Arrays) -> None:
         """Remember these arrays and nothing else."""

@@ -1,15 +1,15 @@
 """Checks of replies before they are used: one bad model would poison a mean, or visit every site.
 
-An array's header is checked before its bytes are read, so no reply makes the server allocate more than a model's size.
+An array's length is checked before its bytes are read, so no reply makes the server allocate more than a model's size.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import SType
 from pydantic import ValidationError
 
 from fedsmall.aggregation.aggregate import check_aggregator
@@ -19,7 +19,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.plan import Plan
 from fedsmall.strategies.records import array_records, shape_and_dtype
 from fedsmall.training.batches import batch_sizes
-from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS
+from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS, read_npy
 
 NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
 MOST = 10**9  # samples of a site, and its steps in a communication round, where nothing else is known
@@ -148,7 +148,7 @@ def _check_companion(record: ArrayRecord, expected: Signature) -> None:
     _check_numbers(record)
     for name, array in record.items():
         counts = np.dtype(array.dtype).kind in "iu" or SQUARES in name.split("/")
-        if counts and (array.numpy() < 0).any():
+        if counts and (read_npy(array.data) < 0).any():
             raise ReplyError(f"array {_cut(name)} holds a number below zero, which no count and no square is")
 
 
@@ -167,20 +167,13 @@ def read_array(name: str, array: Array) -> np.ndarray:
     if not expected_bytes <= len(array.data) <= expected_bytes + NPY_HEADER_BYTES:
         raise ReplyError(f"array {_cut(name)}: {len(array.data)} bytes came where about {expected_bytes} were expected")
     try:
-        if _npy_header(array.data) == named:
-            return array.numpy()
+        values = read_npy(array.data)
     except Exception:
         # numpy raises many kinds of error on random bytes; none of them says more to a reader than this
         raise ReplyError(f"array {_cut(name)}: its bytes are no numpy array") from None
-    raise ReplyError(f"array {_cut(name)}: its bytes are not of the shape and dtype that it names")
-
-
-def _npy_header(data: bytes) -> tuple[tuple[int, ...], np.dtype]:
-    start = BytesIO(data[:NPY_HEADER_BYTES])
-    version = np.lib.format.read_magic(start)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(start)
-    return shape, dtype
+    if (values.shape, values.dtype, array.stype) != (*named, SType.NUMPY):
+        raise ReplyError(f"array {_cut(name)}: its bytes are not of the shape and dtype that it names")
+    return values
 
 
 def checked_sums(record: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedsmall.wire import EXAMPLES, METRICS, Arrays, is_buffer
+from fedsmall.wire import EXAMPLES, METRICS, Arrays, is_buffer, read_npy
 
 
 class SendingGrid(Grid):
@@ -32,7 +32,7 @@ def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
 
 def to_arrays(record: ArrayRecord) -> Arrays:
     """The record's arrays by name."""
-    return {name: array.numpy() for name, array in record.items()}
+    return {name: read_npy(array.data) for name, array in record.items()}
 
 
 def parameters_of(arrays: Mapping[str, np.ndarray]) -> Arrays:

@@ -220,7 +220,7 @@ class SealedModels(Form):
         closes = exchange.phase.closes
         if closes and self.secure:
             counts: Any = metrics
-            summand = records[MODEL][terms.MASKED].numpy(), to_arrays(records[terms.SEEDS])
+            summand = wire.read_npy(records[MODEL][terms.MASKED].data), to_arrays(records[terms.SEEDS])
             self._masked[site] = Summand(*summand, float(counts[wire.EXAMPLES]), float(counts.get(wire.STEPS, 1)))
             records[MODEL] = to_record(exchange.state.row(row))  # which the sum is about to replace
         if closes or not self.sealed:
