@@ -182,7 +182,7 @@ class KeyStore:
         if (keys := self.shelf.words("own")) is None:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise EnvelopeError("this site's keys of this run are gone: it had ended; start a new run")
-            keys = {"key": random_hex(SEED), "nonce": random_hex(32)}
+            keys = {"key": secrets.token_hex(SEED), "nonce": secrets.token_hex(32)}
             self.shelf.put("own", words=keys)
         return dict(keys)
 
@@ -207,11 +207,6 @@ class SealedSession:
 
 def _sum(of: str, t: int) -> str:
     return f"{of}.{t}" if of else str(t)
-
-
-def random_hex(count: int) -> str:
-    """``count`` random bytes, in hexadecimal digits."""
-    return secrets.token_hex(count)
 
 
 def destroy_ended(runs: Path, but: Path) -> None:

@@ -75,21 +75,18 @@ class ModelState:
     carried: Arrays = field(default_factory=dict)
 
 
-@lru_cache(512)
-def _layout_of(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    return np.lib.format.read_array_header_1_0(BytesIO(head[8:]))
+_layout_of = lru_cache(512)(lambda head: np.lib.format.read_array_header_1_0(BytesIO(head)))
 
 
 def read_npy(data: bytes) -> np.ndarray:
-    """The array in the bytes of a .npy file, as Flower sends arrays. Raises ValueError or TypeError if it is none.
+    """The array that is all of a .npy file, as Flower sends arrays. Raises ValueError or TypeError if it is none.
 
     As numpy.load, which parses the same head (shape and dtype) again for every array: ten times as long for small ones.
-    No head makes it take more memory than ``data``.
     """
-    if not data.startswith(b"\x93NUMPY\x01\x00"):  # other versions are for more than 65,535 bytes of head
-        raise ValueError("no .npy file of version 1.0")
     head = data[: 10 + int.from_bytes(data[8:10], "little")]
-    shape, is_fortran, dtype = _layout_of(head)
+    shape, is_fortran, dtype = _layout_of(head[8:])
+    if head[:8] != b"\x93NUMPY\x01\x00" or len(data) != len(head) + math.prod(shape) * dtype.itemsize:
+        raise ValueError("no .npy file of version 1.0, or more or less than one")
     return np.ndarray(shape, dtype, data, len(head), order="F" if is_fortran else "C").copy(order="K")
 
 

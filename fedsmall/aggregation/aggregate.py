@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from fedsmall.aggregation.radon import check_radon, radon_aggregate
+from fedsmall.aggregation.radon import check_radon, radon
 from fedsmall.entry_points import Registry
 from fedsmall.errors import PlanError
 from fedsmall.wire import Arrays, is_buffer, split_vector
@@ -91,11 +91,6 @@ def krum(points: np.ndarray, byzantine: float | None = None, keep: float = 1) ->
     nearest = np.sort(cdist(points, points, "sqeuclidean"), axis=1)[:, 1 : models - borne - 1]  # itself comes first
     best = np.argsort(nearest.sum(axis=1), kind="stable")[: int(keep)]
     return mean(points[np.sort(best)])
-
-
-def radon(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The iterated Radon point (:func:`fedsmall.aggregation.radon.radon_aggregate`); ``rng`` draws who meets whom."""
-    return radon_aggregate(points, rng)
 
 
 @dataclass(frozen=True)

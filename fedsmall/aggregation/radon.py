@@ -123,7 +123,7 @@ def check_radon(models: int, parameters: int) -> Filling:
     return filling
 
 
-def radon_aggregate(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def radon(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The iterated Radon point of any number of models from r on.
 
     ``points`` has shape (models, parameters), the result (parameters,). With r**h models each is used once, with any

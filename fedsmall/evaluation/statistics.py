@@ -267,10 +267,8 @@ def _sign_flips(differences: np.ndarray) -> float:
     scaled = differences / (np.abs(differences).max() or 1.0)
     from scipy.stats import permutation_test  # takes its time
 
-    flips = permutation_test((scaled,), _rounded_mean, permutation_type="samples", n_resamples=draws, rng=rng)
+    def rounded_mean(values: np.ndarray, axis: int) -> np.ndarray:  # equal means differ in their last bits
+        return np.asarray(np.round(np.mean(values, axis=axis), 12))
+
+    flips = permutation_test((scaled,), rounded_mean, permutation_type="samples", n_resamples=draws, rng=rng)
     return float(flips.pvalue)
-
-
-def _rounded_mean(values: np.ndarray, axis: int) -> np.ndarray:
-    """The mean without its last bits, in which equal ones differ: scipy forgives only a share of the one seen."""
-    return np.asarray(np.round(np.mean(values, axis=axis), 12))

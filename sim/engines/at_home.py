@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from fedsmall.data.federation import Federation, Samples, Task
-from fedsmall.evaluation.baselines import folds_of
+from fedsmall.evaluation.baselines import folds_of, log_likelihood
 from fedsmall.evaluation.intercepts import OF_LOSS, fit_intercept
 from fedsmall.evaluation.metrics import evaluate
 
@@ -85,31 +85,25 @@ def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import check_cv
 
-    rows, new = train.x.reshape(len(train), -1), x.reshape(len(x), -1)
+    rows, new, y = train.x.reshape(len(train), -1), x.reshape(len(x), -1), train.y
     if task.kind == "numbers":
-        ridge = Ridge(alpha=1.0, solver="svd").fit(rows, train.y.reshape(len(train), -1))
+        ridge = Ridge(alpha=1.0, solver="svd").fit(rows, y.reshape(len(train), -1))
         return np.asarray(ridge.predict(new)).reshape(len(x), -1)
-    counts = np.bincount(train.y, minlength=task.classes)
+    counts = np.bincount(y, minlength=task.classes)
     seen, folds = np.flatnonzero(counts), min(5, int(counts[counts > 0].min()))
     shares = np.zeros((len(x), task.classes))
     shares[:, seen] = 1.0
     if len(seen) > 1:
-        places = np.searchsorted(seen, train.y)
+        parts = list(check_cv(folds_of(train, folds), y, classifier=True).split(rows, y)) if folds > 1 else []
 
-        def shares_of(strength: float, of: np.ndarray, part: Any = slice(None)) -> np.ndarray:
-            fitted = LogisticRegression(C=strength, max_iter=500).fit(rows[part], places[part])
-            return np.asarray(fitted.predict_proba(of))
+        def fitted(strength: float, part: Any = slice(None)) -> LogisticRegression:
+            return LogisticRegression(C=strength, max_iter=500).fit(rows[part], y[part])
 
-        def loss_at(strength: float) -> float:
-            made = ((shares_of(strength, rows[out], part), places[out]) for part, out in parts)
-            return float(np.mean([-np.log(np.clip(p[np.arange(len(y)), y], 1e-12, None)).mean() for p, y in made]))
+        def likelihood(strength: float) -> float:  # scikit-learn's own search takes twice as long
+            return sum(log_likelihood(fitted(strength, part), rows[out], y[out]) for part, out in parts)
 
         with warnings.catch_warnings(action="ignore"):  # a fit that stops early is as near as rounding lets it
-            strength = 1.0
-            if folds > 1:  # scikit-learn's own search takes twice as long
-                parts = list(check_cv(folds_of(train, folds), places, classifier=True).split(rows, places))
-                strength = min((1.0, 0.1, 0.01), key=loss_at)
-            shares[:, seen] = shares_of(strength, new)
+            shares[:, seen] = fitted(max((1.0, 0.1, 0.01), key=likelihood)).predict_proba(new)
     missing = task.classes - len(seen)
     shares[:, counts == 0] = 1 / len(train)
     return np.asarray(np.log(np.clip(shares, 1e-12, None) * len(train) / (len(train) + missing)))

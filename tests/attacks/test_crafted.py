@@ -25,7 +25,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs import scenario
 from fedsmall.strategies.server.grid import QuorumError
 from fedsmall.wire import IS_GLOBAL, MODEL, NAMES, ROUND, split
-from tests import ROOT
+from tests import ROOT, only_quick
 from tests.attacks.test_sums import crafted
 from tests.attacks.world import averages
 from tests.clients.test_data_process import NAMES as SITES
@@ -336,7 +336,7 @@ def refusals(the_plan, federation, folder):
 QUICK = ("method: FedDC", "method: FedAdam", "groups: starting apart", "rounded: a tenth, running statistics")
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in SEEN])
+@pytest.mark.parametrize("name", only_quick(QUICK, SEEN))
 def test_no_model_of_an_honest_run_is_refused(name, tmp_path):
     assert refusals(PLANS[name], federation_of(PLANS[name]), tmp_path) == []
 

@@ -66,6 +66,7 @@ def recognised(blur: float) -> list[bool]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif("FEDSMALL_DATA" not in os.environ, reason="takes PneumoniaMNIST")
 def test_pictures_of_batches_of_one_are_recognised_among_all():
     assert recognised(blur=0.0) == [True] * 4

@@ -13,6 +13,7 @@ from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.telling import TOLD_HELD_OUT, TOLD_PATIENTS, TOLD_SUMS, Guard, rows_to_tell
 from fedsmall.planning.run_sheet import SUMS, TELL
 from fedsmall.wire import BROKEN
+from tests import only_quick
 from tests.clients.test_data_process import config, files, plan, station
 
 __all__ = ["files", "station"]
@@ -91,7 +92,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", only_quick(["emptied", "forgetful"], ATTACKS))
 def test_a_guard_that_is_not_the_last_one_stops_the_site_until_it_is_back(guarded, attack, file, again):
     do, what = ATTACKS[attack]
     path = guarded.home / file

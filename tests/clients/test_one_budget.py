@@ -9,6 +9,7 @@ from fedsmall.clients.data_process import DataProcess
 from fedsmall.clients.patients import spent_here
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.privacy.patient_level import Charge, epsilon_of
+from tests import only_quick
 from tests.clients.test_patients import MODEL, NAMES, PATIENTS, config, order, plan_of, table, trained
 
 POLICY = "check_models = false\nmost_epsilon = 3.5\n"  # one run of epsilon 3, and not two
@@ -40,9 +41,7 @@ def spend_all(station, run="r"):
         trained(station, plan, t=t, run=run)
 
 
-@pytest.mark.parametrize(
-    "copy", ["half of it", *(pytest.param(c, marks=pytest.mark.thorough) for c in COPIES if c != "half of it")]
-)
+@pytest.mark.parametrize("copy", only_quick(["half of it"], COPIES))
 def test_what_one_name_has_spent_of_a_table_the_other_has_not(pair, copy):
     bonn, essen = pair
     head, *lines = essen.data.read_text().splitlines()
@@ -78,6 +77,7 @@ def test_in_one_run_two_names_have_one_budget_too(pair):
     assert "error" in essen.answer("roll", config(plan), {})[0]
 
 
+@pytest.mark.thorough
 def test_another_table_has_a_budget_of_its_own(pair):
     bonn, essen = pair
     rng = np.random.default_rng(7)

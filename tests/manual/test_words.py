@@ -34,11 +34,16 @@ ROOMS = ("fedsmall", "strategies", "clients", "sim", "extensions")
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def strings() -> str:
     """Every piece of text in the product's code, one a line; a value within one ends it."""
     found = []
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
     return "\n".join(found)
@@ -177,7 +182,7 @@ def parts_of(name: str) -> set[str]:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_name_in_the_code_says_what_the_field_says(path):
-    names = names_in(ast.parse(path.read_text(encoding="utf-8"))) - KEYS
+    names = names_in(tree_of(path)) - KEYS
 
     assert {name: OF_CODE[word] for name in sorted(names) for word in parts_of(name) & OF_CODE.keys()} == {}
 
@@ -191,7 +196,7 @@ def test_a_word_of_ours_is_found_in_every_kind_of_name():
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_message_says_what_the_field_says(path):
-    assert replaced_in(messages(ast.parse(path.read_text(encoding="utf-8"))), REPLACED | OF_REPORTS) == {}
+    assert replaced_in(messages(tree_of(path)), REPLACED | OF_REPORTS) == {}
 
 
 TEMPLATES = sorted(path for room in ROOMS for kind in ("html", "md") for path in (ROOT / room).rglob(f"*.{kind}"))

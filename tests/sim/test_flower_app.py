@@ -65,6 +65,7 @@ def test_flowers_bundle_has_all_that_both_apps_import(bundle):
     assert print_in(bundle, program) == f"{bundle / 'sim' / 'flower_app.py'}\n"
 
 
+@pytest.mark.thorough
 def test_flower_finds_the_client_app_while_another_thread_begins_to_import_fedsmall(bundle):
     """Flower's simulation looks for the ClientApp while a thread imports the ServerApp, and the two share modules."""
     reference = FLOWER["components"]["clientapp"]

@@ -27,37 +27,35 @@ def _pool_of(bunch: Any, y: np.ndarray, **more: Any) -> Pool:
     return Pool({NOWHERE: Part(bunch.data, y)}, feature_names=names, standardise=True, **more)
 
 
+@cache  # a quarter of a second for the digits, for every seed
+def _bunch(name: str, **options: Any) -> Any:
+    from sklearn import datasets  # its import takes a second
+
+    return getattr(datasets, f"load_{name}")(**options)
+
+
 def breast_cancer(root: Path | None, seed: int) -> Pool:
     """569 real patients with 30 features of cell nuclei, malignant or benign (Wisconsin, 1995)."""
-    from sklearn.datasets import load_breast_cancer  # its import takes a second
-
-    bunch = load_breast_cancer()
+    bunch = _bunch("breast_cancer")
     return _pool_of(bunch, bunch.target, class_names=tuple(map(str, bunch.target_names)))
 
 
 def diabetes(root: Path | None, seed: int) -> Pool:
     """442 real patients with 10 features, and how far their diabetes had gone a year later (Efron et al. 2004)."""
-    from sklearn.datasets import load_diabetes
-
-    bunch = load_diabetes(scaled=False)
+    bunch = _bunch("diabetes", scaled=False)
     return _pool_of(bunch, bunch.target[:, None], loss="mse", outcome=Amount(name="progression"))
 
 
 def diabetes_grades(root: Path | None, seed: int) -> Pool:
     """The same patients in three grades by how far it had gone: slow, middle and fast, a third of them each."""
-    from sklearn.datasets import load_diabetes
-
-    bunch = load_diabetes(scaled=False)
+    bunch = _bunch("diabetes", scaled=False)
     y = np.searchsorted(GRADED_AT, bunch.target)
     return _pool_of(bunch, y, class_names=("slow", "middle", "fast"), loss=ORDINAL)
 
 
-@cache  # a quarter of a second each time, for every seed
 def _digits() -> tuple[np.ndarray, np.ndarray]:
     """Images, (samples, 1, 8, 8) in float64, and their digits."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
+    bunch = _bunch("digits")
     return bunch.images[:, None].astype(np.float64), bunch.target
 
 

@@ -40,7 +40,7 @@ from fedsmall.sim.runs.scenario import build
 from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.training.trainer import Indices
-from tests import ROOT
+from tests import ROOT, only_quick
 from tests.clients.test_patients import config as site_config
 from tests.clients.test_patients import order as site_order
 from tests.clients.test_patients import plan_of as site_plan
@@ -183,7 +183,7 @@ def test_who_fits_alone_has_the_fit_of_own_patients_and_who_pools_that_of_all():
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("penalty", [1.0, "cv"])
+@pytest.mark.parametrize("penalty", only_quick([1.0], [1.0, "cv"]))
 def test_a_hospital_alone_that_has_one_class_only_counts_one_patient_of_each_other(classes, penalty):
     plan = regressed("StandaloneRidge", {"penalty": penalty}, sites=3)
     federation = federation_of(plan)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from fedsmall.aggregation.radon import Filling, check_radon, iterated_radon_point, radon_aggregate, radon_point
+from fedsmall.aggregation.radon import Filling, check_radon, iterated_radon_point, radon, radon_point
 from fedsmall.errors import PlanError
 from fedsmall.randomness import rng_for
 
@@ -210,7 +210,7 @@ def test_the_dtype_given_is_returned(dtype):
 
     assert radon_point(points).dtype == dtype
     assert iterated_radon_point(points, 1).dtype == dtype
-    assert radon_aggregate(points, rng_for(0, "radon")).dtype == dtype
+    assert radon(points, rng_for(0, "radon")).dtype == dtype
 
 
 def test_whole_numbers_are_worked_in_floating_point():
@@ -249,7 +249,7 @@ def test_the_iterated_point_survives_absurd_models_where_the_mean_does_not():
     models = rng_for(7, "points").normal(size=(441, 19))
     models[:8] = 1e20  # at most seven of the 21 groups could be ruled by three or more of them
 
-    aggregated = radon_aggregate(models, rng_for(0, "radon"))
+    aggregated = radon(models, rng_for(0, "radon"))
 
     assert np.abs(aggregated).max() < 1
     assert np.abs(models.mean(axis=0)).max() > 1e17
@@ -296,7 +296,7 @@ def test_pairs_of_models_meet_alike_often():
 def test_the_aggregate_can_be_replayed_from_its_filling():
     models = rng_for(8, "points").normal(size=(50, 3))
 
-    aggregated = radon_aggregate(models, rng_for(0, "radon", 7))
+    aggregated = radon(models, rng_for(0, "radon", 7))
 
     by_hand = iterated_radon_point(models[check_radon(50, 3).draw(rng_for(0, "radon", 7))], 3)
     np.testing.assert_array_equal(aggregated, by_hand)
@@ -304,11 +304,11 @@ def test_the_aggregate_can_be_replayed_from_its_filling():
 
 def test_chunks_change_nothing(monkeypatch):
     models = rng_for(9, "points").normal(size=(100, 3))
-    whole = radon_aggregate(models, rng_for(0, "radon"))
+    whole = radon(models, rng_for(0, "radon"))
 
     monkeypatch.setattr("fedsmall.aggregation.radon._CHUNK", 60)
 
-    np.testing.assert_array_equal(radon_aggregate(models, rng_for(0, "radon")), whole)
+    np.testing.assert_array_equal(radon(models, rng_for(0, "radon")), whole)
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,7 @@ def test_torchvision_can_be_imported_beside_any_torch():
     assert hasattr(import_torchvision().datasets, "CIFAR10")
 
 
+@pytest.mark.thorough
 def test_mnist_comes_through_torchvision_from_the_data_root(tmp_path):
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import calibration, metrics
 
 from fedsmall.evaluation import clinical
 from fedsmall.evaluation.clinical import best_threshold, least_sensitivity
+from tests import only_quick
 
 
 @st.composite
@@ -100,7 +101,7 @@ def test_a_model_that_is_quite_sure_has_a_threshold_between_0_and_1(p):
         assert 0 < (least_sensitivity(np.array(p), positive, 0.5) or 0.5) < 1
 
 
-@pytest.mark.parametrize("count", [9, *(pytest.param(n, marks=pytest.mark.thorough) for n in (12, 40))])
+@pytest.mark.parametrize("count", only_quick([9], [9, 12, 40]))
 def test_a_sensitivity_found_on_few_patients_holds_on_others_on_average(count):
     rng, held = np.random.default_rng(0), []
     for _ in range(2000):
@@ -168,6 +169,7 @@ def of_four(p, positive, whose):
     return [clinical.auc(p, positive, whose), at.sensitivity, at.npv, brier]
 
 
+@pytest.mark.thorough
 def test_intervals_over_patients_hold_where_these_have_several_samples():
     rng = np.random.default_rng(0)
     many = of_patients(rng, 20_000)
@@ -185,6 +187,7 @@ def test_intervals_over_patients_hold_where_these_have_several_samples():
 
 
 @given(predictions())
+@settings(max_examples=30)
 def test_where_each_patient_has_one_sample_nothing_is_other(made):
     p, positive = made
     alone = np.random.default_rng(0).permutation(len(p))

@@ -29,6 +29,7 @@ from fedsmall.privacy.patient_level import (
 from fedsmall.training.batches import Lots, epsilons_spent
 from fedsmall.training.trainer import Indices
 from fedsmall.travel.journey import journey
+from tests import only_quick
 
 CHARGES = [Charge(0.07, 1.76, 200), Charge(0.3, 2.0, 50), Charge(0.01, 0.8, 1000), Charge(1.0, 20.0, 200)]
 PATIENTS = {"level": "patient", "clip": 1.0, "epsilon": 3.0, "lot": 16}
@@ -126,7 +127,7 @@ def epsilon_shown(chances, shifts, noise, delta=1e-5):
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8])
-@pytest.mark.parametrize("samples", [16, 40, 400])
+@pytest.mark.parametrize("samples", only_quick([40], [16, 40, 400]))
 def test_a_patient_with_several_samples_has_the_epsilon_that_is_promised(samples, most):
     plan = plan_of(rounds=1)
     own = protection_of(plan, np.full(samples, 1 / most), 0, 4)

@@ -8,6 +8,13 @@ from fedsmall.training import kernel
 from fedsmall.training.kernel.build import build
 
 
+def pytest_collection_modifyitems(items):
+    """What wants a C compiler is thorough: a bare machine has none, and one compilation takes ten seconds."""
+    for item in items:
+        if "compiled" in getattr(item, "fixturenames", ()):
+            item.add_marker("thorough")
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """A kernel as it is compiled here."""

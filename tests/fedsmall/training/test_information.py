@@ -15,6 +15,7 @@ from fedsmall.training.information import deviation_for, record_squares
 from fedsmall.training.trainer import Phase, TrainInput
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import ModelState
+from tests import only_quick
 from tests.sim.engines.harness import batched
 
 CLASSES = Task("classes", (3,), 2, "cross_entropy", ("loss",))
@@ -146,7 +147,7 @@ def told_in_run(plan, monkeypatch):
     return np.array([*told.values()])
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in RUNS])
+@pytest.mark.parametrize("name", only_quick(QUICK, RUNS))
 @pytest.mark.parametrize("task", ["breast_cancer", "digits"])
 def test_no_record_of_a_run_is_told_better_than_its_budget(name, task, monkeypatch):
     """All features by themselves, over the noise that was added: of pictures of 64 pixels random ones choose it."""

@@ -31,6 +31,7 @@ def test_the_first_cells_are_a_balanced_sample_of_the_design():
         assert min(counts) > 0.6 * len(first) / len(counts)
 
 
+@pytest.mark.thorough
 def test_every_cell_can_be_planned():
     for cell in cells():
         plans = cell.scenario().plans()

@@ -27,6 +27,7 @@ from fedsmall.sim.report.outcomes import question
 from fedsmall.sim.report.real_sites import real_runs
 from fedsmall.sim.report.sentences import metric_name
 from fedsmall.sim.runs.folder import read
+from tests import only_quick
 from tests.sim.consortium.real_run import NAMES, real_run
 
 TASKS = {
@@ -52,9 +53,7 @@ def files(folder):
     return paths
 
 
-@pytest.fixture(
-    scope="module", params=["times", *(pytest.param(k, marks=pytest.mark.thorough) for k in TASKS if k != "times")]
-)
+@pytest.fixture(scope="module", params=only_quick(["times"], TASKS))
 def kind(request):
     return request.param
 

@@ -14,6 +14,7 @@ from fedsmall.strategies.server.journal import FileJournal
 from fedsmall.strategies.server.run_loop import run_rounds
 from fedsmall.travel.journey import journey
 from fedsmall.wire import EXAMPLES, METRICS, STEPS
+from tests import only_quick
 from tests.sim.engines.harness import (
     ADAM,
     MOMENTUM,
@@ -71,8 +72,8 @@ def test_a_model_that_is_not_finite_is_set_aside_where_it_arose(settings: dict[s
         {"permute_every": 2, "aggregate_every": None},
     ],
 )
-@pytest.mark.parametrize("recipe", [Recipe(lr=0.05), MOMENTUM])
-@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize("recipe", only_quick([MOMENTUM], [Recipe(lr=0.05), MOMENTUM]))
+@pytest.mark.parametrize("every", only_quick([3], [None, 3]))
 def test_a_site_of_absurd_numbers_is_set_aside_and_named(
     settings: dict[str, Any], recipe: Recipe, every: int | None
 ) -> None:

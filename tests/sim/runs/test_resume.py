@@ -18,6 +18,7 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import Run, read
 from fedsmall.sim.runs.progress import Watcher
 from fedsmall.sim.runs.scenario import load
+from tests import only_quick
 
 SCENARIO = """
 name = "mine"
@@ -64,7 +65,7 @@ def cut(folder: Path, done: int) -> None:
         (folder / name).write_text(json.dumps(json.loads((folder / name).read_text())[:count]))
 
 
-@pytest.mark.parametrize("done", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (0, 4))])
+@pytest.mark.parametrize("done", only_quick([1], [0, 1, 4]))
 def test_it_goes_on_to_the_same_bits(folder, done):
     scenario = load(folder / "mine.toml")
     execute(scenario, folder / "whole")

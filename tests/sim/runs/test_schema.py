@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from functools import cache
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,8 +16,13 @@ SCENARIOS = [path for folder in ("sim", "examples") for path in sorted((ROOT / f
 GOOD = {"name": "mine", "task": {"csv": "a.csv", "label": "y"}, "method": [{"name": "FedDC", "recipe": {"lr": 0.1}}]}
 
 
+@cache
+def validator() -> Draft202012Validator:
+    return Draft202012Validator(scenario_schema())
+
+
 def faults(table: dict) -> list[str]:
-    return [error.message for error in Draft202012Validator(scenario_schema()).iter_errors(table)]
+    return [error.message for error in validator().iter_errors(table)]
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -61,8 +61,8 @@ class Federation(Stations):
         anew: bool = False,
     ):
         super().__init__(folder, tuple(f"site-{k:03d}" for k in range(sites)), monkeypatch, policy)
-        rng = random.Random(0)
-        monkeypatch.setattr(key_store, "random_hex", lambda size: rng.randbytes(size).hex())  # always the same ways
+        rng = random.Random(0)  # always the same ways
+        monkeypatch.setattr(key_store.secrets, "token_hex", lambda size: rng.randbytes(size).hex())
         self.change, self.anew = change, anew
         self.there: dict[str, DataProcess] = {}
         self.passed: list[tuple[str, Message, Message]] = []  # every order and its answer
