@@ -241,7 +241,7 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
     common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
     say(f"finished after {outcome['comm_rounds']} communication rounds, {outcome['bytes_sent']} bytes of models.")
-    say(f"the global model on what the sites held out: {measured or 'nothing was held out'}")
+    say(f"the global model on what the sites held out, means over sites: {measured or 'nothing was held out'}")
     if validation := judged.get("validation"):
         say(expectation([validation]))
     left = [name for name in ("model.safetensors", "packages", "outcome.json", "log.jsonl") if (home / name).exists()]

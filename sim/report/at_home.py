@@ -106,7 +106,7 @@ def sentence_at_site(plan: Plan, site: str, evaluation: "OwnEvaluation", path: P
     federation, (y, together) = federation_at(plan, site, path), (evaluation.y, evaluation.said)
     task, held, (mean, scale) = federation.task, federation.held_out[0], federation.task.unit or (0.0, 1.0)
     if task.kind not in ("classes", "numbers") or np.prod(task.input_shape) > MOST_COLUMNS:
-        raise PlanError(f"a hospital's own regression is of classes or a number, and at most {MOST_COLUMNS} columns")
+        raise PlanError(f"leave --data out: it is for classes or a number, by at most {MOST_COLUMNS} columns")
     if held is None or len(held) != len(y) or not np.allclose(held.y * scale + mean, y, atol=1e-4):
         raise PlanError(f"{path} does not hold the samples that {site} held out in this run")
     alone, each = fit_alone(federation.train[0], held.x, task), (np.arange(len(y)), y)

@@ -178,7 +178,7 @@ def test_a_hospital_is_told_what_joining_brings_in_the_unit_or_that_its_data_hav
     said, y = own.evaluation.said, own.evaluation.y
 
     if kind in ("times", "labels"):
-        with pytest.raises(PlanError, match="own regression is of classes or a number"):
+        with pytest.raises(PlanError, match="leave --data out: it is for classes or a number"):
             own_page(own, data)
         return
     numbers = kind == "numbers"
