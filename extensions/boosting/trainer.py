@@ -187,13 +187,6 @@ OPEN = (
 )
 
 
-def trainer_for(
-    plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], indices: Indices
-) -> OneModelTrainer:
-    """The trainer of a plan's sites."""
-    return Boosters(plan, task, names, samples, indices)
-
-
 def combiner_for(plan: Plan) -> Combiner:
     """What makes the next global forest."""
     return GrowTrees(plan) if boosting_of(plan).histogram else JoinTrees()
@@ -324,6 +317,9 @@ class Boosters(OneModelTrainer):
         """How much each sample counts, by its class; None where all count alike."""
         of_classes = self.plan.recipe.class_weights
         return np.asarray(of_classes)[samples.y] if isinstance(of_classes, tuple) else None
+
+
+trainer_for = Boosters
 
 
 class Trees(NamedTuple):

@@ -45,13 +45,6 @@ def plan_among(plan: Plan, sites: int) -> Plan:
     return plan.model_copy(update={"model": form.NAME, "model_options": options})
 
 
-def trainer_for(
-    plan: Plan, task: Task, names: Sequence[str], samples: Sequence[Samples], indices: Indices
-) -> OneModelTrainer:
-    """The trainer of a plan's sites."""
-    return Regressors(plan, task, names, samples, indices)
-
-
 def combiner_for(plan: Plan) -> Combiner:
     """What makes the next global model."""
     return NewtonStep(plan) if settings_of(plan).passes is None else chain.LastOfChain()
@@ -332,3 +325,6 @@ class Regressors(OneModelTrainer):
         samples = self._samples[site]
         outputs = self.predict(stack.rows(np.array([row])), samples.x)[0]
         return float(evaluate(outputs, samples.y, self.task)["loss"])
+
+
+trainer_for = Regressors

@@ -193,11 +193,12 @@ def _say_fold(fold: int, folds: int) -> None:
 
 def print_choice(choice: "Choice") -> None:
     """The table, the pick with its reason, and what it is worth."""
+    from fedsmall.sim.report.sentences import metric_name
     from fedsmall.sim.tuning.choose import DECISIVE
 
     left = "hospitals" if choice.use == "new-hospitals" else "patients of the same hospitals"
     table = Table(title=f"Judged on left-out {left}, {choice.folds} folds", box=None, pad_edge=False)
-    loss, score = ("log loss", "AUC") if choice.score == "auc" else ("square error / variance", "mean absolute error")
+    loss, score = "square error / variance" if choice.score == "mae" else "log loss", metric_name(choice.score)
     for head in ("candidate", loss, score, "exchanges", "sent", "p against the best", "settings"):
         table.add_column(head, justify="left" if head in ("candidate", "settings") else "right")
     for name, row in choice.rows.items():

@@ -6,6 +6,7 @@ fold. The pick follows from the folds' losses by :func:`decide`. Its own worth i
 that the *other* folds pick. (Their models had that fold's patients among those they trained on, their losses not.)
 
 Sums over sites fit pooled rows: such methods are fitted on one pooled site, which is quicker, and sent by each site.
+Trees learn no grades and no times: of these there is no boosting, and no mean of three.
 """
 
 from collections import Counter
@@ -16,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsmall.data.federation import Federation
+from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.outputs import scores_of
+from fedsmall.evaluation.outputs import outputs_of, scores_of
 from fedsmall.evaluation.statistics import CHANCE, holm, paired
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -40,7 +41,8 @@ TREE_RATE = 0.1
 STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
 MEAN = "mean of three"
-SCORES = {"classes": "auc", "numbers": "mae"}  # beside the log loss, or the square error over the variance
+SCORES = {"cross_entropy": "auc", "logistic": "auc", "mse": "mae", "ordinal": "kappa", "hazard": "c_index"}
+ANSWERS = {"classes": "probabilities", "numbers": "predictions", "times": "survival"}
 
 Settings = dict[str, Any]
 Values = dict[str, np.ndarray]
@@ -54,7 +56,7 @@ class Candidate(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Probabilities (samples, classes) of those left out, or numbers (samples, 1); communication rounds; bytes."""
+    """Of those left out probabilities (samples, classes), numbers (samples, 1) or survival (samples, intervals)."""
 
     answers: np.ndarray
     comm_rounds: int
@@ -108,7 +110,13 @@ def choose_class(
     """The choice for a scenario, whose own methods do not matter; PlanError for what it cannot be made of."""
     plans = {name: _plans(scenario, candidate) for name, candidate in candidates(rates).items()}
     federation = build_federation(plans["ridge"][0], data_root)
-    _check(plans, federation)
+    task = federation.task
+    if task.loss not in SCORES:
+        raise PlanError(f"a choice is for classes, grades, times or one number; the loss here is {task.loss}")
+    if task.ordered or task.kind == "times":
+        del plans["boosting"]
+    for of_candidate in plans.values():
+        check_run(of_candidate[0], federation)
     use = use or (SAME if any(held is not None for held in federation.held_out) else NEW)
     if use not in (NEW, SAME):
         raise PlanError(f"--for takes {NEW} or {SAME}; got {use!r}")
@@ -164,13 +172,6 @@ def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
     return plans
 
 
-def _check(plans: Mapping[str, Sequence[Plan]], federation: Federation) -> None:
-    if (loss := federation.task.loss) not in ("cross_entropy", "logistic", "mse"):
-        raise PlanError(f"a choice is for classes without an order, or a number; the loss here is {loss}: list methods")
-    for of_candidate in plans.values():
-        check_run(of_candidate[0], federation)
-
-
 def _tuned(plans: Sequence[Plan], part: Federation, by_sites: bool) -> tuple[Judged, Settings]:
     """A candidate on one fold, with the settings that its inner folds take."""
     by_sites = by_sites and len(part.names) >= INNER
@@ -189,36 +190,42 @@ def _settings_of(plan: Plan) -> Settings:
 
 def _fit(plan: Plan, part: Federation) -> Judged:
     """A plan's model on the samples left out; one that diverges says nothing of them."""
-    sites, is_class = len(part.names), part.task.kind == "classes"
     fitted = part if plan.method.trains_networks else replace(part.pooled(), held_out=(None,))
     plan = plan.model_copy(update={"sites": len(fitted.names)})
     try:
         record = run_plan(plan, fitted, DEFAULT_ENGINE, options={"device": "cpu"})
     except ReplyError:
-        return Judged(np.full((len(part.test), part.task.classes if is_class else 1), np.nan), plan.rounds, np.nan)
-    answers = record.predictions["probabilities" if is_class else "predictions"]
-    return Judged(answers, record.comm_rounds, record.bytes_sent * sites / len(fitted.names))
+        return Judged(np.full((len(part.test), 1), np.nan), plan.rounds, np.nan)
+    sent = record.bytes_sent * len(part.names) / len(fitted.names)
+    return Judged(record.predictions[ANSWERS[part.task.kind]], record.comm_rounds, sent)
 
 
 def _metrics(answers: np.ndarray, part: Federation) -> dict[str, float]:
     """The loss, at most ``WORST``, and the score, NaN where there is none, as where only one class is left out."""
     if not np.isfinite(answers).all():
         return {"loss": WORST, "score": np.nan}
-    task = part.task
-    if task.kind == "classes":
-        outputs = scores_of(np.log(np.clip(answers, LEAST, 1.0)), task.outputs)
-    else:
+    metrics = evaluate(_outputs(answers, part.task), part.test.y, part.task)
+    return {"loss": float(metrics["loss"]), "score": float(metrics.get(SCORES[part.task.loss], np.nan))}
+
+
+def _outputs(answers: np.ndarray, task: Task) -> np.ndarray:
+    """The outputs of a model that answers so."""
+    if task.kind == "numbers":
         mean, scale = task.unit or (0.0, 1.0)
-        outputs = (answers - mean) / scale
-    metrics = evaluate(outputs, part.test.y, task)
-    return {"loss": float(metrics["loss"]), "score": float(metrics.get(SCORES[task.kind], np.nan))}
+        return (answers - mean) / scale
+    shares = np.clip(answers, LEAST, 1.0)
+    if task.kind == "times":
+        through = np.clip(shares / np.c_[np.ones(len(shares)), shares[:, :-1]], LEAST, 1 - LEAST)
+        return np.asarray(np.log1p(-through) - np.log(through))
+    logs = np.log(shares)
+    return outputs_of(logs) if task.ordered else scores_of(logs, task.outputs)
 
 
 def _choice(
     use: str, whole: Federation, parts: Sequence[Federation], found: Sequence[Mapping[str, tuple[Judged, Settings]]]
 ) -> Choice:
     judged = [{name: fitted for name, (fitted, _) in of_fold.items()} for of_fold in found]
-    for of_fold in judged:
+    for of_fold in judged if all(name in found[0] for name in OF_MEAN) else ():
         three = [of_fold[name] for name in OF_MEAN]
         costs = sum(of.comm_rounds for of in three), sum(of.bytes_sent for of in three)
         of_fold[MEAN] = Judged(np.mean([of.answers for of in three], axis=0), *costs)
@@ -227,7 +234,7 @@ def _choice(
     }
     losses: Values = {name: np.array([of["loss"] for of in values]) for name, values in worth.items()}
     scores: Values = {name: np.array([of["score"] for of in values]) for name, values in worth.items()}
-    verdict, score = decide(losses), SCORES[whole.task.kind]
+    verdict, score = decide(losses), SCORES[whole.task.loss]
     rows: dict[str, dict[str, Any]] = {}
     for name in losses:
         sent = [of[name].bytes_sent * len(whole.names) / len(p.names) for of, p in zip(judged, parts, strict=True)]

@@ -111,9 +111,9 @@ def test_what_is_fitted_on_pooled_rows_is_the_fit_over_sites_and_sends_as_much(n
     ("more", "use", "reason"),
     [
         (
-            {"task": "diabetes_grades", "model": "linear"},
+            {"task": "digit_properties", "model": "linear"},
             None,
-            "for classes without an order, or a number; the loss here is ordinal: list methods",
+            "for classes, grades, times or one number; the loss here is binary_cross_entropy",
         ),
         ({"sites": 3}, NEW, "takes four hospitals at least"),
         ({}, "nobody", "--for takes new-hospitals or same-hospitals; got 'nobody'"),
@@ -181,6 +181,36 @@ def test_of_a_number_the_table_has_the_errors_of_pooled_rows(tmp_path, monkeypat
     assert found.rows["ridge"]["loss"] == pytest.approx(np.mean(errors), rel=0.01)
     assert found.rows["ridge"]["mae"] == pytest.approx(np.sqrt(2 / np.pi) * 20, rel=0.1)  # of noise of 20
     assert found.nested.keys() == {"loss", "mae"}
+
+
+OTHERS = [name for name in NAMES if name != "boosting"]
+KINDS = {"diabetes_grades": "kappa", "gbsg2": "c_index"}
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_grades_and_times_have_the_loss_and_score_that_their_models_have_where_these_are_judged(task):
+    asked = scenario(task=task, model="linear", sites=6, samples_per_site=20, rounds=5, seeds=[1])
+    plan = module._plans(asked, candidates((0.03,))["ridge"])[0]
+    part = left_out(build_federation(plan), 3, False, rng_for(1, "choose"))[0]
+
+    found = module._metrics(module._fit(plan, part).answers, part)
+
+    judged = run_plan(plan.model_copy(update={"sites": 1}), part.pooled(), "cohort").evaluations[-1].common
+    assert found["loss"] == pytest.approx(judged["loss"], abs=1e-6)
+    assert found["score"] == pytest.approx(judged[KINDS[task]], abs=1e-6)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("task", KINDS)
+def test_of_grades_and_times_all_but_trees_are_compared(task, monkeypatch):
+    small(monkeypatch)
+    asked = scenario(task=task, model="linear", sites=6, samples_per_site=20, rounds=5, seeds=[1])
+
+    found = choose_class(asked, (0.03,), SAME, folds=2)
+
+    assert (found.score, list(found.rows)) == (KINDS[task], OTHERS)
+    assert found.verdict.pick in OTHERS
+    assert found.nested.keys() == {"loss", KINDS[task]}
 
 
 @pytest.mark.slow
