@@ -140,6 +140,7 @@ def test_a_site_goes_on_with_the_common_model_where_a_envelope_was_changed(world
     world.does_not_use(with_envelope(order, b""), line(MODEL_ENVELOPE, 1, by.site))
 
 
+@pytest.mark.thorough
 def test_a_envelope_of_64_mib_costs_no_more_than_its_size(world):
     order, much = world.once("train", t=2), 64 << 20
     large = with_envelope(order, bytes(much))

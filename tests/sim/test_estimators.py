@@ -79,6 +79,7 @@ def test_classes_come_back_as_they_were_given(labels):
     assert np.array_equal(fitted.classes_[fitted.predict_proba(TABLE).argmax(axis=1)], fitted.predict(TABLE))
 
 
+@pytest.mark.thorough
 def test_a_search_sets_the_settings_of_a_method():
     search = GridSearchCV(FederatedClassifier(rounds=5), {"method": ["FedAvg", "FedDC"], "rounds": [2, 4]}, cv=2)
 

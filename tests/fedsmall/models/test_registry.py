@@ -188,6 +188,7 @@ def test_a_model_that_cannot_be_built_says_why(name, task, options, words):
         build_model(name, task, options, rng_for(0, "t"))
 
 
+@pytest.mark.thorough
 def test_resnet18_is_torchvisions_weight_for_weight():
     from fedsmall.data.sources.public import import_torchvision
 

@@ -9,6 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 
 from fedsmall.errors import PlanError
 from fedsmall.sealing.tables import BITS, are_alike, check_tables, rows_of, sketch, sketches
+from tests import only_quick
 
 KEY = bytes(range(32))
 
@@ -51,7 +52,7 @@ def found(one, other, trials=200):
     return np.mean([are_alike(sketch(one, key), sketch(other, key)) for key in keys(trials)])
 
 
-@pytest.mark.parametrize("count", [8, 40, 300])
+@pytest.mark.parametrize("count", only_quick([8, 40], [8, 40, 300]))
 def test_copies_and_halves_are_found_and_strangers_and_small_parts_are_not(count):
     table = rows(0, count)
 

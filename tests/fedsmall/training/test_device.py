@@ -13,7 +13,6 @@ from fedsmall.training import device as devices
 from fedsmall.training.cohort import Cohort
 from fedsmall.training.device import WORTH_ALONE, WORTH_TOGETHER, check_device, choose_device, process_context
 from fedsmall.training.stack import Rows
-from tests import only_quick
 from tests.fedsmall.training.cohorts import TABLE, plan_for, samples_for
 from tests.fedsmall.training.second_device import PLACE, second_device
 
@@ -192,7 +191,8 @@ def test_processes_are_forks_but_on_macos_and_for_a_gpu(monkeypatch, system, ask
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes begin afresh")
-@pytest.mark.parametrize("thread", only_quick(["library"], ["", "python", "library"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("thread", ["", "python", "library"])
 def test_a_process_with_threads_is_not_forked_and_one_without_is(thread):
     begin = {
         "": "",

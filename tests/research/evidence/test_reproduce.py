@@ -47,6 +47,7 @@ def test_differences_are_paired_with_the_baseline(made):
     assert all(row.p_value is None or row.p_value >= paired(row.values, base.values).p_value for row in result.rows)
 
 
+@pytest.mark.thorough
 def test_every_table_has_the_row_of_the_commonest_class(made):
     item, result, _ = made
     federation = build_federation(item.scenarios("quick")[""].plan(0, 0))

@@ -167,6 +167,7 @@ def test_grades_in_words_begin_with_none_and_are_told_how_to_be_grades(fedsmall,
     assert scenario_of(tmp_path / "mine.toml")["task"]["classes"] == ["mild", "none", "severe"]
 
 
+@pytest.mark.thorough
 def test_grades_that_new_takes_for_classes_run_in_their_order_as_it_says(fedsmall, tmp_path):
     write(tmp_path / "patients.csv", "age,grade", [(40 + n % 31, n % 31 // 8) for n in range(90)])
 

@@ -12,7 +12,6 @@ from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.folder import prediction_key, read
 from fedsmall.sim.runs.merge import merge
 from fedsmall.sim.runs.scenario import load
-from tests import only_quick
 from tests.sim.runs.scenarios import SMALL, write
 
 
@@ -50,7 +49,8 @@ def hospitals(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("engine", only_quick(["cohort"], ["cohort", "inprocess"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("engine", ["cohort", "inprocess"])
 def test_of_patients_with_several_samples_intervals_are_over_patients(tmp_path, engine):
     rng, rows = np.random.default_rng(0), ["who,marker,outcome"]
     for patient, level in enumerate(rng.normal(size=90)):

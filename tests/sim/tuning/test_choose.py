@@ -164,6 +164,7 @@ def made(folder, kind):
     return scenario(task=task, sites=20, samples_per_site=15, rounds=50)
 
 
+@pytest.mark.thorough
 def test_of_a_number_the_table_has_the_errors_of_pooled_rows(tmp_path, monkeypatch):
     small(monkeypatch)
     asked = made(tmp_path, "linear*")

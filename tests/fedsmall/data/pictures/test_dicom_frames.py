@@ -149,6 +149,7 @@ def test_one_frame_a_file_is_one_sample_and_nobody_s_patient(tmp_path: Path) -> 
     assert (len(pool.train[""]), pool.train[""].patients) == (6, None)
 
 
+@pytest.mark.thorough
 def test_a_run_and_its_prediction_take_each_frame(tmp_path: Path, monkeypatch: Any) -> None:
     folder(tmp_path / "scans", 8)
     monkeypatch.chdir(tmp_path)
