@@ -18,6 +18,7 @@ from fedsmall.strategies.records import array_records, shape_and_dtype
 from fedsmall.training.batches import batch_sizes
 from fedsmall.wire import BLURRED, CARRIED, EXAMPLES, LOSS, METRICS, MODEL, PLAN, RULE, SQUARES, STEPS, read_npy
 
+NPY_HEADER_BYTES = 4096  # far more than any header numpy writes
 MOST = 10**9  # samples of a site, and its steps in a communication round, where nothing else is known
 MOST_METRICS = 32
 KNOWN = {MODEL, CARRIED, RULE}
@@ -156,9 +157,12 @@ def _check_numbers(record: ArrayRecord) -> None:
 
 
 def read_array(name: str, array: Array) -> np.ndarray:
-    """The array's numbers. Raises ReplyError unless its bytes are what its header says."""
+    """The array's numbers. Raises ReplyError unless its bytes are those of what it names, before they are copied."""
     if (named := shape_and_dtype(array)) is None:
         raise ReplyError(f"array {_cut(name)}: names no shape and dtype that numpy knows")
+    expected_bytes = math.prod(named[0]) * named[1].itemsize
+    if not expected_bytes <= len(array.data) <= expected_bytes + NPY_HEADER_BYTES:
+        raise ReplyError(f"array {_cut(name)}: {len(array.data)} bytes came where about {expected_bytes} were expected")
     try:
         values = read_npy(array.data)
     except Exception:

@@ -20,7 +20,7 @@ import numpy as np
 from fedsmall.data.federation import Federation, Task
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
-from fedsmall.evaluation.outputs import outputs_of, scores_of
+from fedsmall.evaluation.outputs import scores_of
 from fedsmall.evaluation.statistics import CHANCE, holm, paired
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
@@ -32,6 +32,7 @@ from fedsmall.sim.report.sentences import list_words
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.grid import DEPTHS, TREES
 from fedsmall.sim.tuning.search import WORST, best_row, table_of
+from fedsmall.wire import Arrays
 
 NEW, SAME = "new-hospitals", "same-hospitals"
 FOLDS, INNER = 10, 2
@@ -42,7 +43,6 @@ STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
 MEAN = "mean of three"
 SCORES = {"cross_entropy": "auc", "logistic": "auc", "mse": "mae", "ordinal": "kappa", "hazard": "c_index"}
-ANSWERS = {"classes": "probabilities", "numbers": "predictions", "times": "survival"}
 
 Settings = dict[str, Any]
 Values = dict[str, np.ndarray]
@@ -56,9 +56,10 @@ class Candidate(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """Of those left out probabilities (samples, classes), numbers (samples, 1) or survival (samples, intervals)."""
+    """Loss and score on those left out; what is said of them, of which a mean may be made; comm. rounds; bytes."""
 
-    answers: np.ndarray
+    worth: dict[str, float]
+    predictions: Arrays
     comm_rounds: int
     bytes_sent: float
 
@@ -176,7 +177,7 @@ def _tuned(plans: Sequence[Plan], part: Federation, by_sites: bool) -> tuple[Jud
     """A candidate on one fold, with the settings that its inner folds take."""
     by_sites = by_sites and len(part.names) >= INNER
     inner = left_out(part, INNER, by_sites, rng_for(plans[0].seed, "choose, inner"))
-    scores = [[-_metrics(_fit(plan, fold).answers, fold)["loss"] for fold in inner] for plan in plans]
+    scores = [[-_fit(plan, fold).worth["loss"] for fold in inner] for plan in plans]
     plan = plans[best_row(np.array(scores))]
     return _fit(plan, part), _settings_of(plan)
 
@@ -195,45 +196,40 @@ def _fit(plan: Plan, part: Federation) -> Judged:
     try:
         record = run_plan(plan, fitted, DEFAULT_ENGINE, options={"device": "cpu"})
     except ReplyError:
-        return Judged(np.full((len(part.test), 1), np.nan), plan.rounds, np.nan)
+        return Judged(_worth({}, part.task), {}, plan.rounds, np.nan)
     sent = record.bytes_sent * len(part.names) / len(fitted.names)
-    return Judged(record.predictions[ANSWERS[part.task.kind]], record.comm_rounds, sent)
+    worth = _worth(record.evaluations[-1].common or {}, part.task)
+    return Judged(worth, record.predictions, record.comm_rounds, sent)
 
 
-def _metrics(answers: np.ndarray, part: Federation) -> dict[str, float]:
+def _worth(metrics: Mapping[str, float], task: Task) -> dict[str, float]:
     """The loss, at most ``WORST``, and the score, NaN where there is none, as where only one class is left out."""
-    if not np.isfinite(answers).all():
-        return {"loss": WORST, "score": np.nan}
-    metrics = evaluate(_outputs(answers, part.task), part.test.y, part.task)
-    return {"loss": float(metrics["loss"]), "score": float(metrics.get(SCORES[part.task.loss], np.nan))}
+    loss, score = (float(metrics.get(name, np.nan)) for name in ("loss", SCORES[task.loss]))
+    return {"loss": loss if np.isfinite(loss) else WORST, "score": score}
 
 
-def _outputs(answers: np.ndarray, task: Task) -> np.ndarray:
-    """The outputs of a model that answers so."""
-    if task.kind == "numbers":
-        mean, scale = task.unit or (0.0, 1.0)
-        return (answers - mean) / scale
-    shares = np.clip(answers, LEAST, 1.0)
-    if task.kind == "times":
-        through = np.clip(shares / np.c_[np.ones(len(shares)), shares[:, :-1]], LEAST, 1 - LEAST)
-        return np.asarray(np.log1p(-through) - np.log(through))
-    logs = np.log(shares)
-    return outputs_of(logs) if task.ordered else scores_of(logs, task.outputs)
+def _mean_of(several: Sequence[Judged], part: Federation) -> Judged:
+    """The equal mean of what several say of those left out, of classes or a number."""
+    task, kind = part.task, "probabilities" if part.task.kind == "classes" else "predictions"
+    costs = sum(of.comm_rounds for of in several), sum(of.bytes_sent for of in several)
+    if not all(kind in of.predictions for of in several):
+        return Judged(_worth({}, task), {}, *costs)
+    answers, (mean, scale) = np.mean([of.predictions[kind] for of in several], axis=0), task.unit or (0.0, 1.0)
+    of_classes = kind == "probabilities"
+    outputs = scores_of(np.log(np.clip(answers, LEAST, 1.0)), task.outputs) if of_classes else (answers - mean) / scale
+    return Judged(_worth(evaluate(outputs, part.test.y, task), task), {kind: answers}, *costs)
 
 
 def _choice(
     use: str, whole: Federation, parts: Sequence[Federation], found: Sequence[Mapping[str, tuple[Judged, Settings]]]
 ) -> Choice:
     judged = [{name: fitted for name, (fitted, _) in of_fold.items()} for of_fold in found]
-    for of_fold in judged if all(name in found[0] for name in OF_MEAN) else ():
-        three = [of_fold[name] for name in OF_MEAN]
-        costs = sum(of.comm_rounds for of in three), sum(of.bytes_sent for of in three)
-        of_fold[MEAN] = Judged(np.mean([of.answers for of in three], axis=0), *costs)
-    worth = {
-        name: [_metrics(of[name].answers, part) for of, part in zip(judged, parts, strict=True)] for name in judged[0]
-    }
-    losses: Values = {name: np.array([of["loss"] for of in values]) for name, values in worth.items()}
-    scores: Values = {name: np.array([of["score"] for of in values]) for name, values in worth.items()}
+    if judged[0].keys() >= set(OF_MEAN):
+        for of_fold, part in zip(judged, parts, strict=True):
+            of_fold[MEAN] = _mean_of([of_fold[name] for name in OF_MEAN], part)
+    losses, scores = (
+        {name: np.array([of[name].worth[key] for of in judged]) for name in judged[0]} for key in ("loss", "score")
+    )
     verdict, score = decide(losses), SCORES[whole.task.loss]
     rows: dict[str, dict[str, Any]] = {}
     for name in losses:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import calibration, metrics
 
@@ -186,8 +186,8 @@ def test_intervals_over_patients_hold_where_these_have_several_samples():
     assert max(apart) < 0.9  # what taking samples for patients would claim
 
 
+@pytest.mark.thorough
 @given(predictions())
-@settings(max_examples=30)
 def test_where_each_patient_has_one_sample_nothing_is_other(made):
     p, positive = made
     alone = np.random.default_rng(0).permutation(len(p))

@@ -213,8 +213,8 @@ def test_equation_1_holds_at_height_one_and_is_exceeded_at_height_two():
     assert radon_failure_as_printed(10, 3, 0.1) == 1
 
 
-@given(st.integers(3, 500), st.floats(1e-6, 0.999))
 @pytest.mark.thorough
+@given(st.integers(3, 500), st.floats(1e-6, 0.999))
 def test_equation_1_is_no_less_than_what_is_reached_at_height_one(radon_number, failure):
     assert radon_failure(radon_number, 1, failure) <= radon_failure_as_printed(radon_number, 1, failure) * (1 + 1e-9)
 

@@ -27,7 +27,7 @@ def model(values: np.ndarray, dtype: torch.dtype = torch.float64) -> dict[str, t
 
 
 @given(loss=st.sampled_from([0.0, 0.3, 0.8]), delay=st.integers(0, 4), seed=st.integers(0, 99))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_letter_is_handed_over_once_to_whom_it_was_sent(loss: float, delay: int, seed: int) -> None:
     mail, came = Mail(seed, loss, delay), []
     for start in (0, 10, 20):
@@ -79,7 +79,7 @@ def test_what_is_withdrawn_is_not_handed_over_however_late_it_comes() -> None:
 
 
 @given(topology=TOPOLOGIES, sites=st.integers(1, 9), models=st.integers(1, 9), seed=st.integers(0, 99))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_model_is_lost_and_none_is_at_two_sites(topology: Topology, sites: int, models: int, seed: int) -> None:
     places = Places(topology, seed, sites, np.arange(min(models, sites)))
     for t in range(1, 30):
@@ -123,7 +123,7 @@ def test_who_comes_late_trains_after_who_was_there() -> None:
 
 
 @given(topology=TOPOLOGIES, seed=st.integers(0, 99))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_sums_and_weights_in_hand_and_under_way_stay_what_they_were(topology: Topology, seed: int) -> None:
     rng = np.random.default_rng(seed)
     values, weights = rng.normal(size=8), rng.integers(1, 5, 8).astype(float)

@@ -1,5 +1,6 @@
 """What hospitals' files are like: each case is files, a scenario's keys, and what becomes of it."""
 
+import csv
 import gzip
 import io
 import os
@@ -23,6 +24,11 @@ class Case(NamedTuple):
     line: str = ""
     prepare: Callable[[Path], None] | None = None
     classes: int = 2
+
+
+def with_the_limit_of_csv(_: Path) -> None:
+    """Python's own limit of a cell, which scipy.io raises for all modules where a test imports it."""
+    csv.field_size_limit(131_072)
 
 
 def rows(count: int = 24, line: str = "{age},{dose},{ill}", head: str = "age,dose,ill", start: int = 0) -> str:
@@ -185,7 +191,7 @@ SEPARATORS = {
     "a title over the header": bad("Patients of 2024\n" + GOOD, "line 2 has 3 cells and the header 1"),
     "a title with commas over the header": bad("Patients of 2024,,\n" + GOOD, "the first line is no header"),
     "a cell of 200,000 letters": bad(
-        GOOD.replace("\n31,", f"\n{'9' * 200_000},"), "field larger than field limit|text where numbers are expected"
+        GOOD.replace("\n31,", f"\n{'9' * 200_000},"), "field larger than field limit", prepare=with_the_limit_of_csv
     ),
 }
 

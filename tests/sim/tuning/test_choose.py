@@ -3,15 +3,18 @@ import json
 import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
+from sklearn.metrics import cohen_kappa_score
 
 from fedsmall.data.federation import Samples
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.survival import concordance
 from fedsmall.planning.tasks import build_federation
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.runs.scenario import build
 from fedsmall.sim.tuning import choose as module
 from fedsmall.sim.tuning.choose import MEAN, NEW, SAME, candidates, choose_class, decide, left_out, nested_worth
+from fedsmall.sim.tuning.search import WORST
 
 TABLE = {"name": "x", "task": "breast_cancer", "sites": 6, "samples_per_site": 6, "rounds": 10}
 NAMES = ("ridge", "additive ridge", "random features", "boosting", "network")
@@ -103,7 +106,7 @@ def test_what_is_fitted_on_pooled_rows_is_the_fit_over_sites_and_sends_as_much(n
 
     quick, whole = module._fit(plan, part), run_plan(plan, part, "cohort")
 
-    np.testing.assert_allclose(quick.answers, whole.predictions["probabilities"], atol=1e-6)
+    np.testing.assert_allclose(quick.predictions["probabilities"], whole.predictions["probabilities"], atol=1e-6)
     assert (quick.comm_rounds, quick.bytes_sent) == (whole.comm_rounds, whole.bytes_sent)
 
 
@@ -184,21 +187,43 @@ def test_of_a_number_the_table_has_the_errors_of_pooled_rows(tmp_path, monkeypat
     assert found.nested.keys() == {"loss", "mae"}
 
 
+@pytest.mark.parametrize("metrics", [{}, {"loss": np.nan}, {"loss": np.inf, "mae": np.nan}])
+def test_who_says_nothing_of_those_left_out_has_the_worst_loss_and_so_has_a_mean_with_it(metrics):
+    part = build_federation(module._plans(scenario(task="diabetes", model="linear"), candidates((0.1,))["ridge"])[0])
+    numbers = {"predictions": part.test.y}
+
+    nothing = module.Judged(module._worth(metrics, part.task), {}, 3, 1.0)
+    mean = module._mean_of([module.Judged({"loss": 0.5, "score": 0.1}, numbers, 2, 4.0), nothing], part)
+
+    for judged in (nothing, mean):
+        assert judged.worth["loss"] == WORST
+        assert np.isnan(judged.worth["score"])
+    assert (mean.comm_rounds, mean.bytes_sent) == (5, 5.0)
+
+
 OTHERS = [name for name in NAMES if name != "boosting"]
 KINDS = {"diabetes_grades": "kappa", "gbsg2": "c_index"}
 
 
 @pytest.mark.parametrize("task", KINDS)
-def test_grades_and_times_have_the_loss_and_score_that_their_models_have_where_these_are_judged(task):
+def test_grades_and_times_have_the_likelihood_and_score_of_what_their_models_say(task):
     asked = scenario(task=task, model="linear", sites=6, samples_per_site=20, rounds=5, seeds=[1])
     plan = module._plans(asked, candidates((0.03,))["ridge"])[0]
     part = left_out(build_federation(plan), 3, False, rng_for(1, "choose"))[0]
 
-    found = module._metrics(module._fit(plan, part).answers, part)
+    found, y = module._fit(plan, part), part.test.y
 
-    judged = run_plan(plan.model_copy(update={"sites": 1}), part.pooled(), "cohort").evaluations[-1].common
-    assert found["loss"] == pytest.approx(judged["loss"], abs=1e-6)
-    assert found["score"] == pytest.approx(judged[KINDS[task]], abs=1e-6)
+    if task == "diabetes_grades":
+        said = found.predictions["probabilities"]
+        likelihood = said[np.arange(len(y)), y]
+        score = cohen_kappa_score(y, said.argmax(axis=1), weights="quadratic")
+    else:  # of y[:, 0] intervals that a patient came through, and whether an event ended the next
+        curves, rows, through = found.predictions["survival"], np.arange(len(y)), y[:, 0].astype(int)
+        padded = np.c_[np.ones(len(y)), curves, curves[:, -1]]
+        likelihood = padded[rows, through] - y[:, 1] * padded[rows, through + 1]
+        score = concordance(curves[None], found.predictions["cuts"][0], *y[:, 2:4].T)[0]
+    assert found.worth["loss"] == pytest.approx(-np.log(likelihood).mean(), abs=1e-5)
+    assert found.worth["score"] == pytest.approx(score, abs=1e-6)
 
 
 @pytest.mark.thorough
