@@ -123,7 +123,11 @@ class Policy(Frozen):
         """As :meth:`check_plan`, for what a site holds; how that is scaled counts, too."""
         found, rarest = {"samples": len(raw.train), "sites": sites, "numbers": numbers}, least_of_a_class(raw)
         self.check_plan(plan, raw.task.name, **found, per_class=rarest, has_identity=has_identity)
-        self.check_sums(raw.scaled)
+        if self.most_exposure is not None and raw.scaled:  # by exact sums, which no limit of exposure covers
+            raise PolicyError(
+                "the policy here limits how much of a record may be told (most_exposure), and the exact sums by which "
+                "features are scaled pass it; state their public ranges in the task, as in ranges = {age = [0, 120]}"
+            )
 
     def check_budget(self, epsilon: float) -> None:
         """Raise PolicyError where ``epsilon``, after the communication round that is asked for, is over the budget."""
@@ -144,14 +148,6 @@ class Policy(Frozen):
             raise PolicyError(
                 f"with this the runs on this site's patients would tell more of a record than exposure "
                 f"{self.most_exposure:g}, which the policy here allows (most_exposure)"
-            )
-
-    def check_sums(self, scaled: bool) -> None:
-        """Raise PolicyError where features would be ``scaled`` by exact sums, which no limit of exposure covers."""
-        if self.most_exposure is not None and scaled:
-            raise PolicyError(
-                "the policy here limits how much of a record may be told (most_exposure), and the exact sums by which "
-                "features are scaled pass it; state their public ranges in the task, as in ranges = {age = [0, 120]}"
             )
 
     def check_device(self, device: str) -> None:

@@ -18,8 +18,9 @@ Groups of entry points, and what an entry of each is:
 - ``fedsmall.pages``: a module whose ``part(run, name)`` is the section ``name`` of a run's page, as Markup.
 - ``fedsmall.audits``: a function of a run's folder, a site's name and the path of its data that gives lines: what the
   site finds out about its own patients.
-- ``fedsmall.scenarios``: a module, what is run where a scenario's task has a key of that name, and by the command of
-  that name: ``run(path, out, settings)`` in one process; over real sites, where NAME.json is the ``Sheet`` in a
+- ``fedsmall.scenarios``: a module, what is run by the command of that name, and, where it has ``run(path, out,
+  settings)``, in one process, and ``check_site(scenario, site, data, policy, has_identity=...)``, lines of what a site
+  would do, also where a scenario's task has a key of that name; over real sites, where NAME.json is the ``Sheet`` in a
   run's folder, ``load(path, settings)``, ``prepare(folder, run, scenario, **patience)``, ``conduct(sheet, folder,
   grid)``, which gives the outcome and a last log line, ``write_run(folder, outcome)``, ``outcome_lines(home,
   outcome)``; for a hospital's own page ``site_part(folder, site)`` or None, and ``LEAVES``, what leaves a site.
@@ -112,7 +113,8 @@ def kind_of_run(folder: Path) -> str | None:
 def kind_of_scenario(table: Mapping[str, Any]) -> str | None:
     """The extension whose key the task of a scenario's table has; None for models that travel."""
     task = table.get("task")
-    return next((kind for kind in extensions(SCENARIOS) if kind in task), None) if isinstance(task, Mapping) else None
+    kinds = [kind for kind in extensions(SCENARIOS) if isinstance(task, Mapping) and kind in task]
+    return next((kind for kind in kinds if hasattr(load_extension(SCENARIOS, kind), "run")), None)
 
 
 @contextmanager

@@ -345,7 +345,7 @@ class Growing:
         if len(counts) != nodes or any(len(chunk) != wanted for chunk in chunks):
             raise ReplyError(f"{reply.sender} answered with another number of sums than it says")
         self.data.sums_read += total
-        numbers = self.layout.sums(chunks, total).reshape(total, -1, 2)  # (splits, outputs, g and h)
+        numbers = self.layout.sums(chunks, total).reshape(total, self.sums.shape[2], 2)  # (splits, outputs, g and h)
         return [Sums(part[..., 0], part[..., 1]) for part in np.split(numbers, np.cumsum(counts)[:-1])]
 
     def _split(self, choices: dict[int, Choice]) -> Talk[list[int]]:

@@ -8,9 +8,10 @@ from sklearn.datasets import load_breast_cancer
 from typer import Argument, Option
 
 from fedsmall.errors import PlanError
+from fedsmall.extensions.columns import server
 from fedsmall.extensions.columns.page import print_done, site_part, write_page
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
-from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, prepare_prediction, write_run
+from fedsmall.extensions.columns.server import check_site, conduct, outcome_lines, prepare, write_run
 from fedsmall.extensions.columns.simulation import METHODS, execute, world_of, write_parts
 from fedsmall.extensions.columns.simulation import load_columns as load
 from fedsmall.extensions.columns.simulation import predict as predict_rows
@@ -27,7 +28,7 @@ app = command_group(
 )
 console = terminal()
 
-__all__ = ["app", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
+__all__ = ["app", "check_site", "conduct", "load", "outcome_lines", "prepare", "run", "site_part", "write_run"]
 LEAVES = (
     "of split columns: blinded identifiers; gradients or sums under encryption; who goes left at a split that was "
     "chosen; at the end how many splits are of our columns and, with the labels, what the forest is worth"
@@ -107,7 +108,7 @@ def predict(
             raise PlanError("tables of a run over real sites lie there, and so do predictions; give the folder alone")
         home = folder.resolve()
         consortium_server.check_up(home.parents[1])
-        run = prepare_prediction(home, name).name
+        run = server.prepare_prediction(home, name).name
         runs.launch(home.parents[1], run, say)
         return follow(home.parents[1], run, detach=False)
     check_unwritten(out)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedsmall.data.table_files import as_numbers, check_header, is_missing, number_block, plain, read_table
-from fedsmall.errors import DataError, ReplyError
+from fedsmall.errors import DataError, PolicyError, ReplyError
 from fedsmall.extensions.columns.boosting import Split, bin_columns, candidate_bins, goes_left
 from fedsmall.extensions.columns.encrypted import Adder, Histogram, Layout, PublicKey, check_modulus
 from fedsmall.extensions.columns.intersection import BYTES, Blinding, check_distinct, new_number
 from fedsmall.extensions.columns.messages import Arrays, Message
-from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, Reading
+from fedsmall.extensions.columns.plan import LEAST_BITS, Boosting, ColumnPlan, Reading
 from fedsmall.randomness import rng_for
 from fedsmall.sealing.envelopes import Mailbox
 
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 Handler = Callable[[Message], Message]
 Draw = Callable[[str, Callable[[], str]], str]  # what is drawn by chance, by its name, and how
 POINTS, SAID = "points", "columns"  # kinds of envelopes: of a matching, and of all that follows
-
-
-def draw_afresh(_: str, make: Callable[[], str]) -> str:
-    """Draw, and keep nothing: what parties do that are never killed."""
-    return make()
 
 
 @dataclass(frozen=True)
@@ -107,6 +102,22 @@ def read_target(path: Path, reading: Reading) -> Target:
     return Target(np.array([classes.index(word) for word in words], float), classes)
 
 
+def read_own(path: Path, plan: ColumnPlan, least: int, site: str) -> tuple[Table, Target | None]:
+    """A site's table, of ``least`` rows or more, and the active party's labels; DataError or PolicyError for others."""
+    table = read_party_table(path, plan.reading)
+    if len(table.identifiers) < least or not table.columns:
+        raise PolicyError(f"this site has no column, or fewer than {least} rows (least_samples)")
+    if plan.active != site:
+        return table, None
+    target = read_target(path, plan.reading)
+    if len(target.classes) > len(plan.reading.classes or ("", "")):
+        raise DataError(
+            "there are more than two classes; name them in the scenario (classes = [...]), for other parties hold "
+            "a run to the number of its trees"
+        )
+    return table, target
+
+
 def _check_columns(path: Path, present: Sequence[str], wanted: Sequence[str]) -> None:
     if missing := [name for name in wanted if name not in present]:
         raise DataError(f"there is no column {missing[0]!r}", file=path.name)
@@ -141,7 +152,7 @@ class Party:
     records: list[Split] = field(default_factory=list)
     parties: tuple[str, ...] = ()
     envelopes: Envelopes | None = None
-    draw: Draw = draw_afresh
+    draw: Draw = lambda _, make: make()  # and keep nothing, as parties that are never killed
 
     def __post_init__(self) -> None:
         self.clock = Clock()

@@ -48,7 +48,7 @@ class Boosting(BaseModel):
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 0.3
     l2: Annotated[float, Field(gt=0)] = 1.0
     least_gain: Annotated[float, Field(ge=0)] = 0.0
-    least_samples: Annotated[int, Field(ge=1)] = 1
+    least_samples: Annotated[int, Field(ge=1)] = 5
     seed: int = 0
     packing: bool = False
     subtraction: bool = False

@@ -14,13 +14,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
 from flwr.app import Message as FlowerMessage
 
 from fedsmall.audit_log import AuditLog
+from fedsmall.clients.policy import Policy
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns import conducting
 from fedsmall.extensions.columns.conducting import DONE, Protocol, Stage
 from fedsmall.extensions.columns.messages import Message
 from fedsmall.extensions.columns.page import Facts, Learnt, knowledge_lines, knowledge_of, write_real_page
+from fedsmall.extensions.columns.party import read_own
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, COLUMNS, MESSAGE, ColumnPlan, ColumnSheet, ForestOf
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Columns, Task
+from fedsmall.extensions.columns.site import check_policy, describe
 from fedsmall.files import one_line, write
 from fedsmall.sealing.terms import ROLL
 from fedsmall.sim.consortium import runs
@@ -40,17 +43,11 @@ Told = Mapping[str, Any]  # what outcome.json holds
 def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
     """Make the folder of a new run with its sheet; returns it.
 
-    Raises PlanError for several methods or seeds, a method that sends no messages, a party that is no admitted site or
-    lacks the identity that ``sealed`` asks for, and where there is a run of that name.
+    Raises PlanError for several seeds, or methods that send messages, a party that is no admitted site or lacks the
+    identity that ``sealed`` asks for, and where there is a run of that name.
     """
-    plans = scenario.plans()
-    if len(plans) != 1 or not METHODS[plans[0].name].apart:
-        raise PlanError(
-            "A run over split columns at real sites takes one seed and one method, SecureBoost or SecureBoostPlus."
-        )
     parties = tuple(scenario.task.columns)
     runs.admitted_sites(folder, parties)
-    path = _new_sheet(folder / "runs", run)
     roll: dict[str, str] = {}
     if scenario.sealed is not False:
         try:
@@ -58,17 +55,33 @@ def prepare(folder: Path, run: str, scenario: Columns, **patience: Any) -> Path:
         except PlanError:
             if scenario.sealed:
                 raise
-    columns = ColumnPlan(
-        parties=parties,
-        reading=scenario.task.reading,
-        settings=plans[0].settings,
-        test=scenario.test,
-        key_bits=scenario.key_bits,
-        sealed=bool(roll),
-    )
+    label, columns = _real_plan(scenario, bool(roll))
     words: dict[str, Any] = {"run": run, "id": secrets.token_hex(8), "about": scenario.about, **patience}
     sheet = ColumnSheet(columns=columns, sites=tuple(sorted(parties)), quorum=len(parties), roll=roll, **words)
-    return runs.write_sheet(path, sheet, columns.model_dump_json(), method=plans[0].label)
+    return runs.write_sheet(folder / "runs" / run / COLUMN_SHEET, sheet, columns.model_dump_json(), method=label)
+
+
+def _real_plan(scenario: Columns, sealed: bool) -> tuple[str, ColumnPlan]:
+    """The label and the plan of what sends messages; a simulation's scenario has comparators too."""
+    plans = [plan for plan in scenario.plans() if METHODS[plan.name].apart]
+    if len(plans) != 1:
+        raise PlanError(
+            "A run over split columns at real sites takes one seed and one method, SecureBoost or SecureBoostPlus."
+        )
+    words: dict[str, Any] = {"parties": tuple(scenario.task.columns), "reading": scenario.task.reading}
+    words |= {"settings": plans[0].settings, "test": scenario.test, "key_bits": scenario.key_bits}
+    return plans[0].label, ColumnPlan(**words, sealed=sealed)
+
+
+def check_site(scenario: Columns, site: str, data: Path, policy: Policy, *, has_identity: bool) -> list[str]:
+    """What a run would ask of a site's table, and what would leave, in lines; DataError or PolicyError as it does."""
+    sealed = has_identity if scenario.sealed is None else scenario.sealed
+    _, plan = _real_plan(scenario, sealed)
+    if site not in plan.parties:
+        raise PlanError(f"{site!r} is none of the parties {', '.join(plan.parties)}: say which is yours, --site")
+    table, _ = read_own(data, plan, policy.least_samples, site)
+    check_policy(policy, plan)
+    return [f"{data.name}: {len(table.identifiers)} rows; columns {', '.join(table.columns)}", *describe(plan, site)]
 
 
 def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> Path:
@@ -83,18 +96,12 @@ def prepare_prediction(home: Path, name: str | None = None, **patience: Any) -> 
     changes = {"run": run, "id": secrets.token_hex(8), "columns": columns, **patience}
     asking = ColumnSheet(**{**vars(sheet), **changes})
     method = f"the forest of {sheet.run}"
-    return runs.write_sheet(_new_sheet(home.parent, run), asking, columns.model_dump_json(), method=method)
+    return runs.write_sheet(home.parent / run / COLUMN_SHEET, asking, columns.model_dump_json(), method=method)
 
 
 def read_sheet(folder: Path) -> ColumnSheet:
     """The sheet in the folder of a run."""
     return ColumnSheet.model_validate_json((folder / COLUMN_SHEET).read_text())
-
-
-def _new_sheet(homes: Path, run: str) -> Path:
-    if (homes / run).exists():
-        raise PlanError(f"There is a run {run!r} already. Choose --name.")
-    return homes / run / COLUMN_SHEET
 
 
 @dataclass
@@ -199,7 +206,7 @@ def _fault(site: str, reply: FlowerMessage | None) -> str:
 
 def _note_progress(folder: Path, stage: Stage, sheet: ColumnSheet, traffic: Traffic) -> None:
     rounds = 1 if sheet.columns.of is not None else sheet.columns.settings.rounds
-    t = rounds if stage.phase == DONE else int(stage.words.get("round", 0))
+    t = rounds if "worth" in stage.words else int(stage.words.get("round", 0))  # the last is grown
     progress = {"t": t, "rounds": rounds, "seconds": traffic.seconds, "events": []}
     put(folder / "progress.json", json.dumps(progress).encode())
 
@@ -222,17 +229,11 @@ def _scenario_of(sheet: ColumnSheet) -> Columns:
     plan = sheet.columns
     settings = plan.settings.model_dump(mode="json", exclude_defaults=True)
     name = "SecureBoostPlus" if all(settings.get(key) for key in SAVES_TIME) else "SecureBoost"
-    return Columns(
-        name=sheet.run,
-        about=sheet.about,
-        task=Task(columns={site: f"{site}.csv" for site in plan.parties}, **plan.reading.model_dump()),
-        seeds=(settings.pop("seed", 0),),
-        test=plan.test,
-        key_bits=plan.key_bits,
-        sealed=plan.sealed,
-        boosting={key: value for key, value in settings.items() if key not in METHODS[name].sets},
-        method=({"name": name},),
-    )
+    task = Task(columns={site: f"{site}.csv" for site in plan.parties}, **plan.reading.model_dump())
+    words: dict[str, Any] = {"seeds": (settings.pop("seed", 0),), "task": task, "method": ({"name": name},)}
+    words |= {key: getattr(plan, key) for key in ("test", "key_bits", "sealed")}
+    boosting = {key: value for key, value in settings.items() if key not in METHODS[name].sets}
+    return Columns(name=sheet.run, about=sheet.about, boosting=boosting, **words)
 
 
 def _knowledge(outcome: Told) -> list[Learnt]:

@@ -17,11 +17,11 @@ from fedsmall.clients.runs import PREDICTIONS, RUNS, check_same_data, folders_of
 from fedsmall.clients.sealing import Encryption
 from fedsmall.clients.shelf import Shelf
 from fedsmall.clients.site_request import Answer
-from fedsmall.errors import DataError, PlanError, PolicyError, ReplyError
+from fedsmall.errors import PlanError, PolicyError, ReplyError
 from fedsmall.extensions.columns.active import ActiveParty
 from fedsmall.extensions.columns.conducting import KEYS, MEET
 from fedsmall.extensions.columns.messages import Message
-from fedsmall.extensions.columns.party import Envelopes, Party, PassiveParty, read_party_table, read_target
+from fedsmall.extensions.columns.party import Envelopes, Party, PassiveParty, read_own, read_party_table
 from fedsmall.extensions.columns.plan import COLUMNS, MESSAGE, ColumnPlan, ForestOf
 from fedsmall.files import one_line
 from fedsmall.planning.run_sheet import RUN, RUN_ID
@@ -222,19 +222,11 @@ class ColumnClient:
             table = read_party_table(path, plan.reading, part["columns"])
             kind = ActiveParty if plan.active == self.name else PassiveParty
             return kind.from_part(self.name, table, part, **shared)
-        table = read_party_table(path, plan.reading)
-        if len(table.identifiers) < policy.least_samples or not table.columns:
-            raise PolicyError(f"this site has no column, or fewer than {policy.least_samples} rows (least_samples)")
-        if plan.active != self.name:
+        table, target = read_own(path, plan, policy.least_samples, self.name)
+        if target is None:
             order = int(notebook.draw("order", lambda: str(PassiveParty(self.name, table).secret)))
             shared |= {"secret": order, "agreed": plan.settings, "most_trees": plan.most_trees}
             return PassiveParty(self.name, table, **shared)
-        target = read_target(path, plan.reading)
-        if len(target.classes) > len(plan.reading.classes or ("", "")):
-            raise DataError(
-                "there are more than two classes; name them in the scenario (classes = [...]), for other parties hold "
-                "a run to the number of its trees"
-            )
         shared |= {"target": target.values, "classes": len(target.classes), "class_names": target.classes}
         return ActiveParty(self.name, table, key_bits=plan.key_bits, **shared)
 
@@ -289,8 +281,8 @@ def check_policy(policy: Policy, plan: ColumnPlan) -> None:
         return
     if settings.least_samples < policy.least_side:
         raise PolicyError(
-            f"a side of a split may hold {settings.least_samples} rows; the policy here asks for least_samples of at "
-            f"least {policy.least_side} (least_side)"
+            f"the plan's least_samples is {settings.least_samples}: a side of a split may hold as few patients; the "
+            f"policy here asks for {policy.least_side} or more (least_side)"
         )
     if settings.rounds > policy.most_rounds:
         raise PolicyError(f"the plan has {settings.rounds} rounds; the policy here allows {policy.most_rounds}")

@@ -92,11 +92,6 @@ def load(path: Path, settings: list[str]) -> Scenario:
     return load_scenario(path, [*settings, f'method=[{{name="Ridge", label="{LABEL}", privacy={{secure=true}}}}]'])
 
 
-def run(path: Path, out: Path | None, settings: list[str] | None) -> None:
-    """Describe a scenario in this process."""
-    describe(path, setting=settings, out=out)
-
-
 class Description(NamedTuple):
     """``sums`` over all sites and, in a simulation, ``by_site``; ``ends`` (columns, CELLS + 1) are those of cells."""
 

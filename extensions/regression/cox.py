@@ -113,8 +113,3 @@ def exchange_of(sums: RiskSums) -> Exchange:
     weight, loss, gradient, hessian = partial_likelihood(sums)
     models, free = np.concatenate([[weight, loss], gradient])[None], len(gradient)
     return Exchange(models, np.zeros((1, 0, 2)), hessian[None], np.zeros((1, free + 1, free + 1)))
-
-
-def log_increments(sums: RiskSums) -> np.ndarray:
-    """The logarithm of the baseline hazard of each interval, (J,), as a model of hazards has it."""
-    return np.asarray(np.log(np.maximum(np.diff(baseline_hazard(sums), prepend=0.0), NEVER)))

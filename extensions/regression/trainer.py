@@ -153,7 +153,8 @@ class NewtonStep(Combiner):
         self.memory = dict(state._asdict())
         self._write(made, setup, state)
         if risk is not None:
-            made[COEFFICIENTS][:, -1] = cox.log_increments(risk)
+            hazards = np.diff(cox.baseline_hazard(risk), prepend=0.0)  # of each interval, (J,)
+            made[COEFFICIENTS][:, -1] = np.log(np.maximum(hazards, cox.NEVER))
         return made
 
     def _fit_noised(self, made: Arrays, setup: Setup, sums: np.ndarray, sites: int) -> None:

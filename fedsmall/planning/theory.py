@@ -162,21 +162,10 @@ def advise(
     notebook_bound = None
     if notebook_visits <= sites:
         notebook_bound = rounds_between_aggregations(sites, notebook_visits, permute_every, failure)
-    return Advice(
-        sites,
-        samples_per_site,
-        permute_every,
-        error,
-        failure,
-        samples_needed=needed,
-        sites_to_visit=visits,
-        bound=bound,
-        notebook_bound=notebook_bound,
-        one_model=rounds_but_for(sqrt(failure), rounds),
-        all_models=rounds_but_for(sqrt(failure), slowest),
-        chance_of_one_at_bound=float((rounds <= ceil(bound)).mean()),
-        chance_of_all_at_bound=float((slowest <= ceil(bound)).mean()),
-    )
+    asked = sites, samples_per_site, permute_every, error, failure
+    enough = [rounds_but_for(sqrt(failure), times) for times in (rounds, slowest)]
+    chances = [float((times <= ceil(bound)).mean()) for times in (rounds, slowest)]
+    return Advice(*asked, needed, visits, bound, notebook_bound, *enough, *chances)
 
 
 def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> float:

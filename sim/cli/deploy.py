@@ -219,6 +219,7 @@ def follow(folder: Path, run: str, detach: bool) -> None:
         outcome = runs.watch(folder, run, progress, waits)
     except RuntimeError as error:
         say(f"{run} ended early: {error}", "red")
+        say(f"put that right and `fedsmall resume {run}` goes on; a scenario that was changed takes another --name")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         say(f"{run} goes on without you; `fedsmall stop {run}` stops it")

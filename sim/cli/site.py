@@ -15,7 +15,7 @@ from fedsmall.clients.shelf import sealed_by, unseal
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.socket_frames import is_answered
 from fedsmall.ends import fingerprint
-from fedsmall.entry_points import load_extension
+from fedsmall.entry_points import SCENARIOS, kind_of_scenario, load_extension
 from fedsmall.errors import PlanError, PolicyError
 from fedsmall.package.record import GLOBAL
 from fedsmall.package.store import save
@@ -114,13 +114,18 @@ def check(
 
     if bool(task) == (plan is not None):
         raise ValueError("say what the data are for: either --task or --scenario")
-    if plan is not None:
-        read = scenario.load(scenario.find(plan))
-    else:
-        read = scenario.build({"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]})
     home = None if kit is None else site_of(kit, None)
     site, policy = (home.card.site, policy_of(home.kit)) if home else (site, Policy())
     has_identity = home is not None and home.identity.exists()
+    if plan is not None and (kind := kind_of_scenario(scenario.read(path := scenario.find(plan)))):
+        extension = load_extension(SCENARIOS, kind)
+        for line in extension.check_site(extension.load(path, []), site, data, policy, has_identity=has_identity):
+            say(line)
+        return
+    if plan is not None:
+        read = scenario.load(path)
+    else:
+        read = scenario.build({"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]})
     count = max(read.sites or 0, policy.least_sites)  # a scenario's is how many a simulation has
     of_methods = [among(plan, count) for plan in read.plans()[: len(read.method)]]
     plans = [plan for plan in of_methods if plan.method.is_federated] or of_methods

@@ -82,7 +82,12 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
     from fedsmall.planning.validation import check_real_sites  # brings torch, which takes its time
 
     check_real_sites(plan, apart=apart)
-    if (folder / "runs" / run).exists():
+    _check_free(folder / "runs" / run)
+
+
+def _check_free(home: Path) -> None:
+    if home.exists():
+        run = home.name
         raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
 
 
@@ -122,8 +127,9 @@ def prepare(
 def write_sheet(path: Path, sheet: Sheet, plan: str, **words: Any) -> Path:
     """Make the folder of a run with its sheet at ``path`` and a log that begins with ``words``; returns the folder.
 
-    PlanError where the consortium has coordinators, and none who may start a run signs this one, of the text ``plan``.
+    PlanError for a name that is taken, or where there are coordinators and none who may start a run signs its ``plan``.
     """
+    _check_free(path.parent)
     key = key_of(sheet.run, sheet.id, plan, sheet.everyone)
     started = coordinators.sign(path.parents[2], "start", run=sheet.run, key=key)
     sheet = sheet.model_copy(update={"started": started})

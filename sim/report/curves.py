@@ -98,7 +98,8 @@ def of_classes(judged: Judged) -> list[Drawing]:
         ((name, (_, positive), _),) = judged.classes
         rate = float(positive.mean())
         precise = [diagonal(f"always {name}")._replace(x=[-0.01, 1.01], y=[rate, rate]), *precise]
-    area = draw(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *_of_methods(judged, roc, _roc_at)])
+    lines = _of_methods(judged, roc, lambda curve: np.asarray(np.interp(GRID, curve.x, curve.y)))
+    area = draw(square("1 - specificity", "sensitivity"), [diagonal(CONSTANT), *lines])
     rates = judged.points(roc, ("false_positive_rate", "sensitivity"))
     precision = draw(square("sensitivity (recall)", "PPV (precision)"), precise)
     recalls = judged.points(precision_recall, ("recall", "precision"))
@@ -166,10 +167,6 @@ def _of_methods(judged: Judged, curve: Callable[..., Curve], at_grid: Callable[[
     ((_, pair, _),) = judged.classes
     drawn = corners(curve(*pair))
     return [*lines, Line(drawn.x, drawn.y, colour | {"lw": 2.2, "label": label})]
-
-
-def _roc_at(curve: Curve) -> np.ndarray:
-    return np.asarray(np.interp(GRID, curve.x, curve.y))
 
 
 def _pr_at(curve: Curve) -> np.ndarray:

@@ -164,11 +164,6 @@ WHERE = {False: "at a hospital that took no part", True: "at these hospitals, fo
 WORDS = {"loss": "negative log-likelihood", "brier": "Brier score", "ece": "calibration error"}
 
 
-def unseen_heads() -> list[str]:
-    """The columns of the table, after the method's name."""
-    return [WORDS.get(name, metric_name(name)) for name in METRICS]
-
-
 def unseen_rows(run: Run) -> dict[str, list[tuple[str, ...]]]:
     """By where it is expected, a row of each validated method: metrics over the seeds, worst and best hospital."""
     rows: dict[str, list[tuple[str, ...]]] = {}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict
 import tomli_w
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from fedsmall.entry_points import kind_of_scenario
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import read_toml
 from fedsmall.methods import METHODS, explain, method, nearest
@@ -265,6 +266,8 @@ def load(path: Path | str, settings: Sequence[str] = (), methods: Sequence[Mappi
     ``methods`` stand for those of a file that has none.
     """
     path = Path(path)
+    if kind := kind_of_scenario(read(path)):
+        raise PlanError(f"{path.name} is of `fedsmall {kind}`: run, start and site check take it, no other command.")
     table = ({"method": list(methods)} if methods else {}) | read(path)
     for setting in settings:
         table = assign(table, setting)

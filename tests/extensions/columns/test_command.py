@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("gmpy2")
 
 from fedsmall.extensions.columns.simulation import METHODS
+from fedsmall.sim.consortium import members
 
 SCENARIO = """
 name = "outcome"
@@ -201,6 +202,39 @@ def test_a_prediction_that_cannot_be_made_is_one_line(fedsmall, ran, words, reas
 
     assert code == 2
     assert reason in complained
+
+
+def test_a_site_sees_before_a_run_what_would_leave_and_what_its_policy_refuses(fedsmall, tmp_path):
+    path = tables(tmp_path)
+    members.create(tmp_path / "consortium", "rhine", "fed", 8443, listen="127.0.0.1", inner_port=1, days=20)
+    members.add_site(tmp_path / "consortium", "laboratory", None, days=90)
+    kit = tmp_path / "consortium" / "kits" / "laboratory"
+    call = ("site", "check", "--data", "laboratory.csv", "--scenario", path)
+
+    by_default = fedsmall(*call, "--kit", kit)
+    (kit / "policy.toml").write_text("columns = true\nleast_side = 3\n")
+    allowed = fedsmall(*call, "--kit", kit)
+    nobody = fedsmall(*call)
+
+    assert by_default[::2] == (
+        2,
+        "fedsmall: the policy here takes no part in runs over split columns (columns = false)\n",
+    )
+    assert allowed[::2] == (0, "")
+    assert allowed[1].startswith("laboratory.csv: 40 rows; columns crp, hb\n")
+    assert "leaves: sums over 3 patients or more on each side of our cuts" in allowed[1]
+    assert nobody[::2] == (
+        2,
+        "fedsmall: 'site' is none of the parties hospital, laboratory: say which is yours, --site\n",
+    )
+
+
+@pytest.mark.parametrize("command", ["describe", "tune", "choose"])
+def test_a_command_for_models_that_travel_says_which_take_such_a_scenario(fedsmall, tmp_path, command):
+    code, _, complained = fedsmall(command, tables(tmp_path))
+
+    line = "fedsmall: outcome.toml is of `fedsmall columns`: run, start and site check take it, no other command.\n"
+    assert (code, complained) == (2, line)
 
 
 def test_who_trained_apart_keeps_no_forest_to_predict_with(fedsmall, tmp_path):

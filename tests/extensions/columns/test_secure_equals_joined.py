@@ -18,6 +18,7 @@ SETTINGS = {
     "goss": {"goss": Goss(), **EVERYTHING},
     "mixed": {"trees": "mixed", **EVERYTHING},
     "layered": {"trees": "layered", "passive_levels": 1, **EVERYTHING},
+    "one on a side": {"least_samples": 1, **EVERYTHING},
     "few on a side": {"least_samples": 3, "least_gain": 0.1, "bins": 9, **EVERYTHING},
 }
 
@@ -53,6 +54,15 @@ def test_the_trees_are_those_of_joined_columns(cancer, name, parties):
     check(made, Boosting(rounds=2, **SETTINGS[name]))
 
     assert owners(made) - {made.active.name}  # else it would not matter that there are others
+
+
+@pytest.mark.parametrize("name", ["SecureBoost", "all that changes no tree"])
+def test_no_cut_leaves_enough_on_both_sides(cancer, name):
+    made = world(*cancer, 2)
+
+    check(made, Boosting(rounds=2, **SETTINGS[name], least_samples=len(cancer[1]) // 2))
+
+    assert [len(tree.nodes) for tree in made.active.trees] == [1, 1]
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.ends import fingerprint
 from fedsmall.errors import PlanError
 from fedsmall.extensions.columns.plan import COLUMN_SHEET, ColumnSheet
-from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, write_run
+from fedsmall.extensions.columns.server import conduct, outcome_lines, prepare, read_sheet, write_run
 from fedsmall.extensions.columns.simulation import Columns, execute, load_columns, world_of
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import coordinators, keys, members, runs
@@ -249,6 +249,14 @@ def test_a_party_that_is_no_site_is_refused(desk, scenario):
 def test_one_method_that_sends_messages_is_asked_for(desk, scenario, methods):
     with pytest.raises(PlanError, match="takes one seed and one method, SecureBoost or SecureBoostPlus"):
         prepare(desk.folder, "outcome", scenario.model_copy(update={"method": methods}))
+
+
+def test_what_sends_nothing_is_left_out_of_a_run_at_real_sites(desk, scenario):
+    methods = ({"name": "Standalone"}, {"name": "SecureBoostPlus"}, {"name": "Central"})
+
+    home = prepare(desk.folder, "outcome", scenario.model_copy(update={"method": methods}))
+
+    assert read_sheet(home).columns.settings.packing
 
 
 def test_the_command_wants_a_server_and_keeps_a_name_once(desk, monkeypatch, capsys):

@@ -139,7 +139,10 @@ def test_what_left_stands_in_each_sites_log(stations):
     ("policy", "reason"),
     [
         ("", "takes no part in runs over split columns (columns = false)"),
-        (ALLOWED.replace("5", "6"), "a side of a split may hold 5 rows; the policy here asks for least_samples of"),
+        (
+            ALLOWED.replace("5", "6"),
+            "may hold as few patients; the policy here asks for 6 or more (least_side)",
+        ),
         (ALLOWED + "sealed = true\n", "lets parties send each other encrypted messages only (sealed)"),
         (ALLOWED + "least_samples = 100\n", "fewer than 100 rows"),
     ],
