@@ -216,17 +216,13 @@ def test_a_site_sees_before_a_run_what_would_leave_and_what_its_policy_refuses(f
     allowed = fedsmall(*call, "--kit", kit)
     nobody = fedsmall(*call)
 
-    assert by_default[::2] == (
-        2,
-        "fedsmall: the policy here takes no part in runs over split columns (columns = false)\n",
-    )
+    assert by_default[0] == 2
+    assert "the policy here takes no part in runs over split columns (columns = false)" in by_default[2]
     assert allowed[::2] == (0, "")
     assert allowed[1].startswith("laboratory.csv: 40 rows; columns crp, hb\n")
     assert "leaves: sums over 3 patients or more on each side of our cuts" in allowed[1]
-    assert nobody[::2] == (
-        2,
-        "fedsmall: 'site' is none of the parties hospital, laboratory: say which is yours, --site\n",
-    )
+    assert nobody[0] == 2
+    assert "'site' is none of the parties hospital, laboratory: say which is yours, --site" in nobody[2]
 
 
 @pytest.mark.parametrize("command", ["describe", "tune", "choose"])
