@@ -30,6 +30,7 @@ from fedsmall.wire import EXAMPLES, Arrays
 
 FOLDER, ABOUT = "kept", "about"  # in the folder of a run; and there what a package of it says
 OWN_MODEL = "own"  # what is kept beside the global model
+NOT_KEPT = "this site keeps no such model: the run is not over, or the site was away at its end"
 STAYS = (
     "It was trained here last and holds what it learnt of patients here, before any noise was added for its way out: "
     "it stays at this site."
@@ -87,14 +88,16 @@ def keep(
     shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(metrics or {}), **own})
 
 
+def about_kept(folder: Path) -> About | None:
+    """What the kept models of the run in ``folder`` are of; None where none are kept."""
+    about = Shelf(folder / FOLDER).words(ABOUT)
+    return None if about is None else About.model_validate_json(json.dumps(about))
+
+
 def load_kept(folder: Path, what: str) -> Stored | None:
     """A package of the run's "common" or "own" model; None where it is not kept."""
-    shelf = Shelf(folder / FOLDER)
-    if (about := shelf.words(ABOUT)) is None:
-        return None
-    record = About.model_validate_json(json.dumps(about))
-    item = shelf.get(what)
-    if item is None or not item.arrays:
+    record, item = about_kept(folder), Shelf(folder / FOLDER).get(what)
+    if record is None or item is None or not item.arrays:
         return None
     task, words, whose = task_from(record.task), item.words or {}, GLOBAL if what == GLOBAL else record.site
     measured = {name: float(value) for name, value in words.get("said", {}).items() if name != EXAMPLES}

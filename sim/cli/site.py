@@ -215,14 +215,17 @@ OWNERS_ALONE = 0o600  # the mode of what has a line or a point for every patient
 
 
 def audit(
-    run: Annotated[Path, Argument(help="the folder of a finished run: sheet, scaling and model")],
-    data: Annotated[Path | None, Option(help="the site's file or folder of data")] = None,
+    run: RunName,
+    data: Annotated[Path, Option(help="the site's file or folder of data")],
     kit: Kit = HERE,
-    site: Annotated[str, Option(help="the site's name; the startup kit's if not given")] = "",
+    home: Home = None,
 ) -> None:
     """Whether a run's model tells this site's training patients from those it held out. Nothing leaves the site."""
-    for line in load_extension("fedsmall.audits", "own_site")(run, site or Site(kit, kit).card.site, data):
-        say(line)
+    site = site_of(kit, home)
+    with sealed_by(policy_of(kit).rest_key):
+        kept = run_folder(site.home / RUNS, Path(run).name)  # the coordinator's folder of it has its name, too
+        for line in load_extension("fedsmall.audits", "own_site")(kept, site.card.site, data):
+            say(line)
 
 
 def package(
@@ -233,16 +236,14 @@ def package(
     out: Annotated[Path | None, Option(help="the folder to write; RUN-common and the like if not given")] = None,
 ) -> None:
     """A model of a finished run, ready to use: from what the site keeps, without the coordinator."""
-    from fedsmall.clients.kept import OWN_MODEL, load_kept
+    from fedsmall.clients.kept import NOT_KEPT, OWN_MODEL, load_kept
 
     site, what = site_of(kit, home), OWN_MODEL if own else GLOBAL
     with sealed_by(policy_of(kit).rest_key):
         stored = load_kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
         SiteLog(site.home, site.card.site).of_run(run)
-        raise PlanError(
-            f"of {run!r} this site keeps no such model: the run is not over, or the site was away at its end"
-        )
+        raise PlanError(NOT_KEPT)
     folder = out or Path(f"{run}-{what}")
     check_free(folder)
     save(folder, *stored)

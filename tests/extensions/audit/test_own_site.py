@@ -2,53 +2,62 @@ import json
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
+from fedsmall.clients.kept import Place, keep
+from fedsmall.clients.runs import RUNS, keep_scaling, run_folder
 from fedsmall.data.raw_site import agreed
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.models.registry import initial_model
-from fedsmall.planning.run_sheet import RunSheet
+from fedsmall.package.record import GLOBAL
 from fedsmall.planning.tasks import load_site
 from fedsmall.training.trainer import TrainInput, phase_at
 from fedsmall.training.trees import cohort_for
 from fedsmall.wire import ModelState
 from tests.extensions.audit.worlds import plan_of
 
-SITES = ("aachen", "bonn", "celle")
 
-
-def hospital(folder, patients, seed=0):
-    """A table of patients whose outcome has nothing to do with their five features."""
+def hospital(folder, patients, seed=0, visits=1):
+    """A table of patients, with some visits each, whose outcome has nothing to do with their five features."""
     rng = np.random.default_rng(seed)
-    rows = [",".join([*(f"{v:.4f}" for v in rng.standard_normal(5)), str(i % 2)]) for i in range(patients)]
+    who = [i for i in range(patients) for _ in range(visits)]
+    rows = [[f"p{i}", *(f"{v:.4f}" for v in rng.standard_normal(5)), str(i % 2)] for i in who]
     path = folder / "patients.csv"
-    path.write_text("a,b,c,d,e,y\n" + "\n".join(rows) + "\n")
+    path.write_text("\n".join(map(",".join, [["patient", *"abcdey"], *rows])) + "\n")
     return path
 
 
-def finished(folder, data, steps):
-    """The folder of a run whose model has trained for so many steps on this site's patients."""
-    task = {"csv": "", "label": "y", "classes": ["0", "1"]}
+def finished(folder, data, steps, **task):
+    """A startup kit whose site keeps a run's model, trained for so many steps on its own patients."""
+    task = {"csv": "", "label": "y", "classes": ["0", "1"], "drop": ["patient"], **task}
     plan = plan_of(task=task, sites=None, samples_per_site=None, recipe={"lr": 0.5}, model_options={"hidden": [64]})
     raw = load_site(plan, "bonn", data)
     scaling = agreed([raw])
     train, _ = raw.samples(scaling)
     trainer = cohort_for(plan, raw.task, ["bonn"], [train])
-
     stack = trainer.stack([ModelState(initial_model(plan, raw.task))])
     trainer.walk(stack, [phase_at(plan, [0], max(steps, 1), steps)], TrainInput())
-    run = folder / "run"
-    run.mkdir()
-    save_file({name: np.array(a) for name, a in stack.model_state(0).model.items()}, run / "model.safetensors")
-    (run / "sheet.json").write_text(RunSheet(run="run", plan=plan, sites=SITES).model_dump_json())
-    (run / "scaling.json").write_text(json.dumps({name: a.tolist() for name, a in vars(scaling).items()}))
-    return run
+    kit = {"consortium": "c", "site": "bonn", "address": "x:1", "expires": "2030-01-01"}
+    (folder / "kit").mkdir()
+    (folder / "kit" / "site.json").write_text(json.dumps(kit))
+    keep_scaling(kept_in(folder), vars(scaling), scaling.mean.shape)
+    model = {name: np.array(a) for name, a in stack.model_state(0).model.items()}
+    keep(Place(kept_in(folder), "run", raw, scaling, 3, plan.rounds), plan, GLOBAL, model)
+    return folder / "kit"
+
+
+def kept_in(folder):
+    return run_folder(folder / "kit" / "state" / RUNS, "run")
+
+
+def held(folder, data, steps, **task):
+    finished(folder, data, steps, **task)
+    return hold_against(kept_in(folder), "bonn", data)
 
 
 def test_a_model_that_knows_its_patients_by_heart_is_found(tmp_path):
     data = hospital(tmp_path, 120)
 
-    found = hold_against(finished(tmp_path, data, steps=600), "bonn", data)
+    found = held(tmp_path, data, steps=600)
 
     assert (found.trained, found.held_out) == (90, 30)
     assert found.auc.low > 0.5
@@ -58,7 +67,7 @@ def test_a_model_that_knows_its_patients_by_heart_is_found(tmp_path):
 def test_a_model_that_has_seen_nobody_is_not_charged(tmp_path):
     data = hospital(tmp_path, 120)
 
-    found = hold_against(finished(tmp_path, data, steps=0), "bonn", data)
+    found = held(tmp_path, data, steps=0)
 
     assert found.auc.low < 0.5 < found.auc.high
     assert "No difference was seen" in found.lines()[1]
@@ -67,61 +76,46 @@ def test_a_model_that_has_seen_nobody_is_not_charged(tmp_path):
 def test_eight_against_three_is_said_to_be_undecidable(tmp_path):
     data = hospital(tmp_path, 11)
 
-    found = hold_against(finished(tmp_path, data, steps=5), "bonn", data)
+    found = held(tmp_path, data, steps=5)
 
     assert found.trained + found.held_out == 11
     assert found.held_out <= 3
     assert "cannot be decided" in found.lines()[1]
 
 
-def test_the_command_says_it_in_two_lines(fedsmall, tmp_path):
-    data = hospital(tmp_path, 40)
-    run = finished(tmp_path, data, steps=5)
+def test_patients_are_counted_and_not_their_samples(tmp_path):
+    data = hospital(tmp_path, 60, visits=4)
 
-    code, said, complained = fedsmall("site", "audit", run, "--data", data, "--site", "bonn")
+    found = held(tmp_path, data, steps=0, patient="patient")
+
+    assert (found.trained, found.held_out) == (46, 14)
+    assert found.auc.width > 0.25  # as of 14 against 46; 56 against 184 have .17
+
+
+@pytest.mark.parametrize("run", ["run", "consortium/runs/run"])
+def test_the_command_says_it_in_two_lines(fedsmall, tmp_path, run):
+    data = hospital(tmp_path, 40)
+
+    code, said, complained = fedsmall("site", "audit", run, "--data", data, "--kit", finished(tmp_path, data, steps=5))
 
     assert (code, complained) == (0, "")
     assert said.startswith("bonn: 30 patients that the model was trained on, 10 held out; AUC ")
     assert said.count("\n") == 2
 
 
-@pytest.mark.parametrize(
-    ("broken", "told"),
-    [
-        ("sheet.json", "holds no run over real sites"),
-        ("scaling.json", "holds no scaling.json"),
-        ("model.safetensors", "the run is not finished"),
-    ],
-)
-def test_what_is_missing_is_told_in_one_line(fedsmall, tmp_path, broken, told):
+def test_a_run_of_which_the_site_keeps_no_model_is_refused_in_one_line(fedsmall, tmp_path):
     data = hospital(tmp_path, 40)
-    run = finished(tmp_path, data, steps=0)
-    (run / broken).unlink()
 
-    code, _, complained = fedsmall("site", "audit", run, "--data", data, "--site", "bonn")
+    code, _, complained = fedsmall("site", "audit", "other", "--data", data, "--kit", finished(tmp_path, data, steps=0))
 
     assert (code, complained.count("\n")) == (2, 1)
-    assert told in complained
-
-
-def test_a_site_that_was_not_in_the_run_and_a_model_of_another_are_refused(fedsmall, tmp_path):
-    data = hospital(tmp_path, 40)
-    run = finished(tmp_path, data, steps=0)
-
-    stranger = fedsmall("site", "audit", run, "--data", data, "--site", "essen")
-    save_file({"0.weight": np.zeros((2, 2), np.float32)}, run / "model.safetensors")
-    other = fedsmall("site", "audit", run, "--data", data, "--site", "bonn")
-
-    for (code, _, complained), told in ((stranger, "was not one of 'essen'"), (other, "is not that of the run's plan")):
-        assert (code, complained.count("\n")) == (2, 1)
-        assert told in complained
+    assert "keeps no such model: the run is not over, or the site was away at its end" in complained
 
 
 def test_a_site_that_holds_nobody_out_is_told_so(fedsmall, tmp_path):
     data = hospital(tmp_path, 2)
-    run = finished(tmp_path, data, steps=0)
 
-    code, _, complained = fedsmall("site", "audit", run, "--data", data, "--site", "bonn")
+    code, _, complained = fedsmall("site", "audit", "run", "--data", data, "--kit", finished(tmp_path, data, steps=0))
 
     assert code == 2
     assert "holds nobody out" in complained

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 from torch import nn
 
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.data.federation import Task, task_from
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.methods import method
@@ -98,4 +99,4 @@ def test_the_folder_of_a_real_run_has_the_whole_model(tmp_path: Path, monkeypatc
             np.testing.assert_array_equal(held[name], body[name].numpy(), err_msg=name)
         assert (held["head.weight"] != body["head.weight"].numpy()).any()
     data = files(tmp_path)["bonn"]
-    assert hold_against(home, "bonn", data).trained > 0
+    assert hold_against(run_folder(tmp_path / "bonn" / RUNS, "trial"), "bonn", data).trained > 0

@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from fedsmall.clients import relay
 from fedsmall.clients.policy import Policy
-from fedsmall.clients.runs import run_folder
+from fedsmall.clients.runs import RUNS, run_folder
 from fedsmall.clients.site_data import SiteData
 from fedsmall.clients.site_log import SiteLog
 from fedsmall.clients.site_request import read_agreed
@@ -213,7 +213,7 @@ def test_a_regression_has_its_coefficients_for_the_coordinator_and_its_page_at_a
 
     assert "95% interval" in run_page([read(home)], "trial").partition("Coefficients")[2]
     assert 'name = "Ridge"' in own.settings
-    held = hold_against(home, "essen", tmp_path / "data" / "essen.csv")
+    held = hold_against(run_folder(tmp_path / "essen" / RUNS, "trial"), "essen", tmp_path / "data" / "essen.csv")
     assert (held.held_out, 0.2 < held.auc.low < held.auc.high < 0.8) == (len(own.evaluation.y), True)
 
 
