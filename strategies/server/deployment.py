@@ -135,7 +135,8 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     check_plan(plan, task, len(sheet.hospitals))
     begun, outcome = time.time(), Outcome()
     fewest, features = min(reported_at_handshake(roster.answers)["samples"].values()), math.prod(task.input_shape)
-    borne = noise_borne(plan, parameter_count(plan, task), max(1, fewest), features, len(sheet.hospitals))
+    asked = plan, parameter_count(plan, task), max(1, fewest), features, len(sheet.hospitals)
+    borne = "" if sheet.is_above else noise_borne(*asked)  # regions hold no samples, and add no noise
 
     def note(t: int, rounds: int) -> None:
         now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": outcome.events[-20:], "note": borne}

@@ -1,5 +1,6 @@
 """Three SuperLinks on one machine: the example, and the page that says what coordinators type."""
 
+import json
 import os
 import re
 import subprocess
@@ -25,6 +26,7 @@ pytestmark = [
 ]
 PAGE = (ROOT / "docs" / "howto" / "two-servers.md").read_text(encoding="utf-8")
 REGIONS = {"north": ("bonn", "essen", "ulm"), "south": ("aachen", "trier")}
+FOLDERS = (*REGIONS, "above")
 
 
 def test_three_real_servers_end_with_the_bits_of_the_simulation(tmp_path_factory):
@@ -59,14 +61,16 @@ def test_the_page_is_followed_from_nothing_to_the_united_model(tmp_path_factory)
         for region in REGIONS:
             _wait_for(here / region / "runs" / "tides" / "outcome.json")
     finally:
-        for where in (*REGIONS, "above"):
+        for where in FOLDERS:
             for kit in (here / where / "kits").glob("*"):
                 sites.down(Site(kit, kit / "state"))
             server.down(here / where)
 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "finished after 2 communication rounds" in done.stdout
-    models = [load_file(here / where / "runs" / "tides" / "model.safetensors") for where in (*REGIONS, "above")]
+    noted = {where: json.loads((here / where / "runs/tides/progress.json").read_text())["note"] for where in FOLDERS}
+    assert ["times as large as an update" in noted[where] for where in FOLDERS] == [True, True, False]
+    models = [load_file(here / where / "runs" / "tides" / "model.safetensors") for where in FOLDERS]
     assert len({two_servers.digest(model) for model in models}) == 1
 
 
