@@ -315,6 +315,8 @@ def _of_table(data: Any, label: str | None, site: str | None, settings: Mapping[
         raise PlanError('label = "..." and site = "..." name columns of a table: data = frame')
     task = {**(settings.get("task") or {}), "csv": data}
     task |= {key: name for key, name in (("label", label), ("site_column", site)) if name is not None}
+    if isinstance(label, list | tuple):
+        raise PlanError(f'label is one column; several of 0 and 1 are task = {{"targets": {[*map(str, label)]}}}')
     missing = [name for name in (label, site) if is_table(data) and name is not None and name not in data.columns]
     if missing:
         raise PlanError(f"data has no column {missing[0]!r}. {nearest(missing[0], list(map(str, data.columns)))}")
@@ -346,7 +348,8 @@ def _scenario_from(
     scenario: Any, sites: Any, test: Any, methods: Sequence[str | Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> tuple[Scenario, Build | None]:
     """The scenario, and what builds its data where that is given in Python."""
-    named = [{"name": method} if isinstance(method, str) else dict(method) for method in methods]
+    every = [methods] if isinstance(methods, str | Mapping) else methods
+    named = [{"name": method} if isinstance(method, str) else dict(method) for method in every]
     settings = {key: list(value) if isinstance(value, range) else value for key, value in settings.items()}
     if isinstance(sites, int):
         sites, settings = None, {**settings, "sites": sites}

@@ -310,4 +310,17 @@ def test_a_key_of_the_table_beside_it_is_sent_to_its_task():
 
 
 def test_what_belongs_to_a_table_is_named_as_its_reader_names_it():
-    assert set(TABLE_KEYS) <= set(signature(tables.csv).parameters)
+    assert set(TABLE_KEYS) <= {*signature(tables.csv).parameters, "ranges"}
+
+
+def test_one_method_needs_no_list_and_several_labels_are_sent_to_the_task():
+    frame = DataFrame({"age": range(40), "edema": [0, 1] * 20, "ill": [0, 1, 1, 0] * 10})
+    asked = {"data": frame, "methods": "Ridge", "seeds": [0], "progress": False, "sites": 2}
+
+    assert [plan.label for plan in run(label="ill", **asked).run.done] == ["Ridge"]
+    with pytest.raises(PlanError, match=r'several of 0 and 1 are task = \{"targets": \[\'edema\', \'ill\'\]\}'):
+        run(label=["edema", "ill"], **asked)
+    with pytest.raises(PlanError, match=r"It belongs to a task: task = \{targets = "):
+        run(targets=["edema", "ill"], **asked)
+    two = {**asked, "methods": "FedAvg", "task": {"targets": ["edema", "ill"]}, "rounds": 2}
+    assert len(run(**two).run.done) == 1
