@@ -73,12 +73,19 @@ def start(
     _wait_for(folder, _words(wait_for), 60 * within)
     words: dict[str, Any] = {"apart": True, "region": region} if apart else {}
     words |= {"quorum": quorum, "round_deadline_s": round_deadline, "start_deadline_s": start_deadline}
+    failed = False
     for run, plan in zip(named, plans, strict=True):
         chosen = _sites_of(folder, plan, _words(sites), region, above)
         plan = runs.sealed_where_possible(folder, plan, chosen)
         runs.prepare(folder, run, plan, chosen, about=read.about, **words)
         runs.launch(folder, run, say)
-        follow(folder, run, detach)
+        try:
+            follow(folder, run, detach)
+        except typer.Exit:
+            if not (failed := (folder / "runs" / run / "failure.json").exists()):  # a run that was stopped ends all
+                raise
+    if failed:
+        raise typer.Exit(1)
 
 
 def _sites_of(folder: Path, plan: Plan, chosen: list[str], region: str, above: bool) -> tuple[str, ...]:

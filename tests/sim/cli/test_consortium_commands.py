@@ -23,6 +23,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning import check
 from fedsmall.planning.tasks import load_site
 from fedsmall.privacy.patient_level import Charge, epsilon_of
+from fedsmall.sim.cli import deploy
 from fedsmall.sim.cli.app import main
 from fedsmall.sim.consortium import keys, members, runs, sample_data, server
 from fedsmall.sim.consortium.site import Site, classic_programs, programs
@@ -461,6 +462,31 @@ def test_what_cannot_start_is_told_before_anybody_waits(fedsmall, desk, monkeypa
 
         assert (code, complained.count("\n")) == (2, 1)
         assert line in complained
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_method_that_sites_refuse_ends_no_other_and_one_that_was_stopped_does(fedsmall, desk, monkeypatch, stopped):
+    begun = []
+
+    def launch(folder, run, _):
+        begun.append(run)
+        if len(begun) == 1 and not stopped:
+            (folder / "runs" / run / "failure.json").write_text('{"reason": "Not every site takes part."}')
+
+    def watch(folder, run, *_):
+        if len(begun) == 1:
+            raise RuntimeError("Not every site takes part.")
+        return {}
+
+    monkeypatch.setattr(runs, "launch", launch)
+    monkeypatch.setattr(runs, "watch", watch)
+    monkeypatch.setattr(deploy, "_report", lambda home, _: print(f"{home.name} is finished"))
+
+    code, said, _ = fedsmall("start", "consortium_demo", "--name", "two", "--set", "seeds=[0, 1]")
+
+    assert (code, begun) == (1, ["two-FedDC-seed0"] if stopped else ["two-FedDC-seed0", "two-FedDC-seed1"])
+    assert "two-FedDC-seed0 ended early: Not every site takes part." in said
+    assert ("two-FedDC-seed1 is finished" in said) != stopped
 
 
 def test_the_page_wants_a_consortium_and_a_port_that_is_free(folder, tmp_path, capsys):
