@@ -17,7 +17,7 @@ Groups of entry points, and what an entry of each is:
   called as each plan ends: what the ``track`` of a scenario names.
 - ``fedsmall.pages``: a module whose ``part(run, name)`` is the section ``name`` of a run's page, as Markup.
 - ``fedsmall.audits``: a function of a run's folder at a site, the site's name and the path of its data that gives
-  lines: what the site finds out about its own patients.
+  what the site finds out about its own patients, with ``lines()``.
 - ``fedsmall.scenarios``: a module, what is run by the command of that name, and, where it has ``run(path, out,
   settings)``, in one process, and ``check_site(scenario, site, data, policy, has_identity=...)``, lines of what a site
   would do, also where a scenario's task has a key of that name; over real sites, where NAME.json is the ``Sheet`` in a

@@ -403,10 +403,6 @@ class Regions(Frozen):
         """The sites of all regions in the order of their names, where they are named."""
         return tuple(sorted(name for names in (self.sites or {}).values() for name in names))
 
-    def are_apart(self, sites: int) -> bool:
-        """Whether a run of so many sites is that of one region, or of what goes on above them."""
-        return self.sites is not None and len(self.names) != sites
-
     def smallest(self, sites: int) -> int:
         """How many of so many sites the smallest region has."""
         return min(map(len, self.sites.values())) if self.sites else sites // self.number

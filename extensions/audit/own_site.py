@@ -47,11 +47,6 @@ class SiteAudit(NamedTuple):
         return [f"{trained}; AUC {interval(self.auc)}", verdict]
 
 
-def audit_own_site(folder: Path, site: str, data: Path | None) -> list[str]:
-    """What :func:`hold_against` finds, in plain words."""
-    return hold_against(folder, site, data).lines()
-
-
 def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
     """Hold the global model that a site keeps in a run's ``folder`` against its own patients; nothing leaves it.
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from rich.console import Console
-from rich.table import Table
 
 from fedsmall.clients.shelf import Shelf
 from fedsmall.evaluation.statistics import interval
@@ -16,6 +15,7 @@ from fedsmall.extensions.columns.boosting import with_splits
 from fedsmall.extensions.columns.plan import Boosting, ColumnPlan
 from fedsmall.extensions.columns.simulation import METHODS, SAVES_TIME, Done, World
 from fedsmall.extensions.columns.site import PART, WORTH, Notebook, describe
+from fedsmall.sim.cli.options import grid
 from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import write
@@ -106,13 +106,8 @@ def print_done(console: Console, world: World, done: Sequence[Done]) -> None:
     """The table, whether trees are those of joined columns, and what each party learns."""
     names = ", ".join(f"{party.name} ({len(party.table.columns)} columns)" for party in world.parties)
     console.print(f"[bold]{world.scenario.name}[/bold]: {world.common} patients are at all parties: {names}")
-    grid = Table(header_style="dim", box=None, pad_edge=False)
     heads, rows = _table(done)
-    for place, head in enumerate(heads):
-        grid.add_column(head, justify="right" if place else "left", no_wrap=True)
-    for row in rows:
-        grid.add_row(*row)
-    console.print(grid)
+    console.print(grid(heads, rows, heads[1:]))
     for line in _same_trees(done):
         console.print(line, markup=False)
     for label, parties in _knowledge_by_method(world, done).items():

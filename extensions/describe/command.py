@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import ConfigRecord, MessageType, RecordDict
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from rich.table import Table
 from typer import Argument, Option
 
 from fedsmall.data.preparation import Preparation, Scaling
@@ -26,7 +25,7 @@ from fedsmall.plan import Plan
 from fedsmall.planning.run_sheet import RunSheet
 from fedsmall.planning.tasks import raw_sites
 from fedsmall.sim.cli.deploy import follow
-from fedsmall.sim.cli.options import DATA_ROOT, SET, say, terminal
+from fedsmall.sim.cli.options import DATA_ROOT, SET, grid, say, terminal
 from fedsmall.sim.cli.output import give
 from fedsmall.sim.consortium import runs
 from fedsmall.sim.consortium.server import check_up
@@ -75,10 +74,7 @@ def describe(
         check_free(out)
     described = describe_federation(asked.plans()[0], data_root)
     heads, *rows = described.table()
-    table = Table(*heads, box=None, header_style="dim", pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(grid(heads, rows))
     console.print(CAPTION.format(""), style="dim", markup=False)
     give(table=[dict(zip(heads, row, strict=False)) for row in rows])
     if out is not None:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fedsmall.extensions.regression.newton import Setup, State, penalty_of, solve
+from fedsmall.extensions.regression.newton import Setup, State, free_directions, penalty_of, solve
 
+MOST, FREE = 1e6, 2.0**-6  # a variance; how far below 0, of the largest, it is kept where samples determine nothing
 UNBOUNDED = 100.0  # standard errors above which the likelihood has no maximum that is finite: separated classes
 
 
@@ -75,6 +76,27 @@ def covariance_of(setup: Setup, state: State, place: int) -> tuple[np.ndarray, f
         return bread, np.inf
     freedom = max(weight - used, 1.0)
     return bread * 2 * state.loss[place] / freedom, freedom
+
+
+def with_free(setup: Setup, state: State, place: int, covariance: np.ndarray) -> np.ndarray:
+    """A ``covariance`` as a model keeps it: bounded, and below 0 in directions that samples do not determine."""
+    values, vectors = np.linalg.eigh(covariance)
+    if values[-1] > MOST:
+        covariance = vectors * np.minimum(values, MOST) @ vectors.T
+    free = free_directions(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
+    return np.asarray(covariance - _below(covariance) * free)
+
+
+def without_free(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The covariance that :func:`with_free` kept, and the directions that samples do not determine, (P, directions)."""
+    values, vectors = np.linalg.eigh(kept)
+    free = values < -_below(kept) / 2
+    below, directions = values[free], vectors[:, free]
+    return kept - directions * below @ directions.T, directions
+
+
+def _below(covariance: np.ndarray) -> float:
+    return FREE * min(float(np.diag(covariance).max()), UNBOUNDED**2)
 
 
 def inverse(setup: Setup, matrix: np.ndarray) -> np.ndarray:

@@ -269,9 +269,7 @@ def solve(setup: Setup, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
 
     Softmax has a direction for each column in which nothing changes, as all classes move alike; there it is 0.
     """
-    if setup.family == "softmax":
-        alike = np.kron(np.ones((setup.predictors, setup.predictors)), np.eye(setup.columns))
-        matrix = matrix + alike * max(1.0, np.trace(matrix) / len(matrix))
+    matrix = _with_alike(setup, matrix)
     try:
         factor = cho_factor(matrix, lower=True)
         pivots = np.diag(factor[0]) ** 2
@@ -280,6 +278,20 @@ def solve(setup: Setup, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         pass
     return np.asarray(pinvh(matrix, rtol=NOTHING) @ right)
+
+
+def free_directions(setup: Setup, matrix: np.ndarray) -> np.ndarray:
+    """What projects on directions in which ``matrix`` is 0, (P, P): of columns that follow from others."""
+    values, vectors = np.linalg.eigh(_with_alike(setup, matrix))
+    free = vectors[:, values <= NOTHING * values.max()]
+    return np.asarray(free @ free.T)
+
+
+def _with_alike(setup: Setup, matrix: np.ndarray) -> np.ndarray:
+    if setup.family != "softmax":
+        return matrix
+    alike = np.kron(np.ones((setup.predictors, setup.predictors)), np.eye(setup.columns))
+    return np.asarray(matrix + alike * max(1.0, np.trace(matrix) / len(matrix)))
 
 
 def chosen(setup: Setup, state: State) -> int:

@@ -11,7 +11,7 @@ from fedsmall.data.outcomes import Amount
 from fedsmall.data.preparation import Columns
 from fedsmall.extensions.regression import forest
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.inference import Fitted, Table, likelihood_ratio, wald
+from fedsmall.extensions.regression.inference import Fitted, Table, likelihood_ratio, wald, without_free
 from fedsmall.extensions.regression.terms import terms_of
 from fedsmall.extensions.regression.trainer import settings_of, setup_for
 from fedsmall.package.store import Stored
@@ -19,14 +19,8 @@ from fedsmall.sim.report.sections import Cells, Section, show
 from fedsmall.sim.report.tables import by_label
 from fedsmall.sim.runs.folder import PlanRun, Run
 
-RATIOS = {
-    "logistic": "odds ratio",
-    "softmax": "odds ratio",
-    "ordinal": "odds ratio",
-    "hazard": "hazard ratio",
-    "cox": "hazard ratio",
-    "poisson": "rate ratio",
-}
+RATIOS = {**dict.fromkeys(("logistic", "softmax", "ordinal"), "odds ratio"), "poisson": "rate ratio"}
+RATIOS |= dict.fromkeys(("hazard", "cox"), "hazard ratio")
 AGAIN = ', or with several samples of one (robust = "patients" is for these)'
 ROBUST = {False: "", True: ", robust by site", "patients": ", robust by patient"}
 CAPTION = (
@@ -59,6 +53,8 @@ def nested(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
     for small, large in permutations(runs, 2):
         if (added := terms_added(run, small, large)) is not None:
             fewer, more = (loss_of(run.packages_of(of)[0], of) for of in (small, large))
+            if more.slopes == fewer.slopes:  # the added terms follow from the others
+                continue
             statistic, p = likelihood_ratio(more, fewer)
             cells = [large.label, small.label, ", ".join(added), f"{statistic:.2f}", str(more.slopes - fewer.slopes)]
             rows.append([*cells, _p_value(p)])
@@ -79,8 +75,8 @@ def terms_added(run: Run, small: PlanRun, large: PlanRun) -> list[str] | None:
 
 def loss_of(stored: Stored, plan_run: PlanRun) -> Fitted:
     """What a likelihood-ratio test takes of a fit without a penalty."""
-    family, _, found = inference_of(stored, plan_run)
-    status, slopes = stored.weights[form.STATUS], int((~found.undetermined).sum())
+    family, *_, slopes = inference_of(stored, plan_run)
+    status = stored.weights[form.STATUS]
     weight = float(status[form.FREEDOM]) + slopes + 1 if family == "linear" else None
     return Fitted(status[form.LOSS] / form.ONE_OF_LOSS, slopes, weight)
 
@@ -93,12 +89,12 @@ def one_by_one(run: Run, runs: Sequence[PlanRun]) -> list[Section]:
         return []
     if len(sites := run.packages_of(alone)) < forest.LEAST:
         return []
-    family, _, of_all = inference_of(run.packages_of(joint)[0], joint)
+    family, _, of_all, _ = inference_of(run.packages_of(joint)[0], joint)
     own = {stored.package.whose: inference_of(stored, alone) for stored in sites}
-    penalty = float(np.mean([of for _, of, _ in own.values()]))
+    penalty = float(np.mean([of for _, of, *_ in own.values()]))
     names = names_of(run, joint, family)
     unit = unit_of(run.packages_of(joint)[0], family)
-    return [forest.section(names, of_all, {site: found for site, (*_, found) in own.items()}, penalty, unit)]
+    return [forest.section(names, of_all, {site: found for site, (*_, found, _) in own.items()}, penalty, unit)]
 
 
 def names_of(run: Run, plan_run: PlanRun, family: str) -> list[str]:
@@ -149,7 +145,7 @@ def is_shown(run: Run, plan_run: PlanRun) -> bool:
 def table(run: Run, plan_run: PlanRun) -> Cells:
     """The coefficients of one run."""
     stored = run.packages_of(plan_run)[0]
-    family, penalty, found = inference_of(stored, plan_run)
+    family, penalty, found, _ = inference_of(stored, plan_run)
     found = found.times(unit_of(stored, family))
     rows = [row(name, found, k, family) for k, name in enumerate(names_of(run, plan_run, family))]
     settings = settings_of(plan_run.plan)
@@ -172,29 +168,32 @@ def unit_of(stored: Stored, family: str) -> float:
     return outcome.mean_and_scale[1] if family == "linear" and isinstance(outcome, Amount) else 1.0
 
 
-def inference_of(stored: Stored, plan_run: PlanRun) -> tuple[str, float, Table]:
-    """The family, the penalty and the table of slopes; of several classes, each against the first."""
+def inference_of(stored: Stored, plan_run: PlanRun) -> tuple[str, float, Table, int]:
+    """The family, the penalty, the table of slopes, of several classes each against the first, and their rank.
+
+    Nothing is told of a slope of which samples determine a sum with others alone, as of columns that say the same.
+    """
     weights, plan = stored.weights, plan_run.plan.with_model_of(stored.package.trained_on.sites)
     setup, status = setup_for(plan, weights), weights[form.STATUS]
     theta = form.theta_of(weights)[int(status[form.CHOSEN]) * (setup.folds + 1)]
-    covariance, slopes = weights[form.COVARIANCE].astype(np.float64), setup.columns - 1
+    (covariance, free), slopes = without_free(weights[form.COVARIANCE].astype(np.float64)), setup.columns - 1
     is_softmax = setup.family == "softmax"
     which = np.zeros((len(rows := rows_of(stored, plan_run)), setup.columns if is_softmax else len(theta)))
     which[:, :slopes] = list(rows.values())
-    held, constants = covariance[:, :slopes], covariance[:, slopes :: setup.columns if is_softmax else 1]
-    rest = held - constants @ np.linalg.lstsq(constants, held, rcond=None)[0]
-    never = np.abs(rest).max(axis=0) <= NONE * np.abs(held).max(axis=0)  # varies: it is a constant, or no value
-    which[which[:, :slopes][:, never].any(axis=1)] = 0
     if is_softmax:
         which = np.kron(np.eye(setup.predictors)[1:] - np.eye(setup.predictors)[0], which)
+    size = np.maximum(np.abs(which).max(axis=1, keepdims=True), np.finfo(float).tiny)
+    lost = which @ free @ free.T / size
+    rank = np.linalg.matrix_rank(which / size - lost, NONE)
+    which[np.abs(lost).max(axis=1) > NONE] = 0
     found = wald(which @ theta, which @ covariance @ which.T, float(status[form.FREEDOM]) or np.inf)
-    return setup.family, setup.penalties[int(status[form.CHOSEN])], found
+    return setup.family, setup.penalties[int(status[form.CHOSEN])], found, int(rank)
 
 
 def row(name: str, found: Table, k: int, family: str) -> list[str]:
     """One coefficient in words."""
     if found.undetermined[k]:
-        return [name, "not determined: no values, or classes that it separates"]
+        return [name, "not determined: no values, what other columns say, or classes that it separates"]
     estimate, error, low, high = (f"{part[k]:{'.3f' if family in RATIOS else '.4g'}}" for part in found[:4])
     cells = [name, estimate, error, f"{low} to {high}", _p_value(found.p[k])]
     ratio, low, high = (values[k] for values in found.ratios)

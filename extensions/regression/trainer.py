@@ -16,7 +16,7 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import chain, cox, newton, noised, terms
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.families import FAMILIES, LARGE, MOST_STEPS, Rows, design, profiled_sums
-from fedsmall.extensions.regression.inference import covariance_of
+from fedsmall.extensions.regression.inference import covariance_of, with_free
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
 from fedsmall.extensions.regression.newton import Setup, State
 from fedsmall.parts import Regression
@@ -172,11 +172,12 @@ class NewtonStep(Combiner):
         made[COEFFICIENTS][...] = (a @ theta).reshape(setup.predictors, setup.columns)
         made[THETA][...] = np.rint(np.clip(state.theta, -(2.0**14), 2.0**14) * form.ONE)
         covariance, freedom = covariance_of(setup, state, place)
+        covariance = with_free(setup, state, place, covariance)
         done = newton.is_converged(setup, state)
         loss = round(min(float(state.loss[place]), LARGE) * form.ONE_OF_LOSS)
         made[STATUS][form.CHOSEN :] = place, done, round(freedom) if np.isfinite(freedom) else 0, loss
         waits = setup.firth and not (done or newton.rests(setup, state))  # leverages are asked for at rest
-        made[COVARIANCE][...] = 0 if waits else np.clip(covariance, -1e6, 1e6)
+        made[COVARIANCE][...] = 0 if waits else covariance
 
     def state(self) -> tuple[Arrays, dict[str, float]]:
         """Where all models are."""

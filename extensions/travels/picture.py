@@ -134,8 +134,9 @@ def samples_of(plan_run: PlanRun) -> dict[str, int]:
 def travels_of(plan_run: PlanRun, names: tuple[str, ...], samples: tuple[int, ...]) -> Travels | None:
     """The way of the models of one plan's run over sites of these ``names``; None where none went, or for too many."""
     plan, sites = among(plan_run.plan, len(names)), len(names)
-    apart = plan.method.regions is not None and plan.method.regions.are_apart(sites)
-    if apart or not 2 <= sites <= MOST:
+    regions = plan.method.regions
+    is_apart = regions is not None and regions.sites is not None and len(regions.names) != sites  # of one, or above
+    if is_apart or not 2 <= sites <= MOST:
         return None
     try:
         ways = list(journey(plan, sites, samples))

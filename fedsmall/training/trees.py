@@ -163,7 +163,9 @@ class TreeCohort(WrappedTrainer):
         nodes = plant_trees(stack, self._nodes, inputs.flags(len(stack)))
         trained = self._within.walk(nodes, [phase._replace(sites=rows)], self._to_nodes(inputs, parents))
         anchors = self._anchor_places(rows)
-        put_replicas(stack, nodes, anchors, self._nodes)
+        for name, tensor in own_state(nodes).items():  # every row carries the replicas, which follow their anchor's
+            for place, node in enumerate(self._nodes[1:], 1):
+                stack.optimizer[f"{REPLICA}/{node}/{name}"].copy_(tensor[index_of(anchors + place, tensor)])
         put_anchors(stack, nodes, anchors)
         sent = self._end_round(stack, nodes, rows, parents, True) if phase.closes else {}
         return self._anchors(trained, rows, sent, 1)
@@ -234,10 +236,3 @@ def put_anchors(stack: Stack, nodes: Stack, anchors: np.ndarray) -> None:
     state = own_state(nodes)
     for name, tensor in own_state(stack).items():
         tensor.copy_(state[name][index_of(anchors, tensor)])
-
-
-def put_replicas(stack: Stack, nodes: Stack, anchors: np.ndarray, names: Sequence[str]) -> None:
-    """Let every row carry the trained replicas, whose rows follow their anchor's."""
-    for name, tensor in own_state(nodes).items():
-        for place, node in enumerate(names[1:], 1):
-            stack.optimizer[f"{REPLICA}/{node}/{name}"].copy_(tensor[index_of(anchors + place, tensor)])

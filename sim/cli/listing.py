@@ -1,18 +1,16 @@
 """``fedsmall list`` and ``schema``: what is bundled by name, and the keys of a scenario, for an editor."""
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from typer import Option
 
 from fedsmall.entry_points import SCENARIOS, extensions
 from fedsmall.methods import METHODS
 from fedsmall.plan import Method
-from fedsmall.sim.cli.options import check_unwritten, command_group, terminal
+from fedsmall.sim.cli.options import check_unwritten, command_group, grid, terminal
 from fedsmall.sim.runs import scenario as scenario_files
 
 console = terminal()
@@ -29,10 +27,8 @@ listing = command_group("The methods, tasks and scenarios that are bundled.")
 @listing.command()
 def methods() -> None:
     """Every method by name, with its source; any part of it can be set anew in a scenario."""
-    table = Table("method", "what it does", "source", box=None, header_style="dim", pad_edge=False)
-    for name, row in METHODS.items():
-        table.add_row(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]")
-    console.print(table)
+    rows = [(f"[bold]{name}[/bold]", row.summary, f"[dim]{row.source}[/dim]") for name, row in METHODS.items()]
+    console.print(grid(("method", "what it does", "source"), rows))
     console.print(
         "\nWith methods of their own: " + ", ".join(f"fedsmall {kind} --help" for kind in extensions(SCENARIOS))
     )
@@ -43,10 +39,8 @@ def tasks() -> None:
     """The data sets by name, and the forms in which your own data are named."""
     from fedsmall.data.sources.registry import TASKS
 
-    table = Table("task", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, source in TASKS.items():
-        table.add_row(f"[bold]{name}[/bold]", str(source.__doc__).partition("\n")[0])
-    console.print(table)
+    rows = [(f"[bold]{name}[/bold]", str(source.__doc__).partition("\n")[0]) for name, source in TASKS.items()]
+    console.print(grid(("task", "what it is"), rows))
     console.print('\nYour own: task = {csv = "file or folder", label = "column"}, {npz = ...}, or {images = "folder"};')
     console.print("docs/data.md shows each.", markup=False)
 
@@ -54,11 +48,9 @@ def tasks() -> None:
 @listing.command()
 def scenarios() -> None:
     """The scenarios by name: `fedsmall run NAME` runs one."""
-    table = Table("scenario", "what it is", box=None, header_style="dim", pad_edge=False)
-    for name, path in scenario_files.scenarios().items():
-        with path.open("rb") as file:
-            table.add_row(f"[bold]{name}[/bold]", str(tomllib.load(file).get("about", "")))
-    console.print(table)
+    known = {name: scenario_files.read(path) for name, path in scenario_files.scenarios().items()}
+    rows = [(f"[bold]{name}[/bold]", str(table.get("about", ""))) for name, table in known.items()]
+    console.print(grid(("scenario", "what it is"), rows))
 
 
 def scenario_schema() -> dict[str, Any]:

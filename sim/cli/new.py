@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from typer import Argument, Option
 
 from fedsmall.data.table_files import is_missing, plain
@@ -18,7 +17,7 @@ from fedsmall.planning.description import rows_of
 from fedsmall.planning.look import Look, candidates, classes_of, is_amount, join_rows, look_at, read_tables, spellings
 from fedsmall.sim.cli.listing import scenario_schema
 from fedsmall.sim.cli.new_images import FEDERATED, holds_images, scenario_of_images, sites_for
-from fedsmall.sim.cli.options import check_unwritten, terminal
+from fedsmall.sim.cli.options import check_unwritten, grid, terminal
 from fedsmall.sim.runs.scenario import build, to_toml
 
 if TYPE_CHECKING:
@@ -176,9 +175,6 @@ def _said_of(look: Look) -> list[str]:
 def print_data(description: Mapping[str, Any]) -> None:
     """A table: for each hospital its rows and outcomes, and for each column mean (SD) and how much is missing."""
     heads, rows = rows_of(description)
-    grid = Table(*heads, box=None, header_style="dim", pad_edge=False)
-    for row in rows[:SHOWN]:
-        grid.add_row(*row)
-    console.print(grid)
+    console.print(grid(heads, rows[:SHOWN]))
     more = max(len(rows) - SHOWN, 0) + description["more"]
     console.print(f"numbers are mean (SD){f'; {more} rows more are in the report' if more else ''}", style="dim")

@@ -1,7 +1,8 @@
 """What several commands share, so that they read and behave alike: options, and how they print."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -9,6 +10,9 @@ from typer import Option
 
 from fedsmall.errors import PlanError
 from fedsmall.files import plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ENGINE = Option(help="cohort, inprocess or ray; the fastest one here if not given")
 DEVICE = Option(
@@ -38,6 +42,18 @@ def terminal() -> Console:
     """Where commands write: as wide as the terminal is, and wide enough for a table in a file or a pipe."""
     wide = Console(highlight=False, soft_wrap=True)
     return wide if wide.is_terminal else Console(highlight=False, soft_wrap=True, width=120)
+
+
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), title: str = "") -> "Table":
+    """Rows under ``heads``, some of which stand to the ``right``."""
+    from rich.table import Table
+
+    made = Table(title=title or None, header_style="dim", box=None, pad_edge=False)
+    for head in heads:
+        made.add_column(head, justify="right" if head in right else "left")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 def say(text: str, style: str | None = None) -> None:

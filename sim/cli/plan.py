@@ -13,7 +13,7 @@ from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, RadonAdvice, advise, advise_radon
 from fedsmall.sealing.envelopes import OVERHEAD
 from fedsmall.sealing.masks import BYTES, committee_size, threshold
-from fedsmall.sim.cli.options import terminal
+from fedsmall.sim.cli.options import grid, terminal
 from fedsmall.sim.report.sentences import amount
 
 console = terminal()
@@ -81,14 +81,15 @@ def plan(
 
 
 def _table(advice: Advice) -> Table:
-    table = _columns("rounds between aggregations", "rounds")
     chance = _chance(1 - advice.failure**0.5)
-    table.add_row(f"simulated: every model is through ({chance})", f"{advice.all_models}")
-    table.add_row(f"simulated: a given model is through ({chance})", f"{advice.one_model}")
-    table.add_row("bound of Proposition 4, n0(epsilon, sqrt(delta)), as printed", f"{advice.bound:.3f}")
     notebook = f"{advice.notebook_bound:.3f}" if advice.notebook_bound is not None else "more sites than there are"
-    table.add_row("the same in the authors' notebook, n0(epsilon, delta)", notebook)
-    return table
+    rows = {
+        f"simulated: every model is through ({chance})": f"{advice.all_models}",
+        f"simulated: a given model is through ({chance})": f"{advice.one_model}",
+        "bound of Proposition 4, n0(epsilon, sqrt(delta)), as printed": f"{advice.bound:.3f}",
+        "the same in the authors' notebook, n0(epsilon, delta)": notebook,
+    }
+    return grid(("rounds between aggregations", "rounds"), rows.items(), ("rounds",))
 
 
 def _privacy(advice: Advice, epsilon: float) -> str:
@@ -143,20 +144,16 @@ def _recommendation(advice: Advice) -> str:
 
 def _radon(radon: RadonAdvice, advice: Advice) -> Table:
     r, h = radon.radon_number, radon.height
-    table = _columns(f"Radon points, r = {r}, height {h}: {r}**{h} = {r**h} of {advice.sites} models", "")
-    table.add_row("chance that a site's model fails, delta", f"{radon.failure:.3g}")
-    table.add_row("that the aggregate does, (r delta)^(2^h), Eq. 1 as printed", f"{radon.failure_as_printed:.3g}")
-    table.add_row("at most, for every convex loss: two of r fail, h times", f"{radon.failure_at_most:.3g}")
     short = "too few" if advice.samples_per_site < radon.samples_alone else "enough"
     needed = f"{radon.samples_alone:.0f}; {advice.samples_per_site} are {short}"
-    table.add_row("samples a site takes without daisy-chaining, n0(epsilon, 1/r), Corollary 3", needed)
-    return table
-
-
-def _columns(*names: str) -> Table:
-    table = Table(*names, box=None, header_style="dim", pad_edge=False)
-    table.columns[1].justify = "right"
-    return table
+    rows = {
+        "chance that a site's model fails, delta": f"{radon.failure:.3g}",
+        "that the aggregate does, (r delta)^(2^h), Eq. 1 as printed": f"{radon.failure_as_printed:.3g}",
+        "at most, for every convex loss: two of r fail, h times": f"{radon.failure_at_most:.3g}",
+        "samples a site takes without daisy-chaining, n0(epsilon, 1/r), Corollary 3": needed,
+    }
+    head = f"Radon points, r = {r}, height {h}: {r}**{h} = {r**h} of {advice.sites} models"
+    return grid((head, ""), rows.items(), ("",))
 
 
 def _chance(share: float) -> str:

@@ -224,7 +224,7 @@ def audit(
     site = site_of(kit, home)
     with sealed_by(policy_of(kit).rest_key):
         kept = run_folder(site.home / RUNS, Path(run).name)  # the coordinator's folder of it has its name, too
-        for line in load_extension("fedsmall.audits", "own_site")(kept, site.card.site, data):
+        for line in load_extension("fedsmall.audits", "own_site")(kept, site.card.site, data).lines():
             say(line)
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from typer import Argument, Option
 
 from fedsmall.errors import PlanError
 from fedsmall.sim.cli.commands import from_repository
-from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET, check_unwritten, terminal
+from fedsmall.sim.cli.options import DATA_ROOT, DEVICE, ENGINE, SET, check_unwritten, grid, terminal
 from fedsmall.sim.cli.output import give
 from fedsmall.sim.report.sentences import amount, metric_name
 from fedsmall.sim.report.tables import is_percent
@@ -142,14 +141,14 @@ def numbers(text: str) -> tuple[float, ...]:
 
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
     head = f"{metric_name(metric)} on sites never seen"
-    table = Table("method", "rate", "rounds", head, "note", box=None, header_style="dim", pad_edge=False)
+    rows = []
     give(rates={label: {"lr": choice.lr, "rounds": choice.rounds} for label, choice in choices.items()})
     for label, choice in choices.items():
         score = choice.scores[choice.lr]
         shown = (_value(number, metric) for number in (score.mean, score.low, score.high))
         note = "at the edge of what was tried" if choice.at_the_edge else ""
-        table.add_row(label, f"{choice.lr:g}", str(choice.rounds or "all"), "{} [{}, {}]".format(*shown), note)
-    console.print(table)
+        rows.append([label, f"{choice.lr:g}", str(choice.rounds or "all"), "{} [{}, {}]".format(*shown), note])
+    console.print(grid(("method", "rate", "rounds", head, "note"), rows))
 
 
 def _value(number: float, metric: str) -> str:
@@ -197,16 +196,15 @@ def print_choice(choice: "Choice") -> None:
     from fedsmall.sim.tuning.choose import DECISIVE
 
     left = "hospitals" if choice.use == "new-hospitals" else "patients of the same hospitals"
-    table = Table(title=f"Judged on left-out {left}, {choice.folds} folds", box=None, pad_edge=False)
     loss, score = "square error / variance" if choice.score == "mae" else "log loss", metric_name(choice.score)
-    for head in ("candidate", loss, score, "exchanges", "sent", "p against the best", "settings"):
-        table.add_column(head, justify="left" if head in ("candidate", "settings") else "right")
+    right, rows = (loss, score, "exchanges", "sent", "p against the best"), []
     for name, row in choice.rows.items():
         settings = ", ".join(f"{key} {value:g}" for key, value in row["settings"].items())
         p = "" if row["p"] is None else f"{row['p']:.2g}"
         worth = f"{row['loss']:.3f}", f"{row[choice.score]:.3f}", f"{row['exchanges']:g}", amount(row["bytes"])
-        table.add_row(name, *worth, p, settings)
-    console.print(table)
+        rows.append([name, *worth, p, settings])
+    title = f"Judged on left-out {left}, {choice.folds} folds"
+    console.print(grid(("candidate", *right, "settings"), rows, right, title))
     few = "" if choice.folds >= DECISIVE else f" {choice.folds} folds are too few to tell candidates apart."
     nested = f"{loss} {choice.nested['loss']:.3f}, {score} {choice.nested[choice.score]:.3f}"
     console.print(f"Take {choice.verdict.pick}: {choice.verdict.reason}.{few}", markup=False)

@@ -53,7 +53,7 @@ def bits(ciphertexts: np.ndarray) -> np.ndarray:
 
 
 def test_a_passive_party_is_sent_ciphertexts_nodes_and_choices_and_nothing_else():
-    made = grown(*patients(), Boosting(rounds=2, **EVERYTHING))
+    made = grown(*patients(), Boosting(least_samples=1, rounds=2, **EVERYTHING))
 
     said = {one.kind: (sorted(one.words), sorted(one.arrays)) for one in made.post.heard[LAB]}
 
@@ -70,7 +70,11 @@ def test_until_the_first_split_nothing_depends_on_the_labels_but_ciphertexts():
     other = np.random.default_rng(1).permutation(y)
 
     first, second = (
-        [one for one in grown(x, labels, Boosting(rounds=1)).post.heard[LAB] if one.kind in ("begin", "gradients")]
+        [
+            one
+            for one in grown(x, labels, Boosting(least_samples=1, rounds=1)).post.heard[LAB]
+            if one.kind in ("begin", "gradients")
+        ]
         for labels in (y, other)
     )
 
@@ -82,7 +86,9 @@ def test_until_the_first_split_nothing_depends_on_the_labels_but_ciphertexts():
         }
 
 
-@pytest.mark.parametrize("settings", [Boosting(rounds=2), Boosting(rounds=2, **EVERYTHING)], ids=["plain", "plus"])
+@pytest.mark.parametrize(
+    "settings", [Boosting(least_samples=1, rounds=2), Boosting(rounds=2, **EVERYTHING)], ids=["plain", "plus"]
+)
 def test_no_ciphertext_is_sent_twice_though_the_first_tree_has_two_gradients_only(settings):
     made = grown(*patients(), settings)
 
@@ -100,7 +106,7 @@ def test_no_ciphertext_is_sent_twice_though_the_first_tree_has_two_gradients_onl
 
 def test_an_attacker_who_knows_four_fifths_of_the_labels_reads_none_from_ciphertexts():
     x, y = patients()
-    made = grown(x, y, Boosting(rounds=1))
+    made = grown(x, y, Boosting(least_samples=1, rounds=1))
     seen = sent(made, "gradients")[0].arrays
 
     found = guessed(np.hstack([bits(seen["chunk0"]), bits(seen["chunk1"])]), y)
@@ -114,7 +120,7 @@ def test_the_same_attacker_reads_all_where_encryption_is_without_chance():
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(encrypted.secrets, "randbelow", lambda most: 12345)
-        made.fit(Boosting(rounds=1, depth=1))
+        made.fit(Boosting(least_samples=1, rounds=1, depth=1))
 
     assert guessed(bits(sent(made, "gradients")[0].arrays["chunk0"]), y) == 1
 
@@ -122,7 +128,7 @@ def test_the_same_attacker_reads_all_where_encryption_is_without_chance():
 def test_which_rows_are_together_at_a_node_does_tell_of_labels():
     """No fault of this code: a tree is made so. docs/columns.md says it."""
     x, y = patients()
-    made = grown(x, y, Boosting(rounds=1, depth=2, **EVERYTHING))
+    made = grown(x, y, Boosting(least_samples=1, rounds=1, depth=2, **EVERYTHING))
 
     nodes = sent(made, "sums")[-1].arrays["at"]
 
@@ -135,7 +141,7 @@ def test_which_rows_are_together_at_a_node_does_tell_of_labels():
 
 def test_of_mixed_trees_a_passive_party_is_told_of_its_own_splits_alone():
     x, y = patients()
-    made = grown(x, y, Boosting(rounds=2, trees="mixed", **EVERYTHING))
+    made = grown(x, y, Boosting(least_samples=1, rounds=2, trees="mixed", **EVERYTHING))
 
     own = {node.record for tree in made.active.trees for node in tree.nodes if node.owner == LAB}
 
@@ -152,7 +158,9 @@ def monotone(x: np.ndarray) -> np.ndarray:
     return np.column_stack([x[:, :2], np.exp(x[:, 2]) * 1000, x[:, 3] ** 3 - 5])
 
 
-@pytest.mark.parametrize("settings", [Boosting(rounds=2), Boosting(rounds=2, **EVERYTHING)], ids=["plain", "plus"])
+@pytest.mark.parametrize(
+    "settings", [Boosting(least_samples=1, rounds=2), Boosting(rounds=2, **EVERYTHING)], ids=["plain", "plus"]
+)
 def test_the_active_party_learns_nothing_of_values_but_their_order(settings):
     x, y = patients()
 
@@ -179,7 +187,7 @@ def readable(made: World) -> list[object]:
 
 def test_where_a_sum_stands_says_nothing_of_its_column_or_cut():
     x, y = patients()
-    made = grown(x, y, Boosting(rounds=8, depth=1))
+    made = grown(x, y, Boosting(least_samples=1, rounds=8, depth=1))
 
     chosen = [one.words["splits"][0][1] for one in sent(made, "split")]
     cuts = [one.cut for one in made.passives[0].records]
@@ -203,7 +211,7 @@ def found_members(x: np.ndarray, y: np.ndarray, monkeypatch: pytest.MonkeyPatch,
     with monkeypatch.context() as patched:
         if not hide:
             patched.setattr(PublicKey, "rerandomise", lambda key, one: one)
-        made = grown(x, y, Boosting(rounds=1, depth=1, bins=100))
+        made = grown(x, y, Boosting(least_samples=1, rounds=1, depth=1, bins=100))
     public = made.active.data.key.public
     own = public.from_bytes(sent(made, "gradients")[0].arrays["chunk0"])
     sums = public.from_bytes(sent(made, "sums", "hospital")[0].arrays["chunk0"])
@@ -240,7 +248,7 @@ def single_rows(made: World) -> set[int]:
 
 def test_a_second_split_of_one_node_is_refused():
     """Each answer is the order of a column cut in two; one was chosen, the others stay unsaid."""
-    made = grown(*patients(), Boosting(rounds=1, depth=1))
+    made = grown(*patients(), Boosting(least_samples=1, rounds=1, depth=1))
     again = Message("hospital", LAB, "split", {"tree": 0, "splits": [[0, 1]]})
 
     with pytest.raises(ReplyError, match="a candidate was chosen that this party did not offer"):
@@ -264,7 +272,7 @@ def test_a_second_split_of_one_node_is_refused():
     ],
 )
 def test_a_passive_party_refuses_what_is_no_question_of_the_method(kind, words, arrays, reason):
-    made = grown(*patients(), Boosting(rounds=1, depth=1))
+    made = grown(*patients(), Boosting(least_samples=1, rounds=1, depth=1))
 
     with pytest.raises(ReplyError, match=reason):
         made.passives[0].answer(Message("hospital", LAB, kind, words, arrays))

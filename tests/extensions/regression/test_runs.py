@@ -297,7 +297,7 @@ def test_a_run_keeps_packages_that_predict_what_its_table_was_made_of_and_a_page
     assert "mean radius" in text
     assert text.count("By one standard deviation") == 2  # of Ridge, not of hinges or random features
     of_run = read(tmp_path / "run").done[0]
-    _, penalty, found = inference_of(run.packages_of(of_run)[0], of_run)
+    _, penalty, found, _ = inference_of(run.packages_of(of_run)[0], of_run)
     sites = federation_of(of_run.plan.model_copy(update={"method": of_run.plan.method}))
     rows = [rows_of(part.x.astype(float), part.y) for part in sites.train]
     state, _ = fit(Setup("logistic", 31, 1, (1.0,)), rows)

@@ -78,7 +78,7 @@ def test_rates_with_weights_and_products_are_those_of_statsmodels(falls, patient
     pooled = sm.GLM(y, x, sm.families.Poisson(), offset=np.log(kept["days"]), freq_weights=kept["stays"]).fit(tol=1e-14)
 
     stored = falls.packages_of(of_run)[0]
-    _, _, found = inference_of(stored, of_run)
+    _, _, found, _ = inference_of(stored, of_run)
 
     unit = np.array([1, *np.array(stored.package.preparation.agreed.scale)[[2, 3]], 1, 1])  # a ward is 1 or 0 on a page
     assert np.allclose(found.estimate * unit, pooled.params[:-1], atol=1e-7)
@@ -102,12 +102,12 @@ def test_the_page_has_the_likelihood_ratio_test_of_added_terms(falls):
     assert f"Ridge without the product age * ward=B, age * ward=C {statistic:.2f} 2 {shown}" in text
 
 
-def ridge_on(patients, folder, task, *settings, name="Ridge"):
+def ridge_on(patients, folder, task, *settings, name="Ridge", dtype="float64"):
     patients.to_csv(folder / "p.csv", index=False)
     table = {
         "task": {"csv": str(folder / "p.csv"), "site_column": "hospital", **task},
         "rounds": 30,
-        "dtype": "float64",
+        "dtype": dtype,
     }
     methods = [
         {"name": name, "label": f"fit {k}", "regression": {"penalty": 0, **own}} for k, own in enumerate(settings)
@@ -132,7 +132,7 @@ def test_values_of_a_category_stand_against_the_first_as_in_statsmodels(patients
     x = np.c_[np.ones(len(train)), train.x[:, 0], (train.x * agreed.scale + agreed.mean)[:, [2, 3, 5, 6]]]
     how = {} if label == "falls" else {"disp": 0, "method": "newton", "tol": 1e-14}
     pooled = model(train.y.ravel(), x).fit(**how)
-    _, _, found = inference_of(stored, done.done[0])
+    _, _, found, _ = inference_of(stored, done.done[0])
     assert np.allclose(found.estimate, np.asarray(pooled.params)[1:].T.ravel(), atol=1e-6)
     assert np.allclose(found.error, np.asarray(pooled.bse)[1:].T.ravel(), atol=1e-6)
     text = page_of(done)
@@ -157,6 +157,34 @@ def test_a_category_has_one_degree_of_freedom_less_than_values(patients, tmp_pat
     small, large = (sm.Logit(train.y, x).fit(disp=0, tol=1e-14).llf for x in designs)
     statistic = 2 * (large - small)
     assert f"fit 1 fit 0 ward=A, ward=B, ward=C {statistic:.2f} 2 {stats.chi2.sf(statistic, 2):.4f}" in page_of(done)
+
+
+@pytest.mark.parametrize(("label", "model"), [("ill", sm.Logit), ("falls", sm.OLS), ("stays", sm.MNLogit)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_nothing_is_told_of_columns_that_say_what_others_say(patients, tmp_path, label, model, dtype):
+    task = {"categorical": ["ward"], "target" if label == "falls" else "label": label}
+    patients = patients.assign(months=12 * patients["age"], ground=1 * (patients["ward"] == "A"))
+    patients = patients[["age", "days", "ward", "months", "ground", "hospital", label]]
+    settings = {"terms": ["age", "days"]}, {"terms": ["age", "days", "months"]}, {"robust": True}
+
+    done = ridge_on(patients, tmp_path, task, {}, *settings, dtype=dtype)
+
+    train = build_federation(done.done[0].plan).pooled().train[0]
+    x = np.c_[np.ones(len(train)), train.x[:, [0, 1, 3, 4]]]
+    how = {} if label == "falls" else {"disp": 0, "method": "newton", "tol": 1e-14}
+    fit, small = (model(train.y.ravel(), of).fit(**how) for of in (x, x[:, :3]))
+    (_, _, found, _), (_, _, robust, _) = (inference_of(done.packages_of(of)[0], of) for of in done.done[::3])
+    classes = 2 if label == "stays" else 1
+    names = ["age", "days", "ward: B", "ward: C", "months", "ground"]
+    told = np.tile([name == "days" for name in names], classes)
+    assert found.undetermined.tolist() == robust.undetermined.tolist() == (~told).tolist()
+    close = 1e-6 if dtype == "float64" else 1e-4
+    assert np.allclose(found.estimate[told], np.atleast_2d(np.asarray(fit.params).T)[:, 2], atol=close)
+    assert np.allclose(found.error[told], np.atleast_2d(np.asarray(fit.bse).T)[:, 2], atol=close)
+    text = page_of(done)
+    statistic = 2 * (fit.llf - small.llf)
+    assert f"fit 0 fit 1 ward=A, ward=B, ward=C, months, ground {statistic:.2f} {2 * classes} " in text
+    assert "fit 2 fit 1 months" not in text
 
 
 def test_a_value_that_a_hospital_lacks_is_not_determined_there(patients, tmp_path):
