@@ -112,7 +112,8 @@ def main() -> None:
     for table, (x, y) in ((ROWS, load_breast_cancer(return_X_y=True)), (CLASSES, load_wine(return_X_y=True))):
         first: dict[str, float] = {}
         for label, settings in table.items():
-            one = measured(x, y.astype(float), Boosting(rounds=asked.rounds, least_samples=1, **settings), asked.key_bits)
+            asked_for = Boosting(rounds=asked.rounds, least_samples=1, **settings)
+            one = measured(x, y.astype(float), asked_for, asked.key_bits)
             first = first or one
             print(line(label, one, first), flush=True)
     print("\n| seconds to add | direct | subtraction | sparse | both |\n|---|---|---|---|---|")

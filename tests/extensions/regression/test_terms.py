@@ -22,7 +22,7 @@ from fedsmall.sim.engines.run import run_plan
 from fedsmall.sim.report.html import write_report
 from fedsmall.sim.runs.execute import execute
 from fedsmall.sim.runs.scenario import build
-from tests import ROOT
+from tests import ROOT, only_quick
 from tests.sim.engines.harness import assert_equal_bits
 
 
@@ -159,8 +159,8 @@ def test_a_category_has_one_degree_of_freedom_less_than_values(patients, tmp_pat
     assert f"fit 1 fit 0 ward=A, ward=B, ward=C {statistic:.2f} 2 {stats.chi2.sf(statistic, 2):.4f}" in page_of(done)
 
 
+@pytest.mark.parametrize("dtype", only_quick(["float32"], ["float64", "float32"]))
 @pytest.mark.parametrize(("label", "model"), [("ill", sm.Logit), ("falls", sm.OLS), ("stays", sm.MNLogit)])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_nothing_is_told_of_columns_that_say_what_others_say(patients, tmp_path, label, model, dtype):
     task = {"categorical": ["ward"], "target" if label == "falls" else "label": label}
     patients = patients.assign(months=12 * patients["age"], ground=1 * (patients["ward"] == "A"))

@@ -77,9 +77,12 @@ def test_a_step_of_softmax_regression_moves_by_the_formula(count):
         assert square == pytest.approx(expected, rel=1e-3)
 
 
+BATCHES, ADAM = {"local_steps": 4, "batch": 2}, {"optimizer": "adam", "lr": 0.01}
+
+
 @pytest.mark.parametrize(
     "recipe",
-    [{}, {"local_steps": 4, "batch": 2}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.9, "local_steps": 3}],
+    only_quick([BATCHES, ADAM], [{}, BATCHES, ADAM, {"momentum": 0.9, "local_steps": 3}]),
     ids=["a step", "small batches", "Adam", "momentum"],
 )
 def test_random_directions_give_on_average_what_every_feature_by_itself_gives(recipe, monkeypatch):
