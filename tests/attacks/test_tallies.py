@@ -8,7 +8,6 @@ from fedsmall.sealing.routing import RoutingTable
 from fedsmall.sealing.tallies import JUDGED, SUMS_BEFORE, UNSEEN
 from fedsmall.sealing.terms import BEFORE, HELP, KEY, OF
 from fedsmall.wire import KEEP, ROUND, join, split
-from tests import only_quick
 from tests.attacks.test_envelopes import flipped, line
 from tests.attacks.world import NAMES, Heard, World
 
@@ -40,7 +39,7 @@ def test_nothing_that_sites_tell_leaves_in_the_clear(world):
         assert told.header.get("metrics", {}) == {}
 
 
-@pytest.mark.parametrize(("of", "t"), only_quick(TALLIES[1:], TALLIES))
+@pytest.mark.parametrize(("of", "t"), [pytest.param(*TALLIES[0], marks=pytest.mark.thorough), TALLIES[1]])
 def test_no_tally_is_opened_without_one_site_after_that_of_all(world, of, t):
     question = question_of(world, of)
     other = f"this site has helped to open the sum of round {t} before, of other sites"
