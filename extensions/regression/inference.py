@@ -90,9 +90,8 @@ def with_free(setup: Setup, state: State, place: int, covariance: np.ndarray) ->
 def without_free(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The covariance that :func:`with_free` kept, and the directions that samples do not determine, (P, directions)."""
     values, vectors = np.linalg.eigh(kept)
-    free = values < -_below(kept) / 2
-    below, directions = values[free], vectors[:, free]
-    return kept - directions * below @ directions.T, directions
+    directions = vectors[:, is_free := values < -_below(kept) / 2]
+    return kept - directions * values[is_free] @ directions.T, directions
 
 
 def _below(covariance: np.ndarray) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from fedsmall.data.sources.labels import by_size, spelling_key, spelt_alike
 from fedsmall.data.sources.pool import NOWHERE
 from fedsmall.data.sources.tables import IDENTIFIER, MANY, MANY_VALUES, read_files
-from fedsmall.data.table_files import COMMA, DATE, common_columns, is_missing, is_number, plain
+from fedsmall.data.table_files import COMMA, DATE, is_missing, is_number, plain
 from fedsmall.errors import PlanError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ UNEQUAL = 0.4  # share of the rarer of two classes, below which a threshold of a
 MOSTLY = 0.8  # of a column's cells, from which on they say what it is
 FAR = 5.0  # times the spread of all other values, from which on a code is none of them
 MOST_SITES = 100
+APART = "not at every hospital; what is the same has one name at all"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def join_rows(tables: "Mapping[str, DataFrame]") -> "DataFrame":
     """All rows as one table of the columns that all sites have."""
     import pandas
 
-    columns = common_columns(tables, set())
+    columns = [column for column in next(iter(tables.values())) if all(column in table for table in tables.values())]
     return pandas.concat([table[columns] for table in tables.values()], ignore_index=True)
 
 
@@ -159,6 +160,7 @@ def look_at(
             categorical.append(column)
         else:
             drop[column] = kind
+    drop |= {column: APART for rows in tables.values() for column in rows if column not in table}
     clash = {code for code in missing if is_number(code) and any(_is_value(table[c], code) for c in numeric)}
     frames = tables
     if site is not None:

@@ -122,10 +122,8 @@ def check(
         for line in extension.check_site(extension.load(path, []), site, data, policy, has_identity=has_identity):
             say(line)
         return
-    if plan is not None:
-        read = scenario.load(path)
-    else:
-        read = scenario.build({"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]})
+    table = {"name": "check", "task": scenario.value_of(task), "method": [{"name": "FedDC"}]}
+    read = scenario.load(path) if plan is not None else scenario.build(table)
     count = max(read.sites or 0, policy.least_sites)  # a scenario's is how many a simulation has
     of_methods = [among(plan, count) for plan in read.plans()[: len(read.method)]]
     plans = [plan for plan in of_methods if plan.method.is_federated] or of_methods

@@ -157,6 +157,23 @@ def test_values_that_two_hospitals_spell_differently_are_named(fedsmall, tmp_pat
     assert "- smoker has Yes and yes as values apart: write them alike" in said
 
 
+def test_columns_that_not_every_hospital_has_are_left_out_and_named(fedsmall, tmp_path):
+    (tmp_path / "wards").mkdir()
+    for name, columns in (("bonn", "age,Dose,ill"), ("ulm", "age,dose,ill,ward"), ("graz", "ill,age,dose")):
+        fields = columns.split(",")
+        rows = [{"age": 40 + n, "ill": n % 2, "ward": "a", "dose": n % 11, "Dose": n % 11} for n in range(30)]
+        write(tmp_path / "wards" / f"{name}.csv", columns, [[row[field] for field in fields] for row in rows])
+
+    code, said, _ = fedsmall("new", "wards", "--label", "ill")
+    absent = fedsmall("new", "wards", "--label", "ward", "--out", "other.toml")
+
+    assert code == 0
+    assert "left out (not at every hospital; what is the same has one name at all): Dose, dose, ward" in said
+    assert scenario_of(tmp_path / "mine.toml")["task"]["drop"] == ["Dose", "dose", "ward"]
+    assert fedsmall("run", "mine.toml", "--set", "rounds=2", "--set", "seeds=[0]")[0] == 0
+    assert absent[::2] == (2, "fedsmall: there is no column 'ward' at every hospital. Known: age, ill\n")
+
+
 def test_grades_in_words_begin_with_none_and_are_told_how_to_be_grades(fedsmall, tmp_path):
     grades = ("none", "mild", "severe")
     write(tmp_path / "patients.csv", "age,toxicity", [(40 + n % 31, grades[n % 31 // 12]) for n in range(90)])
