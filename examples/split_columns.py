@@ -44,7 +44,7 @@ WORK = ("encrypting", "adding", "packing", "hiding", "decrypting")
 def parties(x: np.ndarray, y: np.ndarray, key_bits: int) -> tuple[ActiveParty, PassiveParty, Post]:
     ids, half = tuple(f"patient {row}" for row in range(len(y))), x.shape[1] // 2
     active = ActiveParty("hospital", Table(ids, (), x[:, :half]), target=y, classes=len(set(y)), key_bits=key_bits)
-    passive = PassiveParty("laboratory", Table(ids, (), x[:, half:]), secret=1)
+    passive = PassiveParty("laboratory", Table(ids, (), x[:, half:]), secret=1, least_bits=key_bits)
     return active, passive, Post({"hospital": active, "laboratory": passive})
 
 
@@ -101,11 +101,11 @@ def additions(rows: int, kind: str) -> dict[str, float]:
     return found
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     given.add_argument("--key-bits", type=int, default=2048)
     given.add_argument("--rounds", type=int, default=2)
-    asked = given.parse_args()
+    asked = given.parse_args(words)
     heads = [*WORK, "all", "MB", "times as fast", "without hiding"]
     print(f"{asked.key_bits} bits, processor seconds a round, mean of {asked.rounds}; depth 3, 32 bins\n")
     print("| | " + " | ".join(heads) + " |\n|---" + "|---" * len(heads) + "|")
