@@ -75,8 +75,7 @@ def _real_plan(scenario: Columns, sealed: bool) -> tuple[str, ColumnPlan]:
 
 def check_site(scenario: Columns, site: str, data: Path, policy: Policy, *, has_identity: bool) -> list[str]:
     """What a run would ask of a site's table, and what would leave, in lines; DataError or PolicyError as it does."""
-    sealed = has_identity if scenario.sealed is None else scenario.sealed
-    _, plan = _real_plan(scenario, sealed)
+    _, plan = _real_plan(scenario, has_identity if scenario.sealed is None else scenario.sealed)
     if site not in plan.parties:
         raise PlanError(f"{site!r} is none of the parties {', '.join(plan.parties)}: say which is yours, --site")
     table, _ = read_own(data, plan, policy.least_samples, site)

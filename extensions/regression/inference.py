@@ -80,17 +80,19 @@ def covariance_of(setup: Setup, state: State, place: int) -> tuple[np.ndarray, f
 
 def with_free(setup: Setup, state: State, place: int, covariance: np.ndarray) -> np.ndarray:
     """A ``covariance`` as a model keeps it: bounded, and below 0 in directions that samples do not determine."""
+    if setup.penalties[place]:  # which determines all
+        return np.asarray(np.clip(covariance, -MOST, MOST))
     values, vectors = np.linalg.eigh(covariance)
     if values[-1] > MOST:
         covariance = vectors * np.minimum(values, MOST) @ vectors.T
-    free = free_directions(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
-    return np.asarray(covariance - _below(covariance) * free)
+    return np.asarray(covariance - _below(covariance) * free_directions(setup, state.hessian[place]))
 
 
 def without_free(kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The covariance that :func:`with_free` kept, and the directions that samples do not determine, (P, directions)."""
     values, vectors = np.linalg.eigh(kept)
-    directions = vectors[:, is_free := values < -_below(kept) / 2]
+    is_free = values < -_below(kept) / 2
+    directions = vectors[:, is_free]
     return kept - directions * values[is_free] @ directions.T, directions
 
 

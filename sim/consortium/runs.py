@@ -87,8 +87,8 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
 
 def _check_free(home: Path) -> None:
     if home.exists():
-        run = home.name
-        raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
+        again = f"`fedsmall resume {home.name}` goes on with it; or choose --name."
+        raise PlanError(f"There is a run {home.name!r} already. {again}")
 
 
 def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
