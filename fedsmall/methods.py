@@ -201,21 +201,10 @@ METHODS: Mapping[str, MethodRow] = Registry("fedsmall.methods", OURS)
 
 OF_RULE = {"proximal_mu": "proximal", "feddyn_alpha": "feddyn"}
 TABLES = ("tree", "boosting", "regression")
-TABLE_KEYS = [
-    "label",
-    "target",
-    "targets",
-    "order",
-    "time",
-    "event",
-    "classes",
-    "categorical",
-    "drop",
-    "missing",
-    "features",
-    "separator",
-]
-TABLE_KEYS += ["decimal", "patient", "sheet", "site_column", "subgroups", "ranges"]
+TABLE_KEYS = (
+    *("label", "target", "targets", "order", "time", "event", "classes", "categorical", "drop", "missing"),
+    *("features", "separator", "decimal", "patient", "sheet", "site_column", "subgroups", "ranges"),
+)
 HOMES: dict[str, Collection[str]] = {  # of keys that stand elsewhere
     "a recipe: recipe = {{{} = ...}}": Recipe.model_fields,
     "a task: task = {{{} = ...}}": TABLE_KEYS,

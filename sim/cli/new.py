@@ -69,8 +69,8 @@ def new(
     predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
     for name in [*predicted, *(column for column in (site, patient) if column is not None)]:
         if name not in rows:
-            where = f"{name!r}{' at every hospital' * (len(tables) > 1)}"
-            raise PlanError(f"there is no column {where}. Known: {', '.join(rows)}")
+            of_all = " at every hospital" * (len(tables) > 1)
+            raise PlanError(f"there is no column {name!r}{of_all}. Known: {', '.join(rows)}")
     look = look_at(tables, decimal, predicted, site, patient)
     outcome, said, is_rare = _outcome_of(rows, look, predicted, positive)
     text = _scenario_of(path, out.stem, look, outcome, said, len(rows), is_rare)

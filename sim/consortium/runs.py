@@ -82,13 +82,12 @@ def check_new(folder: Path, run: str, plan: Plan, *, apart: bool = False) -> Non
     from fedsmall.planning.validation import check_real_sites  # brings torch, which takes its time
 
     check_real_sites(plan, apart=apart)
-    _check_free(folder / "runs" / run)
+    _check_free(folder, run)
 
 
-def _check_free(home: Path) -> None:
-    if home.exists():
-        again = f"`fedsmall resume {home.name}` goes on with it; or choose --name."
-        raise PlanError(f"There is a run {home.name!r} already. {again}")
+def _check_free(folder: Path, run: str) -> None:
+    if (folder / "runs" / run).exists():
+        raise PlanError(f"There is a run {run!r} already. `fedsmall resume {run}` goes on with it; or choose --name.")
 
 
 def sealed_where_possible(folder: Path, plan: Plan, sites: tuple[str, ...]) -> Plan:
@@ -129,7 +128,7 @@ def write_sheet(path: Path, sheet: Sheet, plan: str, **words: Any) -> Path:
 
     PlanError for a name that is taken, or where there are coordinators and none who may start a run signs its ``plan``.
     """
-    _check_free(path.parent)
+    _check_free(path.parents[2], sheet.run)
     key = key_of(sheet.run, sheet.id, plan, sheet.everyone)
     started = coordinators.sign(path.parents[2], "start", run=sheet.run, key=key)
     sheet = sheet.model_copy(update={"started": started})
