@@ -88,16 +88,14 @@ def keep(
     shelf.put(what, model, {"kept": now, "t": at.t, "said": dict(metrics or {}), **own})
 
 
-def about_kept(folder: Path) -> About | None:
-    """What the kept models of the run in ``folder`` are of; None where none are kept."""
-    about = Shelf(folder / FOLDER).words(ABOUT)
-    return None if about is None else About.model_validate_json(json.dumps(about))
-
-
 def load_kept(folder: Path, what: str) -> Stored | None:
     """A package of the run's "common" or "own" model; None where it is not kept."""
-    record, item = about_kept(folder), Shelf(folder / FOLDER).get(what)
-    if record is None or item is None or not item.arrays:
+    shelf = Shelf(folder / FOLDER)
+    if (about := shelf.words(ABOUT)) is None:
+        return None
+    record = About.model_validate_json(json.dumps(about))
+    item = shelf.get(what)
+    if item is None or not item.arrays:
         return None
     task, words, whose = task_from(record.task), item.words or {}, GLOBAL if what == GLOBAL else record.site
     measured = {name: float(value) for name, value in words.get("said", {}).items() if name != EXAMPLES}

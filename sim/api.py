@@ -227,7 +227,7 @@ def run(
     label: str | None = None,
     site: str | None = None,
     test: tuple[Any, ...] | None = None,
-    methods: Sequence[str | Mapping[str, Any]] = METHODS,
+    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = METHODS,
     out: Path | str | None = None,
     engine: str | None = None,
     data_root: Path | str | None = None,
@@ -254,7 +254,7 @@ def run(
     test
         A common test set, (x, y); without it each site holds out a quarter.
     methods
-        Names, or tables of a method's keys.
+        A name, or a table of a method's keys, or several.
     out
         A folder, written as on the command line.
     engine
@@ -345,7 +345,7 @@ def module(run: Run, plan_run: PlanRun) -> "Module":
 
 
 def _scenario_from(
-    scenario: Any, sites: Any, test: Any, methods: Sequence[str | Mapping[str, Any]], settings: Mapping[str, Any]
+    scenario: Any, sites: Any, test: Any, methods: Any, settings: Mapping[str, Any]
 ) -> tuple[Scenario, Build | None]:
     """The scenario, and what builds its data where that is given in Python."""
     every = [methods] if isinstance(methods, str | Mapping) else methods

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsmall.clients.kept import FOLDER, NOT_KEPT, about_kept
+from fedsmall.clients.kept import FOLDER, NOT_KEPT
 from fedsmall.clients.runs import scaling_of
 from fedsmall.clients.shelf import Shelf
+from fedsmall.clients.site_request import read_agreed
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError
 from fedsmall.extensions.audit.findings import interval
@@ -52,30 +53,24 @@ def hold_against(folder: Path, site: str, data: Path | None) -> SiteAudit:
 
     Raises PlanError where it keeps none, DataError where nobody is held out.
     """
-    about, model = about_kept(folder), Shelf(folder / FOLDER).arrays(GLOBAL)
-    if about is None or not model:
+    agreed, model = read_agreed(folder), Shelf(folder / FOLDER).arrays(GLOBAL)
+    if agreed is None or not (model or agreed.plan.has_own_models):
         raise PlanError(NOT_KEPT)
-    if about.plan.method.is_ensemble:
+    plan = agreed.plan.with_model_of(len(agreed.sites))
+    if plan.has_own_models:
+        raise PlanError("sites of this run have models of their own, of which only a part was released")
+    if plan.method.is_ensemble:
         raise PlanError("the model of this run is an ensemble; this audit holds one model against patients")
-    raw = load_site(about.plan, site, data)
+    raw = load_site(plan, site, data)
     train, held = raw.samples(scaling_of(folder) if raw.scaled else None)
     if held is None or not len(held):
         raise DataError(f"{site} holds nobody out, so there is nobody to compare its training patients with")
-    trained, held_out = (len(np.unique(_whose(part))) for part in (train, held))
-    return SiteAudit(site, trained, held_out, compare(about.plan, raw.task, model, train, held))
+    trained, held_out = (sureness_by_patient(plan, raw.task, model, part) for part in (train, held))
+    return SiteAudit(site, len(trained), len(held_out), area(trained, held_out))
 
 
-def compare(plan: Plan, task: Task, model: Arrays, train: Samples, held_out: Samples) -> Estimate:
-    """The chance that ``model`` is surer of a patient of ``train`` than of one of ``held_out``, by means of samples."""
-    x, y = np.concatenate([train.x, held_out.x]), np.concatenate([train.y, held_out.y])
-    sure = Confidence(plan, task, x, y)(stacked([model], list(model)), np.arange(len(x))[None])[0]
-    return area(_by_patient(sure[: len(train)], train), _by_patient(sure[len(train) :], held_out))
-
-
-def _by_patient(values: np.ndarray, part: Samples) -> np.ndarray:
-    _, whose = np.unique(_whose(part), return_inverse=True)
-    return np.asarray(np.bincount(whose, values) / np.bincount(whose))
-
-
-def _whose(part: Samples) -> np.ndarray:
-    return np.arange(len(part)) if part.patients is None else part.patients
+def sureness_by_patient(plan: Plan, task: Task, model: Arrays, part: Samples) -> np.ndarray:
+    """How sure ``model`` is of what each patient has, (patients,): the mean over the patient's samples."""
+    sure = Confidence(plan, task, part.x, part.y)(stacked([model], list(model)), np.arange(len(part))[None])[0]
+    whose = np.arange(len(part)) if part.patients is None else np.unique(part.patients, return_inverse=True)[1]
+    return np.asarray(np.bincount(whose, sure) / np.bincount(whose))

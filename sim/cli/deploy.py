@@ -55,13 +55,7 @@ def start(
         runs.launch(folder, run, say)
         return follow(folder, run, detach)
     read = scenario.load(scenario.find(path), settings or [])
-    every = read.plans()
-    plans = [plan for plan in every if plan.method.is_federated]
-    if comparators := dict.fromkeys(plan.method.label for plan in every if not plan.method.is_federated):
-        line = f"{', '.join(comparators)}: sites alone, or all data pooled, are for simulations: nothing travels"
-        if not plans:
-            raise PlanError(line)
-        say(f"Not run here. {line}.")
+    plans = _federated(read.plans())
     if detach and len(plans) > 1:
         raise PlanError("--detach takes a scenario of one method and one seed; this one has several")
     base = name or _slug(read.name)
@@ -86,6 +80,17 @@ def start(
                 raise
     if failed:
         raise typer.Exit(1)
+
+
+def _federated(every: list[Plan]) -> list[Plan]:
+    """The plans that sites can run; it is said which cannot. PlanError where none can."""
+    plans = [plan for plan in every if plan.method.is_federated]
+    if comparators := dict.fromkeys(plan.method.label for plan in every if not plan.method.is_federated):
+        line = f"{', '.join(comparators)}: sites alone, or all data pooled, are for simulations: nothing travels"
+        if not plans:
+            raise PlanError(line)
+        say(f"Not run here. {line}.")
+    return plans
 
 
 def _sites_of(folder: Path, plan: Plan, chosen: list[str], region: str, above: bool) -> tuple[str, ...]:

@@ -241,7 +241,7 @@ def package(
         stored = load_kept(run_folder(site.home / RUNS, run), what)
     if stored is None:
         SiteLog(site.home, site.card.site).of_run(run)
-        raise PlanError(NOT_KEPT)
+        raise PlanError(f"of {run!r} {NOT_KEPT}")
     folder = out or Path(f"{run}-{what}")
     check_free(folder)
     save(folder, *stored)

@@ -196,6 +196,7 @@ def print_choice(choice: "Choice") -> None:
     from fedsmall.sim.tuning.choose import DECISIVE
 
     left = "hospitals" if choice.use == "new-hospitals" else "patients of the same hospitals"
+    title = f"Judged on left-out {left}, {choice.folds} folds"
     loss, score = "square error / variance" if choice.score == "mae" else "log loss", metric_name(choice.score)
     right, rows = (loss, score, "exchanges", "sent", "p against the best"), []
     for name, row in choice.rows.items():
@@ -203,7 +204,6 @@ def print_choice(choice: "Choice") -> None:
         p = "" if row["p"] is None else f"{row['p']:.2g}"
         worth = f"{row['loss']:.3f}", f"{row[choice.score]:.3f}", f"{row['exchanges']:g}", amount(row["bytes"])
         rows.append([name, *worth, p, settings])
-    title = f"Judged on left-out {left}, {choice.folds} folds"
     console.print(grid(("candidate", *right, "settings"), rows, right, title))
     few = "" if choice.folds >= DECISIVE else f" {choice.folds} folds are too few to tell candidates apart."
     nested = f"{loss} {choice.nested['loss']:.3f}, {score} {choice.nested[choice.score]:.3f}"

@@ -234,8 +234,8 @@ def importance_sections(run: Run) -> list[Section]:
 
 def unseen_tables(run: Run) -> list[Section]:
     """What to expect where models were validated by routes."""
-    heads: list[str] = [facts.WORDS.get(name, metric_name(name)) for name in facts.METRICS]
-    heads, sections = ["method", *heads, "accuracy, worst and best hospital"], []
+    metrics = (facts.WORDS.get(name, metric_name(name)) for name in facts.METRICS)
+    heads, sections = ["method", *metrics, "accuracy, worst and best hospital"], []
     for where, rows in facts.unseen_rows(run).items():
         caption = UNSEEN.format(where[0].upper() + where[1:], "the patient" if "patients" in where else "its hospital")
         sections.append(Section(table=Cells(heads, rows, caption)))

@@ -266,9 +266,9 @@ def load(path: Path | str, settings: Sequence[str] = (), methods: Sequence[Mappi
     ``methods`` stand for those of a file that has none.
     """
     path = Path(path)
-    if kind := kind_of_scenario(read(path)):
-        raise PlanError(f"{path.name} is of `fedsmall {kind}`: run, start and site check take it, no other command.")
     table = ({"method": list(methods)} if methods else {}) | read(path)
+    if kind := kind_of_scenario(table):
+        raise PlanError(f"{path.name} is of `fedsmall {kind}`: run, start and site check take it, no other command.")
     for setting in settings:
         table = assign(table, setting)
     if isinstance(table.get("task"), dict):

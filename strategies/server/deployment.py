@@ -135,8 +135,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
     check_plan(plan, task, len(sheet.hospitals))
     begun, outcome = time.time(), Outcome()
     fewest, features = min(reported_at_handshake(roster.answers)["samples"].values()), math.prod(task.input_shape)
-    asked = plan, parameter_count(plan, task), max(1, fewest), features, len(sheet.hospitals)
-    borne = "" if sheet.is_above else noise_borne(*asked)  # regions hold no samples, and add no noise
+    borne = noise_borne(sheet.led, parameter_count(plan, task), max(1, fewest), features, len(sheet.hospitals))
 
     def note(t: int, rounds: int) -> None:
         now = {"t": t, "rounds": rounds, "seconds": time.time() - begun, "events": outcome.events[-20:], "note": borne}

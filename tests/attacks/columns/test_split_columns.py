@@ -87,7 +87,9 @@ def test_until_the_first_split_nothing_depends_on_the_labels_but_ciphertexts():
 
 
 @pytest.mark.parametrize(
-    "settings", [Boosting(least_samples=1, rounds=2), Boosting(rounds=2, **EVERYTHING)], ids=["plain", "plus"]
+    "settings",
+    [Boosting(least_samples=1, rounds=2), Boosting(least_samples=1, rounds=2, **EVERYTHING)],
+    ids=["plain", "plus"],
 )
 def test_no_ciphertext_is_sent_twice_though_the_first_tree_has_two_gradients_only(settings):
     made = grown(*patients(), settings)
@@ -159,7 +161,9 @@ def monotone(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "settings", [Boosting(least_samples=1, rounds=2), Boosting(rounds=2, **EVERYTHING)], ids=["plain", "plus"]
+    "settings",
+    [Boosting(least_samples=1, rounds=2), Boosting(least_samples=1, rounds=2, **EVERYTHING)],
+    ids=["plain", "plus"],
 )
 def test_the_active_party_learns_nothing_of_values_but_their_order(settings):
     x, y = patients()

@@ -9,6 +9,7 @@ from fedsmall.data.raw_site import agreed
 from fedsmall.extensions.audit.own_site import hold_against
 from fedsmall.models.registry import initial_model
 from fedsmall.package.record import GLOBAL
+from fedsmall.parts import SHARED_PART
 from fedsmall.planning.tasks import load_site
 from fedsmall.training.trainer import TrainInput, phase_at
 from fedsmall.training.trees import cohort_for
@@ -41,6 +42,8 @@ def finished(folder, data, steps, **task):
     (folder / "kit" / "site.json").write_text(json.dumps(kit))
     keep_scaling(kept_in(folder), vars(scaling), scaling.mean.shape)
     model = {name: np.array(a) for name, a in stack.model_state(0).model.items()}
+    agreed_on = {"run": "run", "id": "1", "plan": plan.model_dump(mode="json"), "sites": ["aachen", "bonn", "celle"]}
+    (kept_in(folder) / "agreed.json").write_text(json.dumps(agreed_on))
     keep(Place(kept_in(folder), "run", raw, scaling, 3, plan.rounds), plan, GLOBAL, model)
     return folder / "kit"
 
@@ -110,6 +113,19 @@ def test_a_run_of_which_the_site_keeps_no_model_is_refused_in_one_line(fedsmall,
 
     assert (code, complained.count("\n")) == (2, 1)
     assert "keeps no such model: the run is not over, or the site was away at its end" in complained
+
+
+def test_a_run_of_which_a_part_of_a_model_was_released_is_refused(fedsmall, tmp_path):
+    data = hospital(tmp_path, 40)
+    kit = finished(tmp_path, data, steps=0)
+    known = json.loads((kept_in(tmp_path) / "agreed.json").read_text())
+    known["plan"]["model"] = SHARED_PART
+    (kept_in(tmp_path) / "agreed.json").write_text(json.dumps(known))
+
+    code, _, complained = fedsmall("site", "audit", "run", "--data", data, "--kit", kit)
+
+    assert (code, complained.count("\n")) == (2, 1)
+    assert "have models of their own, of which only a part was released" in complained
 
 
 def test_a_site_that_holds_nobody_out_is_told_so(fedsmall, tmp_path):
