@@ -483,12 +483,13 @@ class ModelStates:
         model, moments = self.sizes_of_one
         order = model + sum(array.nbytes for array in self.global_models.order_rule().values())
         total, before = sum(int(array[good].nbytes) for array in trained.rule.values()), self._before
+        rows, carried = len(at), int(self._carries.sum())
         for comm_round in stretch:
             if before is None or before.travels:  # models have travelled, and come in orders
-                total += len(at) * order + int(self._carries.sum()) * moments
-            accepted = good if comm_round is stretch[-1] else np.ones_like(good)
+                total += rows * order + carried * moments
             if comm_round.travels:  # the answers
-                total += int(accepted.sum()) * (model + moments)
-            self._carries = self._carries | (accepted & bool(moments))
-            before = comm_round
+                total += (int(good.sum()) if comm_round is stretch[-1] else rows) * (model + moments)
+            carried, before = rows if moments else carried, comm_round
+        if moments:
+            self._carries = self._carries | good | (len(stretch) > 1)
         return total if self._door is None else total + self._door.close(at, good)

@@ -227,8 +227,7 @@ class Cohort(OneModelTrainer):
         for t in range(phase.t - phase.rounds + 1, phase.t + 1):
             lr = learning_rate(self.plan.recipe, t, self.plan.rounds)
             self._round(models, state, variables, phase.sites, t, lr, losses if t == phase.t else None)
-            if variables:
-                memory.count(phase.sites, lr * self._batches.steps[phase.sites])
+            memory.count(phase.sites, lr, self._batches.steps)
         if staying is not None:
             memory.keep(phase.sites, staying)
 

@@ -261,11 +261,11 @@ class SiteMemory:
         for name, tensor in tensors.items():
             self._put(name, sites, tensor)
 
-    def count(self, sites: np.ndarray, rates: np.ndarray) -> None:
-        """Add the sums of the learning rates of the steps that were taken, (rows,)."""
+    def count(self, sites: np.ndarray, lr: float, steps: np.ndarray) -> None:
+        """Add the learning rates of the ``steps`` that each of all sites takes in a round, for those of the rows."""
         if self._rule.remembers:
             rate = self._held["rate"]
-            rate[index_of(sites, rate)] += torch.from_numpy(rates).to(rate)
+            rate[index_of(sites, rate)] += torch.from_numpy(lr * steps[sites]).to(rate)
 
     def close(self, sites: np.ndarray, parameters: Tensors) -> Tensors:
         """End the stretch since the last global model; returns what the rule sends to the server, a row per model."""

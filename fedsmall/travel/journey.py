@@ -75,7 +75,10 @@ def move_on(
         return np.asarray(order[(np.argsort(order)[at] + 1) % sites])
     if method.route == "cyclic" or (method.topology is not None and method.topology.by == "ring"):
         return np.asarray((at + 1) % sites)
-    there, folds = draw_sites(plan, sites, comm_round, samples), folds_of(plan, samples)
+    folds = folds_of(plan, samples)
+    if folds is None and method.everyone(sites):
+        return np.asarray(bijection(plan.travel_seed, before.t, sites)[at])
+    there = draw_sites(plan, sites, comm_round, samples)
     if folds is None:
         route = bijection(plan.travel_seed, before.t, len(at))
     else:

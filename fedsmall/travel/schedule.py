@@ -150,9 +150,9 @@ def cut_at_evaluations(comm_rounds: Iterable[CommRound], every: int | None) -> I
 
 def comm_rounds_of(plan: Plan, in_pieces: bool = False) -> list[CommRound]:
     """The communication rounds of a plan; nothing travels where all train alone; ``in_pieces`` for evaluations."""
-    comm_rounds = cut_at_evaluations(
-        schedule_for(plan).comm_rounds(plan.rounds), piece_length(plan) if in_pieces else None
-    )
+    comm_rounds = schedule_for(plan).comm_rounds(plan.rounds)
+    if in_pieces:
+        comm_rounds = cut_at_evaluations(comm_rounds, piece_length(plan))
     alone = not plan.method.is_federated
     return [comm_round._replace(action=Action.TRAIN) if alone else comm_round for comm_round in comm_rounds]
 

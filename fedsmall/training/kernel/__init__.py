@@ -220,7 +220,7 @@ class Kernel:
             for t in range(phase.t - phase.rounds + 1, phase.t + 1)
         ]
         for phase, _, lr in rounds:
-            memory.count(phase.sites, lr * self._batches.steps[phase.sites])
+            memory.count(phase.sites, lr, self._batches.steps)
         return rounds
 
     def _give(self, arrays: "_Arrays", stack: Stack, memory: SiteMemory) -> None:
