@@ -310,15 +310,11 @@ class Kernel:
         self._told.outputs = None if outputs is None else outputs.data_ptr()
         # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
         several = 4 if site.size >= 64 * site.shape[1] else 1
-        self._share_out(site.shape[1] if total is None else len(total.sums), several * self._threads)
+        self._told.parts = parts = site.shape[1] if total is None else len(total.sums)
+        walk = getattr(self._library, f"walk_{self.lanes}")
+        share_out(lambda a, b: int(walk(ctypes.byref(self._told), a, b)), parts, several * self._threads, self._pool)
         last: np.ndarray = index[row[-1]]
         return last
-
-    def _share_out(self, parts: int, shares: int) -> None:
-        walk = getattr(self._library, f"walk_{self.lanes}")
-
-        self._told.parts = parts
-        share_out(lambda first, last: int(walk(ctypes.byref(self._told), first, last)), parts, shares, self._pool)
 
     def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:
         sizes = torch.from_numpy(self._sizes[sites])[..., None]  # (rows, steps, 1)
