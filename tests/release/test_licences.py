@@ -1,9 +1,11 @@
-"""The page of licences tells of what is pinned, and of nothing else."""
+"""What is pinned can be installed, and the page of licences tells of it and of nothing else."""
 
+import tomllib
 from email.message import Message
 from types import SimpleNamespace
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests import ROOT
 from tests.release import licences
@@ -25,6 +27,23 @@ def package(*classifiers: str, **fields: str):
 
 def test_the_page_holds_every_pinned_package_at_its_version():
     assert {name: version for name, (version, _, _) in ROWS.items()} == PINS, "`make licences` makes the page anew"
+
+
+def test_the_first_release_of_every_supported_python_takes_what_is_pinned():
+    """Debian 12's own Python is 3.11.2: a package that wants 3.11.5 cannot be installed there."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    pythons = [
+        f"{text.rpartition(' ')[2]}.0" for text in about if text.startswith("Programming Language :: Python :: 3.")
+    ]
+    wanted = {
+        name: SpecifierSet(one.metadata["Requires-Python"] or "")
+        for name, one in licences.installed(PINS).items()
+        if one.version.partition("+")[0] == PINS[name]
+    }
+
+    assert "3.11.0" in pythons
+    assert len(wanted) > 100
+    assert {name for name, spec in wanted.items() if not all(spec.contains(python) for python in pythons)} == set()
 
 
 @pytest.mark.thorough
