@@ -49,6 +49,22 @@ def test_the_two_commands_at_the_top_are_in_the_makefile():
 
 
 @pytest.mark.thorough
+def test_the_demo_shows_what_the_readme_says(fedsmall):
+    rows = re.findall(
+        r"^\| ([^|:]+).*? \|(.*)\|$", README.split("## What the demo shows")[1].split("##")[0], re.MULTILINE
+    )[1:]
+
+    code, said, _ = fedsmall("run", "demo_digits")
+
+    assert code == 0
+    assert len(rows) == 6
+    for label, cells in rows:
+        line = next(line for line in said.splitlines() if line.startswith(label.strip()))
+        for cell in filter(None, map(str.strip, cells.split("|"))):
+            assert cell in line, line
+
+
+@pytest.mark.thorough
 def test_the_scenario_for_ones_own_table_runs(fedsmall, tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{a:.2f},{b:.2f},{'ill' if a + b > 0 else 'well'}" for a, b in rng.normal(size=(160, 2))]
