@@ -49,15 +49,20 @@ def test_the_two_commands_at_the_top_are_in_the_makefile():
 
 
 @pytest.mark.thorough
-def test_the_demo_shows_what_the_readme_says(fedsmall):
-    rows = re.findall(
-        r"^\| ([^|:]+).*? \|(.*)\|$", README.split("## What the demo shows")[1].split("##")[0], re.MULTILINE
-    )[1:]
+@pytest.mark.parametrize(
+    ("scenario", "page", "title", "count"),
+    [
+        ("demo_digits", "README", "## What the demo shows", 6),
+        ("demo_breast_cancer", "install", "## What the demo prints first", 7),
+    ],
+)
+def test_the_demo_shows_what_the_pages_say(fedsmall, scenario, page, title, count):
+    shown = PAGES[page].split(title)[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([^|:]+).*? \|(.*)\|$", shown, re.MULTILINE)[1:]
 
-    code, said, _ = fedsmall("run", "demo_digits")
+    code, said, _ = fedsmall("run", scenario)
 
-    assert code == 0
-    assert len(rows) == 6
+    assert (code, len(rows)) == (0, count)
     for label, cells in rows:
         line = next(line for line in said.splitlines() if line.startswith(label.strip()))
         for cell in filter(None, map(str.strip, cells.split("|"))):
