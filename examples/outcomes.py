@@ -3,7 +3,7 @@
     python -m examples.outcomes
 
 Runs the scenarios of `METRICS` as they are written: twenty sites, ten seeds, one learning rate for all
-methods. Intervals are 95%, over seeds.
+methods. Intervals are 95%, over seeds and test patients.
 """
 
 import sys
