@@ -157,7 +157,7 @@ def _worth(plan: Plan, attack: str) -> str:
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    settings = {"mean, no gate": ("mean", False)} | {name: (name, 20.0) for name in AGGREGATORS}
+    settings = {"mean, no filter": ("mean", False)} | {name: (name, 20.0) for name in AGGREGATORS}
     print(f"| one site of {SITES} sends | {' | '.join(settings)} |")
     print("|---" * (len(settings) + 1) + "|")
     for attack in ATTACKS:
