@@ -66,6 +66,8 @@ def describe(
     """
     asked = load(find(scenario), setting or [])
     if consortium is not None:
+        if out is not None:
+            raise PlanError("--out is for a table made here: what real sites tell is written into the run's own folder")
         check_up(consortium)
         prepare(consortium, name, asked)
         runs.launch(consortium, name, say)

@@ -313,8 +313,7 @@ class Kernel:
         self._told.parts = parts = site.shape[1] if total is None else len(total.sums)
         walk = getattr(self._library, f"walk_{self.lanes}")
         share_out(lambda a, b: int(walk(ctypes.byref(self._told), a, b)), parts, several * self._threads, self._pool)
-        last: np.ndarray = index[row[-1]]
-        return last
+        return np.asarray(index[row[-1]])
 
     def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:
         sizes = torch.from_numpy(self._sizes[sites])[..., None]  # (rows, steps, 1)

@@ -57,3 +57,10 @@ def test_what_is_no_table_or_no_task_is_refused_in_one_line(fedsmall, tmp_path, 
     assert code == 2
     assert reason in wrong
     assert wrong.count("\n") == 1
+
+
+def test_a_folder_for_the_table_of_real_sites_is_refused_before_anybody_is_asked(fedsmall, tmp_path):
+    ended = fedsmall("describe", "consortium_demo", "--consortium", str(tmp_path), "--out", "table")
+
+    assert ended[0] == 2
+    assert "written into the run's own folder" in ended[2]
