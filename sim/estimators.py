@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import pandas
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, check_consistent_length, column_or_1d
@@ -48,8 +49,7 @@ class _Federated(BaseEstimator):
 
         table, names = self._table(x, reset=True), self._groups(outcomes[0], groups)
         check_consistent_length(table, outcomes[0], names)
-        wordy = [column for column in table if table[column].dtype.kind not in "biuf"]
-        task = {"name": "arrays", **task, **({"categorical": wordy} if wordy else {})}
+        task = {"name": "arrays", "categorical": [c for c in table if table[c].dtype.kind not in "biuf"], **task}
         rows = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
         asked = {"rounds": self.rounds, "seeds": [self.seed], "model": self.model, **(self.settings or {})}
         made = run(
@@ -73,8 +73,6 @@ class _Federated(BaseEstimator):
         return self
 
     def _table(self, x: Any, reset: bool = False) -> Any:
-        import pandas
-
         if not reset:
             check_is_fitted(self)
         if is_table(x):
@@ -85,6 +83,8 @@ class _Federated(BaseEstimator):
 
     def _groups(self, y: np.ndarray, groups: Any) -> np.ndarray:
         if groups is not None:
+            if missing := pandas.Series(groups).isna().sum():
+                raise ValueError(f"groups name no hospital in {missing} of {len(y)} rows")
             return np.asarray(groups).astype(str)
         # dealt class by class, so that every site has some of each
         order = rng_for(self.seed, "groups").permutation(len(y))

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from pandas import DataFrame
+from pandas import NA, DataFrame
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.exceptions import ConvergenceWarning
@@ -56,6 +56,12 @@ def test_whole_hospitals_are_left_out_as_scikit_learn_leaves_them_out():
 
     assert len(scores) == 3
     assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("nobody", [None, np.nan, NA])
+def test_rows_of_no_hospital_are_refused(nobody):
+    with pytest.raises(ValueError, match=f"no hospital in 1 of {len(ILL)} rows"):
+        FederatedClassifier().fit(TABLE, ILL, groups=[nobody, *HOSPITALS[1:]])
 
 
 def test_groups_are_the_hospitals_and_pandas_tables_keep_their_columns():
