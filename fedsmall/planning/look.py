@@ -141,14 +141,14 @@ def is_amount(cells: "Series", missing: Sequence[str] = ()) -> bool:
 def look_at(
     tables: "dict[str, DataFrame]", decimal: str, predicted: Sequence[str], site: str | None, patient: str | None
 ) -> Look:
-    """What every column is but the ``predicted``; ``site`` and ``patient`` are looked for by name where None."""
+    """What every column is but the ``predicted``; ``site`` and ``patient``, "" for none, are looked for where None."""
     table = join_rows(tables)
     likely = [c for c in table if c not in predicted and HOSPITAL.search(c)]
     few = min(MOST_SITES, len(table) // 4)
-    site = site or next((c for c in likely if 2 <= len(_values(table[c])) <= few), None)
-    if NOWHERE not in tables:
-        site = None
-    patient = patient or next((c for c in table if c not in (*predicted, site) and _is_patient(table[c], c)), None)
+    site = next((c for c in likely if 2 <= len(_values(table[c])) <= few), None) if site is None else site
+    site = site if site and NOWHERE in tables else None
+    likely = [c for c in table if c not in (*predicted, site) and _is_patient(table[c], c)]
+    patient = next(iter(likely), None) if patient is None else patient
     drop: dict[str, str] = {}
     categorical, numeric, missing = [], [], set()
     for column in [c for c in table if c not in (*predicted, site, patient)]:
@@ -167,7 +167,7 @@ def look_at(
         names = table[site].map(plain)
         frames = {name: table[names == name] for name in sorted(set(names))}
     known = {"missing": tuple(sorted(missing - clash)), "categorical": tuple(categorical), "numeric": tuple(numeric)}
-    return Look(frames, decimal, drop=drop, patient=patient, site_column=site, **known)
+    return Look(frames, decimal, drop=drop, patient=patient or None, site_column=site, **known)
 
 
 def _values(cells: "Series", missing: Sequence[str] = ()) -> set[str]:
@@ -205,9 +205,9 @@ def _kind_of(cells: "Series", name: str) -> tuple[str, set[str]]:
 
 
 def _codes(numbers: Sequence[str]) -> set[str]:
-    """Numbers that stand for no value: known codes that recur, far outside of all other values."""
+    """Numbers that stand for no value: known codes far outside of all others, that recur or are -99 and its like."""
     counts = Counter(numbers)
-    found = [code for code in CODES if counts[code] > 1]
+    found = [code for code in CODES if counts[code] > (not code.startswith("-99"))]
     others = np.array([float(word) for word in numbers if word not in found])
     if not found or len(np.unique(others)) < 2:
         return set()

@@ -44,8 +44,8 @@ def new(
     time: Annotated[str | None, Option(help="survival: the column of times, with --event")] = None,
     event: Annotated[str | None, Option(help="survival: the column that is 1 where the event happened")] = None,
     positive: Annotated[str | None, Option(help="of two classes the one to be found; yes or 1, else the rarer")] = None,
-    site: Annotated[str | None, Option(help="the column that names the hospital; looked for if not given")] = None,
-    patient: Annotated[str | None, Option(help="the column that names the patient; looked for if not given")] = None,
+    site: Annotated[str | None, Option(help="the column of hospitals, '' for none; looked for if not given")] = None,
+    patient: Annotated[str | None, Option(help="the column of patients, '' for none; looked for if not given")] = None,
     out: Annotated[Path, Option(help="the scenario's file, never written over")] = Path("mine.toml"),
 ) -> None:
     """Look at a table or images, say what is in them and what looks wrong, and write a scenario that runs on it.
@@ -67,7 +67,7 @@ def new(
     tables, decimal = read_tables(table)
     rows = join_rows(tables)
     predicted = (time, event) if time is not None and event is not None else (label or _ask_label(rows),)
-    for name in [*predicted, *(column for column in (site, patient) if column is not None)]:
+    for name in [*predicted, *(column for column in (site, patient) if column)]:
         if name not in rows:
             of_all = " at every hospital" * (len(tables) > 1)
             raise PlanError(f"there is no column {name!r}{of_all}. Known: {', '.join(rows)}")

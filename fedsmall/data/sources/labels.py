@@ -174,7 +174,7 @@ def patients_of(frames: "Mapping[str, DataFrame]", column: str | None, one_table
     if one_table and (torn := len(everybody) - len(np.unique(everybody))):
         raise DataError(
             f"{torn} of the patients in column {column!r} have rows at more than one site, and belong at one; "
-            "say sites = ... to split them, or give them names of their own at each site"
+            "say sites = ... to split them (`fedsmall new --site ''`), or give them names of their own at each site"
         )
     return number_patients(names)[0]
 

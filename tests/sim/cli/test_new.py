@@ -91,6 +91,36 @@ def test_the_last_table_becomes_a_scenario_that_says_what_each_column_is(fedsmal
     assert "positive is ill, the rarer" in said
 
 
+def test_patients_at_several_hospitals_are_refused_with_two_cures_that_work(fedsmall, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        (f"P{k // 2}", "ab"[k % 2], round(rng.normal(), 2), "ill" if rng.random() < 0.5 else "well") for k in range(80)
+    ]
+    write(tmp_path / "patients.csv", "pid,centre,crp,outcome", rows)
+    words = ("new", "patients.csv", "--label", "outcome")
+
+    code, _, complaint = fedsmall(*words)
+    ended = [
+        fedsmall(*words, "--site", "", "--out", "dealt.toml"),
+        fedsmall(*words, "--patient", "", "--out", "kept.toml"),
+    ]
+
+    assert (code, [done[0] for done in ended]) == (2, [0, 0])
+    assert "40 of the patients in column 'pid' have rows at more than one site" in complaint
+    dealt, kept = (scenario_of(tmp_path / f"{name}.toml") for name in ("dealt", "kept"))
+    assert (dealt["task"]["patient"], "partition" in dealt) == ("pid", False)
+    assert (kept["task"].get("patient"), kept["partition"]) == (None, {"natural": "centre"})
+
+
+def test_a_single_minus_999_among_plain_values_stands_for_none(tmp_path):
+    write(tmp_path / "patients.csv", "hb,score,outcome", [(13.5 + k / 10, -k, k % 2) for k in range(30)])
+    with (tmp_path / "patients.csv").open("a") as file:
+        file.write("\n-999,-99,1")
+    look = look_at(*read_tables(tmp_path / "patients.csv"), ("outcome",), None, None)
+
+    assert look.missing == ("-999",)  # -99 may be a score here
+
+
 def test_a_number_is_predicted_as_one_and_a_time_with_its_event(fedsmall, tmp_path):
     rng = np.random.default_rng(0)
     rows = [(f"{a:.2f}", f"{b:.2f}", f"{10 + 3 * a:.2f}", n % 2) for n, (a, b) in enumerate(rng.normal(size=(80, 2)))]
