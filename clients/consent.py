@@ -50,13 +50,13 @@ class Consent:
 
     def __init__(self, home: Path, log: SiteLog) -> None:
         self.home, self.log = home, log
-        self._told: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
     def check(self, kind: str, policy: Policy, plan: Plan, raw: RawSite, config: Mapping[str, Any]) -> None:
         """Raise WaitsError where an order is not to be answered yet, and PolicyError where its run was refused."""
         self.check_lines(policy, text_of(plan), lambda: describe(plan, raw, config, policy.count_floor), config)
         self.check_paused(kind)
-        self._told.pop(_run_of(config), None)
+        self._reasons.pop(_run_of(config), None)
 
     def check_paused(self, kind: str) -> None:
         """Raise WaitsError where the site is paused and this kind of order waits for that."""
@@ -65,7 +65,7 @@ class Consent:
 
     def is_new(self, run: str, reason: str) -> bool:
         """Whether this reason is new for the run: repeated questions need one line in the log."""
-        before, self._told[run] = self._told.get(run), reason
+        before, self._reasons[run] = self._reasons.get(run), reason
         return before != reason
 
     def check_lines(self, policy: Policy, plan: str, lines: Callable[[], list[str]], config: Mapping[str, Any]) -> None:

@@ -258,16 +258,16 @@ class SealedTask:
             raise EnvelopeError(f"by the plan this site is no decryptor of round {self.t}")
         if not set(sites) <= set(summed):
             raise EnvelopeError(f"a site was given that is not in the sum of round {self.t}")
-        told = b""
+        packed = b""
         for site in sites:
             shares = self.mailbox.open(self._key, self.t, site, self._since, envelopes[site].tobytes())
             if len(shares) != BYTES * len(summed):
                 raise EnvelopeError(f"what {site} sealed holds no shares of its masks")
             others = [None, *(other for other in summed if other != site)]  # None: of its own seed
             picked = [k for k, other in enumerate(others) if other not in sites]
-            told += b"".join(shares[BYTES * k : BYTES * (k + 1)] for k in picked)
+            packed += b"".join(shares[BYTES * k : BYTES * (k + 1)] for k in picked)
         self.store.note_help(self.t, group, sites, self.of)
-        return {"config": {}}, join(**{terms.SHARES: {terms.SHARES: np.frombuffer(told, np.uint8)}})
+        return {"config": {}}, join(**{terms.SHARES: {terms.SHARES: np.frombuffer(packed, np.uint8)}})
 
     def reseal_model(self, written: int, policy: Policy, log: SiteLog) -> Answer:
         """The model sealed after round ``written``, for the site that trains it now; EnvelopeError for none."""
@@ -356,8 +356,8 @@ class Encryption:
         hidden = order.plan.privacy.hidden
         own = self.key_store(order.config).classic_key() if hidden else self._meeting_key(order.config)
         run = f"{order.config[RUN]} {order.config.get(RUN_ID, '')}"
-        told = sketches(table_of(order.raw), own, self.name, run, keys)
-        return {**header, "config": header["config"] | {TABLES: json.dumps(told)}}
+        sketched = sketches(table_of(order.raw), own, self.name, run, keys)
+        return {**header, "config": header["config"] | {TABLES: json.dumps(sketched)}}
 
     def take_pair_keys(self, order: SiteRequest) -> Answer:
         """Keep the keys of masks that the sites before this one have drawn for it."""

@@ -168,11 +168,11 @@ OWN = "own_evaluation"  # in the folder of a run
 class OwnEvaluation(NamedTuple):
     """The answers of the global model after round ``t`` for the site's own held-out patients; it never leaves the site.
 
-    ``said`` are probabilities (samples, classes), or for numbers predictions (samples, outputs); ``y`` is the truth.
+    ``predictions`` are probabilities (samples, classes), or numbers (samples, outputs); ``y`` is the truth.
     """
 
     t: int
-    said: np.ndarray
+    predictions: np.ndarray
     y: np.ndarray
     beside: Arrays  # "patients", where some have several samples
 
@@ -206,10 +206,10 @@ def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, ho
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
     y = home.held_out.y if home.task.kind == "times" else raw.held_out.y
-    Shelf(folder).put(OWN, {"t": np.array(t), "said": _said(answered, home.task), "y": y, **home.held_out.of_patients})
+    Shelf(folder).put(OWN, {"t": np.array(t), "said": _kept(answered, home.task), "y": y, **home.held_out.of_patients})
 
 
-def _said(answered: np.ndarray, task: Task) -> np.ndarray:
+def _kept(answered: np.ndarray, task: Task) -> np.ndarray:
     if task.kind == "labels":
         return np.asarray(expit(np.asarray(answered, dtype=np.float64)))
     if task.kind == "classes":
@@ -245,15 +245,15 @@ class Telling:
 
     def before_the_first(self, order: SiteRequest) -> Arrays:
         """The same sums after the handshake, for a secure sum of all sites."""
-        asked, told = order.config.get(TELL, ()), dict[str, Sums | None]()
+        asked, answers = order.config.get(TELL, ()), dict[str, Sums | None]()
         if not set(asked) <= {CLASSES, SUMS}:
             raise PlanError("this site was asked for sums that it does not know")
         if CLASSES in asked:  # first, for it may refuse, and what is told is remembered
             guard = self._guard(order, TOLD_SUMS)
-            told[CLASSES] = told_classes(order.raw, order.plan, order.policy.count_floor, guard)
+            answers[CLASSES] = told_classes(order.raw, order.plan, order.policy.count_floor, guard)
         if SUMS in asked:
-            told[SUMS] = self._features(order)
-        return join(**{name: vars(sums) for name, sums in told.items() if sums is not None})
+            answers[SUMS] = self._features(order)
+        return join(**{name: vars(sums) for name, sums in answers.items() if sums is not None})
 
     def _features(self, order: SiteRequest) -> Sums | None:
         """Sums of each feature, from which the sites agree on a scaling; None where nothing is scaled."""

@@ -280,8 +280,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     if fault["type"] == "too_short":
         what = f"should have at least {fault['ctx']['min_length']}"
     given = f"{fault['input']!r}"
-    told = isinstance(fault["input"], Mapping) or what.endswith(f"got {given}")
-    return (what if not key or what.startswith(f"{key} ") else f"{where}: {what}") + ("" if told else f" (got {given})")
+    got = "" if isinstance(fault["input"], Mapping) or what.endswith(f"got {given}") else f" (got {given})"
+    return (what if not key or what.startswith(f"{key} ") else f"{where}: {what}") + got
 
 
 def _place(loc: Sequence[str | int], model: type[BaseModel]) -> tuple[list[str], list[str]]:

@@ -28,7 +28,7 @@ Orders = list[tuple[Message, str]]  # each with its site
 class GridTrainer(Trainer):
     """Sites that are reached over a ``grid``, simulated or real; their memory stays with them.
 
-    ``told`` is the plan in orders, where it is not the one that is run; ``roster`` has the sites that have answered
+    ``sent`` is the plan in orders, where it is not the one that is run; ``roster`` has the sites that have answered
     already; ``form`` is how models travel, where the plan alone does not say so. The row of a silent site, or of a bad
     reply, stays. Sites of others' apps get ``words`` for a plan and tell ``count``; ``contents`` has last replies.
     """
@@ -41,7 +41,7 @@ class GridTrainer(Trainer):
         plan: Plan,
         grid: Grid,
         *,
-        told: Plan | None = None,
+        sent: Plan | None = None,
         roster: Roster | None = None,
         form: Form | None = None,
         timeout_s: float = TIMEOUT_S,
@@ -49,8 +49,8 @@ class GridTrainer(Trainer):
         count: str = EXAMPLES,
     ) -> None:
         self.plan, self.grid, self.timeout_s, self.roster = plan, grid, timeout_s, roster or Roster()
-        self.words = {PLAN: (told or plan).model_dump_json(exclude_defaults=True)} if words is None else dict(words)
-        self._told, self._count = plan if words is None else plan_in(words), count
+        self.words = {PLAN: (sent or plan).model_dump_json(exclude_defaults=True)} if words is None else dict(words)
+        self._sent, self._count = plan if words is None else plan_in(words), count
         self._is_app, self.contents = words is not None, dict[str, RecordDict]()
         self._meet()
         if (words is None and roster is None) or not self.roster.nodes:  # an own app goes on with those who are there
@@ -143,7 +143,7 @@ class GridTrainer(Trainer):
     ) -> dict[int, RecordDict]:
         """The good replies by row, written into the stack; why the others are not goes into ``lost``."""
         phase = exchange.phase
-        limits = partial(limits_of, self._told, phase.rounds, self.roster.answers)
+        limits = partial(limits_of, self._sent, phase.rounds, self.roster.answers)
         good, spoilt = accept_replies(
             orders, replies, note, lambda site, reply: self.form.check(exchange, site, reply, limits(site))
         )

@@ -83,7 +83,7 @@ class Tally(NamedTuple):
 
     values: np.ndarray
     sites: tuple[str, ...]
-    said: dict[str, dict[str, Any]]
+    reported: dict[str, dict[str, Any]]
 
 
 @final
@@ -105,7 +105,7 @@ class SealedModels(Form):
     ) -> None:
         super().__init__(plan)
         self.roster, self.grid, self.transcript, self._drawn = roster, grid, begun, dict(nonces)
-        self._said = plan.model_dump_json(exclude_defaults=True)
+        self._written = plan.model_dump_json(exclude_defaults=True)
         self.routes = RoutingTable(plan, tuple(sorted(sites)))
         self._summands_file = None if folder is None else folder / FILE
         self.average: Average | None = None
@@ -121,7 +121,7 @@ class SealedModels(Form):
 
     def words(self, t: int, **more: Any) -> ConfigRecord:
         """The config of a question to sites at round ``t``."""
-        return ConfigRecord({wire.PLAN: self._said, wire.ROUND: t, terms.SEALED: self._order(), **more})
+        return ConfigRecord({wire.PLAN: self._written, wire.ROUND: t, terms.SEALED: self._order(), **more})
 
     def prepare(self, exchange: Exchange, grid: Grid, roster: Roster) -> None:
         """Have envelopes sealed anew that lie at another site than they were written to."""
@@ -295,21 +295,21 @@ class SealedModels(Form):
             seeds = {site: summand.envelopes[decryptor] for site, summand in sorted(summands.items())}
             questions[decryptor] = RecordDict({CONFIG: config, terms.SEEDS: to_record(seeds)})
         replies = ask(self.roster, self.grid, f"{MessageType.QUERY}.{terms.HELP}", questions)
-        told, faults = dict[int, bytes](), dict[str, ReplyError]()
+        parts, faults = dict[int, bytes](), dict[str, ReplyError]()
         for place, decryptor in enumerate(decryptors, 1):
             try:
-                told[place] = _shares(replies.get(decryptor), size)
+                parts[place] = _shares(replies.get(decryptor), size)
             except ReplyError as error:
                 faults[decryptor] = error
-        if len(told) < least:
+        if len(parts) < least:
             decryptor, why = next(iter(faults.items()))
             raise DecryptorError(
-                f"the sum of round {t} stays closed, for {len(told)} of {len(decryptors)} decryptors answer, and it "
+                f"the sum of round {t} stays closed, for {len(parts)} of {len(decryptors)} decryptors answer, and it "
                 f"takes {least}; {decryptor} does not help: {why}. `fedsmall resume` goes on when it does"
             )
         for decryptor, why in faults.items():
             self.note(t, decryptor, "set aside", f"it does not help to open a sum: {why}")
-        shares = {place: told[place] for place in sorted(told)[:least]}
+        shares = {place: parts[place] for place in sorted(parts)[:least]}
         return unmasked({site: summand.masked for site, summand in summands.items()}, missing, shares, wide=bool(of))
 
     def open_sum(self, t: int, of: str, kind: str, contents: Mapping[str, RecordDict]) -> Tally:
@@ -333,8 +333,8 @@ class SealedModels(Form):
             raise DecryptorError(f"{len(summands)} sites tell, and a sum of fewer than {least} is opened by nobody")
         summed = self._settle_summands(t, of, summands)
         values = from_words(self._open(t, 0, summed, of))
-        said = {site: reply.content.metric_records for site, reply in replies.items() if site in summands}
-        metrics = {site: dict(records.get(METRICS, {})) for site, records in said.items()}
+        reported = {site: reply.content.metric_records for site, reply in replies.items() if site in summands}
+        metrics = {site: dict(records.get(METRICS, {})) for site, records in reported.items()}
         return Tally(values, tuple(summed), metrics)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:

@@ -178,21 +178,21 @@ def _regress(site: Site, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     )
     known = slope + weights * y[:, site.seen.rows].transpose(0, 1)
     grams = (before @ before.mT + last.bias) / variance
-    told = before @ site.seen.moved[f"{last.name}.weight"].mT[:, None] / variance
+    cross = before @ site.seen.moved[f"{last.name}.weight"].mT[:, None] / variance
     if last.bias:
-        told = told + site.seen.moved[f"{last.name}.bias"][:, None, None] / variance
+        cross = cross + site.seen.moved[f"{last.name}.bias"][:, None, None] / variance
     middle = 1 / max(y.shape[-1], 2)
-    answers = _solve(site, y, weights * grams * weights.mT, weights * (told + grams @ (known - weights * middle)), 4.0)
+    answers = _solve(site, y, weights * grams * weights.mT, weights * (cross + grams @ (known - weights * middle)), 4.0)
     return records, (answers + middle).clamp(0, 1)
 
 
-def _solve(site: Site, like: Tensor, products: Tensor, told: Tensor, ridge: float) -> Tensor:
+def _solve(site: Site, like: Tensor, products: Tensor, cross: Tensor, ridge: float) -> Tensor:
     """The regression of all patients, from each update's products (comm_rounds, tries, batch, batch) of those in it."""
     tries, patients = like.shape[:2]
     rows, of_try = site.seen.rows[:, None], torch.arange(tries)[:, None]
     left = torch.zeros(tries, patients, patients, dtype=like.dtype)
     left.index_put_((of_try[..., None], rows[..., :, None], rows[..., None, :]), products, accumulate=True)
-    right = torch.zeros_like(like).index_put_((of_try, rows), told, accumulate=True)
+    right = torch.zeros_like(like).index_put_((of_try, rows), cross, accumulate=True)
     records: Tensor = torch.linalg.solve(left + ridge * torch.eye(patients, dtype=like.dtype), right)
     return records
 

@@ -109,9 +109,9 @@ def describe_federation(plan: Plan, data_root: Path | None = None) -> Descriptio
     raw = raw_sites(plan, data_root)
     ends, floors = tables.grid(raw[0].preparation.with_scaling(agreed(raw))), {site.name: site.floor for site in raw}
     sites = {site.name: tables.patients_of(site, site.floor) for site in raw}
-    told = {name: tables.count(patients, ends, floors[name]) for name, patients in sites.items()}
-    sums = {of: exact_sum([counted[of] for counted in told.values()]) for of in told[raw[0].name]}
-    return Description(sites[raw[0].name].names, sites[raw[0].name].groups, ends, sums, told)
+    by_site = {name: tables.count(patients, ends, floors[name]) for name, patients in sites.items()}
+    sums = {of: exact_sum([counted[of] for counted in by_site.values()]) for of in by_site[raw[0].name]}
+    return Description(sites[raw[0].name].names, sites[raw[0].name].groups, ends, sums, by_site)
 
 
 def prepare(folder: Path, run: str, scenario: Scenario, **patience: Any) -> Path:
@@ -141,8 +141,8 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid) -> tuple[dict[str
     if len(tally.values) != sum(int(np.prod(shape)) for shape in of.values()):
         raise PlanError("What the sites tell is of other columns or classes than those that they named.")
     sums = {name: values.tolist() for name, values in split_vector(tally.values, of).items()}
-    told = {"names": names, "groups": groups, "ends": tables.grid(prepared).tolist(), "sums": sums}
-    return {**told, "sites": list(tally.sites), "events": roster.events}, {"sites": len(tally.sites)}
+    table = {"names": names, "groups": groups, "ends": tables.grid(prepared).tolist(), "sums": sums}
+    return {**table, "sites": list(tally.sites), "events": roster.events}, {"sites": len(tally.sites)}
 
 
 def description_of(outcome: Mapping[str, Any]) -> Description:
@@ -173,9 +173,9 @@ def write_page(folder: Path, described: Description, title: str) -> None:
     made = {site: described.table(site) for site in ("", *described.by_site)}
     lines = [("site", *made[""][0]), *((site or "all", *row) for site, (_, *rows) in made.items() for row in rows)]
     write(folder / "table.csv", as_csv(lines).encode())
-    said = CAPTION.format("" if described.by_site else SECURE)
+    caption = CAPTION.format("" if described.by_site else SECURE)
     sections = [
-        Section(site or "All sites", table=Cells(of[0], of[1:], "" if site else said, is_open=not site))
+        Section(site or "All sites", table=Cells(of[0], of[1:], "" if site else caption, is_open=not site))
         for site, of in made.items()
     ]
     sections[0] = sections[0]._replace(figures=_figures(described))

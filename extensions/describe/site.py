@@ -50,9 +50,9 @@ class DescribeClient:
         guard = Guard(self.encryption.home / TOLD, self.encryption.log, str(config[RUN]))
         rows = rows_to_tell(guard, patients.x, patients.group, floor)
         patients = patients._replace(x=patients.x[rows], group=patients.group[rows])
-        told = count(patients, ends, floor, columns_withheld(guard, patients, floor))
+        counts = count(patients, ends, floor, columns_withheld(guard, patients, floor))
         of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
-        return {"config": {}}, self.encryption.mask_sums(order, DESCRIBE, told, of)
+        return {"config": {}}, self.encryption.mask_sums(order, DESCRIBE, counts, of)
 
 
 def columns_withheld(guard: Guard, patients: Patients, floor: int) -> set[str]:

@@ -84,7 +84,7 @@ def shapes(names: int, groups: int, is_survival: bool) -> dict[str, tuple[int, .
 def count(patients: Patients, ends: np.ndarray, floor: int, withheld: Collection[str] = ()) -> dict[str, np.ndarray]:
     """What a site tells of its patients for the ``ends`` of cells of :func:`grid`; zeros in ``withheld`` columns."""
     of = shapes(len(patients.names), len(patients.groups), patients.is_survival)
-    told, floor = {name: np.zeros(shape) for name, shape in of.items()}, max(floor, 1) * patients.often
+    counts, floor = {name: np.zeros(shape) for name, shape in of.items()}, max(floor, 1) * patients.often
     for g in range(len(patients.groups)):
         for k, values in _tellable(patients.x[patients.group == g], patients.names, floor).items():
             if patients.names[k] in withheld:
@@ -92,15 +92,15 @@ def count(patients: Patients, ends: np.ndarray, floor: int, withheld: Collection
             present = values[~np.isnan(values)]
             numbers = (1, np.isin(present, (0, 1)).all(), len(present), len(values) - len(present))
             for name, number in zip(OF_VALUES, (*numbers, present.sum(), (present**2).sum()), strict=True):
-                told[name][g, k] = number
+                counts[name][g, k] = number
             is_time = patients.is_survival and k >= len(patients.names) - 2
             lone = np.inf if is_time else EVEN * np.ptp(ends[k]) / (2 * REACH)
-            told["cells"][g, k] = spread_cells(present, ends[k], floor, lone)
+            counts["cells"][g, k] = spread_cells(present, ends[k], floor, lone)
     if patients.is_survival and not set(patients.names[-2:]) & set(withheld):
         time, event = patients.x[:, -2], patients.x[:, -1] > 0
         if all(number == 0 or number >= floor for number in (event.sum(), (~event).sum())):
-            told["events"][:] = [spread_cells(time[event == of], ends[-2], floor) for of in (True, False)]
-    return told
+            counts["events"][:] = [spread_cells(time[event == of], ends[-2], floor) for of in (True, False)]
+    return counts
 
 
 def _tellable(x: np.ndarray, names: Row, floor: int) -> dict[int, np.ndarray]:
@@ -109,7 +109,7 @@ def _tellable(x: np.ndarray, names: Row, floor: int) -> dict[int, np.ndarray]:
     Neither those present nor those missing are 1 to ``floor`` - 1: some present ones count as missing where these are
     too few. Of a column of 0 and 1 the same holds of zeros and ones, and of all that is left out of a category.
     """
-    told, ones, categories = dict[int, np.ndarray](), np.nansum(x, axis=0), dict[str, list[int]]()
+    kept, ones, categories = dict[int, np.ndarray](), np.nansum(x, axis=0), dict[str, list[int]]()
     for k, name in enumerate(names):
         values, column = x[:, k].copy(), name.partition(YES_OR_NO)[0]
         present = np.flatnonzero(~np.isnan(values))
@@ -119,14 +119,14 @@ def _tellable(x: np.ndarray, names: Row, floor: int) -> dict[int, np.ndarray]:
         is_binary = np.isin(values[present], (0, 1)).all()
         counts = [np.sum(values == 0), np.sum(values == 1)] if is_binary else [len(present)]
         if (len(present) or len(values)) >= floor and all(number == 0 or number >= floor for number in counts):
-            told[k] = values
+            kept[k] = values
         if YES_OR_NO in name:
             categories.setdefault(column, []).append(k)
     for levels in categories.values():
-        for k in sorted(set(levels) & set(told), key=lambda k: (ones[k], k)):
-            if 0 < sum(ones[level] for level in levels if level not in told) < floor:
-                del told[k]
-    return told
+        for k in sorted(set(levels) & set(kept), key=lambda k: (ones[k], k)):
+            if 0 < sum(ones[level] for level in levels if level not in kept) < floor:
+                del kept[k]
+    return kept
 
 
 def group_cells(values: np.ndarray, ends: np.ndarray, floor: int) -> np.ndarray:
@@ -218,8 +218,8 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
     """Heads, then rows, of the table of all patients and of each group, in words; and of survival at five times."""
     parts = [slice(None), *(slice(g, g + 1) for g in range(len(groups)) if len(groups) > 1)]
     most = (sums["count"] + sums["missing"]).max(axis=1)  # by the column that most is told of
-    told = [f"{number:.0f}" if number else "too few to tell" for number in (most.sum(), *most)]
-    rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing"), ("rows", *told[: len(parts)], "")]
+    cells = [f"{number:.0f}" if number else "too few to tell" for number in (most.sum(), *most)]
+    rows = [("column", "all", *(groups if len(groups) > 1 else ()), "missing"), ("rows", *cells[: len(parts)], "")]
     for k, name in enumerate(names):
         of = {key: values[:, k] for key, values in sums.items() if key != "events"}
         cells = [_cell({key: values[part].sum(axis=0) for key, values in of.items()}, ends[k]) for part in parts]

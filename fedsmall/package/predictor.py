@@ -292,8 +292,8 @@ class _Trained(BaseEstimator):
             members = [outputs_of(member, inputs) for member in model.members] if package.architecture.members else []
             of_members += [self._say(package, outputs) for outputs in members or of_packages[-1:]]
         assert rows is not None
-        said = [self._say(package, outputs) for (package, _), outputs in zip(self.stored, of_packages, strict=True)]
-        mean = np.mean(said, axis=0)
+        each = [self._say(package, outputs) for (package, _), outputs in zip(self.stored, of_packages, strict=True)]
+        mean = np.mean(each, axis=0)
         return Answers(np.stack(of_members), mean, self._named(mean, of_packages[0]), rows)
 
     @cached_property

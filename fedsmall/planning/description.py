@@ -70,8 +70,8 @@ def rows_of(description: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]
     places = description["places"]
     rows = [["rows", *(str(place["rows"]) for place in places.values())]]
     for name in next(iter(places.values()))["outcome"]:
-        told = [(place["outcome"][name], place["rows"]) for place in places.values()]
-        rows.append([name, *(_cell(held, n) if isinstance(held, list) else str(held) for held, n in told)])
+        outcomes = [(place["outcome"][name], place["rows"]) for place in places.values()]
+        rows.append([name, *(_cell(held, n) if isinstance(held, list) else str(held) for held, n in outcomes)])
     for k, feature in enumerate(description["features"]):
         is_share = YES_OR_NO in feature
         rows.append([feature, *(_cell(p["columns"][k], p["rows"], is_share) for p in places.values())])

@@ -94,18 +94,18 @@ def classes_of(
     of_word = Counter(words)
     more_of = {names[0]: names[1:] for names in spelt_alike(word for word, _ in of_word.most_common())}
     counts = Counter({name: of_word[name] + sum(of_word[word] for word in more) for name, more in more_of.items()})
-    names, said = _name_classes(what, dict(counts.most_common()), positive)
+    names, notes = _name_classes(what, dict(counts.most_common()), positive)
     is_rare = len(names) == 2 and min(counts.values()) < UNEQUAL * counts.total()
-    return {name: more_of[name] for name in names} if any(more_of.values()) else names, said, is_rare
+    return {name: more_of[name] for name in names} if any(more_of.values()) else names, notes, is_rare
 
 
 def spellings(look: Look) -> list[str]:
     """Sentences on categories of which two values differ by capitals and blanks alone."""
-    said = []
+    notes = []
     for column, values in look.categories().items():
         twice = [" and ".join(words) for words in spelt_alike(values) if len(words) > 1]
-        said += [f"{column} has {', '.join(twice)} as values apart: write them alike"] if twice else []
-    return said
+        notes += [f"{column} has {', '.join(twice)} as values apart: write them alike"] if twice else []
+    return notes
 
 
 def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) -> tuple[list[str], list[str]]:
@@ -119,17 +119,17 @@ def _name_classes(what: str, counts: Mapping[str, int], positive: str | None) ->
         raise PlanError(f"{what} {f'is always {names[0]!r}' if names else 'holds no value'}; there is nothing to learn")
     if positive is not None and (not is_binary or positive not in names):
         raise PlanError(f"--positive is one of two classes; {what} has {', '.join(names)}")
-    said = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
+    notes = [f"{what} is one of {len(names)} classes: {', '.join(f'{name} ({counts[name]})' for name in names)}"]
     if is_binary:
         rarer = "the rarer" if counts[names[1]] < counts[names[0]] else "of two that are as frequent"
         why = "as asked" if positive else "as its name says" if sought else rarer
-        said.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive: the other)")
+        notes.append(f"positive is {names[1]}, {why}: sensitivity and probabilities are of it (--positive: the other)")
     elif all(map(is_number, names)):
         cures = 'add loss = "ordinal"', "target in place of label, classes"
-        said.append(f"where these are grades, {cures[0]}; where they are counts, {cures[1]}")
+        notes.append(f"where these are grades, {cures[0]}; where they are counts, {cures[1]}")
     else:
-        said.append('where these are grades, list classes in their order, and add loss = "ordinal"')
-    return names, said
+        notes.append('where these are grades, list classes in their order, and add loss = "ordinal"')
+    return names, notes
 
 
 def is_amount(cells: "Series", missing: Sequence[str] = ()) -> bool:

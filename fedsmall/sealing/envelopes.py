@@ -60,9 +60,9 @@ class Announcement(Frozen):
         """Raise EnvelopeError unless this is of the site's known identity, and of this run."""
         if identities.get(self.site) != self.identity:
             raise EnvelopeError(f"{self.site} announces another identity than the one that is known here")
-        said = canon(VERSION, "announce", run, self.site, self.sealing, self.commitment)
+        message = canon(VERSION, "announce", run, self.site, self.sealing, self.commitment)
         try:
-            _verify(self.identity, bytes.fromhex(self.signature), said)
+            _verify(self.identity, bytes.fromhex(self.signature), message)
             public(self.sealing)
         except (InvalidSignature, ValueError):
             raise EnvelopeError(f"what {self.site} announces is not signed by its identity for this run") from None
@@ -133,11 +133,11 @@ def announce(site: str, run: str, identity: bytes, sealing: bytes, nonce: str) -
     """A site's announcement, from its identity's secret, its sealing key's seed, and what it has drawn."""
     post_quantum, classic = halves(sealing)
     key = post_quantum.public_key().public_bytes_raw() + classic.public_key().public_bytes_raw()
-    said = {"site": site, "sealing": key.hex(), "commitment": digest("drawn", nonce)}
+    fields = {"site": site, "sealing": key.hex(), "commitment": digest("drawn", nonce)}
     signature = ed25519.Ed25519PrivateKey.from_private_bytes(identity).sign(
-        canon(VERSION, "announce", run, *said.values())
+        canon(VERSION, "announce", run, *fields.values())
     )
-    return Announcement(**said, identity=name_of(identity), signature=signature.hex())
+    return Announcement(**fields, identity=name_of(identity), signature=signature.hex())
 
 
 def name_of(identity: bytes) -> str:

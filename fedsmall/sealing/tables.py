@@ -105,22 +105,22 @@ def sketches(table: Rows, own: X25519PrivateKey, site: str, run: str, keys: Mapp
     Of a table whose rows tell too little they are of nothing. Raises PlanError for keys that are none.
     """
     rows: Iterable[bytes] = table.rows if table.is_telling else [b"nothing" + own.private_bytes_raw()]
-    told = {}
+    sketched = {}
     for name in sorted(set(keys) - {site}):
         try:
             secret = own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(keys[name])))
         except ValueError:
             raise PlanError("the keys by which sites compare their tables cannot be read") from None
         bound = canon("tables", run, sorted([site, name]))
-        told[name] = sketch(rows, blake2b(bound, digest_size=32, key=secret).digest()).hex()
-    return told
+        sketched[name] = sketch(rows, blake2b(bound, digest_size=32, key=secret).digest()).hex()
+    return sketched
 
 
-def check_tables(told: Mapping[str, Mapping[str, str]]) -> None:
+def check_tables(sketched: Mapping[str, Mapping[str, str]]) -> None:
     """Raise PlanError where two sites told sketches of tables that are alike, or a site told none that can be read."""
-    for one, other in combinations(sorted(told), 2):
+    for one, other in combinations(sorted(sketched), 2):
         try:
-            pair: Sequence[bytes] = [bytes.fromhex(told[a][b]) for a, b in ((one, other), (other, one))]
+            pair: Sequence[bytes] = [bytes.fromhex(sketched[a][b]) for a, b in ((one, other), (other, one))]
             alike = are_alike(*pair) if {len(each) for each in pair} == {BITS // 8} else None
         except (KeyError, ValueError, TypeError):
             alike = None

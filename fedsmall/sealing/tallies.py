@@ -40,8 +40,8 @@ def evaluation_tally(task: Task, metrics: Mapping[str, float], sums: Arrays) -> 
     values = np.array([float(metrics.get(name, np.nan)) for name in task.metrics])
     known = np.where(np.isfinite(values), samples, 0.0)
     products = np.where(known > 0, known * np.nan_to_num(values), 0.0)
-    told = {TELLING: np.array(float(samples > 0)), "samples": np.array(samples)}
-    return {**told, "metrics": np.stack([known, products]), **sums}
+    counts = {TELLING: np.array(float(samples > 0)), "samples": np.array(samples)}
+    return {**counts, "metrics": np.stack([known, products]), **sums}
 
 
 def metrics_of_tally(task: Task, tally: Arrays) -> tuple[dict[str, float], Arrays]:

@@ -88,5 +88,5 @@ def _gather(what: str, wheels: Path, scratch: Path, words: list[str]) -> None:
     call = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(wheels), "-c", str(pins)]
     done = subprocess.run([*call, *words, what], capture_output=True, text=True)
     if done.returncode:
-        said = " ".join(done.stderr.split()[-40:])
-        raise PlanError(f"pip could not gather the wheels: {said}")
+        complaint = " ".join(done.stderr.split()[-40:])
+        raise PlanError(f"pip could not gather the wheels: {complaint}")

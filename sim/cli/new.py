@@ -72,17 +72,17 @@ def new(
             of_all = " at every hospital" * (len(tables) > 1)
             raise PlanError(f"there is no column {name!r}{of_all}. Known: {', '.join(rows)}")
     look = look_at(tables, decimal, predicted, site, patient)
-    outcome, said, is_rare = _outcome_of(rows, look, predicted, positive)
-    text = _scenario_of(path, out.stem, look, outcome, said, len(rows), is_rare)
-    return _write(out, text, [*said, *_said_of(look)])
+    outcome, notes, is_rare = _outcome_of(rows, look, predicted, positive)
+    text = _scenario_of(path, out.stem, look, outcome, notes, len(rows), is_rare)
+    return _write(out, text, [*notes, *_notes_of(look)])
 
 
-def _write(out: Path, text: str, said: Sequence[str]) -> None:
-    """Write a scenario, once its data are read, after what they hold and what was ``said`` of them."""
+def _write(out: Path, text: str, notes: Sequence[str]) -> None:
+    """Write a scenario, once its data are read, after what they hold and the ``notes`` on them."""
     federation = _read(text, out)
     if federation.description:
         print_data(federation.description)
-    for note in [*said, *(note for note in federation.notes if "Taken as missing" not in note)]:
+    for note in [*notes, *(note for note in federation.notes if "Taken as missing" not in note)]:
         console.print(f"- {note}", markup=False)
     out.write_text(f"#:schema ./{SCHEMA}\n{text}", encoding="utf-8")
     if not (beside := out.with_name(SCHEMA)).exists():
@@ -111,19 +111,19 @@ def _outcome_of(
         return {"target": column}, [f"{column} is a number, and predicted as one"], False
     cells = rows[column]
     words = map(plain, cells[~is_missing(cells, look.missing)])
-    classes, said, is_rare = classes_of(f"column {column!r}", words, positive)
-    return {"label": column, "classes": classes}, said, is_rare
+    classes, notes, is_rare = classes_of(f"column {column!r}", words, positive)
+    return {"label": column, "classes": classes}, notes, is_rare
 
 
 def _scenario_of(
-    path: str, name: str, look: Look, outcome: Mapping[str, Any], said: Sequence[str], rows: int, is_rare: bool
+    path: str, name: str, look: Look, outcome: Mapping[str, Any], notes: Sequence[str], rows: int, is_rare: bool
 ) -> str:
     task = {"csv": path, **outcome}
     optional = {"categorical": list(look.categorical), "drop": list(look.drop), "missing": list(look.missing)}
     task |= {key: value for key, value in optional.items() if value}
     task |= {"decimal": look.decimal} if look.decimal != "." else {}
     task |= {"patient": look.patient} if look.patient else {}
-    lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said)]
+    lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes)]
     lines += [f"# left out: {column} ({why})" for column, why in look.drop.items()]
     lines += [f"name = {to_toml(name)}", ""]
     hospitals = len({cell for frame in look.frames.values() for cell in frame.get(look.site_column or "", ())})
@@ -161,16 +161,16 @@ def _read(text: str, out: Path) -> "Federation":
     return build_federation(build(table).plans()[0])
 
 
-def _said_of(look: Look) -> list[str]:
+def _notes_of(look: Look) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for column, why in look.drop.items():
         reasons.setdefault(why, []).append(column)
-    said = [f"left out ({why}): {', '.join(columns)}" for why, columns in reasons.items()]
-    said += [f"categories: {', '.join(look.categorical)}"] if look.categorical else []
-    said += spellings(look)
-    said += [f"stand for no value: {', '.join(look.missing)}"] if look.missing else []
-    said += [f"{look.patient} names patients, some with several rows, which stay together"] if look.patient else []
-    return said + ([f"{look.site_column} names the hospital"] if look.site_column else [])
+    notes = [f"left out ({why}): {', '.join(columns)}" for why, columns in reasons.items()]
+    notes += [f"categories: {', '.join(look.categorical)}"] if look.categorical else []
+    notes += spellings(look)
+    notes += [f"stand for no value: {', '.join(look.missing)}"] if look.missing else []
+    notes += [f"{look.patient} names patients, some with several rows, which stay together"] if look.patient else []
+    return notes + ([f"{look.site_column} names the hospital"] if look.site_column else [])
 
 
 def print_data(description: Mapping[str, Any]) -> None:

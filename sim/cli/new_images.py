@@ -89,35 +89,35 @@ def scenario_of_images(
     in_hospitals = _are_in_hospitals(folder, files)
     if kinds := sorted({file.suffix.lower() for file in files} & {*NIFTI, ".gz"}):
         raise PlanError(f"of {', '.join(kinds)} a scenario must say which slice and values count (docs/images.md)")
-    classes, said, is_rare = classes_of("an image", [file.parent.name for file in files], positive)
+    classes, notes, is_rare = classes_of("an image", [file.parent.name for file in files], positive)
     task: dict[str, Any] = {"images": path, "classes": classes, **({"test": test} if test else {})}
     if patient := None if test else _patient_in(files):
         task["patient"] = patient
-        said.append("files' names begin with numbers that come again: taken for patients, whose images stay together")
+        notes.append("files' names begin with numbers that come again: taken for patients, whose images stay together")
     seen = [_look_at(file) for file in files[:: len(files) // LOOKED_AT + 1]]
     sizes = sorted({look.size for look in seen})
     if len(sizes) > 1 or min(sizes[0]) < LEAST or max(max(sizes)) > LARGEST:
         side = min(LARGEST, max(LEAST, int(np.median([min(look.size) for look in seen]))))
         task["size"] = [side, side]
         ends = " to ".join(f"{wide} x {high}" for wide, high in dict.fromkeys((sizes[0], sizes[-1])))
-        said.append(f"of {ends} pixels, brought to {side} x {side}: twice the side takes four times as long")
+        notes.append(f"of {ends} pixels, brought to {side} x {side}: twice the side takes four times as long")
     if not all(look.is_grey for look in seen):
         task["channels"] = 3
     if of_all := [look.ends for look in seen if look.ends]:
         low, high = task["range"] = [min(low for low, _ in of_all), max(high for _, high in of_all)]
-        said.append(f"values count from {low} to {high}, where most lie (range); of DICOM a window can say which do")
+        notes.append(f"values count from {low} to {high}, where most lie (range); of DICOM a window can say which do")
     if len(of_all) not in (0, len(seen)):
         raise PlanError("some images have 8 bits and some more, which do not compare; bring all to one depth")
-    said += [f"{test} is the test set"] if test else []
+    notes += [f"{test} is the test set"] if test else []
     split = f"sites = {sites_for(len(files))}    # one folder, split over as many pretended hospitals"
     dealt = 'partition = {natural = "folder"}    # a hospital for each folder' if in_hospitals else split
-    lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in said), f"name = {to_toml(name)}", "", dealt]
+    lines = ["# Written by `fedsmall new`", *(f"# {line}" for line in notes), f"name = {to_toml(name)}", "", dealt]
     text = "\n".join(lines) + SETTINGS
     text += 'metric = "auc"\n' if len(classes) == 2 else ""
     text += '# threshold = "youden"        # one class is rare; every network is trained six times for it\n' * is_rare
     methods = FEDERATED.replace("{}", 'recipe = {optimizer_state = "reset"}\n')
     keys = [f"{key} = {to_toml(value)}\n" for key, value in task.items()]
-    return text + "\n[task]\n" + "".join([*keys, "" if patient else OF_PATIENTS, RECIPE, methods]), said
+    return text + "\n[task]\n" + "".join([*keys, "" if patient else OF_PATIENTS, RECIPE, methods]), notes
 
 
 def _patient_in(files: Sequence[Path]) -> str | None:

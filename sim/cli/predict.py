@@ -56,9 +56,9 @@ def predict(
     if any(faults):
         names = [str(place + 1) for place in range(len(faults))]
         names = names if column is None else _column_values(read_frame(_form(stored), new, sheet), column)
-        said = iter(rows)
+        answered = iter(rows)
         rows = [
-            {columns[0]: name, "notes": f"refused: {why}"} if why else next(said) | {columns[0]: name}
+            {columns[0]: name, "notes": f"refused: {why}"} if why else next(answered) | {columns[0]: name}
             for name, why in zip(names, faults, strict=True)
         ]
     _write(out, columns, rows)

@@ -245,8 +245,8 @@ def package(
     folder = out or Path(f"{run}-{what}")
     check_free(folder)
     save(folder, *stored)
-    said = "the model that this site trained last" if own else "the global model"
-    say(f"{folder}: {said}, {stored.package.label}")
+    which = "the model that this site trained last" if own else "the global model"
+    say(f"{folder}: {which}, {stored.package.label}")
     say(f"Use it: fedsmall predict {folder} NEW. It is no medical device; {folder / 'README.md'} says what it is.")
 
 

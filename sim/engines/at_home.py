@@ -53,7 +53,7 @@ class AtHome:
         if task.kind not in ("classes", "numbers") or np.prod(task.input_shape) > MOST_COLUMNS:
             return {}
         fitted = ((site, fit_alone(train, held.x, task), held.y) for site, (train, held) in self.homes.items())
-        return {site: {ALONE: _log_loss(said, y, task)} for site, said, y in fitted}
+        return {site: {ALONE: _log_loss(predicted, y, task)} for site, predicted, y in fitted}
 
     def global_model(self, say: Say, keeps: bool) -> Losses:
         """The global model's losses: as it is, and with a hospital's intercept, which models that keep one have."""
@@ -109,7 +109,7 @@ def fit_alone(train: Samples, x: np.ndarray, task: Task) -> np.ndarray:
     return np.asarray(np.log(np.clip(shares, 1e-12, None) * len(train) / (len(train) + missing)))
 
 
-def _log_loss(said: np.ndarray, y: np.ndarray, task: Task) -> float:
+def _log_loss(predicted: np.ndarray, y: np.ndarray, task: Task) -> float:
     if task.kind == "numbers":
-        return evaluate(said, y, task)["loss"]
-    return float(-said[np.arange(len(y)), y].mean())
+        return evaluate(predicted, y, task)["loss"]
+    return float(-predicted[np.arange(len(y)), y].mean())

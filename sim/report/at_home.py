@@ -94,8 +94,8 @@ def sections(run: Run, labels: Sequence[str] | None = None) -> list[Section]:
     if not homes:
         return []
     rows = [_cells(home) for found in homes.values() for home in found]
-    said = [sentence(label, found, _alone(run)) for label, found in homes.items()]
-    return [Section(TITLE, PART, said, Cells(HEADS, rows, CAPTION.format(alone=_alone(run))))]
+    sentences = [sentence(label, found, _alone(run)) for label, found in homes.items()]
+    return [Section(TITLE, PART, sentences, Cells(HEADS, rows, CAPTION.format(alone=_alone(run))))]
 
 
 def sentence_at_site(plan: Plan, site: str, evaluation: "OwnEvaluation", path: Path) -> str:
@@ -103,7 +103,7 @@ def sentence_at_site(plan: Plan, site: str, evaluation: "OwnEvaluation", path: P
 
     PlanError where these are not those of the run, or are no classes or numbers of few columns.
     """
-    federation, (y, together) = federation_at(plan, site, path), (evaluation.y, evaluation.said)
+    federation, (y, together) = federation_at(plan, site, path), (evaluation.y, evaluation.predictions)
     task, held, (mean, scale) = federation.task, federation.held_out[0], federation.task.unit or (0.0, 1.0)
     if task.kind not in ("classes", "numbers") or np.prod(task.input_shape) > MOST_COLUMNS:
         raise PlanError(f"leave --data out: it is for classes or a number, by at most {MOST_COLUMNS} columns")

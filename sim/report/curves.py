@@ -183,7 +183,7 @@ def of_grades(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawin
     means = {name: p[y == label].mean(axis=0) for label, name in enumerate(names) if (y == label).any()}
     above = {f"above {name}": (p[:, label + 1 :].sum(axis=1), y > label) for label, name in enumerate(names[:-1])}
     data = as_csv([["true", *names], *([name, *_cells(shares)] for name, shares in means.items())])
-    said = (
+    caption = (
         "The mean probability of every grade, for the test samples that are truly of each. Of a perfect model each bar "
         "has one shade."
     )
@@ -191,7 +191,7 @@ def of_grades(names: Sequence[str], p: np.ndarray, y: np.ndarray) -> list[Drawin
         "How many are above a grade over the probability that the model gives to that, in fifths of the test samples "
         "in the order of that probability. On the diagonal it is as likely as the model says."
     )
-    drawn = Drawing(_bars(names, means), "what is said of each grade", said, data, "grades.csv")
+    drawn = Drawing(_bars(names, means), "what is said of each grade", caption, data, "grades.csv")
     return [drawn, _reliability(above, "calibration of being above a grade", calibrated, "which", "above.csv")]
 
 

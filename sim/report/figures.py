@@ -128,8 +128,8 @@ def overview(run: Run) -> Figure:
         lines = {"dotted": (0, (1, 2)), "dashed": (0, (5, 3)), "dash-dotted": (0, (6, 2, 1, 2))}
         for dashes, (_, mean) in zip(lines.values(), known, strict=False):  # pooled: a regression's before Central's
             axes.axvline(mean, color=INK, lw=1.0, ls=dashes, zorder=1)
-        said = [f"{dashes}: {name}" for dashes, (name, _) in zip(lines, known, strict=False)]
-        axes.set_title("\n".join(said), loc="right", fontsize=8.5)
+        styles = [f"{dashes}: {name}" for dashes, (name, _) in zip(lines, known, strict=False)]
+        axes.set_title("\n".join(styles), loc="right", fontsize=8.5)
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)

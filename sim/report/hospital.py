@@ -144,10 +144,10 @@ def as_run(own_run: OwnRun) -> Run | None:
     """The evaluation here as a run of one plan, such as clinical pages are made of; None where there is none."""
     if own_run.agreed is None or own_run.evaluation is None:
         return None
-    plan, said, y, t = own_run.agreed.plan, own_run.evaluation.said, own_run.evaluation.y, own_run.evaluation.t
+    plan, (t, predicted, y, _) = own_run.agreed.plan, own_run.evaluation
     task = _task(own_run.package, own_run.evaluation)
-    outputs = np.log(np.clip(said, 1e-300, None)) if task.kind == "classes" else said
-    outputs = outputs_of(outputs) if task.ordered else logit(said) if task.kind == "labels" else outputs
+    outputs = np.log(np.clip(predicted, 1e-300, None)) if task.kind == "classes" else predicted
+    outputs = outputs_of(outputs) if task.ordered else logit(predicted) if task.kind == "labels" else outputs
     worth = evaluate(outputs, y, task)
     row = {"method": plan.method.name, "label": plan.method.label, "seed": plan.seed, "common": worth, "sites": {}}
     row |= {"extra": {}, "contacts": 0, "bytes_sent": 0, "stopped": False, "rounds": t}
@@ -162,7 +162,7 @@ def _task(package: Package | None, evaluation: OwnEvaluation) -> Task:
     """The task, as far as evaluation needs it."""
     if package is None:  # sites with models of their own, whose package holds no class
         loss = "cross_entropy" if evaluation.y.dtype.kind in "iu" else "l1"
-        return Task("here", (), evaluation.said.shape[1], loss, ("mae", "loss") if loss == "l1" else OF_CLASSES)
+        return Task("here", (), evaluation.predictions.shape[1], loss, ("mae", "loss") if loss == "l1" else OF_CLASSES)
     task = package.learns
     if task.kind == "labels":
         return replace(task, metrics=OF_LABELS)

@@ -339,7 +339,7 @@ def _ranking(shown: Clinical) -> Section:
     ]
     groups = by_label(shown.run.done).values()
     pairs = {
-        label: [{name: said.positive(k) for k, name in shown.of_class} for said in shown.kept[label].values()]
+        label: [{name: kept.positive(k) for k, name in shown.of_class} for kept in shown.kept[label].values()]
         for label in sorted(shown.kept, key=lambda label: label != shown.label)
     }
     styles = looks([group[0].plan.method for group in groups])

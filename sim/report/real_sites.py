@@ -69,9 +69,9 @@ class RealRun:
     @cached_property
     def homes(self) -> list[Home]:
         """Every hospital that has told sums, by name."""
-        judged, told = self.judged.get("sites", {}), self.plan_run.row["extra"].get("held_out", {})
+        judged, reported = self.judged.get("sites", {}), self.plan_run.row["extra"].get("held_out", {})
         counts = self.real["sites"]
-        return [_home(site, counts.get(site, {}), judged[site], told.get(site, {})) for site in sorted(judged)]
+        return [_home(site, counts.get(site, {}), judged[site], reported.get(site, {})) for site in sorted(judged)]
 
     @property
     def averaged(self) -> list[str]:
@@ -98,12 +98,12 @@ def real_sentences(run: Run) -> list[str]:
     """A line for each run over real sites: of whom its figures are, and how exact."""
     lines = []
     for home in real_runs(run):
-        whole, told = home.together, "no hospital has told sums, so nothing is known of all patients together"
+        whole, basis = home.together, "no hospital has told sums, so nothing is known of all patients together"
         if whole:
-            told = f"judged at home on {whole['count']} samples that {plural(whole['sites'], 'hospital')} held out"
+            basis = f"judged at home on {whole['count']} samples that {plural(whole['sites'], 'hospital')} held out"
             if whole["auc_error"] >= LEAST_TOLD:
-                told += f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off"
-        lines.append(f"{home.plan_run.label}: {told}.")
+                basis += f"; its AUC, of binned scores, is at most {whole['auc_error']:.3f} off"
+        lines.append(f"{home.plan_run.label}: {basis}.")
     return lines
 
 
@@ -114,8 +114,8 @@ def repeat(run: Run) -> str:
     return "\n".join(f"fedsmall {word} {file} {how}" for file in files)
 
 
-def _home(site: str, counts: Mapping[str, Any], judged: Mapping[str, Any], told: Mapping[str, float]) -> Home:
-    matrix, metrics = np.array(judged.get("called", [[0]])), {**told, **judged["metrics"]}
+def _home(site: str, counts: Mapping[str, Any], judged: Mapping[str, Any], reported: Mapping[str, float]) -> Home:
+    matrix, metrics = np.array(judged.get("called", [[0]])), {**reported, **judged["metrics"]}
     area = Estimate(*judged["auc"]) if "auc" in judged else NONE._replace(value=metrics.get("auc", float("nan")))
     accuracy = wilson(int(np.trace(matrix)), int(matrix.sum()))
     return Home(site, counts.get("samples"), judged["count"], area, accuracy, _errors(judged), metrics)
@@ -214,16 +214,16 @@ def _columns(home: RealRun) -> dict[str, Callable[[Home], object]]:
     """What is known of hospitals beside counts, by the head of its column."""
     if not home.classes:
         names = ["auc", "brier"] if home.labels else dict.fromkeys(name for at in home.homes for name in at.metrics)
-        return {_called(name) + ", mean over labels" * bool(home.labels): partial(_told, metric=name) for name in names}
+        return {_called(name) + ", mean over labels" * bool(home.labels): partial(_cell, metric=name) for name in names}
     columns: dict[str, Callable[[Home], object]] = {"accuracy": lambda at: share(at.accuracy)}
     if home.is_binary:
         columns["sensitivity"] = lambda at: share(at.errors.sensitivity) if at.errors else ""
         columns["specificity"] = lambda at: share(at.errors.specificity) if at.errors else ""
-    area = (lambda at: number(at.area)) if home.is_binary else partial(_told, metric="auc")
-    return {"ROC-AUC": area, **columns, "Brier": partial(_told, metric="brier")}
+    area = (lambda at: number(at.area)) if home.is_binary else partial(_cell, metric="auc")
+    return {"ROC-AUC": area, **columns, "Brier": partial(_cell, metric="brier")}
 
 
-def _told(at: Home, metric: str) -> str:
+def _cell(at: Home, metric: str) -> str:
     return f"{at.metrics[metric]:.3f}" if metric in at.metrics else ""
 
 

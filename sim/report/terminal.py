@@ -39,8 +39,8 @@ def print_run(console: Console, run: Run) -> None:
         assert section.table is not None
         title = f"{section.title}: loss at each hospital, lower is better"
         console.print(plain_grid(section.table, title, console.width))
-        for said in section.sentences:
-            console.print(said, markup=False)
+        for text in section.sentences:
+            console.print(text, markup=False)
     for line in (*note_lines(run), *failures(run)):
         console.print(line, markup=False)
     if run.not_run:
@@ -74,10 +74,10 @@ def plain_grid(cells: Cells, title: str, width: int) -> Grid:
         name = fill(str(head), NARROWEST) if in_two else str(head)
         made.add_column(name, justify="left" if place in words else "right", no_wrap=in_two, overflow="fold")
     for place, row in enumerate(cells.rows):
-        said = [str(cell) for cell in row]
+        texts = [str(cell) for cell in row]
         if is_narrow:  # an interval goes below its number
-            said = [s if k in words else s.replace(" (", "\n").removesuffix(")") for k, s in enumerate(said)]
-        made.add_row(*said, style="bold" if place == cells.reference else "")
+            texts = [s if k in words else s.replace(" (", "\n").removesuffix(")") for k, s in enumerate(texts)]
+        made.add_row(*texts, style="bold" if place == cells.reference else "")
     return made
 
 

@@ -52,8 +52,8 @@ def of_same_patients(real: Run, played: Run) -> bool:
         return False
     sites = real.done[0].row["real"]["sites"]
     counts = {name: sum(of["held_out"]) for name, of in (played.about.get("class_counts") or {}).items()}
-    told = {name: of["held_out"] for name, of in sites.items() if of["held_out"]}
-    return set(counts) == set(sites) and all(counts[name] == count for name, count in told.items())
+    held_out = {name: of["held_out"] for name, of in sites.items() if of["held_out"]}
+    return set(counts) == set(sites) and all(counts[name] == count for name, count in held_out.items())
 
 
 def _data_without_files(plan: Plan) -> str:

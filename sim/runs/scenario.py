@@ -255,8 +255,8 @@ def to_toml(value: Any) -> str:
 
 def as_toml(scenario: Frozen) -> bytes:
     """A scenario as a file that :func:`load` reads; what is as by default is left out."""
-    said = scenario.model_dump_json(exclude_none=True, exclude_defaults=True)
-    known = json.loads(said, object_hook=lambda of: {k: v for k, v in of.items() if v is not None})  # of options, too
+    text = scenario.model_dump_json(exclude_none=True, exclude_defaults=True)
+    known = json.loads(text, object_hook=lambda of: {k: v for k, v in of.items() if v is not None})  # of options, too
     return tomli_w.dumps(known).encode()
 
 

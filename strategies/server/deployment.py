@@ -143,7 +143,7 @@ def conduct(sheet: RunSheet, folder: Path, grid: RetryingGrid, log: AuditLog) ->
 
     run_rounds(
         sheet.led,
-        GridTrainer(sheet.led, grid, told=plan, roster=roster, form=sealed, timeout_s=sheet.round_deadline_s),
+        GridTrainer(sheet.led, grid, sent=plan, roster=roster, form=sealed, timeout_s=sheet.round_deadline_s),
         lambda site: initial_model(plan, task, site),
         evaluator=HandDown(roster, grid, plan) if sheet.is_above else evaluator_for(roster, grid, plan, task, sealed),
         progress=note,

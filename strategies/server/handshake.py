@@ -221,8 +221,8 @@ def _ask(
         reason = " ".join((reason or "no reason given").split())[:300]
         faults.setdefault(reason.removeprefix(f"{site}: "), []).append(site)
     if faults:
-        said = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in faults.items())
-        raise PlanError(f"Not every site takes part. {said}")
+        reasons = "; ".join(f"{', '.join(sites)}: {reason}" for reason, sites in faults.items())
+        raise PlanError(f"Not every site takes part. {reasons}")
     return answers
 
 

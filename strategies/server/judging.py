@@ -100,12 +100,12 @@ class Judging:
             return None
         t = result.comm_round.t
         answers = self.judge(Question(t, dict.fromkeys(self.sites(), result.global_model)))
-        told = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
+        reported = {site: beside for site, answer in sorted(answers.items()) if (beside := answer.beside())}
         judged = {site: answer for site, answer in answers.items() if answer.samples}
         if tallies.TOGETHER in judged:
-            return Evaluation(t, judged[tallies.TOGETHER].metrics, {}, told=told)
+            return Evaluation(t, judged[tallies.TOGETHER].metrics, {}, told=reported)
         if not judged:
-            return Evaluation(t, None, {}, told=told) if told else None
+            return Evaluation(t, None, {}, told=reported) if reported else None
         weights = np.array([float(answer.samples) for answer in judged.values()])
         metrics = [answer.metrics for answer in judged.values()]
         names = list(metrics[0])
@@ -113,7 +113,7 @@ class Judging:
             name: float(np.average([of.get(name, np.nan) for of in metrics], weights=weights)) for name in names
         }
         held_out = {site: {n: a.metrics[n] for n in names if n in a.metrics} for site, a in judged.items()}
-        return Evaluation(t, global_model, {}, {"held_out": held_out}, told=told)
+        return Evaluation(t, global_model, {}, {"held_out": held_out}, told=reported)
 
     def _own(self, result: RoundResult) -> Evaluation | None:
         """Each site's shared layers completed with its own; "held_out" has the global ones, completed alike."""

@@ -142,7 +142,7 @@ class HiddenJudges:
 
     def _charged(self, tally: Tally, t: int) -> Answers:
         answers: Answers = {}
-        for site, metrics in tally.said.items():
+        for site, metrics in tally.reported.items():
             charged = charges_in(metrics)
             try:
                 check_metrics({**charged, EXAMPLES: 1})

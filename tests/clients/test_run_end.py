@@ -32,7 +32,7 @@ def test_sums_are_told_of_the_last_model_and_of_none_before(station):
     metrics, sums = evaluated(station, 4, model)
 
     own, raw = own_evaluation(run_folder(station.home / "runs", "r")), station._read_samples(plan())[0]
-    expected = held_out_sums(np.log(own.said), own.y, raw.task)
+    expected = held_out_sums(np.log(own.predictions), own.y, raw.task)
     assert before == {}
     assert {name: array.shape for name, array in sums.items()} == held_out_shapes(raw.task)
     assert sums["count"] == metrics["num-examples"] == len(raw.held_out)
@@ -119,7 +119,7 @@ def test_a_hospitals_intercept_changes_nothing_that_is_sent_and_is_in_its_own_pa
     assert plain.package.intercept == ()
     assert len(own.package.intercept) == 2
     assert "elsewhere it is wrong" in own.package.limits[-1]
-    raw, home = station._read_samples(plan())[0], seen[1].said
+    raw, home = station._read_samples(plan())[0], seen[1].predictions
     rows, train = raw.held_out.x, raw.train
     odds = [np.diff(np.log(predictor_of([stored]).answers(rows).together))[:, 0] for stored in kept]
     assert odds[1] - odds[0] == pytest.approx(np.full(len(rows), np.diff(own.package.intercept)[0]), abs=1e-5)

@@ -133,7 +133,7 @@ def _name(outcomes: Sequence[tuple[Any, ...]], place: int, default: str) -> str:
 
 
 def pool_of_arrays(options: Mapping[str, Any], given: Given) -> Pool:
-    """A pool of the arrays of each site; ``said`` is a task's table, with what is predicted."""
+    """A pool of the arrays of each site; ``options`` are a task's table, with what is predicted."""
     if odd := next((key for key in options if key not in SAID), None):
         raise PlanError(f"arrays have no option {odd!r}. {nearest(odd, list(SAID))} Give tables to name columns")
     if "targets" in options:

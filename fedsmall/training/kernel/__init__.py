@@ -156,14 +156,14 @@ class Kernel:
         self._sizes = batches.sizes.astype(np.int32)
         self._still = None if batches.still is None else batches.still.numpy().astype(np.int32)
         recipe = plan.recipe
-        self._told = _Walk(
+        self._struct = _Walk(
             layers=len(self._layers), loss=LOSSES[task.loss], targets=self._y.shape[1], adam=recipe.optimizer == "adam",
             steps=self._sizes.shape[1], most=int(self._sizes.max()), stride=self._x.shape[1],
             x=self._x.data_ptr(), y=self._y.data_ptr(), share=self._share.data_ptr(), size=self._sizes.ctypes.data,
             momentum=recipe.momentum, decay=recipe.weight_decay, beta1=recipe.betas[0], beta2=recipe.betas[1],
             epsilon=recipe.epsilon, huber=HUBER,
         )  # fmt: skip
-        self._told.relu[: len(self._layers)] = [layer.relu for layer in self._layers]
+        self._struct.relu[: len(self._layers)] = [layer.relu for layer in self._layers]
 
     def walk(
         self, stack: Stack, phases: Sequence[Phase], memory: SiteMemory, losses: bool
@@ -173,18 +173,18 @@ class Kernel:
         Their mean is given where a mean of all is due.
         """
         rounds, means = self.rounds(phases, memory), phases[-1].closes and self._plan.method.aggregator == "mean"
-        with _Arrays(self._told, self._layers) as arrays:
+        with _Arrays(self._struct, self._layers) as arrays:
             self._give(arrays, stack, memory)
             outputs, index, total = None, np.zeros(0, dtype=np.int32), None
             size = self._most_rounds(len(stack))  # of one call, by their sample numbers
             for some in (rounds[first : first + size] for first in range(0, len(rounds), size)):
                 is_last = some[-1] is rounds[-1]
                 if losses and is_last:
-                    outputs = self._x.new_zeros(len(stack), self._told.steps, self._told.most, arrays.width)
+                    outputs = self._x.new_zeros(len(stack), self._struct.steps, self._struct.most, arrays.width)
                 total = self._total(phases[-1].sites) if means and is_last else None
                 index = self._call(some, outputs, total)
-        told = None if outputs is None else self._losses(outputs, index, phases[-1].sites)
-        return told, None if total is None else self._mean(total, list(stack.parameters))
+        of_last = None if outputs is None else self._losses(outputs, index, phases[-1].sites)
+        return of_last, None if total is None else self._mean(total, list(stack.parameters))
 
     def average(
         self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Phase]], memory: SiteMemory, take: Take
@@ -196,7 +196,7 @@ class Kernel:
         starts: list[Arrays] = []
         if max(sum(phase.rounds for phase in phases) for phases in walks) > self._most_rounds(len(stack)):
             return starts
-        with _Arrays(self._told, self._layers) as arrays:
+        with _Arrays(self._struct, self._layers) as arrays:
             self._give(arrays, stack, memory)
             flat, views = self._named()
             for phases in walks:
@@ -224,17 +224,17 @@ class Kernel:
         return rounds
 
     def _give(self, arrays: "_Arrays", stack: Stack, memory: SiteMemory) -> None:
-        self._told.count = self._told.pull = None
+        self._struct.count = self._struct.pull = None
         arrays.give(0, stack.parameters, "{}")
-        for part, moment in enumerate(("exp_avg", "exp_avg_sq") if self._told.adam else ("momentum",), 1):
+        for part, moment in enumerate(("exp_avg", "exp_avg_sq") if self._struct.adam else ("momentum",), 1):
             arrays.give(part, stack.optimizer, moment + "/{}")
-        if self._told.adam:
-            self._told.count = arrays.held(stack.optimizer["step"])
+        if self._struct.adam:
+            self._struct.count = arrays.held(stack.optimizer["step"])
         self._remind(arrays, memory)
 
     def _named(self, flat: np.ndarray | None = None) -> tuple[np.ndarray, Arrays]:
         """A flat model, by default of zeros, and its arrays as views: a layer's rows are weights, a bias, and zeros."""
-        widths = pairwise(list(self._told.width)[: len(self._layers) + 1])
+        widths = pairwise(list(self._struct.width)[: len(self._layers) + 1])
         spans = [(a, b, (a + self.lanes) // self.lanes * self.lanes) for a, b in widths]
         if flat is None:
             flat = np.zeros(sum((b + 3) // 4 * 4 * row for _, b, row in spans), np.float32)
@@ -270,13 +270,13 @@ class Kernel:
         pull, *_ = add_rule(none, one, nothing, method).values()
         if pull.any():
             arrays.give(3, reference, "{}")
-            self._told.pull = arrays.held(pull.flatten(1)[:, 0])
+            self._struct.pull = arrays.held(pull.flatten(1)[:, 0])
         shift = add_rule(none, reference, known, method)
         if any(tensor.any() for tensor in shift.values()):
             arrays.give(4, shift, "{}")
 
     def _most_rounds(self, models: int) -> int:
-        numbers = 1 if self._still is not None else self._told.steps * self._told.most
+        numbers = 1 if self._still is not None else self._struct.steps * self._struct.most
         return max(1, NUMBERS // (models * numbers))
 
     def _call(
@@ -290,7 +290,7 @@ class Kernel:
         site = np.stack([phase.sites for phase, _, _ in rounds]).astype(np.int32)
         index, row = self._still, site
         if index is None:
-            index = np.zeros((*site.shape, self._told.steps, self._told.most), dtype=np.int32)
+            index = np.zeros((*site.shape, self._struct.steps, self._struct.most), dtype=np.int32)
             for drawn, (phase, t, _) in zip(index, rounds, strict=True):
                 numbers = self._batches.index(phase.sites, t).numpy()
                 drawn[:, :, : numbers.shape[2]] = numbers
@@ -300,25 +300,25 @@ class Kernel:
             [resets and phase.arrived and t == phase.t - phase.rounds + 1 for phase, t, _ in rounds], dtype=np.uint8
         )
         rate = np.array([lr for _, _, lr in rounds])
-        self._told.rounds, self._told.models = site.shape
+        self._struct.rounds, self._struct.models = site.shape
         arrays: dict[str, np.ndarray | None] = {
             "index": index, "site": site, "row": row, "fresh": fresh, "rate": rate, "start": start,
             "weight": total and total.weights, "total": total and total.sums, "square": total and total.square,
         }  # fmt: skip
         for name, array in arrays.items():
-            setattr(self._told, name, None if array is None else array.ctypes.data)
-        self._told.outputs = None if outputs is None else outputs.data_ptr()
+            setattr(self._struct, name, None if array is None else array.ctypes.data)
+        self._struct.outputs = None if outputs is None else outputs.data_ptr()
         # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
         several = 4 if site.size >= 64 * site.shape[1] else 1
-        self._told.parts = parts = site.shape[1] if total is None else len(total.sums)
+        self._struct.parts = parts = site.shape[1] if total is None else len(total.sums)
         walk = getattr(self._library, f"walk_{self.lanes}")
-        share_out(lambda a, b: int(walk(ctypes.byref(self._told), a, b)), parts, several * self._threads, self._pool)
+        share_out(lambda a, b: int(walk(ctypes.byref(self._struct), a, b)), parts, several * self._threads, self._pool)
         return np.asarray(index[row[-1]])
 
     def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:
         sizes = torch.from_numpy(self._sizes[sites])[..., None]  # (rows, steps, 1)
         values = self._loss.value(outputs, self._batches.y[torch.from_numpy(index).long()])  # (rows, steps, most)
-        weight = (torch.arange(self._told.most) < sizes) / sizes.clamp_min(1)
+        weight = (torch.arange(self._struct.most) < sizes) / sizes.clamp_min(1)
         steps = torch.from_numpy(self._batches.steps[sites])
         return (values.double() * weight).sum((1, 2)) / steps
 
@@ -337,14 +337,14 @@ class _Total(NamedTuple):
 class _Arrays:
     """Tensors as the kernel is told of them while it walks; those that are not contiguous are copied there and back."""
 
-    def __init__(self, told: _Walk, layers: Sequence[_Layer]) -> None:
-        self._told, self._layers = told, layers
+    def __init__(self, struct: _Walk, layers: Sequence[_Layer]) -> None:
+        self._struct, self._layers = struct, layers
         self._held: list[Tensor] = []
         self._copied: list[tuple[Tensor, Tensor]] = []
         self.width = 0
 
     def __enter__(self) -> "_Arrays":
-        ctypes.memset(self._told.array, 0, ctypes.sizeof(self._told.array))
+        ctypes.memset(self._struct.array, 0, ctypes.sizeof(self._struct.array))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -357,11 +357,11 @@ class _Arrays:
             return
         for number, layer in enumerate(self._layers):
             weight = tensors[name.format(f"{layer.name}.weight")]
-            self._told.array[part][number][0] = self.held(weight)
+            self._struct.array[part][number][0] = self.held(weight)
             if layer.bias:
-                self._told.array[part][number][1] = self.held(tensors[name.format(f"{layer.name}.bias")])
-            self.width, self._told.width[number] = weight.shape[1:]
-        self._told.width[len(self._layers)] = self.width
+                self._struct.array[part][number][1] = self.held(tensors[name.format(f"{layer.name}.bias")])
+            self.width, self._struct.width[number] = weight.shape[1:]
+        self._struct.width[len(self._layers)] = self.width
 
     def held(self, tensor: Tensor) -> int:
         """The address of a tensor, which lives as long as this."""

@@ -80,7 +80,7 @@ def test_the_folder_is_read_as_that_of_a_simulation(home, played):
 
 @pytest.mark.parametrize("site", NAMES)
 def test_the_figures_of_a_hospital_are_scikit_learns_on_its_own_predictions(folder, home, site):
-    said, y = own(folder, site).said, own(folder, site).y
+    said, y = own(folder, site).predictions, own(folder, site).y
 
     judged = read(home).done[0].row["real"]["judged"]["sites"][site]
 

@@ -152,22 +152,22 @@ def test_a_hospitals_own_page_shows_its_own_patients(folder, home, kind):
     text = html.unescape(own_page(own))
 
     if kind == "numbers":
-        error = np.abs(evaluation.said - evaluation.y).mean()
+        error = np.abs(evaluation.predictions - evaluation.y).mean()
         assert error < 8
         assert f"<td>{error:.4g}<br>" in text
     elif kind == "grades":
-        found = kappa(evaluation.said.argmax(axis=1), evaluation.y)
+        found = kappa(evaluation.predictions.argmax(axis=1), evaluation.y)
         assert found > 0.5
         assert f"<td>{found:.4g}<br>" in text
         assert "recall of 2" in text
     elif kind == "labels":
-        aucs = roc_auc_score(evaluation.y, evaluation.said, average=None)
+        aucs = roc_auc_score(evaluation.y, evaluation.predictions, average=None)
         assert aucs[1] > 0.8
         assert all(f"<td>{found:.4g}<br>" in text for found in (*aucs, aucs.mean()))
     else:
         cuts = np.array(own.package.cuts)
         curves = survival.concordance(
-            np.exp(np.cumsum(-np.log1p(np.exp(evaluation.said)), axis=1))[None], cuts, *evaluation.y[:, 2:4].T
+            np.exp(np.cumsum(-np.log1p(np.exp(evaluation.predictions)), axis=1))[None], cuts, *evaluation.y[:, 2:4].T
         )
         assert f"<td>{curves[0]:.4g}<br>" in text
     assert kind == "grades" or "keep this page as you keep those" in text
@@ -175,7 +175,7 @@ def test_a_hospitals_own_page_shows_its_own_patients(folder, home, kind):
 
 def test_a_hospital_is_told_what_joining_brings_in_the_unit_or_that_its_data_have_no_regression(folder, home, kind):
     own, data = own_run(folder / "essen", Policy(), "essen", "trial"), folder / "data" / "essen.csv"
-    said, y = own.evaluation.said, own.evaluation.y
+    said, y = own.evaluation.predictions, own.evaluation.y
 
     if kind in ("times", "labels"):
         with pytest.raises(PlanError, match="leave --data out: it is for classes or a number"):

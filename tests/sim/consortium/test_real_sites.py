@@ -288,11 +288,11 @@ def test_report_compare_predict_and_the_hospitals_page_work_on_a_run_over_real_s
     judged = read_run(finished).done[0].row["real"]["judged"]["sites"]
     for name in NAMES:
         own = own_evaluation(run_folder(loopback.kit(name).home / "runs", "first"))
-        called = own.said.argmax(axis=1)
+        called = own.predictions.argmax(axis=1)
         assert judged[name]["called"] == confusion_matrix(own.y, called).tolist()
         assert judged[name]["metrics"]["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(own.y, called))
         assert judged[name]["metrics"]["auc"] == pytest.approx(
-            roc_auc_score(own.y, own.said[:, 1]), abs=judged[name]["auc_error"]
+            roc_auc_score(own.y, own.predictions[:, 1]), abs=judged[name]["auc_error"]
         )
         assert f"<td>{name}</td>" in (finished / "report.html").read_text()
     assert "FedDC (first, real sites)" in (tmp_path / "both" / "report.html").read_text()

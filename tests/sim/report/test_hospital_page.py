@@ -75,10 +75,10 @@ def test_what_the_model_is_worth_here_is_scikit_learns(folder):
 
     text = shown(own_run(folder / "essen", Policy(), "essen", "trial"))
 
-    (tn, fp), (fn, tp) = confusion_matrix(evaluation.y, evaluation.said.argmax(axis=1))
+    (tn, fp), (fn, tp) = confusion_matrix(evaluation.y, evaluation.predictions.argmax(axis=1))
     assert f"<tr><td>benign</td><td>{tn}</td><td>{fp}</td><td>{tn + fp}</td></tr>" in text
     assert f"<tr><td>malignant</td><td>{fn}</td><td>{tp}</td><td>{fn + tp}</td></tr>" in text
-    assert f"<td>{roc_auc_score(evaluation.y, evaluation.said[:, 1]):.3f}<br>" in text
+    assert f"<td>{roc_auc_score(evaluation.y, evaluation.predictions[:, 1]):.3f}<br>" in text
     assert "calibration" in text
 
 
@@ -223,7 +223,7 @@ def test_every_kind_of_message_is_explained():
 
 def test_a_hospital_sees_what_it_has_of_joining_by_its_own_data(folder, tmp_path, capsys):
     own, data = own_run(folder / "essen", Policy(), "essen", "trial"), folder / "data" / "essen.csv"
-    said, y = own.evaluation.said, own.evaluation.y
+    said, y = own.evaluation.predictions, own.evaluation.y
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "essen.csv").write_bytes(data.read_bytes())
     task = {**own.agreed.plan.task, "csv": str(tmp_path / "data")}
