@@ -6,7 +6,7 @@ fold. The pick follows from the folds' losses by :func:`decide`. Its own worth i
 that the *other* folds pick. (Their models had that fold's patients among those they trained on, their losses not.)
 
 Sums over sites fit pooled rows: such methods are fitted on one pooled site, which is quicker, and sent by each site.
-Trees learn no grades and no times: of these there is no boosting, and no mean of three.
+Trees learn no grades, times or images, and additive ridge no images: of these there is no mean of three.
 """
 
 from collections import Counter
@@ -41,6 +41,7 @@ PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 TREE_RATE = 0.1
 STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
+MOST_NUMBERS, RANDOM = 1000, 256  # coefficients of a regression on images, as its sums grow with their square; features
 MEAN = "mean of three"
 SCORES = {"cross_entropy": "auc", "logistic": "auc", "mse": "mae", "ordinal": "kappa", "hazard": "c_index"}
 
@@ -114,8 +115,11 @@ def choose_class(
     task = federation.task
     if task.loss not in SCORES:
         raise PlanError(f"a choice is for classes, grades, times or one number; the loss here is {task.loss}")
-    if task.ordered or task.kind == "times":
-        del plans["boosting"]
+    is_image = len(task.input_shape) > 1
+    most = MOST_NUMBERS / (task.outputs if task.outputs > 2 else 1) if is_image else np.inf
+    unfit = {"boosting": is_image or task.ordered or task.kind == "times", "additive ridge": is_image}
+    unfit |= {"ridge": int(np.prod(task.input_shape)) > most, "random features": most < RANDOM}
+    plans = {name: of for name, of in plans.items() if not unfit.get(name)}
     for of_candidate in plans.values():
         check_run(of_candidate[0], federation)
     use = use or (SAME if any(held is not None for held in federation.held_out) else NEW)
@@ -154,8 +158,7 @@ def decide(losses: Mapping[str, np.ndarray]) -> Verdict:
 
 def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.Generator) -> list[Federation]:
     """As :func:`leave_folds_out`, without what sites tell of their classes, and without validation sets."""
-    parts = leave_folds_out(federation, folds, by_sites, rng)
-    return [replace(part, class_sums=(), kept_back=()) for part in parts]
+    return [replace(part, class_sums=(), kept_back=()) for part in leave_folds_out(federation, folds, by_sites, rng)]
 
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
@@ -165,11 +168,9 @@ def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
         table.pop(key, None)
     plans = []
     for settings in candidate.settings:
-        boosting = settings.get("boosting", {})
-        rounds = boosting["depth"] * boosting["trees"] + 1 if boosting else STEPS
-        rounds = scenario.rounds if "recipe" in settings else rounds
-        entry = {"name": candidate.method, **settings}
-        plans.append(build({**table, "rounds": rounds, "method": [entry]}).plans()[0])
+        trees = settings.get("boosting")
+        rounds = trees["depth"] * trees["trees"] + 1 if trees else scenario.rounds if "recipe" in settings else STEPS
+        plans.append(build({**table, "rounds": rounds, "method": [{"name": candidate.method, **settings}]}).plans()[0])
     return plans
 
 
@@ -198,8 +199,7 @@ def _fit(plan: Plan, part: Federation) -> Judged:
     except ReplyError:
         return Judged(_worth({}, part.task), {}, plan.rounds, np.nan)
     sent = record.bytes_sent * len(part.names) / len(fitted.names)
-    worth = _worth(record.evaluations[-1].common or {}, part.task)
-    return Judged(worth, record.predictions, record.comm_rounds, sent)
+    return Judged(_worth(record.evaluations[-1].common or {}, part.task), record.predictions, record.comm_rounds, sent)
 
 
 def _worth(metrics: Mapping[str, float], task: Task) -> dict[str, float]:

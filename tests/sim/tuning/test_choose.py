@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import cohen_kappa_score
 
@@ -237,6 +238,24 @@ def test_of_grades_and_times_all_but_trees_are_compared(task, monkeypatch):
     assert (found.score, list(found.rows)) == (KINDS[task], OTHERS)
     assert found.verdict.pick in OTHERS
     assert found.nested.keys() == {"loss", KINDS[task]}
+
+
+@pytest.mark.parametrize(
+    ("most", "compared"),
+    [(256, ["ridge", "random features", "network"]), (192, ["ridge", "network"]), (191, ["network"])],
+)
+def test_of_images_regressions_are_compared_that_have_not_too_many_numbers(most, compared, monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    for place, name in enumerate([f"{of}/{k}.png" for of in ("ill", "well") for k in range(24)]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(rng.integers(0, 200 + place, (8, 8, 3)).astype(np.uint8)).save(tmp_path / name)
+    small(monkeypatch)
+    monkeypatch.setattr(module, "MOST_NUMBERS", most)
+    task = {"images": str(tmp_path), "channels": 3}
+
+    found = choose_class(scenario(task=task, model="cnn", rounds=2, sites=4), (0.03,), SAME, folds=2)
+
+    assert list(found.rows) == compared
 
 
 @pytest.mark.slow
