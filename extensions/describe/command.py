@@ -33,7 +33,7 @@ from fedsmall.sim.report.figures import INK, STYLE
 from fedsmall.sim.report.sections import Cells, Drawing, Section, show
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import as_csv, check_free
-from fedsmall.sim.runs.scenario import Scenario, find
+from fedsmall.sim.runs.scenario import Scenario, build, find
 from fedsmall.sim.runs.scenario import load as load_scenario
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import DecryptorError
@@ -86,8 +86,11 @@ def describe(
 
 
 def load(path: Path, settings: list[str]) -> Scenario:
-    """A scenario whose only method says what is asked, whatever it has."""
-    return load_scenario(path, [*settings, f'method=[{{name="Ridge", label="{LABEL}", privacy={{secure=true}}}}]'])
+    """A scenario whose only method says what is asked; how another would be trained and judged is left out."""
+    asked = {"name": "Ridge", "label": LABEL, "privacy": {"secure": True}}
+    of_models = {"recipe", "initial_models", "stop", "metric", "threshold", "recalibrate", "reference"}
+    given = load_scenario(path, settings, [asked]).model_dump(exclude_defaults=True, exclude=of_models)
+    return build({**given, "method": [asked]})
 
 
 class Description(NamedTuple):
@@ -196,6 +199,5 @@ def _figures(described: Description) -> list[Drawing]:
         axes.step(time, survival, where="post", color=INK)
         axes.fill_between(time, low, high, step="post", color=INK, alpha=0.15, lw=0)
         axes.set(xlabel=described.names[-2], ylabel="without the event", ylim=(0, 1.02))
-    title = f"Kaplan-Meier curve by {described.names[-2]}"
-    data = as_csv([tables.OF_CURVE, *curve.T.tolist()])
+    title, data = f"Kaplan-Meier curve by {described.names[-2]}", as_csv([tables.OF_CURVE, *curve.T.tolist()])
     return [Drawing(figure, title, f"{title}, with 95% intervals.", data, "survival.csv")]

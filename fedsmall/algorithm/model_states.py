@@ -490,6 +490,5 @@ class ModelStates:
             if comm_round.travels:  # the answers
                 total += (int(good.sum()) if comm_round is stretch[-1] else rows) * (model + moments)
             carried, before = rows if moments else carried, comm_round
-        if moments:
-            self._carries = self._carries | good | (len(stretch) > 1)
+        self._carries = self._carries | ((good | (len(stretch) > 1)) & bool(moments))
         return total if self._door is None else total + self._door.close(at, good)

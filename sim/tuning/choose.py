@@ -31,7 +31,7 @@ from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.report.sentences import list_words
 from fedsmall.sim.runs.scenario import Scenario, build
 from fedsmall.sim.tuning.grid import DEPTHS, TREES
-from fedsmall.sim.tuning.search import WORST, best_row, table_of
+from fedsmall.sim.tuning.search import WORST, best_row
 from fedsmall.wire import Arrays
 
 NEW, SAME = "new-hospitals", "same-hospitals"
@@ -163,9 +163,8 @@ def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
     """A plan for each of a candidate's settings, with the rounds that it takes."""
-    table = table_of(scenario)
-    for key in ("stop", "folds", "evaluate_every", "reference", "metric", "threshold", "recalibrate"):
-        table.pop(key, None)
+    unasked = {"stop", "folds", "evaluate_every", "reference", "metric", "threshold", "recalibrate"}
+    table = scenario.model_dump(exclude_defaults=True, exclude=unasked)
     plans = []
     for settings in candidate.settings:
         trees = settings.get("boosting")

@@ -64,3 +64,10 @@ def test_a_folder_for_the_table_of_real_sites_is_refused_before_anybody_is_asked
 
     assert ended[0] == 2
     assert "written into the run's own folder" in ended[2]
+
+
+def test_a_scenario_with_methods_is_described_whatever_they_are(fedsmall):
+    code, shown, complaint = fedsmall("describe", "patients")  # with privacy, and a reference among its methods
+
+    assert (code, complaint) == (0, "")
+    assert "mean radius" in shown

@@ -170,6 +170,31 @@ def test_what_a_policy_forbids_is_not_told(desk, policy, reason):
         led(desk)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        'recipe={optimizer="adam", class_weights="balanced", local_epochs=2}',
+        "recipe={optimizer_state='stay'}",
+        'model="mlp"',
+        "model='cnn'",
+        "folds=2",
+        "evaluate_every=5",
+        'metric="auc"',
+        'threshold="youden"',
+        "recalibrate=true",
+        "stop={patience=2, hold_out=0.2}",
+        'initial_models="independent"',
+        'dtype="float64"',
+        "seeds=[3, 4]",
+        "rounds=1",
+        "sites=2",
+        "samples_per_site=5",
+    ],
+)
+def test_how_models_would_be_trained_and_judged_does_not_matter(desk, key):
+    prepare(desk.folder, "who", load(desk.folder.parent / "who.toml", [key]))
+
+
 def test_without_identities_it_is_refused_before_anybody_is_asked(tmp_path, monkeypatch):
     made = Desk(tmp_path, monkeypatch)
     (tmp_path / "who.toml").write_text(SCENARIO)
