@@ -53,7 +53,7 @@ def patients_of(raw: RawSite, floor: int) -> Patients:
     parts = (part for part in (raw.train, raw.kept_back, raw.held_out) if part is not None)
     whole = join([part for part in parts if part is raw.train or len(part) >= floor])
     task, form, outcome = raw.task, raw.preparation, raw.preparation.outcome
-    if whole.x.ndim != 2 or whole.x.dtype == np.uint8:
+    if whole.x.ndim != 2 or whole.x.dtype == np.uint8 or (outcome is None and whole.y.ndim > 1):
         raise DataError("describe is for tables; these samples are images or arrays")
     x, group = whole.x.astype(np.float64), np.zeros(len(whole), dtype=np.int64)
     if outcome is None:

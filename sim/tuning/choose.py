@@ -163,7 +163,7 @@ def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
     """A plan for each of a candidate's settings, with the rounds that it takes."""
-    unasked = {"stop", "folds", "evaluate_every", "reference", "metric", "threshold", "recalibrate"}
+    unasked = {"stop", "folds", "evaluate_every", "reference", "metric", "threshold", "recalibrate", "initial_models"}
     table = scenario.model_dump(exclude_defaults=True, exclude=unasked)
     plans = []
     for settings in candidate.settings:

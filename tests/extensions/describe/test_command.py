@@ -47,7 +47,10 @@ def test_times_until_an_event_have_a_survival_curve(fedsmall, tmp_path):
 
 @pytest.mark.parametrize(
     ("task", "reason"),
-    [('"digits"', "describe is for tables"), ('{describe = "breast_cancer"}', "names one source")],
+    [
+        ('"digits"', "describe is for tables"),
+        ('{describe = "breast_cancer"}', "names one source"),
+    ],
 )
 def test_what_is_no_table_or_no_task_is_refused_in_one_line(fedsmall, tmp_path, task, reason):
     path = scenario(tmp_path, task, sites=3, samples_per_site=10)
@@ -71,3 +74,10 @@ def test_a_scenario_with_methods_is_described_whatever_they_are(fedsmall):
 
     assert (code, complaint) == (0, "")
     assert "mean radius" in shown
+
+
+def test_what_predicts_a_vector_is_no_table(fedsmall):
+    code, _, wrong = fedsmall("describe", "connectomes")
+
+    assert code == 2
+    assert "describe is for tables" in wrong

@@ -227,6 +227,19 @@ def test_grades_and_times_have_the_likelihood_and_score_of_what_their_models_say
     assert found.worth["score"] == pytest.approx(score, abs=1e-6)
 
 
+def test_models_that_start_apart_are_compared_from_a_common_start(monkeypatch):
+    small(monkeypatch)
+
+    found = choose_class(
+        build({**TABLE, "initial_models": "independent", "rounds": 2, "method": [{"name": "FedAvg"}]}),
+        (0.03,),
+        SAME,
+        folds=2,
+    )
+
+    assert set(NAMES) <= set(found.rows)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("task", KINDS)
 def test_of_grades_and_times_all_but_trees_are_compared(task, monkeypatch):
