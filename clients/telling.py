@@ -206,10 +206,11 @@ def keep_evaluation(folder: Path, t: int, answered: np.ndarray, raw: RawSite, ho
     if raw.held_out is None or home.held_out is None or not len(raw.held_out):
         return
     y = home.held_out.y if home.task.kind == "times" else raw.held_out.y
-    Shelf(folder).put(OWN, {"t": np.array(t), "said": _kept(answered, home.task), "y": y, **home.held_out.of_patients})
+    predictions = _convert(answered, home.task)
+    Shelf(folder).put(OWN, {"t": np.array(t), "said": predictions, "y": y, **home.held_out.of_patients})
 
 
-def _kept(answered: np.ndarray, task: Task) -> np.ndarray:
+def _convert(answered: np.ndarray, task: Task) -> np.ndarray:
     if task.kind == "labels":
         return np.asarray(expit(np.asarray(answered, dtype=np.float64)))
     if task.kind == "classes":

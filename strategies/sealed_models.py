@@ -79,7 +79,7 @@ class DecryptorError(RuntimeError):
 
 
 class Tally(NamedTuple):
-    """The sum of the ``sites``, (numbers,) float64, and what each has said in the clear beside it."""
+    """The sum of the ``sites``, (numbers,) float64, and what each has reported in the clear beside it."""
 
     values: np.ndarray
     sites: tuple[str, ...]
@@ -333,9 +333,8 @@ class SealedModels(Form):
             raise DecryptorError(f"{len(summands)} sites tell, and a sum of fewer than {least} is opened by nobody")
         summed = self._settle_summands(t, of, summands)
         values = from_words(self._open(t, 0, summed, of))
-        reported = {site: reply.content.metric_records for site, reply in replies.items() if site in summands}
-        metrics = {site: dict(records.get(METRICS, {})) for site, records in reported.items()}
-        return Tally(values, tuple(summed), metrics)
+        reported = {s: dict(r.content.metric_records.get(METRICS, {})) for s, r in replies.items() if s in summands}
+        return Tally(values, tuple(summed), reported)
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
         """The envelopes, and the transcript."""

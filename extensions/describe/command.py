@@ -33,7 +33,7 @@ from fedsmall.sim.report.figures import INK, STYLE
 from fedsmall.sim.report.sections import Cells, Drawing, Section, show
 from fedsmall.sim.report.style import style_sheet
 from fedsmall.sim.runs.files import as_csv, check_free
-from fedsmall.sim.runs.scenario import Scenario, build, find
+from fedsmall.sim.runs.scenario import OF_METHODS, Scenario, build, find
 from fedsmall.sim.runs.scenario import load as load_scenario
 from fedsmall.strategies.roster import Roster
 from fedsmall.strategies.sealed_models import DecryptorError
@@ -88,8 +88,7 @@ def describe(
 def load(path: Path, settings: list[str]) -> Scenario:
     """A scenario whose only method says what is asked; how another would be trained and judged is left out."""
     asked = {"name": "Ridge", "label": LABEL, "privacy": {"secure": True}}
-    of_models = {"recipe", "initial_models", "stop", "metric", "threshold", "recalibrate", "reference"}
-    given = load_scenario(path, settings, [asked]).model_dump(exclude_defaults=True, exclude=of_models)
+    given = load_scenario(path, settings, [asked]).model_dump(exclude_defaults=True, exclude={"recipe", *OF_METHODS})
     return build({**given, "method": [asked]})
 
 

@@ -147,8 +147,8 @@ def look_at(
     few = min(MOST_SITES, len(table) // 4)
     site = next((c for c in likely if 2 <= len(_values(table[c])) <= few), None) if site is None else site
     site = site if site and NOWHERE in tables else None
-    likely = [c for c in table if c not in (*predicted, site) and _is_patient(table[c], c)]
-    patient = next(iter(likely), None) if patient is None else patient
+    found = (c for c in table if c not in (*predicted, site) and _is_patient(table[c], c))
+    patient = next(found, None) if patient is None else patient
     drop: dict[str, str] = {}
     categorical, numeric, missing = [], [], set()
     for column in [c for c in table if c not in (*predicted, site, patient)]:

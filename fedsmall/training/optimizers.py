@@ -262,7 +262,7 @@ class SiteMemory:
             self._put(name, sites, tensor)
 
     def count(self, sites: np.ndarray, lr: float, steps: np.ndarray) -> None:
-        """Add the learning rates of the ``steps`` that each of all sites takes in a round, for those of the rows."""
+        """Add up the learning rates of a round at the rows' ``sites``; every site takes ``steps`` of them, (sites,)."""
         if self._rule.remembers:
             rate = self._held["rate"]
             rate[index_of(sites, rate)] += torch.from_numpy(lr * steps[sites]).to(rate)

@@ -20,6 +20,7 @@ from fedsmall.plan import Method, Plan
 
 LONGEST_NAME = 100
 OF_THE_RUN = {"about", "seeds", "engine", "device", "keep", "track", "reference", "study"}  # no part of a plan
+OF_METHODS = {"initial_models", "stop", "metric", "threshold", "recalibrate", "reference"}  # which others need not have
 SHIPPED = Path(__file__).parents[1] / "scenarios"  # the scenarios that come along
 UNNAMED = "(your files)"
 FILES = ("csv", "npz", "images", "test")  # keys of a task that name files, relative to the scenario's own folder

@@ -22,6 +22,7 @@ from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.outputs import scores_of
 from fedsmall.evaluation.statistics import CHANCE, holm, paired
+from fedsmall.parts import Regression
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import build_federation
 from fedsmall.planning.validation import check_run
@@ -29,7 +30,7 @@ from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.out_of_fold import leave_folds_out
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.report.sentences import list_words
-from fedsmall.sim.runs.scenario import Scenario, build
+from fedsmall.sim.runs.scenario import OF_METHODS, Scenario, build
 from fedsmall.sim.tuning.grid import DEPTHS, TREES
 from fedsmall.sim.tuning.search import WORST, best_row
 from fedsmall.wire import Arrays
@@ -41,7 +42,7 @@ PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 TREE_RATE = 0.1
 STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
-MOST_NUMBERS, RANDOM = 1000, 256  # coefficients of a regression on images, as its sums grow with their square; features
+MOST_NUMBERS = 1000  # coefficients of a regression on images: its sums grow with their square
 MEAN = "mean of three"
 SCORES = {"cross_entropy": "auc", "logistic": "auc", "mse": "mae", "ordinal": "kappa", "hazard": "c_index"}
 
@@ -118,7 +119,7 @@ def choose_class(
     is_image = len(task.input_shape) > 1
     most = MOST_NUMBERS / (task.outputs if task.outputs > 2 else 1) if is_image else np.inf
     unfit = {"boosting": is_image or task.ordered or task.kind == "times", "additive ridge": is_image}
-    unfit |= {"ridge": int(np.prod(task.input_shape)) > most, "random features": most < RANDOM}
+    unfit |= {"ridge": int(np.prod(task.input_shape)) > most, "random features": most < Regression().features}
     plans = {name: of for name, of in plans.items() if not unfit.get(name)}
     for of_candidate in plans.values():
         check_run(of_candidate[0], federation)
@@ -163,8 +164,7 @@ def left_out(federation: Federation, folds: int, by_sites: bool, rng: np.random.
 
 def _plans(scenario: Scenario, candidate: Candidate) -> list[Plan]:
     """A plan for each of a candidate's settings, with the rounds that it takes."""
-    unasked = {"stop", "folds", "evaluate_every", "reference", "metric", "threshold", "recalibrate", "initial_models"}
-    table = scenario.model_dump(exclude_defaults=True, exclude=unasked)
+    table = scenario.model_dump(exclude_defaults=True, exclude={"folds", "evaluate_every", *OF_METHODS})
     plans = []
     for settings in candidate.settings:
         trees = settings.get("boosting")
