@@ -15,6 +15,7 @@ from scipy.special import expit, gammaln, log_expit, logsumexp, softmax
 LARGE = 2.0**28  # the loss of a step that no finite number has: it is taken back
 CONVERGED, MOST_STEPS = 1e-10, 100  # of what is fitted at home
 
+Given = np.ndarray | None  # an array, where there is one
 Derivatives = tuple[np.ndarray, np.ndarray, np.ndarray]  # by eta: (n,), (n, K), (n, K, K)
 
 
@@ -116,12 +117,7 @@ def design(family: str, columns: int, predictors: int) -> np.ndarray:
     slopes = np.tile(np.eye(columns, columns - 1), (predictors, 1))
     if family == "cox":
         return slopes
-    return np.concatenate([slopes, intercepts(columns, predictors)], axis=1)
-
-
-def intercepts(columns: int, predictors: int) -> np.ndarray:
-    """The part of vec(B) that the predictors' intercepts are, (K p, K)."""
-    return np.kron(np.eye(predictors), np.eye(columns)[:, -1:])
+    return np.concatenate([slopes, np.kron(np.eye(predictors), np.eye(columns)[:, -1:])], axis=1)
 
 
 def parameters(family: str, columns: int, predictors: int) -> int:
@@ -148,88 +144,100 @@ def start(family: str, columns: int, predictors: int) -> np.ndarray:
     return theta
 
 
-def sums_at(
-    family: str, theta: np.ndarray, rows: Rows, a: np.ndarray | None = None, inverse: np.ndarray | None = None
-) -> Sums:
-    """What these rows add to the sums at ``theta`` (P,), for a design matrix ``a`` (K p, P) other than the family's.
+def sums_at(family: str, theta: np.ndarray, rows: Rows, inverse: Given = None, is_curved: bool = True) -> Sums:
+    """What these rows add to the sums at ``theta`` (P,); without a Hessian, (0, 0), unless ``is_curved``.
 
     ``inverse`` (P, P) of the Hessian makes it Firth's ("logistic"). What is not finite has loss :data:`LARGE`.
     """
-    a = design(family, rows.x.shape[1], rows.offset.shape[1]) if a is None and FAMILIES[family].shared else a
-    eta = _predictors(theta if a is None else a @ theta, rows)
+    eta = predictors_at(family, theta, rows)
     with np.errstate(all="ignore"):  # of a step that is far too long
         value, slope, curve = FAMILIES[family].derivatives(eta, rows.y)
         if inverse is not None:  # Firth 1993; Heinze and Schemper 2002: a sample is 1 + h of them, h of either class
             h = (curve[:, 0, 0] * np.einsum("np,pq,nq->n", rows.x, inverse, rows.x))[:, None]
             slope, curve = slope + h * (expit(eta) - 0.5), curve * (1 + h[..., None])
-        loss = float(rows.weight @ value)
-        gradient = ((slope * rows.weight[:, None]).T @ rows.x).ravel()
-        hessian = _crossed(rows.x, curve * rows.weight[:, None, None])
-    sums = Sums(float(rows.weight.sum()), loss, gradient, hessian)
-    sums = sums if a is None else sums._replace(gradient=a.T @ gradient, hessian=a.T @ hessian @ a)
-    if not (all(np.isfinite(part).all() for part in sums) and loss < LARGE):
+        slope, curve = slope * rows.weight[:, None], curve * rows.weight[:, None, None]
+        by_b, shared = slope.T @ rows.x, FAMILIES[family].shared
+        gradient = np.concatenate([by_b[:, :-1].sum(axis=0), by_b[:, -1]]) if shared else by_b.ravel()
+        hessian = _crossed(family, rows.x, curve) if is_curved else np.zeros((0, 0))
+    sums = Sums(float(rows.weight.sum()), float(rows.weight @ value), gradient, hessian)
+    if not (all(np.isfinite(part).all() for part in sums) and sums.loss < LARGE):
         return Sums(sums.weight, LARGE, *(np.zeros(np.shape(part)) for part in sums[2:]))
     return sums
 
 
 def scores_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
     """Each sample's part of the gradient at ``theta`` (P,): (n, P)."""
-    a = design(family, rows.x.shape[1], rows.offset.shape[1])
-    eta = _predictors(a @ theta, rows)
+    eta = predictors_at(family, theta, rows)
     with np.errstate(all="ignore"):
         slope = FAMILIES[family].derivatives(eta, rows.y)[1] * rows.weight[:, None]
-    return np.asarray((slope[:, :, None] * rows.x[:, None]).reshape(len(eta), -1) @ a)
+    if FAMILIES[family].shared:
+        return np.concatenate([slope.sum(axis=1, keepdims=True) * rows.x[:, :-1], slope], axis=1)
+    return np.asarray((slope[:, :, None] * rows.x[:, None]).reshape(len(eta), -1))
 
 
-def _predictors(b: np.ndarray, rows: Rows) -> np.ndarray:
-    """The linear predictors, (n, K), of the coefficients vec(B)."""
-    return np.asarray(rows.x @ b.reshape(rows.offset.shape[1], -1).T + rows.offset)
+def predictors_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
+    """The linear predictors of each sample at ``theta`` (P,): (n, K)."""
+    if FAMILIES[family].shared:
+        slopes, own = np.split(theta, [rows.x.shape[1] - 1])
+        return np.asarray((rows.x[:, :-1] @ slopes)[:, None] + own + rows.offset)
+    return np.asarray(rows.x @ theta.reshape(rows.offset.shape[1], -1).T + rows.offset)
 
 
-def _crossed(x: np.ndarray, curve: np.ndarray) -> np.ndarray:
-    """The Hessian by vec(B), (K p, K p), of curvatures (n, K, K)."""
+def _crossed(family: str, x: np.ndarray, curve: np.ndarray) -> np.ndarray:
+    """The Hessian (P, P) of curvatures by eta (n, K, K)."""
     predictors, columns = curve.shape[1], x.shape[1]
-    blocks = [[(x * curve[:, [k], m]).T @ x for m in range(predictors)] for k in range(predictors)]
-    return np.block(blocks).reshape(predictors * columns, predictors * columns)
+    if FAMILIES[family].shared:
+        slopes, rest = x[:, :-1], curve.sum(axis=2)
+        cross = rest.T @ slopes
+        return np.block([[(slopes * rest.sum(axis=1)[:, None]).T @ slopes, cross.T], [cross, curve.sum(axis=0)]])
+    made = np.empty((predictors, columns, predictors, columns))
+    for k, m in zip(*np.tril_indices(predictors), strict=True):
+        made[k, :, m] = made[m, :, k] = (x * curve[:, [k], m]).T @ x
+    return made.reshape(predictors * columns, predictors * columns)
 
 
-def profiled_sums(family: str, theta: np.ndarray, rows: Rows, penalty: float) -> tuple[Sums, np.ndarray]:
+def profiled_sums(
+    family: str, theta: np.ndarray, rows: Rows, penalty: float | None, inverse: Given = None, is_curved: bool = True
+) -> tuple[Sums, np.ndarray]:
     """The sums at ``theta`` where the site has an intercept of its own, and this, (K,) or (1,) for a shared slope.
 
     The intercept maximises the site's likelihood less ``penalty`` / 2 times its square, for theta as it is, and does
     not leave. Newton's steps from such profiles end where those of all parameters do (Murphy and van der Vaart 2000).
+    Without a ``penalty`` it has none, and the sums are those of :func:`sums_at`.
     """
-    columns, predictors = rows.x.shape[1], rows.offset.shape[1]
-    a = design(family, columns, predictors)
-    own = intercepts(columns, predictors)
-    own = own.sum(axis=1, keepdims=True) if FAMILIES[family].shared else own
-    joint, free = np.concatenate([a, own], axis=1), len(theta)
-    shift = fit_intercept(family, a @ theta, own, rows, penalty)
-    sums = sums_at(family, np.concatenate([theta, shift]), rows, joint)
-    if sums.loss == LARGE:
-        return Sums(sums.weight, LARGE, np.zeros(free), np.zeros((free, free))), shift
-    cross, inner = sums.hessian[:free, free:], sums.hessian[free:, free:] + penalty * np.eye(len(shift))
-    hessian = sums.hessian[:free, :free] - cross @ np.linalg.pinv(inner, hermitian=True) @ cross.T
-    gradient = sums.gradient[:free]
-    return Sums(sums.weight, sums.loss + penalty / 2 * float(shift @ shift), gradient, hessian), shift
+    if penalty is None:
+        return sums_at(family, theta, rows, inverse, is_curved), np.zeros(1)
+    own = intercepts(family, rows.x.shape[1], rows.offset.shape[1])
+    shift = fit_intercept(family, theta, rows, penalty)
+    sums = sums_at(family, theta + own @ shift, rows, is_curved=is_curved)
+    sums = sums._replace(loss=sums.loss + penalty / 2 * float(shift @ shift))
+    if is_curved:
+        cross, inner = sums.hessian @ own, own.T @ sums.hessian @ own + penalty * np.eye(len(shift))
+        sums = sums._replace(hessian=sums.hessian - cross @ np.linalg.pinv(inner, hermitian=True) @ cross.T)
+    return sums, shift
 
 
-def fit_intercept(family: str, b: np.ndarray, own: np.ndarray, rows: Rows, penalty: float) -> np.ndarray:
-    """A site's own intercept, (K,) or (1,), by Newton's method at home, for coefficients ``b`` = vec(B).
+def intercepts(family: str, columns: int, predictors: int) -> np.ndarray:
+    """What a site's own intercept adds to theta, (P, K), or (P, 1) for a shared slope."""
+    if FAMILIES[family].shared:
+        return np.repeat([0.0, 1.0], [columns - 1, predictors])[:, None]
+    return np.kron(np.eye(predictors), np.eye(columns)[:, -1:])
 
-    ``own`` (K p, intercepts) says where it goes. Of a new hospital that knows its prevalence alone, y are that number.
-    """
+
+def fit_intercept(family: str, theta: np.ndarray, rows: Rows, penalty: float) -> np.ndarray:
+    """A site's own intercept, (K,) or (1,), by Newton's method at home, for ``theta`` (P,) as it is."""
+    fixed = rows._replace(x=rows.x[:, -1:], offset=predictors_at(family, theta, rows))
+    own = intercepts(family, 1, rows.offset.shape[1])
     shift, step, last = np.zeros(own.shape[1]), np.zeros(own.shape[1]), np.inf
-    fixed = rows._replace(offset=_predictors(b, rows))
     for _ in range(MOST_STEPS):
-        sums = sums_at(family, shift + step, fixed, own)
+        sums = sums_at(family, own @ (shift + step), fixed)
         loss = sums.loss + penalty / 2 * float((shift + step) @ (shift + step))
         if loss > last + CONVERGED:
             step = step / 2
             continue
         shift, last = shift + step, loss
-        curve = sums.hessian + penalty * np.eye(len(shift))
-        step = -np.linalg.pinv(curve, hermitian=True) @ (sums.gradient + penalty * shift)
+        curve = own.T @ sums.hessian @ own + penalty * np.eye(len(shift))
+        step = -np.linalg.pinv(curve, hermitian=True) @ (own.T @ sums.gradient + penalty * shift)
         if np.abs(step).max() < CONVERGED:
             break
     return np.asarray(shift)

@@ -67,7 +67,7 @@ def inference(setup: Setup, state: State, place: int = 0) -> Table:
 def covariance_of(setup: Setup, state: State, place: int) -> tuple[np.ndarray, float]:
     """The covariance (P, P) of :func:`inference`, and the degrees of freedom of its tests."""
     weight, bread = state.weight[place], inverse(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
-    used = float(np.trace(bread @ state.hessian[place]))  # effective parameters
+    used = float((bread * state.hessian[place]).sum())  # effective parameters
     if setup.robust:
         meat, clusters = state.meat[place, :-1, :-1], state.meat[place, -1, -1]
         factor = clusters / max(clusters - 1, 1) * (weight - 1) / max(weight - used, 1)

@@ -15,6 +15,7 @@ from scipy.linalg import cho_factor, cho_solve, pinvh
 
 from fedsmall.aggregation.sums import LEAST
 from fedsmall.extensions.regression import families
+from fedsmall.extensions.regression.families import Given, Rows, Sums
 
 TOLERANCE, OF_FOLDS = 1e-8, 1e-3  # of the largest change of a parameter; of models that only choose a penalty
 SHORT = 1e-6  # of a step that is taken in any case
@@ -24,8 +25,6 @@ LIGHT = 0.1  # on a hazard's intercept: less than a tenth of a patient who has t
 COARSE, FINE = 2.0**24, 2.0**40  # of one in whole numbers, and of one of their units in the rest
 MOST_FOLDS = 5
 LONG = 200_000  # numbers of Hessians in a message, from which on folds have none of their own
-
-Given = np.ndarray | None  # an array, where there is one
 
 
 class Setup(NamedTuple):
@@ -128,7 +127,7 @@ def begin(setup: Setup) -> State:
 
 
 def summand(
-    setup: Setup, theta: np.ndarray, rows: families.Rows, fold: np.ndarray, inverse: Given = None, whose: Given = None
+    setup: Setup, theta: np.ndarray, rows: Rows, fold: np.ndarray, inverse: Given = None, whose: Given = None
 ) -> np.ndarray:
     """What a site adds in an exchange at ``theta`` (models, P): (setup.numbers,) int64, the same sum in any order.
 
@@ -140,19 +139,20 @@ def summand(
     for m in range(setup.models):
         place, left_out = divmod(m, setup.folds + 1)
         seen = _part(rows, fold != left_out - 1) if left_out else rows
-        sums, shift = _sums(setup, theta[m], seen, inverse)
+        sums, shift = families.profiled_sums(setup.family, theta[m], seen, setup.home, inverse, m in setup.curved)
         models[m] = np.concatenate([[sums.weight, sums.loss], sums.gradient])
         if left_out:
-            of_fold = _part(rows, fold == left_out - 1)
-            unseen = families.sums_at(setup.family, theta[m], of_fold._replace(offset=of_fold.offset + shift))
+            theirs = _part(rows, fold == left_out - 1)
+            theirs = theirs._replace(offset=theirs.offset + shift)
+            unseen = families.sums_at(setup.family, theta[m], theirs, is_curved=False)
             held[place, left_out - 1] = unseen.loss, unseen.weight
-        hessians += [sums.hessian] if m in setup.curved else []
+        hessians.append(sums.hessian)
         meats += [_meat(setup, theta[m], rows, sums, whose)] if setup.robust and not left_out else []
     halves = [square[np.tril_indices(len(square))] for square in (*hessians, *meats)]
     return in_wholes(np.concatenate([models.ravel(), held.ravel(), *halves]), setup.precise)
 
 
-def _meat(setup: Setup, theta: np.ndarray, rows: families.Rows, sums: families.Sums, whose: Given) -> np.ndarray:
+def _meat(setup: Setup, theta: np.ndarray, rows: Rows, sums: Sums, whose: Given) -> np.ndarray:
     scores = sums.gradient[None]  # of the site as a whole
     if setup.robust == "patients" and sums.loss < families.LARGE:
         each = families.scores_at(setup.family, theta, rows)
@@ -163,16 +163,8 @@ def _meat(setup: Setup, theta: np.ndarray, rows: families.Rows, sums: families.S
     return np.asarray(counted.T @ counted)
 
 
-def _sums(
-    setup: Setup, theta: np.ndarray, rows: families.Rows, inverse: np.ndarray | None
-) -> tuple[families.Sums, np.ndarray]:
-    if setup.home is None:
-        return families.sums_at(setup.family, theta, rows, inverse=inverse), np.zeros(1)
-    return families.profiled_sums(setup.family, theta, rows, setup.home)
-
-
-def _part(rows: families.Rows, which: np.ndarray) -> families.Rows:
-    return families.Rows(*(part[which] for part in rows))
+def _part(rows: Rows, which: np.ndarray) -> Rows:
+    return Rows(*(part[which] for part in rows))
 
 
 def in_wholes(values: np.ndarray, precise: int) -> np.ndarray:
@@ -233,8 +225,7 @@ def advance(setup: Setup, state: State, sums: Exchange) -> State:
         matrix = sums.hessian[near // stride] * share + np.diag(bend)
         step[m] = -solve(setup, matrix, sums.models[m, 2:] + bend * last[m])
     whole, full = good[::among], sums.models[::among]
-    of_full = sums.hessian[:: among // stride]
-    hessian = np.where(whole[:, None, None], of_full, state.hessian)
+    hessian = np.where(whole[:, None, None], sums.hessian[:: among // stride], state.hessian)
     meat = np.where(whole[:, None, None], sums.meat, state.meat)
     loss, weight = np.where(whole, full[:, 1], state.loss), np.where(whole, full[:, 0], state.weight)
     objective = np.where(good, now, state.objective)

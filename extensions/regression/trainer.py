@@ -151,7 +151,7 @@ class NewtonStep(Combiner):
         sums = newton.read_sum(setup, total[: setup.numbers]) if risk is None else cox.exchange_of(risk)
         state = newton.advance(setup, State(**self.memory) if self.memory else newton.begin(setup), sums)
         self.memory = dict(state._asdict())
-        self._write(made, setup, state)
+        self._write(made, setup, state, t >= self.plan.rounds)
         if risk is not None:
             hazards = np.diff(cox.baseline_hazard(risk), prepend=0.0)  # of each interval, (J,)
             made[COEFFICIENTS][:, -1] = np.log(np.maximum(hazards, cox.NEVER))
@@ -165,19 +165,20 @@ class NewtonStep(Combiner):
         made[COEFFICIENTS][...] = noised.log_odds_of(b, left)
         made[STATUS][form.CONVERGED] = 1
 
-    def _write(self, made: Arrays, setup: Setup, state: State) -> None:
+    def _write(self, made: Arrays, setup: Setup, state: State, is_last: bool) -> None:
         place = newton.chosen(setup, state)
         theta = state.last[place * (setup.folds + 1)]
         a = design(setup.family, setup.columns, setup.predictors)
         made[COEFFICIENTS][...] = (a @ theta).reshape(setup.predictors, setup.columns)
         made[THETA][...] = np.rint(np.clip(state.theta, -(2.0**14), 2.0**14) * form.ONE)
-        covariance, freedom = covariance_of(setup, state, place)
-        covariance = with_free(setup, state, place, covariance)
         done = newton.is_converged(setup, state)
         loss = round(min(float(state.loss[place]), LARGE) * form.ONE_OF_LOSS)
-        made[STATUS][form.CHOSEN :] = place, done, round(freedom) if np.isfinite(freedom) else 0, loss
-        waits = setup.firth and not (done or newton.rests(setup, state))  # leverages are asked for at rest
-        made[COVARIANCE][...] = 0 if waits else covariance
+        made[STATUS][form.CHOSEN :] = place, done, 0, loss
+        made[COVARIANCE][...] = 0
+        if done or (newton.rests(setup, state) if setup.firth else is_last):  # at rest Firth's leverages are asked for
+            covariance, freedom = covariance_of(setup, state, place)
+            made[COVARIANCE][...] = with_free(setup, state, place, covariance)
+            made[STATUS][form.FREEDOM] = round(freedom) if np.isfinite(freedom) else 0
 
     def state(self) -> tuple[Arrays, dict[str, float]]:
         """Where all models are."""

@@ -8,11 +8,9 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor
 from sklearn.linear_model import Ridge as PooledRidge
 
 from fedsmall.extensions.regression.families import (
-    FAMILIES,
     LARGE,
     Rows,
     Sums,
-    design,
     fit_intercept,
     intercepts,
     profiled_sums,
@@ -301,20 +299,19 @@ def test_folds_are_of_three_sites_at_least_or_of_patients():
 
 def joint_fit(rows: list[Rows], family: str, k: int, penalty: float, home: float) -> np.ndarray:
     """Coefficients where every site's intercepts are parameters too, by a plain optimizer."""
-    columns, shared = rows[0].x.shape[1], FAMILIES[family].shared
-    a, own = design(family, columns, k), intercepts(columns, k)
-    own = own.sum(axis=1, keepdims=True) if shared else own
-    free, each = a.shape[1], own.shape[1]
+    columns = rows[0].x.shape[1]
+    own = intercepts(family, columns, k)
+    free, each = own.shape
     bend = Setup(family, columns, k, (penalty,))
 
     def objective(v):
         theta, value, slope = v[:free], 0.0, np.zeros_like(v)
         for s, site in enumerate(rows):
             at = slice(free + s * each, free + (s + 1) * each)
-            sums = sums_at(family, np.r_[theta, v[at]], site, np.c_[a, own])
+            sums = sums_at(family, theta + own @ v[at], site)
             value += sums.loss + home / 2 * v[at] @ v[at]
-            slope[:free] += sums.gradient[:free]
-            slope[at] = sums.gradient[free:] + home * v[at]
+            slope[:free] += sums.gradient
+            slope[at] = own.T @ sums.gradient + home * v[at]
         pen = penalty_of(bend, 0)
         return value + pen @ theta**2 / 2, slope + np.r_[pen * theta, np.zeros(len(v) - free)]
 
@@ -355,6 +352,6 @@ def test_a_new_hospital_finds_its_intercept_from_its_prevalence():
     rows = rows_of(x, np.full(50, 0.8))  # how many of its patients have it; who, it does not know
     b = np.array([1.0, -1.0, 0.0])
 
-    shift = fit_intercept("logistic", b, np.array([[0.0], [0.0], [1.0]]), rows, 0.0)
+    shift = fit_intercept("logistic", b, rows, 0.0)
 
     assert (1 / (1 + np.exp(-(rows.x @ b + shift)))).mean() == pytest.approx(0.8, abs=1e-8)

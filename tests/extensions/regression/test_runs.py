@@ -104,6 +104,16 @@ def test_a_run_has_the_coefficients_of_pooled_scikit_learn_and_ends_when_nothing
     )
 
 
+def test_standard_errors_come_with_the_last_exchange_whether_the_fit_has_converged_or_not():
+    plan = regressed(regression={"penalty": 3.0})
+    whole, short = (
+        run_plan(of, federation_of(plan), "cohort").model for of in (plan, plan.model_copy(update={"rounds": 5}))
+    )
+
+    assert whole[form.STATUS][form.CONVERGED] == 1 != short[form.STATUS][form.CONVERGED]
+    assert np.diag(short[form.COVARIANCE]) == pytest.approx(np.diag(whole[form.COVARIANCE]), rel=0.2)
+
+
 def ended(plan: Plan, task: Task, sites: list[Samples]) -> dict[str, np.ndarray]:
     """The model at the end, by the trainer and the combiner alone."""
     plan = plan.with_model_of(len(sites))
