@@ -15,7 +15,7 @@ from fedsmall.aggregation.combiners import Combiner
 from fedsmall.aggregation.server_optimizers import Updates
 from fedsmall.errors import PlanError
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.families import MOST_STEPS, Rows, Sums, design, penalised, sums_at
+from fedsmall.extensions.regression.families import MOST_STEPS, Rows, Sums, coefficients, penalised, sums_at
 from fedsmall.extensions.regression.inference import inverse
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
 from fedsmall.extensions.regression.newton import SLACK, Setup, penalty_of, solve
@@ -81,8 +81,7 @@ def visit(setup: Setup, model: Arrays, rows: Rows, place: int) -> Arrays:
     posterior = Posterior(precision, shift, points, visits, np.array([float(weak)]))
     bits = np.concatenate([part.ravel() for part in posterior]).astype(np.float64).view(np.int64)
     made[SUMS][...] = bits  # of float64, which every plan's dtype leaves as they are
-    a = design(setup.family, setup.columns, setup.predictors)
-    made[COEFFICIENTS][...] = (a @ mode).reshape(setup.predictors, setup.columns)
+    made[COEFFICIENTS][...] = coefficients(setup.family, mode, setup.columns, setup.predictors)
     made[THETA][...] = np.rint(np.clip(mode, -(2.0**14), 2.0**14) * form.ONE)
     made[COVARIANCE][...] = np.clip(inverse(setup, precision), -1e6, 1e6)
     return made

@@ -1,9 +1,9 @@
 """The likelihoods of regressions, and what a site sums for a step of Newton's method: nothing else has to leave it.
 
-A family has K linear predictors, eta = x B' + offset, for samples x (n, p) whose last column is 1. The parameters
-theta (P,) are free, and B (K, p) is linear in them: vec(B) = A theta, where A is the identity, or for a slope that
-all predictors share (ordinal, hazards) repeats it. Loss, gradient and Hessian of a sum over samples are sums
-over sites. Source: McCullagh and Nelder 1989; McCullagh 1980 (ordinal); Prentice and Gloeckler 1978 (hazards).
+A family has K linear predictors, eta = x B' + offset, for samples x (n, p) whose last column is 1. Its parameters
+theta (P,) are the rows of B (K, p), or the one slope that all predictors share (ordinal, hazards) and K intercepts.
+Loss, gradient and Hessian of a sum over samples are sums over sites.
+Source: McCullagh and Nelder 1989; McCullagh 1980 (ordinal); Prentice and Gloeckler 1978 (hazards).
 """
 
 from collections.abc import Callable
@@ -107,17 +107,12 @@ FAMILIES = {
 }
 
 
-def design(family: str, columns: int, predictors: int) -> np.ndarray:
-    """A of vec(B) = A theta, (K p, P), for so many ``columns`` p, the constant among them.
-
-    A shared slope comes first in theta, then an intercept for each predictor, but for Cox's; else theta is B, by row.
-    """
+def coefficients(family: str, theta: np.ndarray, columns: int, predictors: int) -> np.ndarray:
+    """B (K, p) of parameters ``theta`` (P,), for so many ``columns`` p, the constant among them; Cox's has none."""
     if not FAMILIES[family].shared:
-        return np.eye(columns * predictors)
-    slopes = np.tile(np.eye(columns, columns - 1), (predictors, 1))
-    if family == "cox":
-        return slopes
-    return np.concatenate([slopes, np.kron(np.eye(predictors), np.eye(columns)[:, -1:])], axis=1)
+        return theta.reshape(predictors, columns)
+    own = np.zeros(predictors) if family == "cox" else theta[columns - 1 :]
+    return np.column_stack([np.tile(theta[: columns - 1], (predictors, 1)), own])
 
 
 def parameters(family: str, columns: int, predictors: int) -> int:
@@ -177,10 +172,8 @@ def scores_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
 
 def predictors_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
     """The linear predictors of each sample at ``theta`` (P,): (n, K)."""
-    if FAMILIES[family].shared:
-        slopes, own = np.split(theta, [rows.x.shape[1] - 1])
-        return np.asarray((rows.x[:, :-1] @ slopes)[:, None] + own + rows.offset)
-    return np.asarray(rows.x @ theta.reshape(rows.offset.shape[1], -1).T + rows.offset)
+    b = coefficients(family, theta, rows.x.shape[1], rows.offset.shape[1])
+    return np.asarray(rows.x @ b.T + rows.offset)
 
 
 def _crossed(family: str, x: np.ndarray, curve: np.ndarray) -> np.ndarray:

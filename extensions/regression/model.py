@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedsmall.data.federation import Task
 from fedsmall.errors import PlanError
 from fedsmall.extensions.regression import terms
-from fedsmall.extensions.regression.families import FAMILIES, design, start
+from fedsmall.extensions.regression.families import FAMILIES, coefficients, start
 from fedsmall.extensions.regression.newton import Setup, begin, folds_for
 from fedsmall.parts import Regression
 from fedsmall.wire import Arrays
@@ -87,8 +87,8 @@ class RegressionModel(nn.Module):
             else max(setup.numbers, features * CELLS if settings.basis == "additive" else 0)
         )
         whole = np.rint(begin(setup).theta * ONE).astype(np.int64)
-        first = design(family, columns, predictors) @ start(family, columns, predictors)
-        self.coefficients = nn.Parameter(torch.from_numpy(first.reshape(predictors, columns)).float())
+        first = coefficients(family, start(family, columns, predictors), columns, predictors)
+        self.coefficients = nn.Parameter(torch.from_numpy(first).float())
         self.register_buffer(COVARIANCE, torch.zeros(setup.free, setup.free))
         self.register_buffer(THETA, torch.from_numpy(whole))
         self.register_buffer(SUMS, torch.zeros(numbers, dtype=torch.int64))

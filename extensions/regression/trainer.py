@@ -15,7 +15,7 @@ from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.metrics import evaluate
 from fedsmall.extensions.regression import chain, cox, newton, noised, terms
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.families import FAMILIES, LARGE, MOST_STEPS, Rows, design, profiled_sums
+from fedsmall.extensions.regression.families import FAMILIES, LARGE, MOST_STEPS, Rows, coefficients, profiled_sums
 from fedsmall.extensions.regression.inference import covariance_of, with_free
 from fedsmall.extensions.regression.model import COEFFICIENTS, COVARIANCE, STATUS, SUMS, THETA
 from fedsmall.extensions.regression.newton import Setup, State
@@ -168,8 +168,7 @@ class NewtonStep(Combiner):
     def _write(self, made: Arrays, setup: Setup, state: State, is_last: bool) -> None:
         place = newton.chosen(setup, state)
         theta = state.last[place * (setup.folds + 1)]
-        a = design(setup.family, setup.columns, setup.predictors)
-        made[COEFFICIENTS][...] = (a @ theta).reshape(setup.predictors, setup.columns)
+        made[COEFFICIENTS][...] = coefficients(setup.family, theta, setup.columns, setup.predictors)
         made[THETA][...] = np.rint(np.clip(state.theta, -(2.0**14), 2.0**14) * form.ONE)
         done = newton.is_converged(setup, state)
         loss = round(min(float(state.loss[place]), LARGE) * form.ONE_OF_LOSS)

@@ -23,6 +23,7 @@ from fedsmall.data.outcomes import ORDINAL, Amount, kind_of
 from fedsmall.data.preparation import Agreed, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
 from fedsmall.evaluation.outputs import probabilities
+from fedsmall.files import one_line
 from fedsmall.methods import check_known
 from fedsmall.models.networks import log_shares
 from fedsmall.package.predictor import network, outputs_of
@@ -99,7 +100,12 @@ def export(stored: Stored, path: Path, form: str) -> None:
     rows = _make_rows(stored.package.preparation)
     with TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the exporter's own; torch calls TorchScript old
-        content, run = WRITERS[form](stored, torch.from_numpy(rows), Path(folder) / "model")
+        try:
+            content, run = WRITERS[form](stored, torch.from_numpy(rows), Path(folder) / "model")
+        except RuntimeError as error:  # as of a graph's network, which sorts and searches
+            cause = getattr(error.__cause__, "__cause__", None) or error.__cause__ or error
+            why = f"PyTorch cannot write this network as {form} ({one_line(cause, 120)})"
+            raise PlanError(f"{why}; try another --format") from None
         for batch in (rows, rows[:1]):
             _check(stored, batch, run(batch))
     return files.write(path, content)

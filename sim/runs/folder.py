@@ -540,6 +540,8 @@ def choose_packages(
     run: Run, method: str | None = None, seed: int | None = None, whose: str | None = None
 ) -> list[Stored]:
     """The chosen packages, by default the global models of the main method, of every seed; PlanError for none."""
+    if not run.done:
+        raise PlanError("none of this run's plans has ended: `fedsmall resume RUN` goes on with it")
     label = method or main_method(run)
     labels = list(dict.fromkeys(plan_run.label for plan_run in run.done))
     if label not in labels:

@@ -8,9 +8,15 @@ import pytest
 import torch
 
 import fedsmall.package.export as exporting
+from fedsmall.data.federation import Task
 from fedsmall.data.preparation import Agreed, Columns, Numbers, Pixels, Preparation, Ranges
 from fedsmall.errors import PlanError
+from fedsmall.methods import method
+from fedsmall.models.registry import initial_model
 from fedsmall.package.predictor import predictor_of, read_rows
+from fedsmall.package.record import TrainedOn, describe
+from fedsmall.package.store import Stored
+from fedsmall.plan import Plan
 from tests.fedsmall.test_package import PREPARED, ROWS, made
 
 # torch calls TorchScript, which many still read, an old format of its own
@@ -96,3 +102,17 @@ def test_what_is_missing_and_a_word_that_is_no_format_are_told_in_one_line(tmp_p
         exporting.export(made(), tmp_path / "model.onnx", "onnx")
     with pytest.raises(PlanError, match=r"There is no format 'onx'\. Did you mean 'onnx'"):
         exporting.export(made(), tmp_path / "model.onnx", "onx")
+
+
+@pytest.mark.slow
+def test_a_network_that_pytorch_cannot_write_is_told_in_one_line_and_nothing_is_written(tmp_path):
+    pytest.importorskip("onnxscript")
+    plan = Plan(name="t", task="t", model="g1", model_options={"widths": (4, 5)}, method=method("FedAvg"))
+    prepared = Preparation(form=Numbers(), shape=(6,))
+    task = Task("t", (6,), 10, "l1")
+    about = describe(plan, task, prepared, TrainedOn(sites=2, samples=8), None)
+
+    with pytest.raises(PlanError, match=r"^PyTorch cannot write this network as onnx \(.*nextafter.*\); try another"):
+        exporting.export(Stored(about, initial_model(plan, task)), tmp_path / "model.onnx", "onnx")
+
+    assert list(tmp_path.iterdir()) == []

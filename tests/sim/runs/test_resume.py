@@ -98,6 +98,18 @@ def test_other_data_and_what_is_no_run_are_refused_in_one_line(fedsmall, folder)
     assert fedsmall("resume", "nothing")[0] == 2
 
 
+def test_a_run_of_which_no_plan_has_ended_gives_no_model_and_says_what_goes_on_with_it(fedsmall, folder):
+    execute(load(folder / "mine.toml", ["seeds=[0]"]), folder / "mine")
+    cut(folder / "mine", 0)
+
+    code, _, error = fedsmall("export", "mine", "--format", "zip")
+
+    assert (code, error) == (
+        2,
+        "fedsmall: none of this run's plans has ended: `fedsmall resume RUN` goes on with it\n",
+    )
+
+
 @pytest.mark.slow
 def test_a_run_that_was_killed_goes_on(folder):
     command = [str(Path(sys.executable).with_name("fedsmall"))]
