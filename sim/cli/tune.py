@@ -140,7 +140,7 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def _show(choices: "dict[str, RateChoice]", metric: str) -> None:
-    head = f"{metric_name(metric)} on sites never seen"
+    head = f"{metric_name(metric)} on left-out samples"
     rows = []
     give(rates={label: {"lr": choice.lr, "rounds": choice.rounds} for label, choice in choices.items()})
     for label, choice in choices.items():

@@ -1,10 +1,11 @@
 """`fedsmall tune`: one learning rate for every method, chosen on training sites only, with the search written down.
 
-The sites are cut into folds; the models of some are judged on the samples of the others (with few sites: on a share of
-every site's own). Or models travel by routes (:mod:`fedsmall.travel.journey`): then every method is judged on all sites
-by models that never saw them, and how long to train is chosen too. Every method gets the same rates, seeds and folds.
-Seeds are added until a choice made on resampled runs would lose less than ``REGRET`` on average, for every method: a
-noisy choice of the learning rate makes false differences between methods, larger than any true one.
+The sites are cut into folds; the models of some are judged on the samples of the others (with few sites, or where a
+method needs them all, on a share of every site's own). Or models travel by routes (:mod:`fedsmall.travel.journey`):
+then every method is judged on all sites by models that never saw them, and how long to train is chosen too. Every
+method gets the same rates, seeds and folds. Seeds are added until a choice made on resampled runs would lose less than
+``REGRET`` on average, for every method: a noisy choice of the learning rate makes false differences between methods,
+larger than any true one.
 """
 
 import csv
@@ -18,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from pydantic import ValidationError
 
-from fedsmall.data.federation import Federation, Samples
+from fedsmall.data.federation import Federation
 from fedsmall.errors import PlanError, ReplyError
 from fedsmall.evaluation.metrics import LOWER_IS_BETTER, default_metric, known_metric
 from fedsmall.evaluation.statistics import Interval, interval
@@ -26,7 +27,7 @@ from fedsmall.methods import check_known, nearest
 from fedsmall.parts import Validation
 from fedsmall.plan import Method, Plan
 from fedsmall.planning.tasks import build_federation
-from fedsmall.planning.validation import check_run
+from fedsmall.planning.validation import check_plan, check_run
 from fedsmall.randomness import rng_for
 from fedsmall.sim.engines.run import DEFAULT_ENGINE, run_plan
 from fedsmall.sim.report.figures import STYLE, WHITE, course_line, draw, empty
@@ -211,16 +212,17 @@ def choose(tries: Sequence[Try], metric: str | None = None) -> dict[str, RateCho
     return {label: _choice(label, of_method, metric) for label, of_method in by_label.items()}
 
 
-def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generator) -> Federation:
+def inner(federation: Federation, fold: int, folds: int, rng: np.random.Generator, of_sites: bool = True) -> Federation:
     """The federation on which a search trains, its test samples drawn from the training samples alone.
 
     With at least two sites a fold, whole sites are left out; else every site keeps back its share of samples.
     """
-    sites = len(federation.names)
-    if sites >= 2 * folds:
+    sites, train = len(federation.names), federation.train
+    if of_sites and sites >= 2 * folds:
         out = set(np.array_split(rng.permutation(sites), folds)[fold].tolist())
-        return federation.leave_out([np.arange(len(own) * (k in out)) for k, own in enumerate(federation.train)])
-    return federation.leave_out([_share(own, fold, folds, rng) for own in federation.train])
+        return federation.leave_out([np.arange(len(own) * (k in out)) for k, own in enumerate(train)])
+    shares = [np.array_split(rng.permutation(len(own)), folds)[fold][: len(own) * (len(own) > 1)] for own in train]
+    return federation.leave_out(shares)  # a site of one sample keeps it
 
 
 def save(path: Path, tries: Mapping[str, Sequence[Try]]) -> None:
@@ -261,11 +263,16 @@ def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> It
     routed = [by_routes(plan, federation) if by == ROUTES else None for plan in plans]
     for plan in filter(None, routed):
         yield 0, plan, federation
-    for fold in range(FOLDS):
-        part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"))
-        for plan, other in zip(plans, routed, strict=True):
-            if other is None:
-                yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
+    others = [plan for plan, other in zip(plans, routed, strict=True) if other is None]
+    parts = [inner(federation, fold, FOLDS, rng_for(seed, "inner folds")) for fold in range(FOLDS)]
+    try:
+        for plan in others:
+            check_plan(plan, federation.task, min(len(part.names) for part in parts))
+    except PlanError:  # a method that takes all sites, as Radon points may
+        parts = [inner(federation, fold, FOLDS, rng_for(seed, "inner folds"), of_sites=False) for fold in range(FOLDS)]
+    for fold, part in enumerate(parts):
+        for plan in others:
+            yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
 
 
 def _best(plan: Plan, federation: Federation, by: str, metric: str, engine: str, device: str) -> tuple[float, int]:
@@ -324,12 +331,6 @@ def _regret(table: np.ndarray, draws: int = 200) -> float:
         return float("inf")
     picked = [best_row(table[:, rng.integers(0, runs, runs)]) for _ in range(draws)]
     return max(float(means.max() - np.mean(means[picked])), 0.0)
-
-
-def _share(samples: Samples, fold: int, folds: int, rng: np.random.Generator) -> np.ndarray:
-    """The rows of a site that are in the fold; a site of one sample keeps it."""
-    parts = np.array_split(rng.permutation(len(samples)), folds)
-    return parts[fold] if len(samples) > 1 else np.arange(0)
 
 
 def draw_rates(choices: Mapping[str, RateChoice], methods: Sequence[Method], metric: str = "score") -> Figure:

@@ -79,6 +79,12 @@ def test_a_run_that_noise_drove_away_is_said_to_have_diverged():
     assert explain(plan_of("FedDC", chain, rounds=40, recipe={"lr": 0.1}, **shape), sites=1) == "it diverged"
 
 
+def test_sites_that_took_part_in_nothing_give_nothing_away():
+    few = small_sites(0.0, [4], rounds=2, method={"fraction": 0.05})
+
+    assert explain(few) == "none of the first 2 sites took part"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("blur", "least", "most"), [(1.0, 11, 16), (16.0, 0, 0)])
 def test_the_demo_of_200_rounds_gives_most_patients_away_under_blur_and_none_under_sixteen_times_as_much(

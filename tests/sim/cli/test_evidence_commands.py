@@ -73,7 +73,7 @@ def test_a_search_is_written_down_whole_and_every_method_had_the_same_budget(cap
 
     assert code == 0
     assert "a resampled choice loses" in out
-    assert "ROC-AUC on sites never seen" in out  # by which the task is judged, for its classes are unequal
+    assert "ROC-AUC on left-out samples" in out  # by which the task is judged, for its classes are unequal
     rows = list(csv.DictReader(search.read_text().splitlines()))
     for label in ("FedDC", "FedAvg"):
         assert sum(row["label"] == label for row in rows) == 2 * 2 * FOLDS
@@ -89,7 +89,7 @@ def test_a_search_by_routes_tells_losses_and_rounds(capsys, tmp_path):
     out, _, code = told(capsys, "tune", str(tmp_path / "small.toml"), *asked)
 
     assert code == 0
-    assert "loss on sites never seen" in out
+    assert "loss on left-out samples" in out
     line = next(line for line in out.splitlines() if line.startswith("FedAvg"))
     assert re.search(r"0\.\d{4} \[-?\d+\.\d{4}, \d+\.\d{4}\]", line)
     assert all(float(row["score"]) < 0 < int(row["rounds"]) for row in csv.DictReader(search.read_text().splitlines()))

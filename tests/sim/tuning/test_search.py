@@ -130,6 +130,17 @@ def test_few_sites_all_train_and_keep_back_their_share():
     assert len(part.test) == 8
 
 
+def test_where_a_method_needs_all_sites_each_keeps_back_its_share():
+    table = {"name": "t", "task": "gbsg2", "model": "proportional", "sites": 20, "samples_per_site": 20, "rounds": 1}
+    methods = [{"name": "FedDC+Radon", "aggregate_every": 1}, {"name": "FedAvg"}]
+
+    tries = search(build({**table, "method": methods}), (0.1,), by="folds", most_seeds=1)  # 18 numbers: of 20 models
+
+    assert [(one.label, one.fold) for one in tries] == [
+        (label, fold) for fold in range(4) for label in ("FedDC+Radon", "FedAvg")
+    ]
+
+
 def test_a_site_of_one_sample_keeps_it():
     whole = federation(sites=3, samples=1)
 
