@@ -23,7 +23,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
+from flwr.supercore.inflatable.inflatable_object import no_object_id_recompute
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -134,32 +134,32 @@ class Fleet:
         self._call(lambda: self.client.ConfirmMessageReceived(request))
 
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
-        """Send an answer, and what of its content the server asks for.
+        """Send an answer, and what of its pieces the server asks for, as which it is known: nothing else is read.
 
         ``again``: a killed program may have sent a part; a server that showed an answer takes the rest without asking.
         """
-        run = reply.metadata.run_id
-        reply.metadata.__dict__["_message_id"] = reply.object_id
+        parts = [reply] if reply.has_error() else [reply.content[key] for key in sorted(reply.content)]
         with no_object_id_recompute():
-            objects, tree = get_all_nested_objects(reply), get_object_tree(reply)
+            objects = {part.object_id: part for part in parts}
+        first, *others = (ObjectTree(object_id=name) for name in objects)
+        first.children.extend(others)
+        reply.metadata.__dict__["_message_id"] = first.object_id
         request = PushMessagesRequest(
             node=self.node,
             messages_list=[message_to_proto(remove_content_from_message(reply))],
-            message_object_trees=[tree],
+            message_object_trees=[first],
             clientapp_runtime_list=[seconds],
         )
         asked = self._call(lambda: self.client.PushMessages(request))
-        # what has children goes first: who has the last leaf has all, and lets the server clear up
-        wanted = set(asked.objects_to_push)
-        for name in [name for name in reversed(objects) if again or name in wanted]:
-            part = PushObjectRequest(
+        for name in [name for name in objects if again or name in asked.objects_to_push]:
+            order = PushObjectRequest(
                 node=self.node,
-                run_id=run,
+                run_id=reply.metadata.run_id,
                 object_id=name,
                 object_content=objects[name].deflate(),
-                session_id=asked.session_id if name in wanted else "",
+                session_id=asked.session_id if name in asked.objects_to_push else "",
             )
-            self._call(lambda part=part: self.client.PushObject(part))  # type: ignore[misc]
+            self._call(lambda order=order: self.client.PushObject(order))  # type: ignore[misc]
 
     def bundle(self, run: int) -> bytes:
         """The bundle that a run was started with."""

@@ -25,23 +25,20 @@ from fedsmall.clients.relay import KILLED, answer_of, refusal
 from fedsmall.ends import Sign, signer
 from fedsmall.errors import PolicyError
 from fedsmall.files import one_line, write
-from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, join_pieces, leaves
+from fedsmall.frames import MOST_ARRAYS_BYTES, FrameError, join_pieces, pieces_in
 
 SHORTEST_S, LONGEST_S = 0.08, 3.0  # between two questions to the server, which costs it 5 ms to answer
 PATIENCE = 20  # a question comes after a twentieth of the time for which there was nothing to do,
-REGULAR_S = 2.0  # but the first after half of the time that the last order let wait, of so much at most
+REGULAR_S = 4 / 3  # but the first after 3/4 of how long the last order let wait, or of this, and others by twelfths
 MOST_RUNS = 1000
 AWAY_S = 3.0  # longer than the server's slowest look for answers: within it, it sees that a site is away
 GIVEN = "given"  # beside the order in hand: its answer, from before it is sent until all of it has arrived
 
 
 def pause_s(idle: float, waited: float) -> float:
-    """Seconds until the next question, after ``idle`` ones without work; the last order came after ``waited`` ones.
-
-    Twenty hospitals that ask twelve times a second each are most of what a server does.
-    """
-    first = min(waited, REGULAR_S) / 2 - idle
-    return min(max(idle / PATIENCE, SHORTEST_S, first), LONGEST_S)
+    """Seconds until the next question, after ``idle`` ones without work; the last order came after ``waited`` ones."""
+    regular = min(waited, REGULAR_S)
+    return min(max(idle / PATIENCE, SHORTEST_S, 0.75 * regular - idle, regular / 12), LONGEST_S)
 
 
 @dataclass
@@ -146,7 +143,7 @@ class SiteAgent:
 
     def _content(self, arrival: Arrival) -> bytes:
         size, pieces = 0, []
-        for name in leaves(arrival.tree):
+        for name in pieces_in(arrival.tree):
             content = self.fleet.pull_object(arrival.message.metadata.run_id, name)
             size += len(content)
             if size > MOST_ARRAYS_BYTES:

@@ -132,11 +132,10 @@ def join_pieces(pieces: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(by_number[number] for number in sorted(by_number))
 
 
-def leaves(tree: Any) -> list[str]:
-    """The ids of the objects without children in a Flower message's tree of objects, each once: its pieces."""
-    if not tree.children:
-        return [tree.object_id]
-    return list(dict.fromkeys(leaf for child in tree.children for leaf in leaves(child)))
+def pieces_in(tree: Any) -> list[str]:
+    """The ids of a frame's pieces, each once: a tree of objects has nothing else, or under a message and its record."""
+    under = [piece for record in tree.children for piece in record.children]
+    return list(dict.fromkeys(node.object_id for node in under or [tree, *tree.children]))
 
 
 def _small_int(text: str) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from google.protobuf.message import DecodeError
@@ -327,9 +327,10 @@ class FrameMail:
         self.grid, self.clock = grid, clock
         self._waiting: dict[str, _Waiting] = {}
         self._came: dict[str, Message] = {}
+        self._ours: set[int] = set()  # nodes whose program is ours, by its answers: it reads a frame's pieces alone
         self._last = self._since = 0.0
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+    def push_messages(self, messages: Iterable[Message]) -> None:
         """Send orders, each as a frame; every one is given its id."""
         orders, blocks = list(messages), dict[Same, list[bytes]]()  # many orders share their arrays
         packed = [pack(order.content, blocks) for order in orders]
@@ -337,14 +338,14 @@ class FrameMail:
             Message(content, order.metadata.dst_node_id, order.metadata.message_type)
             for order, (content, _) in zip(orders, packed, strict=True)
         ]
-        ids = self._push(copies)
+        for copy in copies:  # one by one, so that the first begin while others are sent
+            self._push(copy)
         for order, copy, (_, size) in zip(orders, copies, packed, strict=True):
             key = copy.metadata.message_id
             order.metadata.__dict__["_message_id"] = key
             more = int(config_of(order).get(ANSWER_BYTES, 0))
             self._waiting[key] = _Waiting(order, MOST_TIMES * size + MOST_BESIDE + more)
         self._since = self._last = self.clock()
-        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers to these orders; one call asks for all outstanding ones, at growing intervals."""
@@ -356,20 +357,19 @@ class FrameMail:
             self._last = self.clock()
         return [self._came.pop(key) for key in message_ids if key in self._came]
 
-    def _push(self, messages: list[Message]) -> list[str]:
-        """Push as Flower's grid, but with leaves last: who has the last leaf has all, and the server clears up."""
+    def _push(self, message: Message) -> None:
+        """Push as Flower's grid, but with leaves last: who has them has all, and the server clears up."""
         with no_object_id_recompute():
-            objects: dict[str, Any] = {}
-            for message in messages:
-                message.metadata.__dict__["_message_id"] = message.object_id
-                objects |= get_all_nested_objects(message)
-            request = PushAppMessagesRequest(
-                messages_list=[message_to_proto(remove_content_from_message(message)) for message in messages],
-                message_object_trees=[get_object_tree(message) for message in messages],
-            )
-            asked = self.grid._runtime_client.PushMessages(request)
-            missing = set(asked.objects_to_push) & set(objects)
-            for name in sorted(missing, key=lambda name: not objects[name].children):
+            objects: dict[str, Any] = {piece.object_id: piece for piece in message.content.config_records.values()}
+            tree, *others = (ObjectTree(object_id=name) for name in objects)
+            tree.children.extend(others)
+            if message.metadata.dst_node_id not in self._ours:  # who reads more than pieces of a frame
+                objects, tree = get_all_nested_objects(message), get_object_tree(message)
+            message.metadata.__dict__["_message_id"] = tree.object_id
+            bare = message_to_proto(remove_content_from_message(message))
+            order = PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
+            asked = self.grid._runtime_client.PushMessages(order)
+            for name in sorted(asked.objects_to_push, key=lambda name: not objects[name].children):
                 part = PushObjectRequest(
                     node=self.grid.node,
                     run_id=self.grid.run.run_id,
@@ -378,12 +378,12 @@ class FrameMail:
                     session_id=asked.session_id,
                 )
                 self.grid._runtime_client.PushObject(part)
-        return list(asked.message_ids)
 
     def forget(self, message_ids: Iterable[str]) -> None:
         """Ask for these answers no more."""
         for key in message_ids:
-            self._waiting.pop(key, None)
+            if waiting := self._waiting.pop(key, None):
+                self._ours.discard(waiting.order.metadata.dst_node_id)  # it may have another program now
 
     def _collect(self) -> bool:
         asked = [key for key, waiting in self._waiting.items() if waiting.answer is None]
@@ -394,7 +394,9 @@ class FrameMail:
                 # the SuperLink lets a node answer its own orders alone; what the content says of itself is not read
                 if waiting := self._waiting.get(proto.metadata.reply_to_message_id):
                     waiting.answer, has_news = message_from_proto(proto), True
-                    waiting.left = [] if waiting.answer.has_error() else frames.leaves(tree)
+                    waiting.left = [] if waiting.answer.has_error() else frames.pieces_in(tree)
+                    if waiting.left[:1] == [tree.object_id]:
+                        self._ours.add(waiting.order.metadata.dst_node_id)
                     if len(waiting.left) > waiting.most // frames.PIECE_BYTES + 2:
                         waiting.refuse(unreadable(waiting.order, "it is in too many pieces"))
         for key, waiting in list(self._waiting.items()):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedsmall.audit_log import digest_of
-from fedsmall.frames import from_frame, join_pieces, leaves, pieces_of, to_frame
+from fedsmall.frames import from_frame, join_pieces, pieces_in, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
 from fedsmall.strategies.server.grid import FrameMail, pack, unpack
@@ -32,7 +32,7 @@ class SuperLink:
         self.sent += [message_from_proto(proto) for proto in request.messages_list]
         names = {name for tree in request.message_object_trees for name in names_in(tree)}
         ids = [proto.metadata.message_id for proto in request.messages_list]
-        return SimpleNamespace(objects_to_push=list(names), message_ids=ids, session_id="s")
+        return SimpleNamespace(objects_to_push=list(names - set(self.objects)), message_ids=ids, session_id="s")
 
     def PushObject(self, request):
         self.pushed.append(request.object_id)
@@ -55,17 +55,20 @@ class SuperLink:
     def ConfirmMessageReceived(self, request):
         self.confirmed.append(request.message_object_id)
 
-    def answers(self, order, body, **lies):
-        """A site's answer to an order: stored, its objects too."""
+    def answers(self, order, body, is_ours=False, **lies):
+        """A site's answer to an order: stored, its objects too, or its pieces alone as our own program sends them."""
         reply = Message(body, reply_to=order)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         reply.metadata.__dict__.update(lies)
         parts = get_all_nested_objects(reply)
+        if is_ours:
+            parts = {piece.object_id: piece for piece in body.config_records.values()}
         self.objects |= {name: part.deflate() for name, part in parts.items()}
         bare = Message(reply.error if reply.has_error() else RecordDict(), reply_to=order)
         proto = message_to_proto(bare)
-        proto.metadata.message_id = reply.object_id
-        self.replies[order.metadata.message_id] = (proto, get_object_tree(reply))
+        tree = ObjectTree(object_id=next(iter(parts))) if is_ours else get_object_tree(reply)
+        proto.metadata.message_id = tree.object_id
+        self.replies[order.metadata.message_id] = (proto, tree)
         return list(parts)
 
 
@@ -105,12 +108,37 @@ def test_an_order_goes_out_as_one_frame_which_sites_of_one_content_share(link):
     leaves = [name for name in link.pushed if b"piece" in link.objects[name]]
     words, arrays = from_frame(join_pieces([ConfigRecord.inflate(link.objects[leaves[0]])]))
     assert len(set(leaves)) == 1
-    assert link.pushed[-1] == leaves[0]  # whoever has it has all
+    assert link.pushed[:3].index(leaves[0]) == 2  # whoever has it has all
     assert words == {CONFIG: {"round": 2, "sites": ["a", "b"]}}
     assert {name: a.tobytes() for name, a in arrays.items()} == {
         f"{MODEL}/{name}": a.tobytes() for name, a in MODEL_SENT.items()
     }
     assert [order.metadata.message_id for order in asked] == [sent.metadata.message_id for sent in link.sent]
+
+
+def test_sites_of_our_own_program_are_sent_pieces_and_nothing_else_until_one_is_silent(link):
+    grid = FrameMail(link)
+
+    def exchange(number):
+        """The orders of one round to two sites, the second with Flower's own program, and how much is pushed."""
+        before = len(link.pushed)
+        contents = [RecordDict({CONFIG: ConfigRecord({"round": number, "site": node})}) for node in (2, 3)]
+        asked = [Message(content, node, "train") for node, content in enumerate(contents, 2)]
+        grid.push_messages(asked)
+        return asked, len(link.pushed) - before
+
+    asked, of_all = exchange(1)
+    for order in list(link.sent):
+        link.answers(order, framed(round=1), is_ours=order.metadata.dst_node_id == 2)
+    replies = [grid.pull_messages([order.metadata.message_id])[0] for order in asked]
+    asked, of_one = exchange(2)
+    grid.forget([asked[0].metadata.message_id])
+    _, again = exchange(3)
+
+    assert not any(reply.has_error() for reply in replies)
+    assert (of_all, of_one, again) == (6, 4, 6)  # a message, its record and a piece
+    words, _ = from_frame(join_pieces([ConfigRecord.inflate(link.objects[asked[0].metadata.message_id])]))
+    assert words[CONFIG]["site"] == 2
 
 
 def test_all_answers_come_with_one_question_to_the_bit_and_in_the_order_of_the_model(link):
@@ -234,7 +262,7 @@ def test_large_arrays_are_sent_once_though_the_words_of_every_order_differ(link)
     assert len(pieces) == len(set(pieces)) == 3 + 1  # words for each, and one block for all
     for site, sent in enumerate(link.sent):
         tree = get_object_tree(Message(pack(asked[site].content)[0], 2 + site, "train"))
-        words, arrays = from_frame(join_pieces(ConfigRecord.inflate(link.objects[name]) for name in leaves(tree)))
+        words, arrays = from_frame(join_pieces(ConfigRecord.inflate(link.objects[name]) for name in pieces_in(tree)))
         assert words[CONFIG]["own"] == site
         assert arrays["arrays/w"].tobytes() == np.arange(20_000.0).tobytes()
         assert sent.metadata.message_id in [order.metadata.message_id for order in asked]
