@@ -138,9 +138,9 @@ class Fleet:
 
         ``again``: a killed program may have sent a part; a server that showed an answer takes the rest without asking.
         """
-        parts = [reply] if reply.has_error() else [reply.content[key] for key in sorted(reply.content)]
+        pieces = [reply] if reply.has_error() else [reply.content[key] for key in sorted(reply.content)]
         with no_object_id_recompute():
-            objects = {part.object_id: part for part in parts}
+            objects = {piece.object_id: piece for piece in pieces}
         first, *others = (ObjectTree(object_id=name) for name in objects)
         first.children.extend(others)
         reply.metadata.__dict__["_message_id"] = first.object_id
@@ -152,14 +152,14 @@ class Fleet:
         )
         asked = self._call(lambda: self.client.PushMessages(request))
         for name in [name for name in objects if again or name in asked.objects_to_push]:
-            order = PushObjectRequest(
+            part = PushObjectRequest(
                 node=self.node,
                 run_id=reply.metadata.run_id,
                 object_id=name,
                 object_content=objects[name].deflate(),
                 session_id=asked.session_id if name in asked.objects_to_push else "",
             )
-            self._call(lambda order=order: self.client.PushObject(order))  # type: ignore[misc]
+            self._call(lambda part=part: self.client.PushObject(part))  # type: ignore[misc]
 
     def bundle(self, run: int) -> bytes:
         """The bundle that a run was started with."""

@@ -73,7 +73,7 @@ def explain(plan: Plan, data_root: Path | None = None, sites: int = SITES) -> Ex
         return why
     errors, named, misfits = [], 0, []
     for number, target in enumerate(targets_of(plan, federation, sites)):
-        if not target.site.seen.squares.max() < LONGEST**2:  # nor where there is one that is no number
+        if not target.site.seen.squares.max() < LONGEST**2:  # which nan is not either
             return "it diverged"
         records, left = read(target, rng_for(plan.seed, "audit", "likelihood", number))
         errors.append((records - target.records).norm(dim=1) / target.records.norm(dim=1))

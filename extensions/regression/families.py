@@ -144,7 +144,7 @@ def sums_at(family: str, theta: np.ndarray, rows: Rows, inverse: Given = None, i
 
     ``inverse`` (P, P) of the Hessian makes it Firth's ("logistic"). What is not finite has loss :data:`LARGE`.
     """
-    eta = predictors_at(family, theta, rows)
+    eta = _predictors(family, theta, rows)
     with np.errstate(all="ignore"):  # of a step that is far too long
         value, slope, curve = FAMILIES[family].derivatives(eta, rows.y)
         if inverse is not None:  # Firth 1993; Heinze and Schemper 2002: a sample is 1 + h of them, h of either class
@@ -162,7 +162,7 @@ def sums_at(family: str, theta: np.ndarray, rows: Rows, inverse: Given = None, i
 
 def scores_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
     """Each sample's part of the gradient at ``theta`` (P,): (n, P)."""
-    eta = predictors_at(family, theta, rows)
+    eta = _predictors(family, theta, rows)
     with np.errstate(all="ignore"):
         slope = FAMILIES[family].derivatives(eta, rows.y)[1] * rows.weight[:, None]
     if FAMILIES[family].shared:
@@ -170,7 +170,7 @@ def scores_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
     return np.asarray((slope[:, :, None] * rows.x[:, None]).reshape(len(eta), -1))
 
 
-def predictors_at(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
+def _predictors(family: str, theta: np.ndarray, rows: Rows) -> np.ndarray:
     """The linear predictors of each sample at ``theta`` (P,): (n, K)."""
     b = coefficients(family, theta, rows.x.shape[1], rows.offset.shape[1])
     return np.asarray(rows.x @ b.T + rows.offset)
@@ -219,7 +219,7 @@ def intercepts(family: str, columns: int, predictors: int) -> np.ndarray:
 
 def fit_intercept(family: str, theta: np.ndarray, rows: Rows, penalty: float) -> np.ndarray:
     """A site's own intercept, (K,) or (1,), by Newton's method at home, for ``theta`` (P,) as it is."""
-    fixed = rows._replace(x=rows.x[:, -1:], offset=predictors_at(family, theta, rows))
+    fixed = rows._replace(x=rows.x[:, -1:], offset=_predictors(family, theta, rows))
     own = intercepts(family, 1, rows.offset.shape[1])
     shift, step, last = np.zeros(own.shape[1]), np.zeros(own.shape[1]), np.inf
     for _ in range(MOST_STEPS):

@@ -264,13 +264,14 @@ def _plans(scenario: Scenario, seed: int, data_root: Path | None, by: str) -> It
     for plan in filter(None, routed):
         yield 0, plan, federation
     others = [plan for plan, other in zip(plans, routed, strict=True) if other is None]
-    parts = [inner(federation, fold, FOLDS, rng_for(seed, "inner folds")) for fold in range(FOLDS)]
+    sites, of_sites = len(federation.names), True
     try:
         for plan in others:
-            check_plan(plan, federation.task, min(len(part.names) for part in parts))
+            check_plan(plan, federation.task, max(sites - -(-sites // FOLDS), 1))
     except PlanError:  # a method that takes all sites, as Radon points may
-        parts = [inner(federation, fold, FOLDS, rng_for(seed, "inner folds"), of_sites=False) for fold in range(FOLDS)]
-    for fold, part in enumerate(parts):
+        of_sites = False
+    for fold in range(FOLDS):
+        part = inner(federation, fold, FOLDS, rng_for(seed, "inner folds"), of_sites)
         for plan in others:
             yield fold, plan.model_copy(update={"evaluate_every": None, "sites": len(part.names)}), part
 

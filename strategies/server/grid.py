@@ -358,7 +358,7 @@ class FrameMail:
         return [self._came.pop(key) for key in message_ids if key in self._came]
 
     def _push(self, message: Message) -> None:
-        """Push as Flower's grid, but with leaves last: who has them has all, and the server clears up."""
+        """Push as Flower's grid, but with leaves last: who has its own leaf has all, and the server clears up."""
         with no_object_id_recompute():
             objects: dict[str, Any] = {piece.object_id: piece for piece in message.content.config_records.values()}
             tree, *others = (ObjectTree(object_id=name) for name in objects)

@@ -10,7 +10,7 @@ from fedsmall.clients import fleet, site_agent
 from fedsmall.clients.fleet import Arrival, GoneError, NotAdmittedError
 from fedsmall.clients.launcher import bundle_digest
 from fedsmall.clients.relay import KILLED
-from fedsmall.clients.site_agent import SHORTEST_S, SiteAgent, pause_s
+from fedsmall.clients.site_agent import REGULAR_S, SHORTEST_S, SiteAgent, pause_s
 from fedsmall.frames import from_frame, join_pieces, pieces_of, to_frame
 from fedsmall.sim.engines.inprocess import act_as_server
 from fedsmall.strategies.server import grid as run_grid
@@ -275,12 +275,12 @@ def test_orders_that_come_regularly_are_asked_for_seldom_and_come_hardly_later(g
     while idle < gap:
         idle, questions = idle + pause_s(idle, gap), questions + 1
 
-    assert questions <= 5 + 20 * np.log(max(gap, 1))
+    assert questions <= 5 + 18 * np.log(max(gap, 1))
     assert idle - gap <= max(SHORTEST_S, gap / 10)
 
 
 def test_after_a_long_pause_the_first_question_comes_within_a_second():
     assert pause_s(0.0, 10_000.0) <= 1.0
-    assert pause_s(1.0, 10_000.0) < 0.12
+    assert pause_s(1.0, 10_000.0) == REGULAR_S / 12
     assert pause_s(0.5, 0.1) == SHORTEST_S
     assert pause_s(10_000.0, 0.0) == 3.0

@@ -266,3 +266,6 @@ def test_large_arrays_are_sent_once_though_the_words_of_every_order_differ(link)
         assert words[CONFIG]["own"] == site
         assert arrays["arrays/w"].tobytes() == np.arange(20_000.0).tobytes()
         assert sent.metadata.message_id in [order.metadata.message_id for order in asked]
+        record = tree.children[0]
+        above, own = (sent.metadata.message_id, record.object_id), record.children[0].object_id
+        assert link.pushed.index(own) > max(map(link.pushed.index, above))  # whoever has it has all
