@@ -272,8 +272,8 @@ class Method(Frozen):
         return self.travelling(sites) if self.groups == "each" else self.groups
 
 
-class Plan(Frozen):
-    """One run: task, sites, recipe, one method, one seed.
+class Shared(Frozen):
+    """What a scenario and each plan of it have in common.
 
     ``task`` and ``partition`` are the scenario's own values, which :mod:`fedsmall.planning.tasks` reads. ``test`` is
     how many samples are held out, what share of them, or "official" for the source's own test set; ``None`` is that
@@ -294,7 +294,6 @@ class Plan(Frozen):
     samples_per_site: Positive | None = None
     partition: str | dict[str, Any] = "iid"
     rounds: Positive = 100
-    seed: Annotated[int, Field(ge=0)] = 0
     route_seed: Annotated[int, Field(ge=0)] | None = None
     evaluate_every: Positive | None = None
     initial_models: Literal["common", "independent"] = "common"
@@ -303,11 +302,17 @@ class Plan(Frozen):
     threshold: Threshold = None
     recalibrate: bool = False
     folds: Annotated[int, Field(ge=2)] | None = None
-    fold: Annotated[int, Field(ge=0)] = 0
     test: Test = None
     without: tuple[str, ...] = ()
     stop: EarlyStop | None = None
     recipe: Recipe = Recipe()
+
+
+class Plan(Shared):
+    """One run: task, sites, recipe, one method, one seed."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    fold: Annotated[int, Field(ge=0)] = 0
     method: Method
 
     def with_model_of(self, sites: int) -> "Plan":

@@ -54,18 +54,13 @@ def wald(estimate: np.ndarray, covariance: np.ndarray, freedom: float = np.inf, 
     return Table(estimate, error, estimate - reach, estimate + reach, p)
 
 
-def inference(setup: Setup, state: State, place: int = 0) -> Table:
-    """The table of the model of penalty number ``place``.
+def covariance_of(setup: Setup, state: State, place: int) -> tuple[np.ndarray, float]:
+    """The covariance (P, P) of the model of penalty number ``place``, and the degrees of freedom of its tests.
 
     Under a penalty, errors are those of the posterior for which it is the prior, as its intervals cover better than the
     estimator's own (Nychka 1988; Wood 2006). Robust ones allow patients of a site, or samples of a patient, to be
     alike, and want some 30 of those (Liang and Zeger 1986; corrected as Stata and statsmodels do).
     """
-    return wald(state.last[place * (setup.folds + 1)], *covariance_of(setup, state, place))
-
-
-def covariance_of(setup: Setup, state: State, place: int) -> tuple[np.ndarray, float]:
-    """The covariance (P, P) of :func:`inference`, and the degrees of freedom of its tests."""
     weight, bread = state.weight[place], inverse(setup, state.hessian[place] + np.diag(penalty_of(setup, place)))
     used = float((bread * state.hessian[place]).sum())  # effective parameters
     if setup.robust:

@@ -28,6 +28,7 @@ OF_LOSS = {"cross_entropy": "softmax", "mse": "linear", **{own: own for own in (
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 CELLS, REACH = 200, 4.0  # of the grid in which values are counted, and its ends in standard deviations
+MOST_NUMBERS = 2**24  # that a site sums in an exchange: they grow with the square of the coefficients
 ONE_OF_LOSS = 2.0**24  # of a log-likelihood in whole numbers
 ONE = 2.0**40  # of parameters in whole numbers, which keep their precision in any plan's dtype
 
@@ -49,12 +50,16 @@ def family_of(task: Task, settings: Regression) -> str:
 
 
 def setup_of(settings: Regression, family: str, columns: int, predictors: int, sites: int) -> Setup:
-    """What is fitted by so many sites; ``columns`` counts the constant."""
+    """What is fitted by so many sites; ``columns`` counts the constant. PlanError for too many coefficients."""
     home = settings.intercept_penalty if settings.intercepts == "hospital" else None
     cv = settings.penalty == "cv" and not (settings.firth or settings.cox)
     penalties = PENALTIES if cv else (0.0 if settings.penalty == "cv" else float(settings.penalty),)
     folds = folds_for(sites)[0] if cv else 0
-    return Setup(family, columns, predictors, penalties, folds, home, settings.firth, settings.robust)
+    setup = Setup(family, columns, predictors, penalties, folds, home, settings.firth, settings.robust)
+    if setup.numbers > MOST_NUMBERS:
+        many = f"{setup.free:,} coefficients, of which a site would sum {setup.numbers:,} numbers"
+        raise PlanError(f"{many}: take fewer columns or classes, one penalty as a number, or RandomFeatureRidge")
+    return setup
 
 
 def regression(task: Task, *, sites: int, **settings: Any) -> nn.Module:

@@ -18,6 +18,7 @@ from fedsmall.extensions.regression import families
 from fedsmall.extensions.regression.families import Given, Rows, Sums
 
 TOLERANCE, OF_FOLDS = 1e-8, 1e-3  # of the largest change of a parameter; of models that only choose a penalty
+NO_GAIN = 2e-3  # twice what a step is to gain in log-likelihood; of models that only choose a penalty
 SHORT = 1e-6  # of a step that is taken in any case
 SLACK = 1e-9  # by which an objective may rise from rounding, by its size
 NOTHING = 1e-8  # of the largest eigenvalue: what is less is rounding, as of columns of which one follows from others
@@ -223,7 +224,11 @@ def advance(setup: Setup, state: State, sums: Exchange) -> State:
         near, bend = m - m % stride, penalty_of(setup, m // among)
         share = sums.models[m, 0] / max(sums.models[near, 0], 1e-9)
         matrix = sums.hessian[near // stride] * share + np.diag(bend)
-        step[m] = -solve(setup, matrix, sums.models[m, 2:] + bend * last[m])
+        gradient = sums.models[m, 2:] + bend * last[m]
+        step[m] = -solve(setup, matrix, gradient)
+        is_as_long = np.abs(step[m]).max() > max(OF_FOLDS, np.abs(state.step[m]).max() / 2)
+        if m % among and is_as_long and abs(step[m] @ gradient) <= NO_GAIN:
+            step[m] = 0  # it would go on for ever, as of a class that is not among its patients
     whole, full = good[::among], sums.models[::among]
     hessian = np.where(whole[:, None, None], sums.hessian[:: among // stride], state.hessian)
     meat = np.where(whole[:, None, None], sums.meat, state.meat)

@@ -264,8 +264,9 @@ Form = Annotated[Columns | Pixels | Numbers, Field(discriminator="kind")]
 
 def need(frame: "DataFrame", columns: Sequence[str], whose: str) -> None:
     """Raise DataError, with the nearest name, where a column is not in a table."""
-    for column in columns:
-        check_known(column, frame.columns, f"there is no column {column!r} ({whose})", DataError)
+    held = dict.fromkeys(frame.columns)
+    for column in (column for column in columns if column not in held):
+        check_known(column, held, f"there is no column {column!r} ({whose})", DataError)
 
 
 class Ranges(Frozen):

@@ -152,7 +152,7 @@ def status(
     for line in warnings:
         say(line, "yellow")
     for name, state, line in rows:
-        say(f"{name}: {state}  {line}")
+        say(f"{name}: {state}  {line}".rstrip())
     if not is_up:
         return say("the server does not run")
     for name, site in connected.items():
@@ -254,7 +254,7 @@ def _report(home: Path, outcome: dict[str, Any]) -> None:
     common = judged.get("common") or {}
     measured = ", ".join(f"{name} {value:.3f}" for name, value in common.items())
     say(f"finished after {outcome['comm_rounds']} communication rounds, {outcome['bytes_sent']} bytes of models.")
-    say(f"the global model on what the sites held out, means over sites: {measured or 'nothing was held out'}")
+    say(f"the global model on what the sites held out, means over sites: {measured or 'not measured'}")
     if validation := judged.get("validation"):
         say(expectation([validation]))
     left = [name for name in ("model.safetensors", "packages", "outcome.json", "log.jsonl") if (home / name).exists()]

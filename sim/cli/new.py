@@ -35,6 +35,11 @@ name = "StandaloneRidge"      # a regression at every hospital alone: what feder
 [[method]]
 name = "Ridge"                # all rows pooled, exact by sums, hard to beat; at real sites: privacy = {secure = true}
 """
+ALONE = """
+[[method]]
+name = "Standalone"           # every hospital alone: what federation has to beat; a regression would take too long
+"""
+MOST_COEFFICIENTS = 500  # of a regression that takes seconds
 BY_PATIENT = 'regression = {robust = "patients"}    # errors that let rows of a patient be alike\n'
 
 
@@ -148,7 +153,10 @@ def _scenario_of(
     lines += ["", "[recipe]", 'optimizer = "sgd"', f"lr = {rate}", 'lr_schedule = "cosine"', "weight_decay = 0.02"]
     lines += ["batch = 32                    # at real sites with local_steps, lest the last batch be of few"]
     lines += ["local_epochs = 1              # a round: every hospital goes over its rows once"]
-    return "\n".join(lines) + "\n" + METHODS + BY_PATIENT * bool(look.patient) + FEDERATED.replace("{}", "")
+    features, classes = sum(map(len, look.categories().values())) + len(look.numeric), len(outcome.get("classes", ()))
+    is_long = features * (classes if classes > 2 else 1) > MOST_COEFFICIENTS
+    baselines = ALONE if is_long else METHODS + BY_PATIENT * bool(look.patient)
+    return "\n".join(lines) + "\n" + baselines + FEDERATED.replace("{}", "")
 
 
 def _read(text: str, out: Path) -> "Federation":

@@ -227,7 +227,7 @@ def importance_sections(run: Run) -> list[Section]:
     found = sorted(shown.row["importance"].items(), key=lambda entry: -entry[1][0])
     metric = metric_name(run.scenario.metric or "accuracy")
     heads = ["column", f"{metric} worse by", "standard deviation"]
-    rows = [[column, f"{mean:+.4f}", f"{spread:.4f}"] for column, (mean, spread) in found]
+    rows = [[column, f"{mean:+z.4f}", f"{spread:.4f}"] for column, (mean, spread) in found]
     caption = IMPORTANCE.format(shown.label, shown.plan.seed)
     return [Section("What the model goes by", "importance", table=Cells(heads, rows, caption, reference=None))]
 

@@ -15,8 +15,8 @@ from fedsmall.entry_points import kind_of_scenario
 from fedsmall.errors import DataError, PlanError
 from fedsmall.files import read_toml
 from fedsmall.methods import METHODS, explain, method, nearest
-from fedsmall.parts import Device, EarlyStop, Frozen, Positive, Recipe, Test, Threshold
-from fedsmall.plan import Method, Plan
+from fedsmall.parts import Device, EarlyStop, Frozen, Recipe
+from fedsmall.plan import Method, Plan, Shared
 
 LONGEST_NAME = 100
 OF_THE_RUN = {"about", "seeds", "engine", "device", "keep", "track", "reference", "study"}  # no part of a plan
@@ -82,7 +82,7 @@ class Settings(TypedDict, total=False):
     method: Sequence[Mapping[str, Any]]
 
 
-class Scenario(Frozen):
+class Scenario(Shared):
     """What is run: task, partition, methods, recipe, seeds. The fields are the keys of the file.
 
     A method's table holds its name, its settings, and a ``recipe`` of its own where it departs from the scenario's
@@ -96,34 +96,14 @@ class Scenario(Frozen):
     names a tool that is told of every plan (:mod:`fedsmall.extensions.tracking`). ``study`` goes into the report.
     """
 
-    name: str
     about: str = ""
-    task: str | dict[str, Any]
-    model: str = "mlp"
-    model_options: dict[str, Any] = Field(default_factory=dict)
-    sites: Positive | None = None
-    samples_per_site: Positive | None = None
-    partition: str | dict[str, Any] = "iid"
-    rounds: Positive = 100
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
-    route_seed: Annotated[int, Field(ge=0)] | None = None
-    evaluate_every: Positive | None = None
-    initial_models: Literal["common", "independent"] = "common"
-    dtype: Literal["float32", "float64"] = "float32"
-    metric: str | None = None
-    threshold: Threshold = None
-    recalibrate: bool = False
-    folds: Annotated[int, Field(ge=2)] | None = None
-    test: Test = None
-    without: tuple[str, ...] = ()
-    stop: EarlyStop | None = None
     engine: str | None = None
     device: Device = "cpu"
     keep: Literal["common", "sites"] = "common"
     track: Literal["tensorboard", "mlflow"] | None = None
     reference: str | None = None
     study: Study = Study()
-    recipe: Recipe = Recipe()
     method: tuple[dict[str, Any], ...]
 
     @field_validator("seeds", "method", mode="before")

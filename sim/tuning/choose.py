@@ -42,7 +42,8 @@ PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 TREE_RATE = 0.1
 STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
-MOST_NUMBERS = 1000  # coefficients of a regression on images: its sums grow with their square
+MOST_NUMBERS = 2000  # coefficients of a regression: its sums grow with their square
+HINGED = 6  # columns that an additive one makes of each
 MEAN = "mean of three"
 SCORES = {"cross_entropy": "auc", "logistic": "auc", "mse": "mae", "ordinal": "kappa", "hazard": "c_index"}
 
@@ -117,9 +118,11 @@ def choose_class(
     if task.loss not in SCORES:
         raise PlanError(f"a choice is for classes, grades, times or one number; the loss here is {task.loss}")
     is_image = len(task.input_shape) > 1
-    most = MOST_NUMBERS / (task.outputs if task.outputs > 2 else 1) if is_image else np.inf
-    unfit = {"boosting": is_image or task.ordered or task.kind == "times", "additive ridge": is_image}
-    unfit |= {"ridge": int(np.prod(task.input_shape)) > most, "random features": most < Regression().features}
+    many_slopes, features = task.outputs > 2 and task.loss == "cross_entropy", int(np.prod(task.input_shape))
+    most = MOST_NUMBERS / (task.outputs if many_slopes else 1)
+    unfit = {"boosting": is_image or task.ordered or task.kind == "times"}
+    unfit |= {"additive ridge": is_image or HINGED * features > most}
+    unfit |= {"ridge": features > most, "random features": most < Regression().features}
     plans = {name: of for name, of in plans.items() if not unfit.get(name)}
     for of_candidate in plans.values():
         check_run(of_candidate[0], federation)

@@ -266,14 +266,11 @@ def reported_at_handshake(answers: Mapping[str, Mapping[str, Any]]) -> dict[str,
     samples = {site: int(answers[site].get(EXAMPLES, 0)) for site in sorted(answers)}
     try:
         rows = [json.loads(str(answers[site].get(ROWS, "null"))[:MOST_ROWS]) for site in samples]
-        alike = [_without_separator(read) for read in rows]
+        separate = {"separator", "decimal"}
+        alike = [row and {**row, "form": {k: v for k, v in row["form"].items() if k not in separate}} for row in rows]
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {"samples": samples, "rows": None}
     return {"samples": samples, "rows": rows[0] if all(read == alike[0] for read in alike) else None}
-
-
-def _without_separator(rows: Mapping[str, Any] | None) -> Any:
-    return rows and {**rows, "form": {k: v for k, v in rows["form"].items() if k not in ("separator", "decimal")}}
 
 
 Answers = Mapping[str, Mapping[str, Any]]

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from fedsmall.data.federation import Federation, Samples, Task
+from fedsmall.data.sources.tables import csv
 from fedsmall.methods import method
 from fedsmall.parts import Recipe
 from fedsmall.plan import Plan
@@ -33,6 +35,12 @@ def over_sites(sites: int, samples: int = 2, test: int = 100) -> None:
     run_plan(plan, federation, "cohort")
 
 
+def over_columns(columns: int, rows: int = 40) -> None:
+    x = np.random.default_rng(0).normal(size=(rows, columns))
+    table = pandas.DataFrame(x, columns=[f"gene {k}" for k in range(columns)]).assign(ill=np.arange(rows) % 2)
+    csv(None, 0, {"essen": table, "graz": table}, label="ill")
+
+
 def over_plans(plans: int, folder: Path) -> None:
     table = {"name": "grown", "task": "breast_cancer", "sites": 4, "samples_per_site": 8, "model": "linear"}
     rounds = {"rounds": 5, "seeds": list(range(plans)), "method": [{"name": "FedAvg"}]}
@@ -56,8 +64,9 @@ def seconds(work: Callable[[], None]) -> float:
         (10_000, 100_000, over_sites),
         (1_000, 10_000, lambda n: over_sites(10, samples=n)),
         (10_000, 100_000, lambda n: over_sites(10, test=n)),
+        (4_000, 40_000, over_columns),
     ],
-    ids=["sites", "samples", "test samples"],
+    ids=["sites", "samples", "test samples", "columns"],
 )
 def test_ten_times_as_many_take_ten_times_as_long(less, more, what):
     over_sites(10)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedsmall.extensions.regression.families import Rows
-from fedsmall.extensions.regression.inference import inverse
+from fedsmall.extensions.regression.inference import Table, covariance_of, inverse, wald
 from fedsmall.extensions.regression.newton import Setup, State, advance, begin, is_converged, read_sum, rests, summand
 from fedsmall.randomness import rng_for
 
@@ -38,3 +38,8 @@ def fit(setup: Setup, sites: list[Rows], folds=None, exchanges: int = 60) -> tup
 
 def standardised(x) -> np.ndarray:
     return (x - x.mean(axis=0)) / x.std(axis=0)
+
+
+def inference(setup: Setup, state: State, place: int = 0) -> Table:
+    """The table of the model of penalty number ``place``."""
+    return wald(state.last[place * (setup.folds + 1)], *covariance_of(setup, state, place))

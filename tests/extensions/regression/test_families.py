@@ -17,7 +17,7 @@ from fedsmall.extensions.regression.families import (
     start,
     sums_at,
 )
-from fedsmall.extensions.regression.inference import inference, inverse
+from fedsmall.extensions.regression.inference import inverse
 from fedsmall.extensions.regression.newton import (
     Setup,
     advance,
@@ -30,7 +30,7 @@ from fedsmall.extensions.regression.newton import (
     summand,
 )
 from fedsmall.randomness import rng_for
-from tests.extensions.regression.fits import dealt, fit, rows_of, standardised
+from tests.extensions.regression.fits import dealt, fit, inference, rows_of, standardised
 
 PREDICTORS = {"linear": 1, "logistic": 1, "softmax": 3, "ordinal": 3, "poisson": 1, "hazard": 4}
 
@@ -289,6 +289,25 @@ def test_the_penalty_is_chosen_as_cross_validation_over_sites_chooses_it(curves,
     assert best == int(np.argmin(losses))
     assert state.held[best] == pytest.approx(losses[best], rel=1e-5 if curves == "own" else 1e-3)
     assert exchanges <= (15 if curves == "own" else 40)
+
+
+@pytest.mark.parametrize(("curves", "most"), [("own", 11), ("shared", 30)])
+def test_a_fold_without_a_class_does_not_hold_up_a_fit(curves, most, monkeypatch):
+    if curves == "shared":
+        monkeypatch.setattr("fedsmall.extensions.regression.newton.LONG", 0)
+    x, y = load_iris(return_X_y=True)
+    kept = np.flatnonzero((y < 2) | (np.arange(len(y)) == 120))  # one flower of the third class
+    sites = dealt(rows_of(standardised(x[kept])[:, 1:3], y[kept], 3), 12)
+    folds = [np.full(len(site.y), k % 4) for k, site in enumerate(sites)]
+    setup = Setup("softmax", 3, 3, (0.1, 1.0, 10.0), folds=4)
+
+    state, exchanges = fit(setup, sites, folds)
+
+    monkeypatch.setattr("fedsmall.extensions.regression.newton.NO_GAIN", 0)
+    for_ever, more = fit(setup, sites, folds, exchanges=most + 5)
+    assert exchanges <= most < more
+    assert chosen(setup, state) == chosen(setup, for_ever)
+    assert np.abs(state.last - for_ever.last)[:: setup.folds + 1].max() < 1e-7
 
 
 def test_folds_are_of_three_sites_at_least_or_of_patients():

@@ -10,7 +10,6 @@ from fedsmall.extensions.regression.inference import (
     Fitted,
     between_sites,
     effect_sums,
-    inference,
     inverse,
     likelihood_ratio,
     meta_analysis,
@@ -18,7 +17,7 @@ from fedsmall.extensions.regression.inference import (
 )
 from fedsmall.extensions.regression.newton import Setup, advance, begin, read_sum, summand
 from fedsmall.randomness import rng_for
-from tests.extensions.regression.fits import dealt, fit, rows_of, standardised
+from tests.extensions.regression.fits import dealt, fit, inference, rows_of, standardised
 
 sm = pytest.importorskip("statsmodels.api")
 

@@ -16,7 +16,6 @@ from fedsmall.clients.patients import spent_here
 from fedsmall.data.federation import Samples, Task
 from fedsmall.errors import DataError, PlanError, ReplyError
 from fedsmall.extensions.regression import model as form
-from fedsmall.extensions.regression.inference import inference
 from fedsmall.extensions.regression.model import knots_from
 from fedsmall.extensions.regression.newton import Setup
 from fedsmall.extensions.regression.noised import share_of, statistics
@@ -45,7 +44,7 @@ from tests.clients.test_patients import config as site_config
 from tests.clients.test_patients import order as site_order
 from tests.clients.test_patients import plan_of as site_plan
 from tests.clients.test_patients import station_at
-from tests.extensions.regression.fits import dealt, fit, rows_of
+from tests.extensions.regression.fits import dealt, fit, inference, rows_of
 from tests.sim.engines.harness import assert_equal_bits, federation_of, plan_of
 from tests.sim.engines.stations import Stations
 from tests.sim.engines.test_stopping import conduct
@@ -481,6 +480,13 @@ def test_what_regressions_do_not_know_is_refused(reason):
 
     with pytest.raises(PlanError, match=reason):
         check_plan(plan, task, 4)
+
+
+def test_more_coefficients_than_can_be_summed_are_refused_before_anything_is_trained():
+    plan = among(regressed(), 4)
+
+    with pytest.raises(PlanError, match="6,001 coefficients, of which a site would sum 18,021,007 numbers: take fewer"):
+        initial_model(plan, Task("t", (6000,), 2))
 
 
 def test_a_penalty_below_zero_is_refused_in_one_line():

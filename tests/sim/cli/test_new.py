@@ -341,6 +341,19 @@ def test_a_table_of_a_few_rows_is_looked_at(tmp_path, rows):
     assert candidates(tables[""]) == (["outcome", "age"] if rows > 1 else [])
 
 
+@pytest.mark.parametrize(
+    ("columns", "classes", "first"), [(500, 2, "StandaloneRidge"), (501, 2, "Standalone"), (167, 3, "Standalone")]
+)
+def test_a_table_of_many_columns_gets_no_regression_that_would_take_long(fedsmall, tmp_path, columns, classes, first):
+    rng = np.random.default_rng(0)
+    rows = [(n % classes, *rng.normal(size=columns).round(2)) for n in range(40)]
+    write(tmp_path / "genes.csv", ",".join(["outcome", *(f"gene {k}" for k in range(columns))]), rows)
+
+    assert fedsmall("new", "genes.csv", "--label", "outcome")[0] == 0
+
+    assert next(of["name"] for of in scenario_of(tmp_path / "mine.toml")["method"]) == first
+
+
 def draw(folder, sizes=(8, 8), hospitals=("",), of=(3, 8), colour=False):
     """Digits as files: "well" and the rarer "ill" in folders, in those of hospitals where these have names."""
     from PIL import Image
