@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.extensions.regression.inference import Pooled, Table, between_sites, effect_sums, meta_analysis
 from fedsmall.sim.report.figures import INK, STYLE
 from fedsmall.sim.report.sections import Cells, Drawing, Section
@@ -67,8 +68,8 @@ def section(names: Sequence[str], joint: Table, own: dict[str, Table], penalty: 
 def _interval(table: Table, k: int) -> str:
     if table.undetermined[k] or not np.isfinite(table.estimate[k]):
         return "not determined"
-    digits = ".3f" if table.unit == 1 else ".4g"
-    estimate, low, high = (f"{of[k]:{digits}}" for of in (table.estimate, table.low, table.high))
+    form = "{:.3f}".format if table.unit == 1 else by_digits
+    estimate, low, high = (form(of[k]) for of in (table.estimate, table.low, table.high))
     return f"{estimate} ({low} to {high})"
 
 

@@ -9,6 +9,7 @@ from markupsafe import Markup
 from fedsmall.data.federation import task_from
 from fedsmall.data.outcomes import Amount
 from fedsmall.data.preparation import Columns
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.extensions.regression import forest
 from fedsmall.extensions.regression import model as form
 from fedsmall.extensions.regression.inference import Fitted, Table, likelihood_ratio, wald, without_free
@@ -126,7 +127,7 @@ def rows_of(stored: Stored, plan_run: PlanRun) -> dict[str, np.ndarray]:
         elif not alike and abs(step[term] ** -2 - share[term] * (1 - share[term])) < CODED:
             rows[f"{term}: 1 against 0"] = made * step[term]
         elif not alike:
-            rows[f"{term} (by {1 / step[term]:.3g})"] = made
+            rows[f"{term} (by {by_digits(1 / step[term], 3)})"] = made
         elif not terms.keys() >= set(alike) or 0 < sum(share[other] for other in alike) < 1 - NONE:
             rows[f"{column}: {value} against others"] = made * step[term]
         elif term != alike[0]:
@@ -194,7 +195,7 @@ def row(name: str, found: Table, k: int, family: str) -> list[str]:
     """One coefficient in words."""
     if found.undetermined[k]:
         return [name, "not determined: no values, what other columns say, or classes that it separates"]
-    estimate, error, low, high = (f"{part[k]:{'.3f' if family in RATIOS else '.4g'}}" for part in found[:4])
+    estimate, error, low, high = (f"{of[k]:.3f}" if family in RATIOS else by_digits(of[k]) for of in found[:4])
     cells = [name, estimate, error, f"{low} to {high}", _p_value(found.p[k])]
     ratio, low, high = (values[k] for values in found.ratios)
     return [*cells, *([f"{ratio:.3f} ({low:.3f} to {high:.3f})"] if family in RATIOS else [])]

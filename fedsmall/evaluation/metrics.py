@@ -30,6 +30,12 @@ LOWER_IS_BETTER = ("loss", "mae", "rmse", "mse", "brier", "ibs", "ece")
 UNEQUAL = 0.1  # how far above an equal share the commonest class may be, for accuracy to be what methods are judged by
 
 
+def by_digits(number: float, digits: int = 4, sign: str = "") -> str:
+    """A number by its first digits, and without a power of ten however large: 13,880 or 0.02134."""
+    rounded = float(f"{number:.{digits}g}")
+    return f"{rounded:{sign},.0f}" if 10**digits <= abs(rounded) < 1e15 else f"{number:{sign}.{digits}g}"
+
+
 def known_metric(name: str, loss: str) -> str:
     """The metric that ``name`` means for a task of this ``loss``; PlanError where there is none of that name."""
     name = OTHER_NAMES.get(name, name)

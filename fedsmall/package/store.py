@@ -29,6 +29,7 @@ from fedsmall import __version__, files
 from fedsmall.data.image_files import EIGHT_BITS
 from fedsmall.data.preparation import FAR
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.package.record import CENTRAL, FORMAT, GLOBAL, Package
 from fedsmall.wire import Arrays
 
@@ -167,5 +168,6 @@ def _template() -> Template:
     loader = PackageLoader("fedsmall.package")
     cards = Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     cards.filters["quoted"] = lambda text: '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
+    cards.filters["by_digits"] = by_digits
     cards.globals |= {"KINDS": KINDS, "SHOWN": SHOWN, "FAR": FAR, "EIGHT_BITS": EIGHT_BITS}
     return cards.get_template("card.md")

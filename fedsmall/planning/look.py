@@ -23,7 +23,7 @@ OUTCOME = re.compile(
     r"outcome|label|target|diagnos|death|dead|died|storben|status|event|class|disease|relapse|surviv|^y$", re.I
 )
 HOSPITAL = re.compile(r"h[oô]pital|spital|^site|cent(er|re)|clini[cq]|institut|^ward|klinik|krankenhaus|ospedale", re.I)
-PATIENT = re.compile(r"patient|pa[cz]iente|subject|person|mrn|^pat[ ._-]*(id|nr|no)|^p?id$", re.I)
+PATIENT = re.compile(r"patient|pa[cz]iente|subject|person|mrn|^(pat|pt?|case|u?subj)[\W_]*(id|nr|no)(num)?$|^id$", re.I)
 NO_VALUE = ("unknown", "unk", "missing", "not known", "not done", "nd", "n.d.", "unbekannt", "fehlt", ".")
 YES = ("1", "yes", "y", "true", "pos", "positive", "ja", "j", "positiv", "oui", "positif", "si", "sí")
 CODES = ("-1", "-9", "-99", "-999", "-9999", "99", "999", "9999", "99999")

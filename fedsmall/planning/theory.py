@@ -106,8 +106,7 @@ def sites_to_visit(samples_needed: float, samples_per_site: int) -> int:
 class Advice:
     """What theory and simulation say about one federation; every number is in rounds unless its name says otherwise.
 
-    ``bound`` is Proposition 4's, with ``sites_to_visit`` from n0(epsilon, sqrt(delta)); ``notebook_bound``, as in the
-    authors' notebook, from n0(epsilon, delta), None where that takes more sites than there are. In ``one_model`` and
+    ``bound`` is Proposition 4's, with ``sites_to_visit`` from n0(epsilon, sqrt(delta)). In ``one_model`` and
     ``all_models`` simulated rounds a given and every model has been there, but for a chance of sqrt(delta).
     """
 
@@ -119,7 +118,6 @@ class Advice:
     samples_needed: float
     sites_to_visit: int
     bound: float
-    notebook_bound: float | None
     one_model: int
     all_models: int
     chance_of_one_at_bound: float
@@ -149,7 +147,6 @@ def advise(
     """
     needed = samples_needed(error, sqrt(failure))
     visits = sites_to_visit(needed, samples_per_site)
-    notebook_visits = sites_to_visit(samples_needed(error, failure), samples_per_site)
     if visits > sites:
         raise PlanError(
             f"an error of {error:g} with a chance of failure of {failure:g} takes {ceil(needed)} samples for a model; "
@@ -159,13 +156,9 @@ def advise(
     runs = runs or max(100, ceil(10 / sqrt(failure)))
     rounds = simulate_visits(sites, visits, permute_every, runs=runs, rng=rng_for(0, "visits"))
     slowest, bound = rounds.max(axis=1), rounds_between_aggregations(sites, visits, permute_every, failure)
-    notebook_bound = None
-    if notebook_visits <= sites:
-        notebook_bound = rounds_between_aggregations(sites, notebook_visits, permute_every, failure)
-    asked = sites, samples_per_site, permute_every, error, failure
     enough = [rounds_but_for(sqrt(failure), times) for times in (rounds, slowest)]
     chances = [float((times <= ceil(bound)).mean()) for times in (rounds, slowest)]
-    return Advice(*asked, needed, visits, bound, notebook_bound, *enough, *chances)
+    return Advice(sites, samples_per_site, permute_every, error, failure, needed, visits, bound, *enough, *chances)
 
 
 def radon_failure_as_printed(radon_number: int, height: int, failure: float) -> float:

@@ -1,6 +1,6 @@
 """``fedsmall plan``: the papers' bounds for your federation, and the simulated numbers beside them."""
 
-from math import ceil
+from math import ceil, inf
 from typing import Annotated
 
 import typer
@@ -11,6 +11,7 @@ from fedsmall.aggregation.sums import LEAST
 from fedsmall.errors import PlanError
 from fedsmall.features import refused_partners
 from fedsmall.planning.theory import Advice, RadonAdvice, advise, advise_radon
+from fedsmall.privacy.reading import BORNE, noise_in_average
 from fedsmall.sealing.envelopes import OVERHEAD
 from fedsmall.sealing.masks import BYTES, committee_size, threshold
 from fedsmall.sim.cli.options import grid, terminal
@@ -57,7 +58,7 @@ def plan(
     """
     if height and not parameters:
         raise PlanError("--height takes --parameters, the numbers of the model that Radon points combine")
-    if patients <= 0:
+    if not 0 < patients < inf:
         raise PlanError(f"--patients is an epsilon above 0; got {patients:g}")
     radon = advise_radon(sites, parameters, height, error, failure) if parameters and not features else None
     advice = advise(sites, samples, permute_every, error, failure)
@@ -69,8 +70,6 @@ def plan(
     console.print(_recommendation(advice))
     console.print(_privacy(advice, patients))
     if parameters and features:
-        from fedsmall.privacy.reading import BORNE, noise_in_average
-
         stretch = max(1, advice.aggregate_every // permute_every)
         size = noise_in_average(1.0, parameters, comm_rounds, samples, features, sites, stretch)
         console.print(BORNE.format(label=f"{comm_rounds} communication rounds", exposure=1.0, size=size))
@@ -82,12 +81,10 @@ def plan(
 
 def _table(advice: Advice) -> Table:
     chance = _chance(1 - advice.failure**0.5)
-    notebook = f"{advice.notebook_bound:.3f}" if advice.notebook_bound is not None else "more sites than there are"
     rows = {
         f"simulated: every model is through ({chance})": f"{advice.all_models}",
         f"simulated: a given model is through ({chance})": f"{advice.one_model}",
         "bound of Proposition 4, n0(epsilon, sqrt(delta)), as printed": f"{advice.bound:.3f}",
-        "the same in the authors' notebook, n0(epsilon, delta)": notebook,
     }
     return grid(("rounds between aggregations", "rounds"), rows.items(), ("rounds",))
 

@@ -18,7 +18,7 @@ from fedsmall.evaluation.clinical import (
     mean_error,
     share_of,
 )
-from fedsmall.evaluation.metrics import kappa, label_metrics
+from fedsmall.evaluation.metrics import by_digits, kappa, label_metrics
 from fedsmall.evaluation.statistics import Scale
 from fedsmall.evaluation.survival import concordance, integrated_brier
 from fedsmall.sim.report import curves
@@ -39,6 +39,8 @@ from fedsmall.sim.report.model import (
 from fedsmall.sim.report.sections import Cells, Drawing, Section, number, over_seeds
 from fedsmall.sim.runs.folder import Run
 from fedsmall.wire import Arrays
+
+_number = partial(number, form=by_digits, missing="not defined here")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def outcome_sections(shown: Outcome, part: str = "model", title: str = "The mode
     """A model of another outcome on a page: its statistics and figures, and hospitals."""
     how = " (500 bootstrap resamples)"
     words = describe_model(shown.label, shown.seed, shown.folds, shown.samples, shown.seeds, how)
-    rows = [[worth.name, _number(worth.of_samples), over_seeds(worth.of_seeds, ".4g")] for worth in shown.worth]
+    rows = [[worth.name, _number(worth.of_samples), over_seeds(worth.of_seeds, by_digits)] for worth in shown.worth]
     cells = Cells(["statistic", "over patients", "over random splits"], rows, words=(0,))
     first = Section(title, part, [Markup("{}. {}").format(shown.asks, words)], cells, shown.notes, shown.figures)
     if not shown.sites:
@@ -71,10 +73,6 @@ def outcome_sections(shown: Outcome, part: str = "model", title: str = "The mode
     caption = "The model shown on what each site has held out. Intervals over patients."
     cells = Cells(["site", "samples", *shown.heads], at_site, caption)
     return [first, Section("Hospital by hospital", f"{part}-hospitals".removeprefix("model-"), table=cells)]
-
-
-def _number(estimate: Estimate) -> Markup:
-    return number(estimate, ".4g", "not defined here")
 
 
 def question(run: Run) -> str:

@@ -1,7 +1,7 @@
 """What pages are made of: a section has a title, sentences, a table and figures; a page is a list of sections."""
 
 import base64
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from fedsmall.evaluation.clinical import Estimate
 from fedsmall.evaluation.statistics import Interval
 from fedsmall.sim.report import figures
 
+Form = Callable[[float], str]
 ENDS = Markup("{}<br><small>{} to {}</small>")
 COUNTED = Markup("{:.1f}%<br><small>{:.1f} to {:.1f}; {} of {}</small>")
 SMALL = Markup("<small>{}</small>")
@@ -74,20 +75,20 @@ def share(estimate: Estimate) -> Markup:
     return COUNTED.format(*ends, estimate.hits, estimate.of)
 
 
-def number(estimate: Estimate, form: str = ".3f", missing: str = "one class only") -> Markup:
+def number(estimate: Estimate, form: Form = "{:.3f}".format, missing: str = "one class only") -> Markup:
     """A number in a cell, with its interval."""
     if estimate.value != estimate.value:
         return SMALL.format(missing)
-    return ENDS.format(*(format(value, form) for value in estimate[:3]))
+    return ENDS.format(*map(form, estimate[:3]))
 
 
-def over_seeds(mean: Interval | None, form: str = ".3f") -> Markup:
+def over_seeds(mean: Interval | None, form: Form = "{:.3f}".format) -> Markup:
     """A mean over seeds in a cell, with its interval."""
     if mean is None:
         return SMALL.format("one seed")
     if mean.flat:
-        return Markup("{}<br><small>each of {}</small>").format(format(mean.mean, form), mean.n)
-    return ENDS.format(*(format(value, form) for value in (mean.mean, mean.low, mean.high)))
+        return Markup("{}<br><small>each of {}</small>").format(form(mean.mean), mean.n)
+    return ENDS.format(*map(form, (mean.mean, mean.low, mean.high)))
 
 
 # Flower's bundle has no templates: they are looked for when a page is made, not at the import of what a terminal shows.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, Interval
 from fedsmall.sim.report.tables import AREAS, Judged, Table, TableRow, by_label, is_percent, table
 from fedsmall.sim.runs.folder import PlanRun, Run
@@ -87,8 +88,9 @@ def metric_value(metric: str, number: float) -> str:
 
 
 def _digits(metric: str, number: float, sign: str = "") -> str:
-    form = ".1f" if is_percent(metric) else ".3f" if metric in AREAS else ".4g"
-    return f"{100 * number if is_percent(metric) else number:{sign}{form}}"
+    if is_percent(metric):
+        return f"{100 * number:{sign}.1f}"
+    return f"{number:{sign}.3f}" if metric in AREAS else by_digits(number, sign=sign)
 
 
 def metric_name(metric: str) -> str:
@@ -287,5 +289,5 @@ def _verb(shown: Table, lead: Comparison, learnt: bool = True) -> str:
 def _signed(shown: Table, gap: Interval, number: float) -> str:
     """A difference with its sign; of positive measures by what share one is larger, or how many times from twice on."""
     if gap.scale == "change":
-        return f"{100 * number:+.1f}%" if number < 1 else f"x {1 + number:.3g}"
+        return f"{100 * number:+.1f}%" if number < 1 else f"x {1 + number:.3g}" if number < 999 else "x 1,000 or more"
     return _digits(shown.metric, number, "+")

@@ -43,7 +43,6 @@ TREE_RATE = 0.1
 STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
 MOST_NUMBERS = 2000  # coefficients of a regression: its sums grow with their square
-HINGED = 6  # columns that an additive one makes of each
 MEAN = "mean of three"
 SCORES = {"cross_entropy": "auc", "logistic": "auc", "mse": "mae", "ordinal": "kappa", "hazard": "c_index"}
 
@@ -121,7 +120,7 @@ def choose_class(
     many_slopes, features = task.outputs > 2 and task.loss == "cross_entropy", int(np.prod(task.input_shape))
     most = MOST_NUMBERS / (task.outputs if many_slopes else 1)
     unfit = {"boosting": is_image or task.ordered or task.kind == "times"}
-    unfit |= {"additive ridge": is_image or HINGED * features > most}
+    unfit |= {"additive ridge": is_image or 6 * features > most}  # with five hinges
     unfit |= {"ridge": features > most, "random features": most < Regression().features}
     plans = {name: of for name, of in plans.items() if not unfit.get(name)}
     for of_candidate in plans.values():

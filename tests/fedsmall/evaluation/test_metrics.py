@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 from sklearn import metrics as oracle
 
 from fedsmall.data.federation import Task
-from fedsmall.evaluation.metrics import evaluate, evaluate_many, mid_ranks
+from fedsmall.evaluation.metrics import by_digits, evaluate, evaluate_many, mid_ranks
 from fedsmall.evaluation.site_sums import held_out_sums, metric_sums, metrics_of_sums
 from fedsmall.planning.tasks import CLASS_METRICS
 
@@ -184,3 +184,18 @@ def test_there_is_one_brier_score_and_it_is_scikit_learns(classes):
 
     shares = softmax(outputs, axis=1)
     assert [each["brier"] for each in found] == pytest.approx([oracle.brier_score_loss(y, shares)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        *[(13880.4, "13,880"), (9999.6, "10,000"), (1234.5, "1234"), (0.0213456, "0.02135"), (-56789, "-56,790")],
+        *[(0, "0"), (float("nan"), "nan"), (float("inf"), "inf"), (2.5e20, "2.5e+20"), (-0.00001, "-1e-05")],
+    ],
+)
+def test_a_number_is_said_by_its_first_digits_and_written_out_where_it_is_large(number, said):
+    assert by_digits(number) == said
+
+
+def test_a_difference_has_its_sign():
+    assert (by_digits(12345, sign="+"), by_digits(1110, 3), by_digits(0.5, sign="+")) == ("+12,340", "1,110", "+0.5")

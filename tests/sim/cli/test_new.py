@@ -313,6 +313,8 @@ def test_of_a_sound_table_nothing_is_said(tmp_path):
         ("N° patient", "Hôpital"),
         ("paziente", "Ospedale"),
         ("ID", "Spital"),
+        ("USUBJID", "SITEID"),
+        ("pidnum", "centre"),
     ],
 )
 def test_patients_and_hospitals_are_found_in_other_languages(tmp_path, patient, hospital):
