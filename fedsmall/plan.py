@@ -220,6 +220,12 @@ class Method(Frozen):
         return self.boosting is None and self.regression is None
 
     @property
+    def has_local_models(self) -> bool:
+        """Whether sites have models of their own that can be judged: not where all are pooled, or sites sum alone."""
+        sums = self.regression is not None and not self.regression.passes
+        return not self.is_central and not (sums and self.is_federated)
+
+    @property
     def extension(self) -> Any:
         """What trains in place of networks, as ``fedsmall.trainers`` has it (:mod:`fedsmall.entry_points`), or None."""
         if self.trains_networks:

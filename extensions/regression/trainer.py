@@ -73,11 +73,8 @@ def check(plan: Plan, task: Task) -> None:
     """Raise PlanError, in one line, for a task or a schedule that regressions cannot have."""
     method, settings = plan.method, settings_of(plan)
     label = f"Method {method.label!r}"
-    if (
-        settings.passes is None
-        and method.is_federated
-        and (method.aggregate_every != 1 or method.fraction < 1 or method.models is not None)
-    ):
+    is_partial = method.aggregate_every != 1 or method.fraction < 1 or method.models is not None
+    if settings.passes is None and method.is_federated and is_partial:
         raise PlanError(f"{label} sums over all sites in every round: take aggregate_every = 1 and all sites.")
     try:
         family = form.family_of(task, settings)
@@ -86,19 +83,16 @@ def check(plan: Plan, task: Task) -> None:
         raise PlanError(f"{label}: {error}") from None
     if settings.passes is not None:
         return chain.check(plan, family)
-    if settings.cox and (
-        settings.firth or settings.robust or settings.intercepts != "common" or plan.privacy.is_patient_level
-    ):
+    has_own = settings.intercepts != "common"
+    if settings.cox and (settings.firth or settings.robust or has_own or plan.privacy.is_patient_level):
         raise PlanError(f"{label}: cox has a penalty that is a number, and no firth, robust, intercepts or epsilon.")
-    plain = settings.basis != "additive" and settings.intercepts == "common" and not (settings.firth or settings.robust)
-    plain &= not (settings.offset or settings.weights)
+    more = settings.firth or settings.robust or settings.offset or settings.weights
+    plain = settings.basis != "additive" and not (has_own or more)
     if plan.privacy.is_patient_level and not (family == "logistic" and plain):
         raise PlanError(f"{label}: sums are noised for two classes, on columns or random features, without more.")
-    if settings.robust == "patients" and (settings.firth or settings.intercepts != "common"):
+    if settings.robust == "patients" and (settings.firth or has_own):
         raise PlanError(f'{label}: robust = "patients" is without firth and hospital intercepts.')
-    if settings.firth and (
-        family != "logistic" or settings.penalty not in ("cv", 0) or settings.intercepts != "common"
-    ):
+    if settings.firth and (family != "logistic" or settings.penalty not in ("cv", 0) or has_own):
         raise PlanError(f"{label}: firth is for two classes, without another penalty or hospital intercepts.")
 
 

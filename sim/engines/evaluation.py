@@ -94,9 +94,10 @@ class CentralEvaluator:
             task = replace(task, metrics=tuple(name for name in task.metrics if name in shown))
         of_global_model = self._judge_global_model(t, global_model, may_be_last) if global_model is not None else None
         names, models = by_lot(self.plan.seed, result.sites, models)
+        are_judged = self.plan.method.has_local_models
 
         def of_sites(samples: Samples) -> dict[str, Any]:
-            return {} if is_central else spread(evaluate_in_parts(self._predict, models, samples, task))
+            return spread(evaluate_in_parts(self._predict, models, samples, task)) if are_judged else {}
 
         extra: dict[str, Any] = {}
         for name, samples in self.federation.extra:
@@ -112,25 +113,23 @@ class CentralEvaluator:
         held = [(site, part) for site, part in homes if part is not None and len(part)]
         if global_model is not None and held:
             extra["held_out"] = {site: self._judge(global_model, part, site) for site, part in held}
-        return Evaluation(t, of_global_model, of_sites(test) | {"names": names}, extra, apart)
-
-    @property
-    def _homes(self) -> AtHome:
-        return AtHome.of(self.federation)
+        local = of_sites(test) | {"names": names} if are_judged else {}
+        return Evaluation(t, of_global_model, local, extra, apart)
 
     def _at_homes(self, global_model: Arrays | None, result: RoundResult) -> Losses:
         """The losses at each hospital of the global model, or of those that were trained alone."""
+        at_home = AtHome.of(self.federation)
         if global_model is not None:
             keeps = self.plan.method.keeps_intercepts
-            return self._homes.global_model(lambda x, site: self._answer(global_model, x, site), keeps)
-        if self.plan.method.is_federated or not self._homes.homes:
+            return at_home.global_model(lambda x, site: self._answer(global_model, x, site), keeps)
+        if self.plan.method.is_federated or not at_home.homes:
             return {}
         models = result.models()
         trained = {
             site: {name: array[[row]] for name, array in models.items()} for row, site in enumerate(result.sites)
         }
-        homes = ((site, held.x) for site, (_, held) in self._homes.homes.items() if site in trained)
-        return self._homes.own({site: self._predict(trained[site], x)[0] for site, x in homes})
+        homes = ((site, held.x) for site, (_, held) in at_home.homes.items() if site in trained)
+        return at_home.own({site: self._predict(trained[site], x)[0] for site, x in homes})
 
     def _spread_of(self, members: Arrays, samples: Samples) -> dict[str, float]:
         """The mean over the samples of how far members differ."""

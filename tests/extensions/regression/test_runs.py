@@ -76,6 +76,18 @@ def test_engines_and_real_sites_fit_the_same_to_the_bit(name, tmp_path, monkeypa
     assert not real.events
 
 
+@pytest.mark.parametrize(
+    ("name", "local"), [("Ridge", False), ("StandaloneRidge", True), ("TravellingPosterior", True)]
+)
+def test_sites_that_only_sum_have_no_local_models_to_judge(name, local):
+    plan = regressed(name)
+
+    last = run_plan(plan, federation_of(plan), "cohort").evaluations[-1]
+
+    assert bool(last.sites) is plan.method.has_local_models is local
+    assert (last.common is None) is (name == "StandaloneRidge")
+
+
 @pytest.mark.parametrize("penalty", [1.0, "cv"])
 def test_a_server_that_is_told_secure_sums_fits_the_same(penalty):
     plan, secure = (
