@@ -224,8 +224,8 @@ def run(
     *,
     sites: Sites | int | None = None,
     data: Any = None,
-    label: str | None = None,
-    site: str | None = None,
+    label: str | int | None = None,
+    site: str | int | None = None,
     test: tuple[Any, ...] | None = None,
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = METHODS,
     out: Path | str | None = None,
@@ -309,19 +309,18 @@ def _unwritten(path: Path | str) -> Path:
     return Path(path)
 
 
-def _of_table(data: Any, label: str | None, site: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _of_table(data: Any, label: Any, site: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a scenario whose task is one table with a label, and maybe a column of sites."""
     if data is None:
         raise PlanError('label = "..." and site = "..." name columns of a table: data = frame')
-    task = {**(settings.get("task") or {}), "csv": data}
-    task |= {key: name for key, name in (("label", label), ("site_column", site)) if name is not None}
     if isinstance(label, list | tuple):
         raise PlanError(f'label is one column; several of 0 and 1 are task = {{"targets": {[*map(str, label)]}}}')
-    missing = [name for name in (label, site) if is_table(data) and name is not None and name not in data.columns]
-    if missing:
-        raise PlanError(f"data has no column {missing[0]!r}. {nearest(missing[0], list(map(str, data.columns)))}")
+    named = {key: str(name) for key, name in (("label", label), ("site_column", site)) if name is not None}
+    known = list(map(str, data.columns)) if is_table(data) else list(named.values())
+    if missing := [name for name in named.values() if name not in known]:
+        raise PlanError(f"data has no column {missing[0]!r}. {nearest(missing[0], known)}")
     dealt: dict[str, Any] = {"partition": {"natural": "site"}} if site is not None else {}
-    return {**dealt, **settings, "task": task}
+    return {**dealt, **settings, "task": {**(settings.get("task") or {}), "csv": data, **named}}
 
 
 def _png(figure: "Figure") -> bytes:

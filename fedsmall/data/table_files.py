@@ -92,14 +92,11 @@ def _floats(cells: np.ndarray) -> np.ndarray | None:
         return None
     if "_" in text or not text.isascii():  # Python reads 1_000 and numbers in other scripts
         return None
-    try:
+    with suppress(ValueError):
         return cells.astype(np.float64)
-    except ValueError:
-        filled = np.array([GAPS.get(cell, cell) for cell in cells], dtype=object)
-    try:
-        return filled.astype(np.float64)
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return np.array([GAPS.get(cell, cell) for cell in cells], dtype=object).astype(np.float64)
+    return None
 
 
 def check_no_text(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> None:
@@ -118,6 +115,8 @@ def _cure(frame: "DataFrame", columns: Sequence[str], text: np.ndarray) -> str:
     cell = str(frame[columns[place]].iloc[row]).strip()
     if DATE.fullmatch(cell):
         return "It looks like dates: make them numbers (an age, days since), or leave them out with drop = [...]"
+    if is_number(cell):
+        return "It is infinite: make it a number, or missing"
     if COMMA.fullmatch(cell):
         return 'It looks like numbers with a decimal comma: decimal = ","'
     return (
@@ -138,11 +137,10 @@ def plain(label: object) -> str:
 
 def is_number(text: str) -> bool:
     """Whether a text is a number."""
-    try:
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _read_parquet(path: Path) -> "DataFrame":

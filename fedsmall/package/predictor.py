@@ -17,7 +17,7 @@ from torch import nn
 from fedsmall.data.federation import Task
 from fedsmall.data.image_files import EACH, ENDINGS, is_image
 from fedsmall.data.preparation import Columns, Pixels, Preparation
-from fedsmall.data.sources.arrays import as_inputs, is_table, open_npz
+from fedsmall.data.sources.arrays import as_array, as_inputs, is_table, open_npz
 from fedsmall.data.table_files import EXCEL, as_table, read_table
 from fedsmall.errors import DataError, PlanError
 from fedsmall.evaluation.intercepts import OF_LOSS
@@ -134,7 +134,7 @@ def read_rows(preparation: Preparation, source: Any, array: str = "x", sheet: st
 def _read_data(preparation: Preparation, source: Any) -> Rows:
     if isinstance(preparation.form, Columns):
         return _of_table(preparation.form, as_table(source) if is_table(source) else source)
-    return _numbered(as_inputs(np.asarray(source)))
+    return _numbered(as_inputs(as_array(source)))
 
 
 def _read_path(preparation: Preparation, path: Path, array: str, sheet: str | None) -> Rows:
@@ -181,7 +181,7 @@ def _of_table(form: Columns, source: Any) -> Rows:
     import pandas
 
     if not isinstance(source, pandas.DataFrame):
-        source = np.asarray(source)
+        source = as_array(source)
         if source.ndim != 2 or source.shape[1] != len(form.columns):
             raise DataError(f"an array of shape {source.shape} holds not the {len(form.columns)} columns of the model")
         source = pandas.DataFrame(source, columns=list(form.columns))

@@ -227,12 +227,26 @@ def test_a_result_writes_its_report_and_its_model_never_over_another(tmp_path):
     [
         ({"data": DataFrame({"a": [1.0]}), "label": "outcom"}, "data has no column 'outcom'"),
         ({"label": "outcome"}, "data = frame"),
+        ({"sites": {"essen": (np.ma.masked_less(np.eye(4), 1), [0, 1, 0, 1])}}, "masked values are no numbers"),
+        ({"sites": {"essen": (np.eye(4), np.ma.masked_less([0.5, 1, 2, 3], 1))}, "task": {"target": "y"}}, "masked"),
         ({"sites": SITES, "model": 3}, "a model is a name, a torch module, or a function"),
     ],
 )
 def test_what_is_no_table_or_no_model_is_refused(given, said):
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises((PlanError, DataError), match=said):
         run(methods=["FedAvg"], progress=False, **given)
+
+
+@pytest.mark.parametrize("label", [2, "2"])
+def test_a_table_whose_columns_are_numbered_has_a_label_by_its_number(label):
+    table = frame_of_patients()
+    numbered = DataFrame(np.c_[table[["a", "b"]], table["outcome"] == "ill"])
+
+    result = run(data=numbered, label=label, sites=3, methods=["FedAvg"], rounds=2, seeds=[0], progress=False)
+
+    assert len(result.predict(numbered.head(2))) == 2
+    with pytest.raises(DataError, match="masked values"):
+        result.predict(np.ma.masked_less(np.eye(2), 1))
 
 
 def test_a_module_trains_on_from_its_own_weights_and_is_not_changed():

@@ -143,14 +143,17 @@ def pool_of_arrays(options: Mapping[str, Any], given: Given) -> Pool:
         return _pool_of_outcome(given, Findings(names=tuple(names)))
     if "target" in options:
         return _pool_of_outcome(given, Amount(name=str(options["target"])))
-    arrays = {site: list(map(_array, pair)) for site, pair in given.items()}
+    arrays = {site: list(map(as_array, pair)) for site, pair in given.items()}
     pool = from_arrays(arrays, options.get("classes"))
     if options.get("loss") == ORDINAL:
         check_order(pool.class_names, "classes" in options)
     return pool
 
 
-def _array(given: Any) -> np.ndarray:
+def as_array(given: Any) -> np.ndarray:
+    """An array; DataError for rows of several lengths, and for masked values, which would be read as any other."""
+    if np.ma.is_masked(given):
+        raise DataError("masked values are no numbers: leave those samples out, or give pandas tables, which have gaps")
     with as_data_error("samples are rows of one length, or images of one size", ValueError):
         return np.asarray(given)
 
@@ -164,7 +167,7 @@ def tables_of(options: Mapping[str, Any], given: Given) -> dict[str, "DataFrame"
     for site, (x, *outcomes) in given.items():
         with at_site(site):
             if not is_table(x):
-                x = as_inputs(_array(x))
+                x = as_inputs(as_array(x))
                 if x.ndim != 2:
                     raise DataError(f"survival takes samples of shape (samples, features); these are {x.shape}")
                 x = pandas.DataFrame(x, columns=[f"x{place}" for place in range(x.shape[1])])
@@ -188,7 +191,7 @@ def _pool_of_outcome(sites: Given, outcome: Amount | Findings) -> Pool:
     train = {}
     for site, (x, y) in sites.items():
         with at_site(site):
-            train[site] = Part(as_inputs(np.asarray(x)), _targets(np.asarray(y, dtype=np.float64), len(x), outcome))
+            train[site] = Part(as_inputs(as_array(x)), _targets(as_array(y).astype(np.float64), len(x), outcome))
     return replace(_pool_of_tables(train), loss=DEFAULT_LOSS[outcome.kind], outcome=outcome)
 
 

@@ -69,6 +69,7 @@ BAD: dict[str, tuple[pandas.DataFrame, str]] = {
         FRAME.assign(dose=["low"] * 6),
         r"text where numbers are expected, in column 'dose' \(6 of 6",
     ),
+    "no finite number": (FRAME.assign(dose=float("inf")), r"It is infinite"),
     "dates": (FRAME.assign(dose=pandas.Timestamp("2024-05-01")), r"It looks like dates"),
     "a header and no row": (FRAME.iloc[:0], "there is no row under the header"),
     "a patient for a header": (FRAME.set_axis(["50", "1.5", "f", "0"], axis=1), "looks like a patient"),
