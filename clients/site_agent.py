@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -173,10 +174,9 @@ def write_message(path: Path, message: Message) -> None:
 
 def read_message(path: Path) -> Message | None:
     """The message that was written down; None where there is none, or none that can be read (after a power cut)."""
-    try:
+    with suppress(OSError, DecodeError, ValueError, LookupError):
         return message_from_proto(ProtoMessage.FromString(path.read_bytes()))
-    except (OSError, DecodeError, ValueError, LookupError):
-        return None
+    return None
 
 
 def main(arguments: list[str]) -> None:
@@ -185,13 +185,9 @@ def main(arguments: list[str]) -> None:
     fleet = Fleet(address, Path(authority).read_bytes(), Path(key), Path(home) / "node")
     agent = SiteAgent(fleet, data_process, approved, Path(home) / "taken", signer(Path(key)))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
+    with closing(fleet), suppress(KeyboardInterrupt):
         agent.connect()
         agent.serve()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        fleet.close()
 
 
 if __name__ == "__main__":

@@ -222,7 +222,11 @@ def without_files(task: str | Mapping[str, Any]) -> str | dict[str, Any]:
 def shown_scenario(scenario: Scenario) -> dict[str, Any]:
     """The keys of a scenario as a report may show them."""
     shown = scenario.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return shown | {"task": without_files(shown["task"])}
+    return _named_first(shown | {"task": without_files(shown["task"])})
+
+
+def _named_first(keys: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: keys[key] for key in sorted(keys, key=lambda key: key not in ("name", "about"))}
 
 
 def to_toml(value: Any) -> str:
@@ -238,7 +242,7 @@ def as_toml(scenario: Frozen) -> bytes:
     """A scenario as a file that :func:`load` reads; what is as by default is left out."""
     text = scenario.model_dump_json(exclude_none=True, exclude_defaults=True)
     known = json.loads(text, object_hook=lambda of: {k: v for k, v in of.items() if v is not None})  # of options, too
-    return tomli_w.dumps(known).encode()
+    return tomli_w.dumps(_named_first(known)).encode()
 
 
 def load(path: Path | str, settings: Sequence[str] = (), methods: Sequence[Mapping[str, Any]] = ()) -> Scenario:
