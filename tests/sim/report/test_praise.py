@@ -1,5 +1,7 @@
 """What a report may praise: nothing that a prediction which looks at no sample does as well."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -10,7 +12,7 @@ from fedsmall.evaluation.metrics import evaluate
 from fedsmall.evaluation.sampling import constant_beside
 from fedsmall.sim import run
 from fedsmall.sim.report.html import page
-from fedsmall.sim.report.sentences import p_of, sentences
+from fedsmall.sim.report.sentences import _signed, p_of, sentences
 from fedsmall.sim.report.tables import table
 from tests.sim.report.test_tables import GOOD, beside_trivial, made
 
@@ -186,3 +188,18 @@ def test_traffic_is_the_same_by_bytes_not_by_comm_rounds():
     _, travelling = sentences(run_)
 
     assert "same traffic" not in travelling
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (-0.5, "-50.0%"),
+        (0.25, "+25.0%"),
+        (1.5, "x 2.5"),
+        (998, "x 999"),
+        (999, "x 1,000 or more"),
+        (1e12, "x 1,000 or more"),
+    ],
+)
+def test_a_ratio_is_a_percentage_a_multiple_or_too_large_to_be_told(change, said):
+    assert _signed(None, SimpleNamespace(scale="change"), change) == said
