@@ -10,6 +10,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from fedsmall.clients.shelf import Shelf
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.evaluation.statistics import interval
 from fedsmall.extensions.columns.boosting import with_splits
 from fedsmall.extensions.columns.plan import Boosting, ColumnPlan
@@ -154,5 +155,5 @@ def site_part(folder: Path, site: str) -> SitePart | None:
     macros = TEMPLATES.get_template("site.html").module
     return SitePart(
         macros.part(describe(plan, site), cuts, is_over=bool(part)),  # type: ignore[attr-defined]
-        macros.worth(worth, metric_name),  # type: ignore[attr-defined]
+        macros.worth(worth, metric_name, by_digits),  # type: ignore[attr-defined]
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.extensions.dashboard.view import ConsortiumView, Map, RunView
 from fedsmall.files import one_line, plain
 from fedsmall.sim.consortium import members
@@ -95,9 +96,10 @@ def chart(places: Sequence[float], values: Sequence[float], unit: str = "", low:
     for place, value in zip(places, values, strict=True):
         x = round(LEFT + (BROAD - LEFT - 10) * (place - first) / across, 1)
         y = round(LOW - 10 - (LOW - 20) * (value - low) / up, 1)
-        dots.append((x, y, f"round {place:g}: {value:.4g}{unit}"))
+        dots.append((x, y, f"round {place:g}: {by_digits(value)}{unit}"))
     points = " ".join(f"{x},{y}" for x, y, _ in dots)
-    return Chart(points, tuple(dots), f"{low:.3g}{unit}", f"{high:.3g}{unit}", f"round {first:g}", f"round {last:g}")
+    least, most = (by_digits(end, 3) + unit for end in (low, high))
+    return Chart(points, tuple(dots), least, most, f"round {first:g}", f"round {last:g}")
 
 
 MOST_RUNS = 8  # that are shown in full

@@ -17,6 +17,7 @@ from fedsmall.data.preparation import Preparation
 from fedsmall.data.raw_site import RawSite
 from fedsmall.data.sources.pool import YES_OR_NO
 from fedsmall.errors import DataError
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.randomness import rng_for
 
 CELLS, REACH, BEND = 200, 4.0, 3.0  # of a grid: its ends in standard deviations; cells are finer in the middle
@@ -231,7 +232,7 @@ def table_of(names: Row, groups: Row, sums: Sums, ends: np.ndarray) -> list[Row]
         for k in np.unique(np.linspace(0, curve.shape[1] - 1, 6).round().astype(int)[1:]):
             time, at_risk, survival, low, high = curve[:, k]
             words = f"{survival:.3f} ({low:.3f} to {high:.3f}); {at_risk:.0f} at risk"
-            rows.append((f"no event by {names[-2]} {time:.4g}", words, ""))
+            rows.append((f"no event by {names[-2]} {by_digits(time)}", words, ""))
     return rows
 
 

@@ -45,10 +45,11 @@ def sizes(stack: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def size(model: Mapping[str, np.ndarray]) -> float:
     """The norm of one model, as :func:`sizes` gives it, and at once where no square leaves the range of float64."""
-    floats = [np.asarray(a).ravel() for a in model.values() if a.dtype.kind == "f"]
+    floats = (array for array in model.values() if array.dtype.kind == "f")
+    flat = np.concatenate([np.zeros(0), *floats], axis=None)  # which makes all float64
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = sum(float(np.dot(a, a)) for a in (flat.astype(np.float64, copy=False) for flat in floats))
-    if TINY < squares < np.inf or not floats:
+        squares = float(np.dot(flat, flat))
+    if TINY < squares < np.inf or not flat.size:
         return math.sqrt(squares)
     return float(sizes(stack_of_one(model)).sum())
 

@@ -1,5 +1,6 @@
 """The models on their way through a federation, as rows of one stack: where they are, and who averages with whom."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -180,7 +181,8 @@ class ModelStates:
         def take(mean: Mean) -> Arrays | None:
             last, comm_round = self.global_models.models[0], next(ends)[-1]
             bound = GROWN * size(last) if self.gate else np.inf
-            if not (np.isfinite(mean.norms) & (mean.norms <= bound)).all():
+            largest = float(mean.norms.max())  # NaN where one is
+            if not (math.isfinite(largest) and largest <= bound):
                 return None
             goes_on = self.global_models.follow(mean.model, self.names, comm_round.t, self.gate)
             return self.global_models.models[0] if goes_on else None

@@ -20,7 +20,7 @@ from fedsmall.training.gradients.layers import MaskedDropout, dropout_shapes, ha
 from fedsmall.training.gradients.packed import PackedGradients
 from fedsmall.training.kernel import Kernel, unmet_need
 from fedsmall.training.kernel.images import fuse
-from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, step
+from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, fresh_state, learning_rate, rule_of, step
 from fedsmall.training.stack import Rows, Stack, Tensors, index_of, tensors_of
 from fedsmall.training.trainer import Indices, OneModelTrainer, Phase, Take, TrainInput, TrainResult
 from fedsmall.wire import Arrays
@@ -220,7 +220,7 @@ class Cohort(OneModelTrainer):
         if self.plan.recipe.optimizer_state == "reset" and phase.arrived:
             for tensor in state.values():
                 tensor.zero_()
-        if memory.wants_gradient and phase.arrived:
+        if GRADIENT in rule_of(self.plan.method).remembers and phase.arrived:
             gradient = self._standing_gradient(models, phase.sites, phase.t - phase.rounds + 1)
             memory.keep(phase.sites, {f"{GRADIENT}/{name}": tensor for name, tensor in gradient.items()})
         variables = memory.variables(phase.sites)

@@ -243,11 +243,6 @@ class SiteMemory:
         for name, array in (rule or {}).items():
             self._put(name, sites, torch.from_numpy(np.array(array)).to(self._held[name]))
 
-    @property
-    def wants_gradient(self) -> bool:
-        """Whether the rule asks for the gradient at the global model."""
-        return GRADIENT in self._rule.remembers
-
     def variables(self, sites: np.ndarray) -> Tensors:
         """What the rule needs to know at these sites, a row for each; empty for no rule."""
         return self._rows(sites, [name for name in self._held if name not in self._moments])

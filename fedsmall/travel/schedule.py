@@ -152,7 +152,8 @@ def comm_rounds_of(plan: Plan, in_pieces: bool = False) -> list[CommRound]:
     """The communication rounds of a plan; nothing travels where all train alone; ``in_pieces`` for evaluations."""
     comm_rounds = schedule_for(plan).comm_rounds(plan.rounds)
     if in_pieces:
-        comm_rounds = cut_at_evaluations(comm_rounds, piece_length(plan))
+        is_whole = plan.method.top_share is not None or plan.privacy.at_comm_rounds  # a piece would begin a new update
+        comm_rounds = cut_at_evaluations(comm_rounds, None if is_whole else plan.evaluate_every)
     alone = not plan.method.is_federated
     return [comm_round._replace(action=Action.TRAIN) if alone else comm_round for comm_round in comm_rounds]
 
@@ -160,12 +161,6 @@ def comm_rounds_of(plan: Plan, in_pieces: bool = False) -> list[CommRound]:
 def times_travelled(plan: Plan, rounds: int) -> int:
     """After how many of the first ``rounds`` rounds of a plan models have travelled."""
     return sum(comm_round.travels and comm_round.t <= rounds for comm_round in comm_rounds_of(plan))
-
-
-def piece_length(plan: Plan) -> int | None:
-    """After how many local rounds one may be cut for an evaluation; None where a piece would begin a new update."""
-    whole = plan.method.top_share is not None or plan.privacy.at_comm_rounds
-    return None if whole else plan.evaluate_every
 
 
 def participants(

@@ -263,16 +263,12 @@ class _Work:
 
         return judged
 
-    def local_evaluator(self, trainer: Trainer) -> Evaluator:
-        """The evaluator of an engine without sites to ask."""
-        samples = dict(zip(trainer.names, trainer.samples, strict=True))
-        return self.evaluator(trainer, LocalJudges(self.plan, self.federation, trainer), lambda: samples)
-
 
 def _batched(work: _Work, options: dict[str, Any]) -> Outcome:
     keep_freed_memory()
     trainer = work.trainer()
-    evaluator = work.local_evaluator(trainer)
+    samples = dict(zip(trainer.names, trainer.samples, strict=True))
+    evaluator = work.evaluator(trainer, LocalJudges(work.plan, work.federation, trainer), lambda: samples)
     work.path, work.device, work.unmet_need = trainer.path, trainer.device, trainer.unmet_need
     with threads_for(trainer.path):
         return work.through(trainer, evaluator)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedsmall.errors import PlanError
+from fedsmall.evaluation.metrics import by_digits
 from fedsmall.evaluation.statistics import ENOUGH, Comparison, interval, paired
 from fedsmall.plan import Plan
 from fedsmall.planning.tasks import federation_at
@@ -34,8 +35,8 @@ NOBODY = (
 )
 HERE = (
     "On the {count} samples that this hospital holds out, a ridge regression of its own training samples has a {loss} "
-    "of {alone:.4g}, and {label}, trained by all, one of {together:.4g}: {gap.mean:+.4g} ({gap.low:+.4g} to "
-    "{gap.high:+.4g}, Student's t over patients); {verdict}. Nothing was sent for this."
+    "of {alone}, and {label}, trained by all, one of {together}: {mean} ({low} to "
+    "{high}, Student's t over patients); {verdict}. Nothing was sent for this."
 )
 FEW = "{label}: with fewer than {enough} seeds nobody can say which hospital is worse off than alone."
 
@@ -117,8 +118,9 @@ def sentence_at_site(plan: Plan, site: str, evaluation: "OwnEvaluation", path: P
     _, whose = np.unique(evaluation.beside.get("patients", each[0]), return_inverse=True)
     gap = interval(np.bincount(whose, errors[1] - errors[0]) / np.bincount(whose))
     verdict = "joining gains" if gap.high < 0 else "joining costs" if gap.low > 0 else "they cannot be told apart"
-    means = {"alone": errors[0].mean(), "together": errors[1].mean()}
-    return HERE.format(count=len(y), loss=loss, label=plan.method.label, gap=gap, verdict=verdict, **means)
+    told = {"alone": by_digits(errors[0].mean()), "together": by_digits(errors[1].mean())}
+    told |= {name: by_digits(getattr(gap, name), sign="+") for name in ("mean", "low", "high")}
+    return HERE.format(count=len(y), loss=loss, label=plan.method.label, verdict=verdict, **told)
 
 
 def _alone(run: Run) -> str:

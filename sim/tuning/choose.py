@@ -42,7 +42,7 @@ PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 TREE_RATE = 0.1
 STEPS = 30  # of Newton's method, at most
 LEAST = 1e-12  # of a probability
-MOST_NUMBERS = 2000  # coefficients of a regression: its sums grow with their square
+MOST_COEFFICIENTS = 2000  # of a regression: its sums grow with their square
 MEAN = "mean of three"
 SCORES = {"cross_entropy": "auc", "logistic": "auc", "mse": "mae", "ordinal": "kappa", "hazard": "c_index"}
 
@@ -118,7 +118,7 @@ def choose_class(
         raise PlanError(f"a choice is for classes, grades, times or one number; the loss here is {task.loss}")
     is_image = len(task.input_shape) > 1
     many_slopes, features = task.outputs > 2 and task.loss == "cross_entropy", int(np.prod(task.input_shape))
-    most = MOST_NUMBERS / (task.outputs if many_slopes else 1)
+    most = MOST_COEFFICIENTS / (task.outputs if many_slopes else 1)
     unfit = {"boosting": is_image or task.ordered or task.kind == "times"}
     unfit |= {"additive ridge": is_image or 6 * features > most}  # with five hinges
     unfit |= {"ridge": features > most, "random features": most < Regression().features}

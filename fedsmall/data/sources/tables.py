@@ -388,10 +388,11 @@ def column_notes(frames: Tables, parts: Mapping[str, np.ndarray], y: np.ndarray,
     numeric = [column for column in form.columns if column not in form.categories]
     where = {name: place for place, name in enumerate(form.feature_names)}
     values = x[:, [where[column] for column in numeric]]  # (rows, numeric columns)
-    many = len(x) >= MANY_VALUES
+    steps, many = np.diff(np.sort(values, axis=0), axis=0), len(x) >= MANY_VALUES
+    counts = (steps == 1).mean(axis=0) > 0.9 if many else np.zeros(len(numeric), dtype=bool)
     suspects = {
         CONSTANT: list(compress(numeric, _constant(values))),
-        "look like identifiers, a number for each row": list(compress(numeric, _counting(values))) if many else [],
+        "look like identifiers, a number for each row": list(compress(numeric, counts)),
         BY_NAME: [name for name in form.columns if IDENTIFIER.search(name)],
         "have nearly as many values as rows, a feature for each": [
             name for name, known in form.categories.items() if len(known) > max(MANY_VALUES, len(x) / 2)
@@ -426,10 +427,6 @@ def _missing(frame: "DataFrame", x: np.ndarray, form: Columns) -> set[str]:
 def _constant(values: np.ndarray) -> np.ndarray:
     low, high = np.where(np.isnan(values), np.inf, values), np.where(np.isnan(values), -np.inf, values)
     return np.asarray(low.min(axis=0, initial=np.inf) >= high.max(axis=0, initial=-np.inf))
-
-
-def _counting(values: np.ndarray) -> np.ndarray:
-    return np.asarray((np.diff(np.sort(values, axis=0), axis=0) == 1).mean(axis=0) > 0.9)
 
 
 def _telling(values: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -23,16 +23,18 @@ from fedsmall.plan import Plan
 from fedsmall.training.batches import Batches
 from fedsmall.training.gradients import Gradients, MlpGradients
 from fedsmall.training.gradients.losses import Loss
-from fedsmall.training.optimizers import SiteMemory, add_rule, learning_rate, rule_of
+from fedsmall.training.optimizers import GRADIENT, SiteMemory, add_rule, learning_rate, rule_of
 from fedsmall.training.stack import Stack, Tensors
 from fedsmall.training.trainer import Mean, Phase, Take
 from fedsmall.wire import Arrays
 
-VERSION = 3  # as in kernel.c
+VERSION = 4  # as in kernel.c
 LIBRARY = Path(__file__).with_name("kernel.so")
-SETS = {16: "AVX-512", 8: "AVX2", 4: "plain"}  # by the numbers in a vector
+SETS = ("plain", "AVX2", "AVX-512 on half its width", "AVX-512")  # of instructions, as in vectors.h
+LANES = (4, 8, 8, 16)  # numbers in a vector of each
 LAYERS, PARTS = 8, 5  # as in kernel.c
 NUMBERS = 2**24  # sample numbers that a call takes at most, beyond one round
+SHORT = 2**23  # parameters times samples times steps: below, a second thread costs more than it saves
 SUMS = 8  # of models, which make a mean: as many whatever the threads, lest bits depend on them
 
 # rows of the enumeration in kernel.c: what has the same slope is one of them
@@ -75,7 +77,7 @@ NEEDS = (
     ),
     Need("samples as they are", lambda plan, gradients: plan.recipe.augment is None),
     Need("moments that go with their model", lambda plan, gradients: plan.recipe.optimizer_state != "stay"),
-    Need("no gradient that a site remembers", lambda plan, gradients: "gradient" not in rule_of(plan.method).remembers),
+    Need("no gradient that a site remembers", lambda plan, gradients: GRADIENT not in rule_of(plan.method).remembers),
     BUILT,
 )
 
@@ -88,7 +90,7 @@ def unmet_need(plan: Plan, gradients: Gradients, needs: Sequence[Need] = NEEDS) 
 def describe_kernel() -> str:
     """Version and instruction set, as a run's record names them: "1 (AVX2)"; empty where there is none."""
     built = library()
-    return "" if built is None else f"{VERSION} ({SETS[built.widest()]})"
+    return "" if built is None else f"{VERSION} ({SETS[built.best()]})"
 
 
 _WHOLE = ("layers", "loss", "targets", "adam", "rounds", "models", "parts", "steps", "most", "stride")
@@ -133,7 +135,7 @@ def _layers(gradients: Gradients) -> list[_Layer]:
 class Kernel:
     """The walk of a plan that meets :data:`NEEDS`, on the samples of ``batches``; ``loss`` has the classes' weights.
 
-    ``lanes`` are the numbers in a vector, by default as many as this processor takes.
+    ``set`` is that of :data:`SETS` whose instructions it takes, by default what is fastest on this processor.
     """
 
     def __init__(
@@ -143,9 +145,8 @@ class Kernel:
         built = library()
         assert built is not None
         self._library = built
-        self.lanes: int = built.widest()
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._threads = threads
+        self.set: int = built.best()
+        self._threads, self._pool = threads, ThreadPoolExecutor(threads) if threads > 1 else None
         x, y = batches.x.flatten(1), batches.y
         self._x = torch.zeros(len(x), x.shape[1] // 16 * 16 + 16)
         self._x[:, : x.shape[1]] = x
@@ -175,16 +176,18 @@ class Kernel:
         rounds, means = self.rounds(phases, memory), phases[-1].closes and self._plan.method.aggregator == "mean"
         with _Arrays(self._struct, self._layers) as arrays:
             self._give(arrays, stack, memory)
-            outputs, index, total = None, np.zeros(0, dtype=np.int32), None
+            outputs, total = None, None
             size = self._most_rounds(len(stack))  # of one call, by their sample numbers
             for some in (rounds[first : first + size] for first in range(0, len(rounds), size)):
                 is_last = some[-1] is rounds[-1]
                 if losses and is_last:
                     outputs = self._x.new_zeros(len(stack), self._struct.steps, self._struct.most, arrays.width)
-                total = self._total(phases[-1].sites) if means and is_last else None
-                index = self._call(some, outputs, total)
-        of_last = None if outputs is None else self._losses(outputs, index, phases[-1].sites)
-        return of_last, None if total is None else self._mean(total, list(stack.parameters))
+                    self._struct.outputs = outputs.data_ptr()
+                if means and is_last:
+                    total = self._total(phases[-1].sites)
+                index, row = self._call(some)
+            of_last = None if outputs is None else self._losses(outputs, index[row[-1]], phases[-1].sites)
+            return of_last, None if total is None else total.mean(list(stack.parameters))
 
     def average(
         self, stack: Stack, model: Arrays, walks: Sequence[Sequence[Phase]], memory: SiteMemory, take: Take
@@ -198,13 +201,16 @@ class Kernel:
             return starts
         with _Arrays(self._struct, self._layers) as arrays:
             self._give(arrays, stack, memory)
-            flat, views = self._named()
+            total, mean = self._total(walks[0][-1].sites), None
+            self._point(start=total.flat)
             for phases in walks:
-                for name, view in views.items():
-                    view[...] = model[name]
-                rounds, total = self.rounds(phases, memory), self._total(phases[-1].sites)
-                self._call(rounds, None, total, flat)
-                following = take(self._mean(total, list(model)))
+                if mean is None or model is not mean.model:
+                    for name, view in total.views.items():
+                        view[...] = model[name]
+                total.weights[:] = self._weights(phases[-1].sites)
+                self._call(self.rounds(phases, memory))
+                mean = total.mean(list(model))
+                following = take(mean)
                 if following is None:
                     break
                 starts.append(model)
@@ -224,7 +230,11 @@ class Kernel:
         return rounds
 
     def _give(self, arrays: "_Arrays", stack: Stack, memory: SiteMemory) -> None:
-        self._struct.count = self._struct.pull = None
+        for name in ("count", "pull", "outputs", "start", "weight", "total", "square"):
+            setattr(self._struct, name, None)
+        self._struct.models = self._struct.parts = len(stack)
+        parameters = sum(tensor[0].numel() for tensor in stack.parameters.values())
+        self._work = parameters * self._struct.steps * self._struct.most
         arrays.give(0, stack.parameters, "{}")
         for part, moment in enumerate(("exp_avg", "exp_avg_sq") if self._struct.adam else ("momentum",), 1):
             arrays.give(part, stack.optimizer, moment + "/{}")
@@ -232,31 +242,31 @@ class Kernel:
             self._struct.count = arrays.held(stack.optimizer["step"])
         self._remind(arrays, memory)
 
-    def _named(self, flat: np.ndarray | None = None) -> tuple[np.ndarray, Arrays]:
-        """A flat model, by default of zeros, and its arrays as views: a layer's rows are weights, a bias, and zeros."""
-        widths = pairwise(list(self._struct.width)[: len(self._layers) + 1])
-        spans = [(a, b, (a + self.lanes) // self.lanes * self.lanes) for a, b in widths]
-        if flat is None:
-            flat = np.zeros(sum((b + 3) // 4 * 4 * row for _, b, row in spans), np.float32)
-        views, at = {}, 0
+    def _weights(self, sites: np.ndarray) -> np.ndarray:
+        """What the models at ``sites`` count in their mean, (models,)."""
+        weights = self._batches.examples[sites] if self._plan.method.weighted else np.ones(len(sites))
+        return np.asarray(weights / weights.sum())
+
+    def _total(self, sites: np.ndarray) -> "_Total":
+        """Where C adds up the models at ``sites`` from now on."""
+        lanes, widths = LANES[self.set], list(self._struct.width)[: len(self._layers) + 1]
+        spans = [(a, b, (a + lanes) // lanes * lanes) for a, b in pairwise(widths)]
+        flat, views, at = np.zeros(sum((b + 3) // 4 * 4 * row for _, b, row in spans), np.float32), {}, 0
         for layer, (inputs, outputs, row) in zip(self._layers, spans, strict=True):
             rows = flat[at : at + outputs * row].reshape(outputs, row)
             views[f"{layer.name}.weight"] = rows[:, :inputs]
             if layer.bias:
                 views[f"{layer.name}.bias"] = rows[:, inputs]
             at += (outputs + 3) // 4 * 4 * row
-        return flat, views
+        sums, square = np.empty((min(SUMS, len(sites)), len(flat))), np.empty(len(sites), np.float32)
+        total = _Total(self._weights(sites), sums, square, flat, views)
+        self._point(weight=total.weights, total=sums, square=square)
+        self._struct.parts = len(sums)
+        return total
 
-    def _total(self, sites: np.ndarray) -> "_Total":
-        weights = (
-            self._batches.examples[sites].astype(np.float64) if self._plan.method.weighted else np.ones(len(sites))
-        )
-        sums = np.empty((min(SUMS, len(sites)), len(self._named()[0])))
-        return _Total(weights / weights.sum(), sums, np.empty(len(sites), np.float32))
-
-    def _mean(self, total: "_Total", names: Sequence[str]) -> Mean:
-        _, views = self._named(total.sums.sum(0).astype(np.float32))
-        return Mean({name: np.ascontiguousarray(views[name]) for name in names}, np.sqrt(total.square))
+    def _point(self, **arrays: np.ndarray) -> None:
+        for name, array in arrays.items():
+            setattr(self._struct, name, array.ctypes.data)
 
     def _remind(self, arrays: "_Arrays", memory: SiteMemory) -> None:
         """What the local rule adds to a gradient, found by asking it: pull * (parameter - reference) + shift."""
@@ -279,15 +289,9 @@ class Kernel:
         numbers = 1 if self._still is not None else self._struct.steps * self._struct.most
         return max(1, NUMBERS // (models * numbers))
 
-    def _call(
-        self,
-        rounds: "Sequence[_Round]",
-        outputs: Tensor | None,
-        total: "_Total | None" = None,
-        start: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Walk some rounds; returns the sample numbers of the last, (rows, steps, most)."""
-        site = np.stack([phase.sites for phase, _, _ in rounds]).astype(np.int32)
+    def _call(self, rounds: "Sequence[_Round]") -> tuple[np.ndarray, np.ndarray]:
+        """Walk some rounds; returns sample numbers, (n, steps, most), and each model's among them, (rounds, rows)."""
+        site = np.array([phase.sites for phase, _, _ in rounds], dtype=np.int32)
         index, row = self._still, site
         if index is None:
             index = np.zeros((*site.shape, self._struct.steps, self._struct.most), dtype=np.int32)
@@ -300,20 +304,13 @@ class Kernel:
             [resets and phase.arrived and t == phase.t - phase.rounds + 1 for phase, t, _ in rounds], dtype=np.uint8
         )
         rate = np.array([lr for _, _, lr in rounds])
-        self._struct.rounds, self._struct.models = site.shape
-        arrays: dict[str, np.ndarray | None] = {
-            "index": index, "site": site, "row": row, "fresh": fresh, "rate": rate, "start": start,
-            "weight": total and total.weights, "total": total and total.sums, "square": total and total.square,
-        }  # fmt: skip
-        for name, array in arrays.items():
-            setattr(self._struct, name, None if array is None else array.ctypes.data)
-        self._struct.outputs = None if outputs is None else outputs.data_ptr()
+        self._point(index=index, site=site, row=row, fresh=fresh, rate=rate)
+        self._struct.rounds, parts = len(site), self._struct.parts
         # several shares for a thread, so that none waits long for the last; of a short walk sharing out is the longer
-        several = 4 if site.size >= 64 * site.shape[1] else 1
-        self._struct.parts = parts = site.shape[1] if total is None else len(total.sums)
-        walk = getattr(self._library, f"walk_{self.lanes}")
-        share_out(lambda a, b: int(walk(ctypes.byref(self._struct), a, b)), parts, several * self._threads, self._pool)
-        return np.asarray(index[row[-1]])
+        several = 4 if len(site) >= 64 else 1
+        walk, pool = getattr(self._library, f"walk_{self.set}"), self._pool if site.size * self._work > SHORT else None
+        share_out(lambda a, b: int(walk(ctypes.byref(self._struct), a, b)), parts, several * self._threads, pool)
+        return index, row
 
     def _losses(self, outputs: Tensor, index: np.ndarray, sites: np.ndarray) -> Tensor:
         sizes = torch.from_numpy(self._sizes[sites])[..., None]  # (rows, steps, 1)
@@ -327,11 +324,20 @@ _Round = tuple[Phase, int, float]  # its number and its learning rate
 
 
 class _Total(NamedTuple):
-    """Models added up: the ``weights`` (models,), ``sums`` (parts, flat) and ``square`` (models,), of each norm."""
+    """Models added up: the ``weights`` (models,), ``sums`` (parts, flat) and ``square`` (models,), of each norm.
+
+    ``flat`` is the mean as C has it, and ``views`` its arrays: a layer's rows are weights, a bias, and zeros.
+    """
 
     weights: np.ndarray
     sums: np.ndarray
     square: np.ndarray
+    flat: np.ndarray
+    views: Arrays
+
+    def mean(self, names: Sequence[str]) -> Mean:
+        self.flat[:] = self.sums.sum(0)
+        return Mean({name: self.views[name].copy() for name in names}, np.sqrt(self.square))
 
 
 class _Arrays:

@@ -12,8 +12,9 @@ from itertools import product
 from pathlib import Path
 
 HERE = Path(__file__).parent
-OPTIONS = "-std=gnu11 -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -fPIC -DW={0}"
-ON_X86 = {16: "-mavx512f -mavx512dq -mavx512vl -mavx2 -mfma", 8: "-mavx2 -mfma"}  # beside plain vectors of four
+OPTIONS = "-std=gnu11 -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -fPIC -DSET={0}"
+AVX512 = "-mavx512f -mavx512dq -mavx512vl -mavx2 -mfma"
+ON_X86 = {1: "-mavx2 -mfma", 2: f"{AVX512} -mprefer-vector-width=256", 3: AVX512}  # by the sets of vectors.h
 
 
 def build(to: Path) -> None:
@@ -22,12 +23,12 @@ def build(to: Path) -> None:
     Raises FileNotFoundError where there is no compiler, and CalledProcessError where it fails.
     """
     compiler = shlex.split(os.environ.get("CC", "cc"))
-    sets = (ON_X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {4: ""}
+    sets = (ON_X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {0: ""}
     with tempfile.TemporaryDirectory() as folder:
         objects = []
-        for lanes, name in product(sets, ("kernel", "images")):
-            objects.append(f"{folder}/{name}{lanes}.o")
-            words = [*OPTIONS.format(lanes).split(), *sets[lanes].split(), "-c", str(HERE / f"{name}.c"), "-o"]
+        for number, name in product(sets, ("kernel", "images")):
+            objects.append(f"{folder}/{name}{number}.o")
+            words = [*OPTIONS.format(number).split(), *sets[number].split(), "-c", str(HERE / f"{name}.c"), "-o"]
             subprocess.run([*compiler, *words, objects[-1]], check=True)
         whole = f"{folder}/kernel.so"
         subprocess.run([*compiler, "-shared", *objects, "-lm", "-o", whole], check=True)

@@ -423,6 +423,6 @@ int NAME(backwards)(const struct block *b, int first, int last) {
     return 0;
 }
 
-#if W == 4
+#if SET == 0
 int size_of_block(void) { return sizeof(struct block); }
 #endif

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedsmall.models.networks import has_spread
 from fedsmall.plan import Plan
 from fedsmall.training.gradients.packed import ForwardPass, Layer, PackedGradients, module_of
-from fedsmall.training.kernel import BUILT, FLOAT32, SETS, library, share_out, unmet_need
+from fedsmall.training.kernel import BUILT, FLOAT32, LANES, library, share_out, unmet_need
 
 MODELS, NUMBERS = 32, 2**20  # side by side at most, and what goes into their step: C works at one after the other
 _WHOLE = ("models", "samples", "height", "width", "inputs", "outputs", "group", "together", "pool", "relu")
@@ -47,10 +47,10 @@ class _Part(NamedTuple):
 
 
 class Block:
-    """The layers of one chain, which begins with a convolution; ``lanes`` are the numbers in a vector."""
+    """The layers of one chain, which begins with a convolution; ``number`` is that of a set of instructions."""
 
-    def __init__(self, parts: list[_Part], lanes: int, threads: int, pool: ThreadPoolExecutor | None) -> None:
-        self._parts, self._lanes, self._threads, self._pool = parts, lanes, threads, pool
+    def __init__(self, parts: list[_Part], number: int, threads: int, pool: ThreadPoolExecutor | None) -> None:
+        self._parts, self._set, self._threads, self._pool = parts, number, threads, pool
         self._room = torch.empty(0)
         norm, pools, relu = (next((part for part in parts if isinstance(part.layer, kind)), None) for kind in _BEHIND)
         self._norm, self._batch = norm, norm is not None and isinstance(norm.layer, _BatchNorm)
@@ -91,7 +91,7 @@ class Block:
 
     def run(self, name: str, struct: _Struct) -> None:
         """Let C go forth or back, the models shared by the threads."""
-        walk = getattr(library(), f"{name}_{self._lanes}")
+        walk = getattr(library(), f"{name}_{self._set}")
         share_out(lambda a, b: int(walk(ctypes.byref(struct), a, b)), struct.models, self._threads, self._pool)
 
 
@@ -138,23 +138,24 @@ def fuse(plan: Plan, gradients: PackedGradients, threads: int, numbers: int = 1)
     pool, found = ThreadPoolExecutor(threads) if threads > 1 else None, False
     models = max(gradients.chunk or 1, min(MODELS, NUMBERS // max(numbers, 1)))
     for node in gradients.nodes:
-        if lanes := _lanes(gradients.model, node, built.widest()):
+        if (number := _set_for(gradients.model, node, built)) is not None:
             chain = _chain(gradients.model, node)
-            block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], lanes, threads, pool)
+            block = Block([_Part(str(one.target), *gradients.layers[one]) for one in chain], number, threads, pool)
             gradients.layers |= {one: (nn.Identity(), lambda run, name, layer, x: x) for one in chain}
             gradients.layers[node], gradients.chunk, found = (nn.Identity(), block), models, True
     return None if found else "3 x 3 convolutions, to channels in fours"
 
 
-def _lanes(model: nn.Module, node: fx.Node, widest: int) -> int:
-    """The widest vectors that a convolution fills with channels; 0 for any that C does not know."""
+def _set_for(model: nn.Module, node: fx.Node, built: ctypes.CDLL) -> int | None:
+    """The last set of instructions whose vectors channels fill; None for a convolution that C does not know."""
     layer, settings = module_of(model, node), ("kernel_size", "stride", "padding", "dilation", "groups")
     if [getattr(layer, name, 0) for name in settings] != [(3, 3), (1, 1), (1, 1), (1, 1), 1]:
-        return 0
+        return None
     assert isinstance(layer, nn.Conv2d)
     assert isinstance(node.args[0], fx.Node)
     counts = (layer.out_channels, 0 if node.args[0].op == "placeholder" else layer.in_channels)  # which wants no slopes
-    return max((lanes for lanes in SETS if lanes <= widest and not any(n % lanes for n in counts)), default=0)
+    fills = [number for number, lanes in enumerate(LANES) if built.has(number) and not any(n % lanes for n in counts)]
+    return max(fills, default=None)
 
 
 def _chain(model: nn.Module, node: fx.Node) -> list[fx.Node]:

@@ -2,11 +2,11 @@
 
    A layer is one matrix, a row for each output: the weights, then the bias, whose input is always 1, then zeros up to a
    whole number of vectors. So bias, weight and padding take the same steps, and optimizers see one flat array.
-   build.py compiles this file once for each width of vectors. */
+   build.py compiles this file once for each set of instructions. */
 #include "vectors.h"
 
 #define LAYERS 8
-#define TOGETHER 8 /* models that are added to a sum at a time: it is read and written once for all of them */
+#define TOGETHER 6 /* models that are added to a sum at a time: it is read and written once for all of them */
 /* arrays by their part; rows of the first three are models, of the others sites */
 enum { MODEL, MOMENT, SQUARE, REFERENCE, SHIFT, PARTS };
 enum { CROSS_ENTROPY, SOFT_CROSS_ENTROPY, SIGMOID, HINGE, L1, SQUARES, HUBER, HAZARD, ORDINAL };
@@ -34,7 +34,7 @@ struct walk {
 /* The sums of four vectors. */
 #define MIX __builtin_shufflevector
 INLINE four sums(vector a, vector b, vector c, vector d) {
-#if W == 16
+#if SET == 3
     vector ab = MIX(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
                 MIX(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
     vector cd = MIX(c, d, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
@@ -44,7 +44,7 @@ INLINE four sums(vector a, vector b, vector c, vector d) {
     x += MIX(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
     x += MIX(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
     return MIX(x, x, 0, 4, 8, 12);
-#elif W == 8
+#elif SET
     vector ab = MIX(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + MIX(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
     vector cd = MIX(c, d, 0, 1, 2, 3, 8, 9, 10, 11) + MIX(c, d, 4, 5, 6, 7, 12, 13, 14, 15);
     vector x = MIX(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) + MIX(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15);
@@ -319,21 +319,21 @@ static void one_round(const struct walk *w, struct room *r, int k, int t, int64_
     }
 }
 
-/* Add models first .. last - 1 to the sum of their part, whose first ones they may be. */
-static void add(const struct walk *w, struct room *r, int first, int last, double *total, int begins) {
-    vector squares[TOGETHER] = {};
-    for (long i = 0; i < r->size; i += W) {
+/* Add M models from the first on to the sum of their part, which they may begin. */
+INLINE void add(const int M, const struct walk *w, struct room *r, int first, double *total, int begins) {
+    narrow squares[TOGETHER] = {};
+    for (long i = 0; i < r->size; i += D) {
         wide sum = begins ? (wide){} : *(wide *)(total + i);
-        for (int k = first; k < last; k++) {
-            const vector x = load(r->model[k - first] + i);
-            squares[k - first] += x * x;
-            sum += w->weight[k] * __builtin_convertvector(x, wide);
+        EACH(k, M) {
+            const narrow x = *(const narrow *)(r->model[k] + i);
+            squares[k] += x * x;
+            sum += w->weight[first + k] * __builtin_convertvector(x, wide);
         }
         *(wide *)(total + i) = sum;
     }
-    for (int k = first; k < last; k++) {
-        w->square[k] = 0;
-        for (int i = 0; i < W; i++) w->square[k] += squares[k - first][i];
+    EACH(k, M) {
+        w->square[first + k] = 0;
+        for (int i = 0; i < D; i++) w->square[first + k] += squares[k][i];
     }
 }
 
@@ -360,10 +360,10 @@ int NAME(walk)(const struct walk *w, int first, int last) {
     const int failed = !furnish(w, &r);
     for (int part = first; part < last && !failed; part++) {
         const int begin = (long)w->models * part / w->parts, end = (long)w->models * (part + 1) / w->parts;
-        for (int from = begin, to; from < end; from = to) {
-            to = from + TOGETHER < end ? from + TOGETHER : end;
-            for (int k = from; k < to; k++) train(w, &r, k, r.model[k - from]);
-            if (w->total) add(w, &r, from, to, w->total + part * r.size, from == begin);
+        for (int from = begin, m; from < end; from += m) {
+            m = share(end - from, TOGETHER);
+            for (int k = 0; k < m; k++) train(w, &r, from + k, r.model[k]);
+            if (w->total) BY_ROWS(add, w, &r, from, w->total + part * r.size, from == begin)
         }
     }
     free(r.rows);
@@ -371,17 +371,25 @@ int NAME(walk)(const struct walk *w, int first, int last) {
     return failed;
 }
 
-#if W == 4
-int version(void) { return 3; } /* what a library built of older files is known by: raise it with every change */
+#if SET == 0
+int version(void) { return 4; } /* what a library built of older files is known by: raise it with every change */
 int size_of_walk(void) { return sizeof(struct walk); }
 
-/* The widest vectors that this processor has. */
-int widest(void) {
+/* Whether this processor has a set of instructions. */
+int has(int set) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return 16;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 8;
+    if (set >= 2) return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (set == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
-    return 4;
+    return !set;
+}
+
+/* The set that is fastest here. */
+int best(void) {
+#if defined(__x86_64__)
+    if (has(3)) return __builtin_cpu_is("amdfam19h") ? 2 : 3; /* Zen 4 does half of a whole vector at a time */
+#endif
+    return has(1);
 }
 #endif

@@ -4,17 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef W
-#define W 4 /* numbers in a vector: 16 with AVX-512, 8 with AVX2, else 4 */
+#ifndef SET
+#define SET 0 /* of instructions: plain, AVX2, AVX-512 on half its width, AVX-512 */
 #endif
-#if W == 16 || defined(__aarch64__)
+#define W (SET == 3 ? 16 : SET ? 8 : 4) /* numbers in a vector */
+#if SET >= 2 || defined(__aarch64__)
 #define MANY 1 /* 32 registers */
 #else
 #define MANY 0 /* 16 */
 #endif
-#define NAME(f) NAME_OF(f, W) /* of a function for this width */
-#define NAME_OF(f, w) NAMED(f, w)
-#define NAMED(f, w) f##_##w
+#define NAME(f) NAME_OF(f, SET) /* of a function for this set */
+#define NAME_OF(f, set) NAMED(f, set)
+#define NAMED(f, set) f##_##set
 #define PAD(n) (((n) + W - 1) / W * W)
 #define FOURS(n) (((n) + 3) / 4 * 4)
 #define INLINE static inline __attribute__((always_inline))
@@ -27,7 +28,9 @@
 typedef float vector __attribute__((vector_size(4 * W)));
 typedef float memory __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t whole __attribute__((vector_size(4 * W)));
-typedef double wide __attribute__((vector_size(8 * W), aligned(8), may_alias));
+#define D (W == 4 ? 4 : 8) /* numbers in a vector that is made double */
+typedef float narrow __attribute__((vector_size(4 * D), aligned(4), may_alias));
+typedef double wide __attribute__((vector_size(8 * D), aligned(8), may_alias));
 typedef float four __attribute__((vector_size(16)));
 typedef float memory4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t whole4 __attribute__((vector_size(16)));

@@ -263,7 +263,7 @@ def test_of_images_regressions_are_compared_that_have_not_too_many_numbers(most,
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.fromarray(rng.integers(0, 200 + place, (8, 8, 3)).astype(np.uint8)).save(tmp_path / name)
     small(monkeypatch)
-    monkeypatch.setattr(module, "MOST_NUMBERS", most)
+    monkeypatch.setattr(module, "MOST_COEFFICIENTS", most)
     task = {"images": str(tmp_path), "channels": 3}
 
     found = choose_class(scenario(task=task, model="cnn", rounds=2, sites=4), (0.03,), SAME, folds=2)
